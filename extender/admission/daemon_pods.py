@@ -119,7 +119,7 @@ class DaemonPods:
         if platform is None or fit(facts, platform, self._policy.compatibility) is not Fit.NO:
             return None
         wrong = [
-            Constraint(image.reference, fact.platforms, os=fact.os)
+            Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied)
             for image, fact in zip(question.images, facts, strict=True)
             if isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, self._policy.compatibility)
         ]

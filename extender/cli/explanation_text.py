@@ -71,7 +71,7 @@ def _print_image(console: Console, image: ExplainedImage) -> None:
     elif image.cause:
         table.add_row(f"    {image.state}", f"[yellow]{image.cause}[/]: {escape(image.detail)}")
     else:
-        table.add_row("    runs on", "[green]anywhere[/]")
+        table.add_row("    runs on", f"[green]anywhere[/]{f': {escape(image.detail)}' if image.detail else ''}")
     if image.verified:
         table.add_row("    verified", f"its program is for {escape(', '.join(image.verified))}")
     for claim in image.claims:

@@ -125,6 +125,9 @@ def _named_platforms(config: Config) -> Iterator[tuple[str, str]]:
     """Each platform that the settings name, after the path of the key."""
     for text in config.scheduler.assume:
         yield "scheduler.assume", text
+    for name, platforms in config.placement.runtime_classes.items():
+        for text in platforms:
+            yield f"placement.runtime_classes.{name}", text
     for index, rule in enumerate(config.admission.tolerations):
         for text in rule.platforms:
             yield f"admission.tolerations[{index}].platforms", text

@@ -96,6 +96,7 @@ REMOVED = {
     "cluster.stale_seconds": "Readiness fails once a view is 300 s old.",
     "log.format": "Events are JSON, and written for a person where standard error is a terminal.",
     "operations.metrics_listen": "Metrics are at operations.listen; a network policy says who reaches it.",
+    "placement.ignore_runtime_classes": "Write placement.runtime_classes: {NAME: []} for each class.",
     "registry.always_seconds": "Tags that pods pull at each start are fresh for 60 s.",
     "registry.concurrency_per_host": "Sixteen lookups are at one registry host at a time.",
     "scheduler.insecure": "Give scheduler.tls, or listen on a loopback address behind a proxy of the pod.",

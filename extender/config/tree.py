@@ -320,9 +320,13 @@ class PlacementConfig(Section, frozen=True):
         ),
     ] = PreferenceBy.SCORE
     preferred_nodes: PreferredNodesConfig = PreferredNodesConfig()
-    ignore_runtime_classes: Annotated[
-        tuple[str, ...], Meta(description="Pods of these RuntimeClasses are left alone (wasm and the like).")
-    ] = ()
+    runtime_classes: Annotated[
+        dict[str, tuple[str, ...]],
+        Meta(
+            description="The platforms that a RuntimeClass runs, such as `{rosetta: [linux/amd64]}`: its pods need an "
+            "image of one of them, whatever the node is. `[]`: its pods are left alone (wasm and the like)."
+        ),
+    ] = {}
     run_386_on_amd64: Annotated[
         bool,
         Meta(

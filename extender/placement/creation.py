@@ -74,7 +74,7 @@ class Creation(msgspec.Struct, frozen=True):
         """What the known images require, in pod order."""
         pairs = zip(self.images, self.facts, strict=True)
         return [
-            Constraint(image.reference, fact.platforms, os=fact.os, denied=fact.denied)
+            Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied)
             for image, fact in pairs
             if isinstance(fact, RunsOn)
         ]

@@ -4,32 +4,32 @@ Depends on neither nodes nor policy.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, is_usual, runs_on
-from extender.images.platform_states import DeniedPlatform
+from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.kubernetes.core_v1 import Pod
 
 
 class RunsOn(msgspec.Struct, frozen=True, gc=False):
     """The image is built for these platforms (at least one) and no others.
 
-    `os`: the operating system for which the pod says it is, where the image has platforms of others too, or no other.
-    These are left out, so that there may be none. `denied` are platforms that it claims besides, falsely; with these
-    too there may be none left.
+    `asked`: what the pod asks for by another word than its image, where that leaves platforms out, so that there may be
+    none: an operating system, or a RuntimeClass that means none of the image's platforms. `denied` are platforms that
+    it claims besides, falsely; with these too there may be none left.
     """
 
     platforms: frozenset[Platform]
-    os: str = ""
+    asked: str = ""
     denied: tuple[DeniedPlatform, ...] = ()
 
 
 class Anywhere(msgspec.Struct, frozen=True, gc=False):
-    """The image constrains no node: it is mounted as a volume, and is not an index that states platforms."""
+    """The image constrains no node: it is mounted as a volume and states no platforms, or its RuntimeClass runs it."""
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
@@ -57,16 +57,28 @@ class Role(enum.StrEnum):
     VOLUME = "volume"
 
 
+class RuntimeClass(msgspec.Struct, frozen=True, gc=False):
+    """A RuntimeClass that runs programs of these platforms, whatever its nodes are; without any, it runs no images."""
+
+    name: str
+    platforms: frozenset[Platform]
+
+
+NO_RUNTIME_CLASSES: Mapping[str, RuntimeClass] = {}
+
+
 class PodImage(msgspec.Struct, frozen=True, gc=False):
     """An image as a pod names it. `pull_policy` is Always, IfNotPresent, Never or empty.
 
     `os` is the operating system for which the pod says that it is: a kubelet refuses it on any other. Mostly empty.
+    `runtime` is the pod's RuntimeClass, if the operator says which platforms it means. Mostly None.
     """
 
     reference: str
     role: Role = Role.CONTAINER
     pull_policy: str = ""
     os: str = ""
+    runtime: RuntimeClass | None = None
 
 
 # About as much as forty containers of a few different images need. Decisions about more are made each time, so that the
@@ -108,9 +120,10 @@ class Fit(enum.Enum):
     UNRESOLVED = "unresolved"
 
 
-def images_of(pod: Pod) -> tuple[PodImage, ...]:
+def images_of(pod: Pod, runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME_CLASSES) -> tuple[PodImage, ...]:
     """The pod's images without repeats, in pod order: containers, init, ephemeral, then image volumes.
 
+    `runtime_classes` has those of which the operator says what they mean, by name.
     A container without an image is kept as the empty reference, which is invalid and so unknown. An image volume
     without a reference is left out, as it names nothing yet.
     """
@@ -118,13 +131,14 @@ def images_of(pod: Pod) -> tuple[PodImage, ...]:
     if spec is None:
         return ()
     os = spec.os.name if spec.os else ""
+    runtime = runtime_classes.get(spec.runtime_class_name) if spec.runtime_class_name else None
     found = [
-        PodImage(item.image or "", Role.CONTAINER, item.image_pull_policy or "", os)
+        PodImage(item.image or "", Role.CONTAINER, item.image_pull_policy or "", os, runtime)
         for items in (spec.containers, spec.init_containers, spec.ephemeral_containers)
         for item in items or ()
     ]
     found += [
-        PodImage(volume.image.reference, Role.VOLUME, volume.image.pull_policy or "", os)
+        PodImage(volume.image.reference, Role.VOLUME, volume.image.pull_policy or "", os, runtime)
         for volume in spec.volumes or ()
         if volume.image and volume.image.reference
     ]
@@ -174,11 +188,28 @@ def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
         return Anywhere()
     if not content.platforms and not content.denied:
         return Unknown(Cause.ARTIFACT, "it is an artifact, not an image that a container can run")
+    if image.runtime is not None:
+        return _fact_of_runtime(image.runtime, content)
     platforms = of_system(content.platforms, image.os)
-    os = image.os if platforms is not content.platforms else ""
+    asked = f"{image.os} (spec.os.name)" if platforms is not content.platforms else ""
     if not content.denied:
-        return RunsOn(platforms, os)
-    return RunsOn(platforms, os, tuple(each for each in content.denied if image.os in ("", each.platform.os)))
+        return RunsOn(platforms, asked)
+    return RunsOn(platforms, asked, tuple(each for each in content.denied if image.os in ("", each.platform.os)))
+
+
+# Lies that a runtime which runs programs of other platforms may make true: it is used for them.
+_RUN_BY_OTHERS = frozenset({PlatformState.REFUTED, PlatformState.CRASHED_THERE})
+
+
+def _fact_of_runtime(runtime: RuntimeClass, content: Content) -> ImageFact:
+    """Whether the runtime runs the image. If so, on any node: which nodes have the runtime its RuntimeClass says."""
+    lies = [each.platform for each in content.denied if each.state in _RUN_BY_OTHERS]
+    platforms = content.platforms.union(lies) if lies else content.platforms
+    if any(runs_on(platforms, each, Compatibility()) for each in runtime.platforms):
+        return Anywhere()
+    words = ", ".join(map(str, sorted(runtime.platforms)))
+    wrong = tuple(each for each in content.denied if each.platform in runtime.platforms)
+    return RunsOn(frozenset(), f"{words} (RuntimeClass {runtime.name})", wrong)
 
 
 def of_system(platforms: frozenset[Platform], os: str) -> frozenset[Platform]:

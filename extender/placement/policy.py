@@ -15,7 +15,17 @@ import msgspec
 from extender.images.content import LOCAL
 from extender.images.platform import ARCHITECTURES, Compatibility, Platform, normalize_platform, runs_on
 from extender.kubernetes.core_v1 import Pod, PodSpec
-from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, of_system, system_of
+from extender.placement.facts import (
+    NO_RUNTIME_CLASSES,
+    ImageFact,
+    Pending,
+    PodImage,
+    RunsOn,
+    RuntimeClass,
+    Unknown,
+    of_system,
+    system_of,
+)
 from extender.placement.nodes import EVERY_NODE, NodeConditions
 from extender.placement.shares import point_of
 
@@ -272,8 +282,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     such an image is assumed to run under `Choice.ASSUME`. An assumption can refuse a node, but never gives a pod a
     score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture. By `PreferenceBy.FILTER`
     nodes of the highest score are the only ones that remain. `preferred_nodes` tells which nodes it is about.
-    `overrides` has the mode of pods that neither they themselves nor their namespaces give another. `level_label` is
-    the key of the label by which nodes state their level, as `nodes.platform_of_node` reads it.
+    `runtime_classes` has by name the RuntimeClasses whose pods are left alone, and those that mean other platforms
+    than their nodes have. `overrides` has the mode of pods that neither they themselves nor their namespaces give
+    another. `level_label` is the key of the label by which nodes state their level, as `nodes.platform_of_node` reads
+    it.
     """
 
     pending: Choice = Choice.RETRY
@@ -283,7 +295,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     preference: Mapping[str, int] = msgspec.field(default_factory=dict)
     preference_by: PreferenceBy = PreferenceBy.SCORE
     preferred_nodes: NodeConditions = EVERY_NODE
-    ignore_runtime_classes: frozenset[str] = frozenset()
+    runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME_CLASSES
     overrides: Overrides = Overrides()
     level_label: str = ""
 
@@ -292,19 +304,26 @@ def is_exempt(pod: Pod, policy: Policy) -> bool:
     """Whether no decision is made about the pod: it is bound, static, a mirror pod, or of an ignored RuntimeClass."""
     if pod.metadata and pod.metadata.annotations and not pod.metadata.annotations.keys().isdisjoint(_STATIC_KEYS):
         return True
-    return pod.spec is not None and (
-        bool(pod.spec.node_name) or pod.spec.runtime_class_name in policy.ignore_runtime_classes
-    )
+    return pod.spec is not None and (bool(pod.spec.node_name) or _is_left_alone(pod.spec, policy))
 
 
 def is_ignored(spec: PodSpec, overrides: Overrides, policy: Policy) -> bool:
     """Whether no report counts what becomes of the pod: by its mode, or by an ignored RuntimeClass."""
-    return overrides.mode is Mode.IGNORE or spec.runtime_class_name in policy.ignore_runtime_classes
+    return overrides.mode is Mode.IGNORE or _is_left_alone(spec, policy)
+
+
+def _is_left_alone(spec: PodSpec, policy: Policy) -> bool:
+    runtime = policy.runtime_classes.get(spec.runtime_class_name) if spec.runtime_class_name else None
+    return runtime is not None and not runtime.platforms
 
 
 def policy_for(policy: Policy, images: Sequence[PodImage]) -> Policy:
-    """The policy that holds for a pod of these images: it assumes no platform of another operating system."""
-    assume = of_system(policy.assume, system_of(images))
+    """The policy that holds for a pod of these images: it assumes no platform of another operating system.
+
+    Nor any for a pod whose RuntimeClass runs other platforms than its nodes are of.
+    """
+    has_runtime = bool(images) and images[0].runtime is not None
+    assume = frozenset[Platform]() if has_runtime else of_system(policy.assume, system_of(images))
     return policy if assume is policy.assume else msgspec.structs.replace(policy, assume=assume)
 
 

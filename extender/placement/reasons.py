@@ -17,6 +17,7 @@ from extender.placement.facts import Pending, PodImage, Unknown
 _REFERENCE_CHARACTERS = 220
 _PLATFORMS_CHARACTERS = 160
 _PLATFORM_CHARACTERS = 60  # a manifest may state any word as its architecture
+_ASKED_CHARACTERS = 75
 _DETAIL_CHARACTERS = 160
 # Of a refusal that tells of a false claim too, which takes as much as is taken here from the reference and platforms.
 _REFERENCE_BESIDE_CLAIM, _PLATFORMS_BESIDE_CLAIM, _CLAIM_CHARACTERS = 120, 80, 150
@@ -25,14 +26,14 @@ _REFERENCE_BESIDE_CLAIM, _PLATFORMS_BESIDE_CLAIM, _CLAIM_CHARACTERS = 120, 80, 1
 class Constraint(msgspec.Struct, frozen=True):
     """An image that refuses every node which runs none of `platforms`.
 
-    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `os` and `denied` are as in
-    `RunsOn`.
+    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `asked` and `denied` are as
+    in `RunsOn`.
     """
 
     reference: str
     platforms: frozenset[Platform]
     assumed: bool = False
-    os: str = ""
+    asked: str = ""
     denied: tuple[DeniedPlatform, ...] = ()
 
 
@@ -84,10 +85,11 @@ def _said_of_claims(constraint: Constraint) -> str:
 def _said(constraint: Constraint, platforms: str) -> str:
     if constraint.assumed:
         return f"is not known yet and is taken to run only on {platforms} (operator's setting)"
-    if not constraint.os:
+    if not constraint.asked:
         return f"is built only for {platforms}"
-    asked = f"{shorten(constraint.os, _PLATFORM_CHARACTERS)} (spec.os.name)"
-    return f"is built for {asked} only as {platforms}" if platforms else f"is not built for {asked}"
+    if not platforms:
+        return f"is not built for {shorten(constraint.asked, _PLATFORMS_CHARACTERS)}"
+    return f"is built for {shorten(constraint.asked, _ASKED_CHARACTERS)} only as {platforms}"
 
 
 def retry_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:

@@ -357,7 +357,7 @@ def _constraints(
 ) -> Iterator[Constraint]:
     for image, fact in zip(images, facts, strict=True):
         if isinstance(fact, RunsOn):
-            yield Constraint(image.reference, fact.platforms, os=fact.os, denied=fact.denied)
+            yield Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied)
         elif image in assumed:
             yield Constraint(image.reference, assume, assumed=True)
 

@@ -73,7 +73,7 @@ class TemplateMutator:
         pod = msgspec.json.decode(raw, type=CreatedPod)
         overrides = overrides_of(pod, raw, template.namespace, namespace, self._policy)
         skipped = self._mutator_of(template).skip(pod, overrides)
-        return TemplateQuestion(pod, overrides, () if skipped else images_of(pod))
+        return TemplateQuestion(pod, overrides, () if skipped else images_of(pod, self._policy.runtime_classes))
 
     def change(self, template: PodTemplate, question: TemplateQuestion, facts: Sequence[ImageFact]) -> TemplateChange:
         """What becomes of the template; `facts` are those of the question's images, in order."""

@@ -66,8 +66,11 @@ class ChangedTemplate(msgspec.Struct, frozen=True):
 
     @property
     def has_same_images(self) -> bool:
-        """Whether the stored template has the same images."""
-        return self.stored is not None and images_of(self.stored) == images_of(self.pod)
+        """Whether the stored template has the same images, for the same RuntimeClass."""
+        stored = self.stored
+        return (
+            stored is not None and images_of(stored) == images_of(self.pod) and _runtime(stored) == _runtime(self.pod)
+        )
 
     @property
     def is_recorded(self) -> bool:
@@ -206,6 +209,10 @@ def _operations_of(mutation: Mutation, template: PodTemplate) -> tuple[Operation
     if not mutation.patch or (template.kind == DAEMON_SET and mutation.outcome in _IMPOSSIBLE):
         return ()
     return tuple(_OPERATIONS.decode(mutation.patch))
+
+
+def _runtime(pod: CreatedPod) -> str:
+    return (pod.spec and pod.spec.runtime_class_name) or ""
 
 
 def _record_of(pod: CreatedPod) -> Additions | None:

@@ -16,7 +16,7 @@ from extender.kubernetes.core_v1 import Toleration
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.node_kinds import HOST_NAME, NodeKind
 from extender.placement.node_match import NodeDemands, as_daemon_pods, obstacles
-from extender.placement.reasons import Constraint, blame, shorten
+from extender.placement.reasons import Constraint, blame, claims_text, shorten
 
 LINE_CHARACTERS = 120
 """The longest warning that the API's guide recommends."""
@@ -71,7 +71,7 @@ def problems_of(
     """
     yield from _unavailable(judged)
     constraints = [
-        Constraint(image.reference, fact.platforms, os=fact.os)
+        Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied)
         for image, fact in zip(judged.images, judged.facts, strict=True)
         if isinstance(fact, RunsOn)
     ]
@@ -118,6 +118,9 @@ def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> boo
 
 def _torn(place: str, blamed: Sequence[Constraint]) -> TemplateProblem:
     first = blamed[0]
+    if not first.platforms:
+        why = claims_text(first.denied) or f"is not built for {first.asked}"
+        return TemplateProblem(Problem.NOTHING_IN_COMMON, _line(place, first.reference, why))
     only = f"runs on {_platforms(first.platforms)} only"
     line = _line(place, first.reference, f"{only}, another image does not")
     others = [item for item in blamed[1:] if item.platforms.isdisjoint(first.platforms)]

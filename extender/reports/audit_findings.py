@@ -23,6 +23,7 @@ from extender.placement.facts import (
     Pending,
     PodImage,
     RunsOn,
+    RuntimeClass,
     Unknown,
     fact_of,
     fit,
@@ -168,7 +169,7 @@ class _Auditor:
         self._judged: dict[str, list[tuple[Workload, ImageFact]]] = {}  # uses of images by workloads that are judged
 
     def workload(self, workload: Workload, evidence: Sequence[ImageEvidence]) -> AuditedWorkload:
-        facts = _facts(workload, evidence)
+        facts = self._facts(workload, evidence)
         skipped = self._why_skipped(workload)
         for image, fact in () if skipped else facts:
             self._judged.setdefault(image.reference, []).append((workload, fact))
@@ -190,10 +191,21 @@ class _Auditor:
             pods = len(list(self._targeted(workload))) if self._given.nodes else 1
         return Weight(1, pods, round(pods * workload.cpu_cores, 6), int(pods * workload.memory_bytes))
 
+    def _facts(self, workload: Workload, evidence: Sequence[ImageEvidence]) -> list[tuple[PodImage, ImageFact]]:
+        runtime = self._runtime_of(workload)
+        images = [msgspec.structs.replace(image, runtime=runtime) if runtime else image for image in workload.images]
+        return [
+            (image, fact_of(image, found.answer, may_be_pending=False))
+            for image, found in zip(images, evidence, strict=True)
+        ]
+
+    def _runtime_of(self, workload: Workload) -> RuntimeClass | None:
+        return self._given.policy.runtime_classes.get(workload.spec.runtime_class_name or "")
+
     def _why_skipped(self, workload: Workload) -> str:
-        runtime_class = workload.spec.runtime_class_name
-        if runtime_class and runtime_class in self._given.policy.ignore_runtime_classes:
-            return f"its RuntimeClass {runtime_class} is in placement.ignore_runtime_classes"
+        runtime = self._runtime_of(workload)
+        if runtime and not runtime.platforms:
+            return f"placement.runtime_classes leaves its RuntimeClass {runtime.name} alone"
         namespace = self._given.namespaces.get(workload.key.namespace)
         overrides = read_overrides(workload.annotations, namespace, self._given.policy.overrides)
         return f"the annotation {MODE} is ignore" if overrides.mode is Mode.IGNORE else ""
@@ -218,7 +230,9 @@ class _Auditor:
             match fact:
                 case RunsOn() if not runs_on(fact.platforms, target, self._compatibility):
                     has, claims = ", ".join(map(str, sorted(fact.platforms))), claims_text(fact.denied)
-                    built = f"is built only for {has}" if has else ""
+                    built = (
+                        f"is built only for {has}" if has else f"is not built for {fact.asked}" if fact.asked else ""
+                    )
                     text = f"image {image.reference} {'; it '.join(filter(None, (built, claims)))}"
                     yield Blocker(FindingRule.IMAGE_LACKS_PLATFORM, image.reference, text)
                 case Pending() | Unknown():
@@ -390,7 +404,7 @@ class _Auditor:
     def torn(self) -> Iterator[Finding]:
         """The workloads whose images have no platform in common."""
         for workload, evidence in zip(self._given.workloads, self._given.evidence, strict=True):
-            facts = [fact for _, fact in _facts(workload, evidence)]
+            facts = [fact for _, fact in self._facts(workload, evidence)]
             known = known_platforms(facts)
             if known and not common_platforms(facts, self._compatibility) and not self._why_skipped(workload):
                 text = f"{workload} can run nowhere: its images have no platform in common"
@@ -402,7 +416,7 @@ class _Auditor:
         for workload, evidence in zip(self._given.workloads, self._given.evidence, strict=True):
             if not workload.is_daemon_set or self._why_skipped(workload):
                 continue
-            facts = [fact for _, fact in _facts(workload, evidence)]
+            facts = [fact for _, fact in self._facts(workload, evidence)]
             platforms: Counter[Platform] = Counter()
             taints: Counter[str] = Counter()
             for node in self._targeted(workload):
@@ -418,13 +432,6 @@ class _Auditor:
                 text = f"{workload} targets {nodes} nodes with the taint {taint}, which it does not tolerate"
                 rule, name = FindingRule.DAEMON_SET_TAINT, f"{_identity(workload)} {taint}"
                 yield _finding(rule, "", f"{workload} {taint}", [workload], text, "warning", name)
-
-
-def _facts(workload: Workload, evidence: Sequence[ImageEvidence]) -> list[tuple[PodImage, ImageFact]]:
-    return [
-        (image, fact_of(image, found.answer, may_be_pending=False))
-        for image, found in zip(workload.images, evidence, strict=True)
-    ]
 
 
 def _verified(answer: Answer) -> frozenset[Platform]:

@@ -14,7 +14,17 @@ from extender.images.platform_states import claim_text
 from extender.kubernetes.core_v1 import NodeMeta, NodeStatus, NodeSystemInfo
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.placement.cluster_nodes import ClusterNodes
-from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Role, RunsOn, Unknown, facts_of
+from extender.placement.facts import (
+    Anywhere,
+    ImageFact,
+    Pending,
+    PodImage,
+    Role,
+    RunsOn,
+    RuntimeClass,
+    Unknown,
+    facts_of,
+)
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.node_match import (
     NodeDemands,
@@ -29,7 +39,7 @@ from extender.placement.node_match import (
 from extender.placement.nodes import USUAL, name_of_node, platform_of_node
 from extender.placement.patch import Operation
 from extender.placement.policy import ADDED, MODE, PREFIX, REASON, Mode, Overrides, Policy, is_exempt
-from extender.placement.reasons import retry_text, shown_reference
+from extender.placement.reasons import platforms_text, retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 from extender.reports.audit_report import RunAnswer
 
@@ -41,8 +51,9 @@ class ExplainedImage(msgspec.Struct, frozen=True, kw_only=True):
     """One image of a pod: where it is used, what is known of it, and where that comes from.
 
     `platforms` is None for an image that is not known to be constrained: `state` is then anywhere, pending or unknown,
-    the last two with `cause` and `detail`. `claims` are sentences about platforms that it claims falsely, `verified`
-    the platforms for which its program is known to be. The other fields are those of `Evidence`.
+    the last two with `cause` and `detail`. `detail` has what the pod's RuntimeClass runs, too. `claims` are sentences
+    about platforms that it claims falsely, `verified` the platforms for which its program is known to be. The other
+    fields are those of `Evidence`.
     """
 
     reference: str
@@ -275,7 +286,9 @@ def _why_skipped(pod: NamedPod, policy: Policy, overrides: Overrides) -> str:
     if overrides.mode is Mode.IGNORE:
         return f"the annotation {MODE} is ignore, so nothing is looked up and nothing refused"
     if is_exempt(pod, policy):
-        return "the pod is static, or of a RuntimeClass that the operator ignores, so nothing is refused"
+        return (
+            "the pod is static, or of a RuntimeClass that placement.runtime_classes leaves alone, so nothing is refused"
+        )
     return ""
 
 
@@ -286,7 +299,7 @@ def _image(image: PodImage, fact: ImageFact, evidence: Evidence, spec: NamedSpec
         state=_state(fact),
         platforms=[str(platform) for platform in sorted(fact.platforms)] if isinstance(fact, RunsOn) else None,
         cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
-        detail=fact.detail if isinstance(fact, Pending | Unknown) else "",
+        detail=fact.detail if isinstance(fact, Pending | Unknown) else _runtime_text(image.runtime),
         digest=evidence.digest,
         credential=evidence.credential,
         age_seconds=None if evidence.age_seconds is None else round(evidence.age_seconds, 1),
@@ -294,6 +307,10 @@ def _image(image: PodImage, fact: ImageFact, evidence: Evidence, spec: NamedSpec
         claims=[claim_text(each) for each in fact.denied] if isinstance(fact, RunsOn) else [],
         verified=[str(platform) for platform in sorted(_verified(fact, evidence.answer))],
     )
+
+
+def _runtime_text(runtime: RuntimeClass | None) -> str:
+    return f"RuntimeClass {runtime.name} runs {platforms_text(runtime.platforms)}" if runtime else ""
 
 
 def _verified(fact: ImageFact, answer: Answer) -> frozenset[Platform]:
@@ -350,7 +367,9 @@ def _platform(
         lacking=[
             image.reference
             for image, fact in zip(images, facts, strict=True)
-            if isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, policy.compatibility)
+            if isinstance(fact, RunsOn)
+            and image.runtime is None
+            and not runs_on(fact.platforms, platform, policy.compatibility)
         ],
         score=decision.score(platform),
     )

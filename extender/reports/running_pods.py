@@ -141,8 +141,8 @@ def references_of(pod: ReportedPod) -> list[str]:
 
 
 def is_counted(pod: ReportedPod, overrides: Overrides, policy: Policy) -> bool:
-    """Whether the pod is bound to a node, has not finished, and is not ignored."""
-    is_finished = pod.status.phase in ("Succeeded", "Failed")
+    """Whether the pod is bound to a node, has not finished, is not ignored, and runs what its node's platform says."""
+    is_finished = pod.status.phase in ("Succeeded", "Failed") or pod.spec.runtime_class_name in policy.runtime_classes
     return bool(pod.spec.node_name) and not is_finished and not is_ignored(pod.spec, overrides, policy)
 
 

@@ -63,7 +63,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         """
         namespace = namespace or "default"
         keyring = self._keyring_of(pod, namespace, may_read=may_read)
-        return PodQuestion(overrides, images_of(pod), keyring, namespace)
+        return PodQuestion(overrides, images_of(pod, self.policy.runtime_classes), keyring, namespace)
 
     def fresh(self, question: PodQuestion) -> list[Answer] | None:
         """One answer per image if the cache has all of them and each is fresh; else None. Starts nothing."""

@@ -4,6 +4,7 @@ import msgspec
 
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
+from extender.placement.facts import RuntimeClass
 from extender.placement.gate import CRITICAL_CLASSES, GatePolicy
 from extender.placement.nodes import NodeConditions
 from extender.placement.planning import AdmissionPolicy
@@ -24,7 +25,10 @@ def policy_of(config: Config) -> Policy:
         },
         preference_by=placement.preference_by,
         preferred_nodes=preferred_nodes_of(config),
-        ignore_runtime_classes=frozenset(placement.ignore_runtime_classes),
+        runtime_classes={
+            name: RuntimeClass(name, frozenset(map(parse_platform, platforms)))
+            for name, platforms in placement.runtime_classes.items()
+        },
         overrides=Overrides(mode=Mode(placement.mode)),
         level_label=placement.level_label,
     )

@@ -45,12 +45,12 @@ CONDITION = {"name": "not-of-a-team", "expression": "!('team' in object.metadata
 SETTINGS: Mapping[str, Values] = {
     "as shipped": {},
     "observe": {"config": {"placement": {"mode": "observe"}}},
-    "ignored RuntimeClasses": {"config": {"placement": {"ignore_runtime_classes": ["wasm", "spin"]}}},
+    "RuntimeClasses": {"config": {"placement": {"runtime_classes": {"wasm": [], "spin": [], "kata": ["linux/amd64"]}}}},
     "exempt classes": {"gates": {"exemptPriorityClasses": ["registry"]}},
     "namespaces": {"webhook": {"excludeNamespaces": [LEFT_OUT]}},
     "conditions": {"webhook": {"matchConditions": [CONDITION]}},
     "all at once": {
-        "config": {"placement": {"mode": "observe", "ignore_runtime_classes": ["wasm"]}},
+        "config": {"placement": {"mode": "observe", "runtime_classes": {"wasm": []}}},
         "gates": {"exemptPriorityClasses": ["registry"]},
         "webhook": {"excludeNamespaces": [LEFT_OUT], "matchConditions": [CONDITION]},
     },
@@ -242,7 +242,7 @@ async def held_by_controller(api: ApiClient, pods: Sequence[KubernetesObject], e
 
 
 @pytest.mark.usefixtures("around")
-@pytest.mark.parametrize("name", ["as shipped", "observe", "ignored RuntimeClasses", "all at once"])
+@pytest.mark.parametrize("name", ["as shipped", "observe", "RuntimeClasses", "all at once"])
 async def test_a_pod_is_named_a_scheduler_by_every_outlet_or_by_none(
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path, name: str
 ) -> None:

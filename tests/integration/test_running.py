@@ -31,7 +31,7 @@ async def test_finished_and_ignored_pods_raise_no_alarm(tmp_path: Path) -> None:
             api.put(PODS, each)
         settings = (
             f"registry.plain_http=['{registry.host}']", f"registry.allow=['{registry.host}']",
-            f"cluster.kubeconfig='{write_kubeconfig(api, tmp_path)}'", "placement.ignore_runtime_classes=[wasm]",
+            f"cluster.kubeconfig='{write_kubeconfig(api, tmp_path)}'", "placement.runtime_classes={wasm: []}",
         )  # fmt: skip
         settings_given = (argument for each in settings for argument in ("--set", each))
         code, out, err = await run("running", "-A", "-o", "json", *settings_given)

@@ -125,7 +125,7 @@ async def test_a_platform_that_running_pods_need_is_missed(api: ApiServer, tmp_p
         ignored = owned(pod("wasm", image, "arm", "Running"), "StatefulSet", "wasm")
         ignored["spec"]["runtimeClassName"] = "wasm"
         api.put(PODS, ignored)
-        ignoring = "placement.ignore_runtime_classes=[wasm]"
+        ignoring = "placement.runtime_classes={wasm: []}"
         counted = Counted()
         async with using(api, tmp_path, image, ignoring, registries=(registry.host,)) as (_, ask):
             after = registry.add_index("web", "latest", [AMD64])

@@ -387,7 +387,7 @@ async def test_pod_that_is_not_to_be_touched_is_not(
     start_service: StartService, images: EmbeddedRegistry, changes: Json
 ) -> None:
     """No node refused, no score, every candidate echoed, no patch."""
-    caller = await start_service("placement.ignore_runtime_classes=[wasm]", plain_http=images.host, nodes=View())
+    caller = await start_service("placement.runtime_classes={wasm: []}", plain_http=images.host, nodes=View())
     for image in ("amd", "multi"):
         created = pod(f"{images.host}/{image}:1")
         created = {

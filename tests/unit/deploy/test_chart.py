@@ -1035,14 +1035,14 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "policy-of-what-is-observed",
         "policy",
-        "config: {placement: {mode: observe, ignore_runtime_classes: [wasm]}}",
+        "config: {placement: {mode: observe, runtime_classes: {wasm: [], rosetta: [linux/amd64], kata: []}}}",
         lambda o: (
             one(o, "MutatingAdmissionPolicy")["spec"]["variables"][-1]["expression"],
             one(o, "MutatingAdmissionPolicy")["spec"]["matchConditions"][-1]["expression"],
         ),
         (
             "size(variables.modes) > 0 && variables.modes[0] == 'enforce'",
-            "!(object.spec.?runtimeClassName.orValue('') in ['wasm'])",
+            "!(object.spec.?runtimeClassName.orValue('') in ['kata', 'wasm'])",
         ),
     ),
     (

@@ -9,7 +9,7 @@ from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.affinity import AffinityMode
 from extender.placement.cluster_nodes import ClusterNodes
-from extender.placement.facts import ImageFact, PodImage, RunsOn, images_of
+from extender.placement.facts import ImageFact, PodImage, RunsOn, RuntimeClass, images_of
 from extender.placement.gate import AfterGate, GatePolicy, ImpossiblePods, UnknownImages
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.planning import AdmissionPolicy
@@ -29,7 +29,7 @@ ARM_RULE = TolerationRule(key=ARCH, operator="Equal", value="arm64", effect="NoS
 BOTH_TOLERATION = {"key": "multi", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
 ARM_TOLERATION = {"key": ARCH, "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}
 
-POLICY = Policy(preference={"arm64": 10}, ignore_runtime_classes=frozenset({"wasm"}))
+POLICY = Policy(preference={"arm64": 10}, runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})
 
 
 def unzip(images: Sequence[tuple[PodImage, ImageFact]]) -> tuple[list[PodImage], list[ImageFact]]:

@@ -19,7 +19,7 @@ from extender.kubernetes.pod_templates import pod_templates
 from extender.kubernetes.reported_v1 import AuditedNode, NamedPod, ReportedNode
 from extender.placement.affinity import AffinityMode, node_platforms
 from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
-from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, facts_of, images_of
+from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, RuntimeClass, Unknown, facts_of, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, GatePolicy, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.node_match import Rule, demands_of, obstacles
@@ -63,6 +63,10 @@ _PLATFORMS = (
     "linux/arm/v7",
     "linux/s390x",
 )
+RUNTIME_CLASSES = {
+    "wasm": RuntimeClass("wasm", frozenset()),
+    "rosetta": RuntimeClass("rosetta", frozenset({parse_platform("linux/amd64")})),
+}
 _LEVELS = {
     "amd64": ("v1", "v2", "v3", "amd64-v3", "x86-64-v4", "V2"),
     "arm64": ("v8.2", "arm64-v9"),
@@ -174,7 +178,7 @@ def _pod(chosen: random.Random, images: list[str]) -> Json:
     if chosen.random() < 0.2:
         spec["tolerations"] = [chosen.choice([{"operator": "Exists"}, {"key": ARCH, "operator": "Exists"}])]
     if chosen.random() < 0.1:
-        spec["runtimeClassName"] = chosen.choice(["wasm", "gvisor"])
+        spec["runtimeClassName"] = chosen.choice(["wasm", "gvisor", "rosetta"])
     metadata: Json = {"name": "p", "namespace": "shop", "annotations": _annotations(chosen)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
@@ -199,7 +203,7 @@ def _settings(chosen: random.Random, level_label: str) -> Settings:
             run_386_on_amd64=chosen.random() < 0.3, run_arm_on_arm64=chosen.random() < 0.3
         ),
         preference=chosen.choice([{}, {"arm64": 10}]),
-        ignore_runtime_classes=frozenset({"wasm"}),
+        runtime_classes=RUNTIME_CLASSES,
         level_label=level_label,
     )  # fmt: skip
     admission = AdmissionPolicy(
@@ -227,7 +231,7 @@ class Outlets:
         )
         self.created = _decoded(case.pod, CreatedPod)
         self.overrides = self._overrides(self.created)
-        self.images = images_of(self.created)
+        self.images = images_of(self.created, RUNTIME_CLASSES)
         self.facts: list[ImageFact] = self._facts(self.images)
         self.is_known = not any(isinstance(fact, Pending | Unknown) for fact in self.facts)
         self.is_left_alone = self.overrides.mode is Mode.IGNORE or is_exempt(self.created, self.policy)
@@ -356,7 +360,10 @@ class Outlets:
             images = {RunAnswer.YES: True, RunAnswer.NO: False, RunAnswer.UNKNOWN: None}[found.images]
             said[name] = False if words else images
         if "os" in self.case.pod["spec"]:  # which counts for the other outlets once the images are known
-            return self._unless_observed(self._unless_assumed(said))
+            sure = self._unless_assumed(said)
+            if self.images[0].runtime:  # the other outlets leave it to its RuntimeClass which nodes have the runtime
+                sure = {name: it or None for name, it in sure.items()}
+            return self._unless_observed(sure)
         return self._unless_observed(said)
 
     def _facts(self, images: tuple[PodImage, ...]) -> list[ImageFact]:

@@ -207,4 +207,4 @@ def test_what_an_image_claims_falsely_is_a_no() -> None:
 def test_claims_of_other_systems_are_not_the_pods() -> None:
     """A pod for Windows is told nothing of Linux."""
     fact = fact_of(PodImage("app:1", os="windows"), LIAR, may_be_pending=True)
-    assert fact == RunsOn(frozenset(), "windows")
+    assert fact == RunsOn(frozenset(), "windows (spec.os.name)")

@@ -6,7 +6,7 @@ import pytest
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, RuntimeClass, Unknown
 from extender.placement.policy import (
     Choice,
     Overrides,
@@ -18,7 +18,7 @@ from extender.placement.policy import (
     preference_for,
 )
 
-POLICY = Policy(preference={"arm64": 7}, ignore_runtime_classes=frozenset({"wasm"}))
+POLICY = Policy(preference={"arm64": 7}, runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})
 
 
 def built_for(*platforms: str) -> RunsOn:

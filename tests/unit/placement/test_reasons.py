@@ -87,7 +87,7 @@ def test_a_false_claim_stays_within_the_limit_of_the_text() -> None:
         for number in range(64)
     )
     platforms = frozenset(Platform("x" * 32, f"{number:032}", "y" * 32) for number in range(64))
-    constraint = Constraint("r" * 5000, platforms, denied=denied, os="w" * 100)
+    constraint = Constraint("r" * 5000, platforms, denied=denied, asked="w" * 100)
     others = [Constraint(f"other:{number}", platforms, denied=denied) for number in range(99_998)]
     assert len(refusal_text([constraint, *others])) < 512
 

@@ -14,7 +14,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.pod_templates import PodTemplate, pod_templates
 from extender.placement.additions import Additions, write_record
 from extender.placement.affinity import AffinityMode
-from extender.placement.facts import ImageFact, RunsOn, Unknown
+from extender.placement.facts import ImageFact, RunsOn, RuntimeClass, Unknown
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import ADDED, MODE, Policy
 from extender.placement.template_changes import TemplateChange, TemplateMutator
@@ -113,7 +113,7 @@ def test_a_template_that_opts_out_is_left_as_it_is(where: str, mode: str) -> Non
 @pytest.mark.parametrize("spec", [{"nodeName": "one"}, {"runtimeClassName": "wasm"}])
 def test_what_no_decision_is_made_about_is_left_as_it_is(spec: dict[str, Any]) -> None:
     """A bound pod's template, and an ignored RuntimeClass."""
-    mutator = TemplateMutator(Policy(ignore_runtime_classes=frozenset({"wasm"})), ADMISSION)
+    mutator = TemplateMutator(Policy(runtime_classes={"wasm": RuntimeClass("wasm", frozenset())}), ADMISSION)
     assert mutator.question(template(**spec), None).images == ()
 
 

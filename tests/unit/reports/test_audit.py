@@ -11,6 +11,7 @@ from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
 from extender.kubernetes.reported_v1 import AuditedNode, AuditedNodeStatus, ReportedNodeSpec
+from extender.placement.facts import RuntimeClass
 from extender.placement.policy import Policy
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, new_findings, new_problems, wanted_newer
 from extender.reports.audit_report import Audit, NewerTag
@@ -248,11 +249,11 @@ def test_whose_image_it_is(reference: str, own: Sequence[str], owner: str) -> No
 
 def test_what_is_ignored_is_listed_and_not_judged() -> None:
     """By an annotation of the namespace, or a RuntimeClass that the operator ignores."""
-    policy = Policy(ignore_runtime_classes=frozenset(("wasm",)))
+    policy = Policy(runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})
     report = audit(given(deployment("a", "amd:1", runtimeClassName="wasm"), policy=policy))
     [workload] = report.workloads
     assert (workload.platforms, workload.skipped) == (
-        [], "its RuntimeClass wasm is in placement.ignore_runtime_classes"
+        [], "placement.runtime_classes leaves its RuntimeClass wasm alone"
     )  # fmt: skip
     report = audit(given(deployment("a", "amd:1"), namespaces={"": {"multiarch-extender.io/mode": "ignore"}}))
     assert report.workloads[0].skipped == "the annotation multiarch-extender.io/mode is ignore"
@@ -260,7 +261,7 @@ def test_what_is_ignored_is_listed_and_not_judged() -> None:
 
 def test_a_gate_does_not_fail_for_images_that_only_ignored_workloads_use() -> None:
     """Neither for what they lack nor for what is unknown; an image that a judged workload uses too counts for that."""
-    policy = Policy(ignore_runtime_classes=frozenset(("wasm",)))
+    policy = Policy(runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})
     ignored = (deployment("a", "amd:1", "gone:1", runtimeClassName="wasm"),)
     report = audit(given(*ignored, policy=policy))
     assert ([each.lacks for each in report.images], report.findings) == ([[], []], [])

@@ -10,6 +10,7 @@ from extender.images.content import Cause, Failure
 from extender.images.manifest import Image, Kind, PlatformEntry
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedPod
+from extender.placement.facts import RuntimeClass
 from extender.placement.policy import Mode, Overrides, Policy
 from extender.reports.running_pods import (
     Certainty,
@@ -267,6 +268,6 @@ def test_the_report_is_json() -> None:
 )
 def test_what_counts(spec: dict[str, str], phase: str | None, mode: Mode, counts: bool) -> None:
     """A finished pod starts nowhere again, and what the operator or the author ignores is no fault."""
-    policy = Policy(ignore_runtime_classes=frozenset(("wasm",)))
+    policy = Policy(runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})
     found = msgspec.convert({"spec": spec, "status": {"phase": phase}}, ReportedPod)
     assert is_counted(found, Overrides(mode=mode), policy) is counts
