@@ -6,6 +6,9 @@ from extender.images.reference import is_digest
 from extender.kubernetes.reported_v1 import ContainerStatus, NamedContainer, OwnedPod, PodStatus, ReportedSpec
 from extender.reports.running_pods import says_exec_format
 
+WORDS = (b"exec format error", b"Exec format error")
+"""What the JSON of a pod has somewhere if a container crashed: the kernel's words as Go has them, and as C has."""
+
 
 def crashed_images(pod: OwnedPod) -> Iterator[tuple[str, str]]:
     """The reference and the reported digest of each image whose program was of an unknown format for the node.

@@ -19,12 +19,11 @@ from extender.cluster.pod_events import PodEvents
 from extender.cluster.views import PODS
 from extender.cluster.workload_lists import WORKLOAD_KINDS, list_documents
 from extender.credentials.keyring import CredentialId
-from extender.drift.crashed_images import crashed_images
 from extender.drift.moved_tags import DriftChange, drift_text, gained_platforms, lost_platform
 from extender.errors import ClusterError
 from extender.images.content import Evidence
 from extender.images.platform import Platform
-from extender.images.reference import PackedDigest, unpack_digest
+from extender.images.reference import PackedDigest
 from extender.kubernetes.core_v1 import NodeName, PodReference
 from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject, OwnedPod
 from extender.metrics import counter
@@ -255,13 +254,9 @@ class DriftWatch:
             overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
             if pod.spec is None or is_ignored(pod.spec, overrides, self._pod_resolver.policy):
                 continue
-            crashed = list(crashed_images(pod))
-            if not crashed and not self._is_wanted(pod, wanted):
-                continue
-            question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
-            self._note_crashes(crashed, pod, question)
             if not self._is_wanted(pod, wanted):
                 continue
+            question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
             key = (question.images, question.keyring.identity, namespace)
             template = found.get(key)
             if template is None:
@@ -271,20 +266,6 @@ class DriftWatch:
                 template = found[key] = _Template(question, namespace, Counter())
             template.pods[_owner_of(pod, namespace), self._platform_of(pod)] += 1
         return list(found.values())
-
-    def _note_crashes(self, crashed: Sequence[tuple[str, str]], pod: OwnedPod, question: PodQuestion) -> None:
-        """Has the pod's namespace kept off the platform of its node, if the pod ran what its images are known to be.
-
-        What a runtime reports may be the name of another image. So it counts only where it is the digest that the
-        registry has given for the pod's own reference.
-        """
-        platform, crashes = self._platform_of(pod), self._pod_resolver.crashes
-        for reference, digest in crashed if platform and crashes is not None else ():
-            packed = self._pod_resolver.digest_of(reference, question.keyring)
-            if packed is None or unpack_digest(packed) != digest:
-                continue
-            if crashes is not None and platform and crashes.note(question.namespace, packed, platform):
-                log.warning("image.crashed", image=reference, platform=str(platform), namespace=question.namespace)
 
     def _is_wanted(self, pod: OwnedPod, wanted: Set[tuple[str, PackedDigest]] | None) -> bool:
         targets = map(self._target_of, images_of(pod))

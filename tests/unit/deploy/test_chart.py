@@ -726,6 +726,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         verbs_of,
         {
             "nodes": ["get", "list", "watch"],
+            "pods": ["watch"],
             "events": ["create"],
             "namespaces": ["list", "watch"],
             "secrets": ["get"],
@@ -736,7 +737,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "webhook",
         "config: {registry: {pull_secrets: false}}",
         lambda o: sorted(verbs_of(o)),
-        ["events", "namespaces", "nodes"],
+        ["events", "namespaces", "nodes", "pods"],
     ),
     (
         "roles-for-secrets-of-namespaces",
@@ -751,7 +752,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
             ],
         ),
         (
-            ["events", "namespaces", "nodes"],
+            ["events", "namespaces", "nodes", "pods"],
             [
                 *(("Role", where, [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]) for where in "ab"),
                 *(
@@ -797,7 +798,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         lambda o: {
             name: verbs for name, verbs in verbs_of(o).items() if name not in ("nodes", "namespaces", "secrets")
         },
-        {"pods": ["list"], "events": ["create"]},
+        {"pods": ["list", "watch"], "events": ["create"]},
     ),
     (
         "role-for-events-of-drift",
@@ -806,7 +807,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         lambda o: {
             name: verbs for name, verbs in verbs_of(o).items() if name not in ("nodes", "namespaces", "secrets")
         },
-        {"pods": ["list"], "events": ["create"], "replicasets": ["get"], "jobs": ["get"]},
+        {"pods": ["list", "watch"], "events": ["create"], "replicasets": ["get"], "jobs": ["get"]},
     ),
     (
         "role-for-gates",
