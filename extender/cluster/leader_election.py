@@ -2,7 +2,8 @@
 
 The rules are those of client-go's leaderelection: a replica trusts no other's clock, and takes the lease over when it
 has seen no change of it for as long as the lease says. Unlike there, the leader changes only its own fields of the
-Lease.
+Lease, and a replica that starts takes a lease over at once that was renewed before `DEAD_SECONDS`: all replicas were
+gone. Should a clock differ by more, the holder finds at its next renewal that it leads no more.
 Specification: https://kubernetes.io/docs/concepts/architecture/leases/#leader-election
 """
 
@@ -24,6 +25,7 @@ LEASE_SECONDS = 10  # a standby takes over 12 s after the last renewal at most, 
 FRESH_SECONDS = 20.0  # after which nobody leads: longer than a takeover, in which a standby must not think so
 RENEW_SECONDS = 2.0  # between two renewals by the leader, and between two looks by a standby
 STEP_DOWN_SECONDS = 7.0  # after its last renewal a leader stops leading, well before another replica may begin
+DEAD_SECONDS = 60.0  # more than clocks of one cluster differ by, since certificates and tokens would not hold either
 _REQUEST_SECONDS = 3.0
 
 _LEASE = msgspec.json.Decoder(Lease)
@@ -141,18 +143,21 @@ class LeaderElection:
         lease = decode_answer(_LEASE, found, "Lease")
         if self._lease is None:
             self._note(lease, is_change=False)
-            self._renewed_at = self._stated_renewal(lease)
+            age_seconds = self._stated_age_seconds(lease)
+            if abs(age_seconds) < FRESH_SECONDS:
+                self._renewed_at = self._clock() - max(0.0, age_seconds)
+            elif age_seconds > DEAD_SECONDS:
+                self._seen_at -= age_seconds
         elif lease.metadata.resource_version != self._lease.metadata.resource_version:
             self._note(lease, is_change=True)
 
-    def _stated_renewal(self, lease: Lease) -> float | None:
-        """When a lease that is seen for the first time was renewed, by its holder's clock; None if not lately."""
+    def _stated_age_seconds(self, lease: Lease) -> float:
+        """How long ago a lease was renewed by its holder's clock; FRESH_SECONDS if it does not say."""
         try:
             stated = datetime.fromisoformat((lease.spec and lease.spec.renew_time) or "")
-            age_seconds = self._wall_clock() - stated.timestamp()
+            return self._wall_clock() - stated.timestamp()
         except (ValueError, OverflowError):
-            return None
-        return self._clock() - max(0.0, age_seconds) if abs(age_seconds) < FRESH_SECONDS else None
+            return FRESH_SECONDS
 
     def _note(self, lease: Lease, *, is_change: bool) -> None:
         self._lease = lease

@@ -152,6 +152,19 @@ async def test_lease_that_was_renewed_just_before_the_start_is_fresh(
         assert not replica.election.is_leader
 
 
+@pytest.mark.parametrize(
+    ("stated", "leads"), [("2023-11-14T22:28:55Z", True), ("2023-11-14T22:29:05Z", False), ("yesterday", False)]
+)
+async def test_a_lease_of_replicas_that_are_all_gone_is_taken_over_at_the_start(
+    api: ApiServer, client: ClusterClient, stated: str, leads: bool
+) -> None:
+    """At 22:30:00 a replica finds a lease that was not renewed for a minute, as its holder says."""
+    spec = {"holderIdentity": "killed", "leaseDurationSeconds": LEASE_SECONDS, "renewTime": stated}
+    api.put(COLLECTION, {"metadata": {"name": "gates"}, "spec": spec})
+    async with running(Replica(client, "a", Clock())) as replica:
+        assert replica.election.is_leader == leads
+
+
 async def test_standby_takes_over_from_a_leader_that_is_killed(api: ApiServer, client: ClusterClient) -> None:
     """Within LEASE_SECONDS and two looks; meanwhile the standby still counts the lease as fresh."""
     clock = Clock()
