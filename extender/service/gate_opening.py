@@ -22,6 +22,7 @@ from extender.config.tree import Config
 from extender.gates.gate_controller import GateController
 from extender.gates.policy_arming import PolicyArming
 from extender.kubernetes.authorization_v1 import ResourceAttributes
+from extender.metrics import gauge
 from extender.placement.gate import UnknownImages
 from extender.placement.release import ReleasePlanner
 from extender.resolver.pod_resolver import PodResolver
@@ -37,6 +38,13 @@ START_SECONDS = 15.0
 missing right must not take the other outlets away."""
 RELEASE_SECONDS = 5.0
 """How long pods wait for their images that were held before, where none is held any more."""
+LIFTING = gauge(
+    "multiarch_gates_lifting",
+    "Whether this replica is to hold pods and let them go (wanted), and whether it sees that held pods are let go "
+    "(able): some replica leads, and the account may do what it takes.",
+    "state",
+    ("wanted", "able"),
+)
 WANTED = tuple(ResourceAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
 
 
@@ -117,18 +125,25 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
     holds = config.admission.unknown is UnknownImages.GATE
     gates = Gates(election, OwnRights(client, WANTED, needed=holds, clock=time.monotonic), time.monotonic)
     controller = _controller(config, client, cluster_view, pod_resolver, identity)
-    if not holds:
-        async with gates.releasing(controller):
-            yield
-        return
-    cluster_view.lift_gates_by(gates)
-    gate, canary_namespace = config.admission.gate, config.admission.canary_namespace
-    arming = PolicyArming(client, gate.policy, canary_namespace, can_let_go=gates.can_gate) if gate.policy else None
+    LIFTING["wanted"].set(holds)
+    LIFTING["able"].set_function(lambda: float(gates.can_gate()))
     try:
-        async with gates.running(controller, arming):
-            yield
+        if holds:
+            cluster_view.lift_gates_by(gates)
+            async with gates.running(controller, _arming(config, client, gates)):
+                yield
+        else:
+            async with gates.releasing(controller):
+                yield
     finally:
         cluster_view.lift_gates_by(None)
+        LIFTING["wanted"].set(0)
+        LIFTING["able"].set_function(float)
+
+
+def _arming(config: Config, client: ClusterClient, gates: Gates) -> PolicyArming | None:
+    gate, canary_namespace = config.admission.gate, config.admission.canary_namespace
+    return PolicyArming(client, gate.policy, canary_namespace, can_let_go=gates.can_gate) if gate.policy else None
 
 
 def _controller(

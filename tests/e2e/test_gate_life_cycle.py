@@ -4,8 +4,10 @@ No kubelet runs here: the Deployment's pods are processes, which are replaced wh
 """
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, fake_node, kept_to, pod
+from testbed.processes import Process
 from tests.e2e.installed_chart import OURS, InstalledChart, balanced, recording, write_account
 from tests.e2e.policies import GATE, dry_run, gates_of, until_free
 from tests.e2e.test_helm_release import HelmRelease, helm, registry
@@ -47,9 +50,10 @@ class PlayedRelease:
         self._running = AsyncExitStack()
         self._generation = 0
         self.ports: list[int] = []
+        self.operations: list[int] = []
 
-    async def roll(self, unknown: str = "") -> None:
-        """Has a process run as the release says, and ends the one before once the new one is ready.
+    async def roll(self, unknown: str = "", *, replicas: int = 1) -> list[Process]:
+        """Has processes run as the release says, and ends those before once the new ones are ready.
 
         With `unknown` somebody has changed `admission.unknown` in the ConfigMap since, and no policy is put into force.
         """
@@ -67,9 +71,18 @@ class PlayedRelease:
         _, server = await self._running.enter_async_context(recording(self._control_plane))
         account = await write_account(self._api, self._control_plane, server, objects, folder)
         chart = InstalledChart(folder, objects, account, self._registry)
-        await self._running.enter_async_context(chart.replicas(1))
+        processes = await self._running.enter_async_context(chart.replicas(replicas))
         self.ports[:] = [admission for _, admission, _ in chart.ports]
+        self.operations[:] = [operations for _, _, operations in chart.ports]
         await before.aclose()
+        return processes
+
+    def kill(self, processes: Sequence[Process]) -> None:
+        """Kills them as a machine does that is gone."""
+        self.ports.clear()
+        self.operations.clear()
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
         """Ends the process."""

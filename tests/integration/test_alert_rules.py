@@ -142,14 +142,34 @@ STORIES = [
     ),
     Story("MultiarchRequestsSlow", slow("multiarch_request_duration_seconds", 'endpoint="preempt"'), 40, (9, 15, 90)),
     Story("MultiarchGatesHeldLong", level('multiarch_gates_oldest_seconds{state="held"}', 700), 30, (9, 13, 90)),
-    Story(
+    Story(  # of two replicas that see no leader
         "MultiarchGatesWithoutLeader",
         {
-            'multiarch_watch_age_seconds{resource="gated-pods"}': "1x10 0x49 1x120",
-            'multiarch_admissions_total{outcome="gated"}': "0+1x9 9x170",
+            'multiarch_gates_lifting{state="wanted",instance="a"}': "1x180",
+            'multiarch_gates_lifting{state="able",instance="a"}': "1x10 0x49 1x120",
+            'multiarch_gates_lifting{state="wanted",instance="b"}': "1x180",
+            'multiarch_gates_lifting{state="able",instance="b"}': "1x5 0x54 1x120",
         },
-        30,
-        (9, 13, 90),
+        12,
+        (9, 11, 61),
+    ),
+    Story(  # no replica is left
+        "MultiarchGatesWithoutLeader",
+        {
+            'multiarch_gates_lifting{state="wanted"}': "1x10 _x300 1x120",
+            'multiarch_gates_lifting{state="able"}': "1x10 _x300 1x120",
+        },
+        300,
+        (9, 312),
+    ),
+    Story(  # switched off, with rights for a while
+        "MultiarchGatesWithoutLeader",
+        {
+            'multiarch_gates_lifting{state="wanted"}': "1x20 0x180",
+            'multiarch_gates_lifting{state="able"}': "0x10 0x10 0x180",
+        },
+        15,
+        (0, 30, 150),
     ),
     Story(
         "MultiarchLookupsFail",
