@@ -1,10 +1,11 @@
-"""Has images that pods use looked into in the background: one at a time, the oldest unverified first.
+"""Has images that pods use looked into in the background: one at a time; namespaces take turns, their oldest first.
 
 An image is noted whenever a registry confirms it for a pod. Registries are spared: one host is asked for one image in
 so many seconds, and what could not be found out is not tried again by this process.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ _TRIED = declare_cache("resolver.verify_queue.tried", key="repository, digest", 
 HOST_SECONDS = 10.0
 """How long a host has peace between two images."""
 _LOOK_SECONDS = 120.0
-_MOST_WAITING = 2_000  # images, of 1 KB each
+_MOST_WAITING, _MOST_WAITING_EACH = 2_000, 300  # images of all tenants and of one, of 1 KB each
 _EXACTLY = Compatibility()
 _Key = tuple[str, str]  # repository, digest
 
@@ -78,6 +79,9 @@ class VerifyQueue:
         self._sleep = sleep
         self._host_seconds = host_seconds
         self._waiting: dict[_Key, _WaitingImage] = {}
+        self._tenants = Counter[str]()  # how many images of each wait
+        self._turns: dict[str, int] = {}  # the number of the last turn of each tenant that waits
+        self._turn = 0
         self._tried: LruTable[_Key, bool] = LruTable(_TRIED.bound())
         self._peace_until: dict[str, float] = {}
         self._wanted = asyncio.Event()
@@ -93,10 +97,12 @@ class VerifyQueue:
         key = (reference.repository, digest)
         if key in self._waiting or self._tried.get(key) or not self._unverified(content):
             return
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= _MOST_WAITING or self._tenants[tenant] >= _MOST_WAITING_EACH:
             LOOKS["dropped"].inc()
             return
         self._waiting[key] = _WaitingImage(reference.with_digest(digest), credential, tenant)
+        self._tenants[tenant] += 1
+        self._turns.setdefault(tenant, self._turn)  # behind those that wait already
         self._wanted.set()
 
     async def run(self) -> None:
@@ -107,9 +113,7 @@ class VerifyQueue:
             if key is None:
                 await self._sleep(self._peace_seconds())
                 continue
-            image = self._waiting.pop(key)
-            if not self._waiting:
-                self._wanted.clear()
+            image = self._take(key)
             await self._look(key, image)
             self._peace_until[image.reference.domain] = self._clock() + self._host_seconds
 
@@ -122,13 +126,23 @@ class VerifyQueue:
             if any(satisfies(node, platform, _EXACTLY) for node in nodes)
         ]
 
+    def _take(self, key: _Key) -> _WaitingImage:
+        image = self._waiting.pop(key)
+        self._tenants[image.tenant] -= 1
+        self._turn += 1
+        self._turns[image.tenant] = self._turn
+        if not self._tenants[image.tenant]:
+            del self._tenants[image.tenant], self._turns[image.tenant]
+        if not self._waiting:
+            self._wanted.clear()
+        return image
+
     def _next(self) -> _Key | None:
-        """The image that waits longest, of a host that may be asked now."""
+        """The image that waits longest of the tenant whose turn is longest ago, at a host that may be asked now."""
         now = self._clock()
         self._peace_until = {host: until for host, until in self._peace_until.items() if until > now}
-        return next(
-            (key for key, image in self._waiting.items() if image.reference.domain not in self._peace_until), None
-        )
+        ready = [key for key, image in self._waiting.items() if image.reference.domain not in self._peace_until]
+        return min(ready, key=lambda key: self._turns[self._waiting[key].tenant], default=None)
 
     def _peace_seconds(self) -> float:
         return max(0.0, min(self._peace_until.values(), default=0.0) - self._clock())

@@ -7,12 +7,13 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import RegistryNotAsked, RegistryThrottled
 from extender.images.content import Content
+from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
 from extender.images.platform_states import DeniedPlatform, PlatformState
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, parse_reference
 from extender.resolver.image_cache import ImageQuery, MovedTag
 from extender.resolver.resolver import Resolver
-from extender.resolver.verify_queue import HOST_SECONDS, VerifyQueue
+from extender.resolver.verify_queue import HOST_SECONDS, LOOKS, VerifyQueue
 from extender.verifier.verification import Verification
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys
@@ -62,9 +63,9 @@ class Background:
         self.clock.advance(seconds)
         await asyncio.sleep(0)
 
-    async def look_up(self, *names: str) -> None:
+    async def look_up(self, *names: str, keys: Keys = PUBLIC) -> None:
         for name in names:
-            await self.resolver.resolve_all([ImageQuery(name)], PUBLIC, 5.0, revalidate=True)
+            await self.resolver.resolve_all([ImageQuery(name)], keys, 5.0, revalidate=True)
 
     async def work_off(self) -> None:
         """Returns when nothing waits and nothing is looked into."""
@@ -122,6 +123,29 @@ async def test_one_image_at_a_time_and_hosts_have_peace(background: Background) 
     order = [(at, path) for at, path, platform in background.looks.asked if platform == "linux/amd64"]
     assert [path for _, path in order] == ["team/app", "team/far", "team/other"]
     assert order[2][0] - order[0][0] >= HOST_SECONDS
+
+
+async def test_namespaces_take_turns(background: Background) -> None:
+    """One that names image after image delays no other's by more than one."""
+    for tenant, numbers in (("flood", range(4)), ("team", range(2)), ("flood", range(4, 6))):
+        for number in numbers:
+            name = f"{tenant}{number}.example/{tenant}/{number}:1"
+            background.registry.push(name, "linux/amd64")
+            await background.look_up(name, keys=Keys(ANONYMOUS, tenant=tenant))
+    await background.work_off()
+    order = [path for _, path, _ in background.looks.asked]
+    assert order == ["flood/0", "team/0", "flood/1", "team/1", "flood/2", "flood/3", "flood/4", "flood/5"]
+
+
+async def test_a_namespace_has_only_so_many_images_wait(background: Background) -> None:
+    """Those beyond are counted, and noted when they are confirmed the next time."""
+    content, dropped = Content(Kind.INDEX, frozenset({AMD64}), states_platforms=True), LOOKS["dropped"].value
+    for number in range(302):
+        reference = parse_reference(f"ghcr.io/flood/{number}:1")
+        background.queue.note(reference, f"sha256:{number:064x}", content, ANONYMOUS, "flood")
+    assert (len(background.queue), LOOKS["dropped"].value) == (300, dropped + 2)
+    background.queue.note(parse_reference(APP), f"sha256:{0:064x}", content, ANONYMOUS, "team")
+    assert len(background.queue) == 301
 
 
 async def test_an_image_that_no_pod_asks_for_is_left_alone(background: Background) -> None:
