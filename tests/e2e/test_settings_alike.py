@@ -282,6 +282,40 @@ async def test_a_pod_is_named_a_scheduler_by_every_outlet_or_by_none(
     assert different(pods, webhook, policy) == []
 
 
+@pytest.mark.usefixtures("around")
+@pytest.mark.parametrize(("unknown", "held"), [("gate", True), ("pass", False)])
+async def test_the_second_schedulers_webhook_leaves_held_what_a_policy_holds(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path, unknown: str, held: bool
+) -> None:
+    """Under the setting that the chart gives it beside `modes.policy`; under another it lets the same pod go."""
+    second = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}}
+    values = {"modes": second, "canary": {"enabled": False}, "config": {"admission": {"unknown": unknown}}}
+    policy = {"modes": {"webhook": {"enabled": False}, "policy": {"enabled": True}}}
+    async with EmbeddedRegistry() as registry, AsyncExitStack() as stack:
+        image = f"{registry.host}/team/never:1"
+        chart = await stack.enter_async_context(running(api, control_plane, registry, tmp_path / "second", values))
+        await lead_to(api, chart.objects, chart.ports[0][1])
+        await until(api, image, is_named)
+        objects = objects_of(render(policy, kubernetes=chosen_kubernetes().version))
+        (gate,) = (each for each in objects if each["kind"] == "MutatingAdmissionPolicy")
+        name = gate["metadata"]["name"]
+        binding: KubernetesObject = {
+            "apiVersion": ADMISSION,
+            "kind": f"{gate['kind']}Binding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name},
+        }
+        for each in (gate, binding):
+            await api.apply(each)
+            stack.push_async_callback(api.delete, each["kind"], name, "", ADMISSION)
+        async with asyncio.timeout(READY_SECONDS):  # where no webhook sees the pod
+            while not is_held(await dry_run(api, pod("probe", image))):
+                await asyncio.sleep(0.1)
+        found = await dry_run(api, pod("seen", image, namespace="plain"))
+    assert is_named(found)
+    assert is_held(found) is held
+
+
 def is_named(found: KubernetesObject) -> bool:
     """Whether the pod goes to our scheduler."""
     return name_of(found) == OUR_SCHEDULER
