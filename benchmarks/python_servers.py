@@ -36,7 +36,7 @@ from extender.images.platform import Platform
 from extender.images.reference import digest_of, pack_digest, parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.process import open_service
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
@@ -119,7 +119,7 @@ async def serve_service(options: argparse.Namespace) -> None:
             registry.add_index("bench/single", "1", ["linux/amd64"])
             settings = _settings(options, registry.host, f"sqlite:///{store}" if options.images else "memory:")
             config = load_config(None, [f"{path}={value}" for path, value in settings.items()])
-            cluster_view = NoCluster(node_view(options.nodes))
+            cluster_view = ClusterView(node_view(options.nodes))
             async with open_service(config, cluster_view, open_local_sources) as service:
                 await all_loaded(options.images)
                 gc.collect()

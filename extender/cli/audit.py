@@ -19,6 +19,7 @@ from extender.cli.audit_writers import WRITERS
 from extender.cli.manifest_files import read_manifests
 from extender.cli.options import Assignments, ConfigFile, required_platforms
 from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.secrets import ClusterSecrets
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
@@ -34,8 +35,8 @@ from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit
 from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 from extender.resolver.platform_verifier import PlatformVerifier
-from extender.service.auditing import ClusterContents, ImageLookups, ReadCluster, read_cluster
-from extender.service.cluster_view import NoCluster
+from extender.service.auditing import ClusterContents, ImageLookups, read_cluster
+from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
 from extender.service.resolving import fetcher_settings, open_pod_resolver_of, read_mirror_objects
 
@@ -155,10 +156,10 @@ async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: 
                 contents = await read_cluster(client, part.namespace)
             except ClusterError as exc:
                 raise ConfigError(f"the cluster cannot be read: {exc}") from exc
-            cluster_view: NoCluster = ReadCluster(client)
+            cluster_view = ClusterView(secrets=ClusterSecrets(client))
         else:
             contents = _read_images(part.images) if part.images else _read_files(part.manifests)
-            cluster_view = NoCluster()
+            cluster_view = ClusterView()
         sources = await stack.enter_async_context(open_local_sources(fetcher_settings(settings)))
         pod_resolver = await stack.enter_async_context(
             open_pod_resolver_of(

@@ -17,7 +17,7 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import NODES, SCENES, Caller, Seen, arguments_of, fill_registry, pod_of, review_of
 from extender.fetcher.sources import open_local_sources
 from extender.logs import configure_logs
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.process import Service, open_service, wait_for_stop
 
 WARM_ROUNDS = 50
@@ -42,7 +42,10 @@ async def _run(console: Console, *, keep: bool) -> list[str]:
     async with EmbeddedRegistry() as registry:
         fill_registry(registry)
         config = _config(registry.host)
-        async with open_service(config, NoCluster(), open_local_sources) as service, aiohttp.ClientSession() as session:
+        async with (
+            open_service(config, ClusterView(), open_local_sources) as service,
+            aiohttp.ClientSession() as session,
+        ):
             _print_cast(console, service, registry.host)
             caller = Caller(session, service.admission_url, service.scheduler_url, registry.host)
             cold = [await caller.play(scene) for scene in SCENES]

@@ -30,6 +30,7 @@ from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import is_held, list_gated_pods
 from extender.cluster.node_trust import HOSTS
 from extender.cluster.openshift_objects import list_mirror_objects
+from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
 from extender.cluster.workload_lists import list_documents
 from extender.config.tree import Config
@@ -61,7 +62,7 @@ from extender.reports.installation import (
     webhooks_of,
 )
 from extender.reports.running_pods import references_of, report_running
-from extender.service.cluster_view import UnwatchedCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 
@@ -280,7 +281,9 @@ class Examination:
         chosen: dict[str, tuple[str, ReportedPod]] = {}
         async for raw in listed_pods(client, _PODS):
             _choose(_POD.decode(raw), chosen)
-        async with open_pod_resolver(self._settings, UnwatchedCluster(client, {}), open_local_sources) as pod_resolver:
+        async with open_pod_resolver(
+            self._settings, ClusterView(secrets=ClusterSecrets(client)), open_local_sources
+        ) as pod_resolver:
             found = await look_up([pod for _, pod in chosen.values()], pod_resolver)
         for (host, (image, _)), pod in zip(chosen.items(), found, strict=True):
             answer = pod.images.get(image)

@@ -21,7 +21,7 @@ from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import Target
 from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from extender.verifier.verification import Verification
 
@@ -81,7 +81,7 @@ async def _look_up_all(
         TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
         console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
-    async with open_pod_resolver(settings, NoCluster(), open_sources) as pod_resolver:
+    async with open_pod_resolver(settings, ClusterView(), open_sources) as pod_resolver:
         with progress:
             task = progress.add_task("", total=len(references))
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from extender.cli.options import Assignments, ConfigFile
 from extender.cli.subjects import list_nodes, open_client
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.workload_lists import POD, fetch_namespace_annotations, list_documents
 from extender.config.reading import read_config
 from extender.config.tree import Config
@@ -38,7 +39,7 @@ from extender.reports.running_pods import (
     report_running,
 )
 from extender.resolver.pod_resolver import PodResolver
-from extender.service.cluster_view import UnwatchedCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 
@@ -93,7 +94,7 @@ async def _report(namespace: str, settings: Config) -> RunningReport:
         pods = await _list_pods(client, namespace)
         annotations = await _namespace_annotations(client, namespace)
         async with open_pod_resolver(
-            settings, UnwatchedCluster(client, annotations), open_local_sources
+            settings, ClusterView(secrets=ClusterSecrets(client), annotations=annotations), open_local_sources
         ) as pod_resolver:
             counted = [pod for pod in pods if is_counted(pod, _overrides_of(pod, pod_resolver), pod_resolver.policy)]
             found = await look_up(counted, pod_resolver)

@@ -13,6 +13,7 @@ from extender.cluster.named_objects import (
     fetch_pull_secrets,
     kind_named,
 )
+from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.workload_lists import fetch_namespace_annotations, list_documents
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
@@ -26,7 +27,7 @@ from extender.placement.patch import apply
 from extender.placement.planning import AdmissionPolicy
 from extender.reports.explanation import Explanation, PodEvidence, Subject, explain, usual_nodes, with_nodes
 from extender.resolver.pod_resolver import PodResolver
-from extender.service.cluster_view import UnwatchedCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_policy_of
 from extender.service.resolving import open_pod_resolver
 
@@ -174,7 +175,7 @@ async def explain_all(
             with contextlib.suppress(ClusterError):
                 annotations |= await fetch_namespace_annotations(client, namespace)
     annotations |= {each.namespace: each.defaults for each in subjects if each.defaults is not None}
-    view = UnwatchedCluster(client, annotations)
+    view = ClusterView(secrets=ClusterSecrets(client) if client else None, annotations=annotations)
     async with open_pod_resolver(settings, view, open_local_sources) as pod_resolver:
         explainer = PodExplainer(pod_resolver, admission_policy_of(settings))
         return [await _explain(each, explainer, nodes, settings, client) for each in subjects]

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.client import ClusterRefused
 from extender.cluster.listwatch import Getter
-from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.workload_lists import (
     POD,
     WORKLOAD_KINDS,
@@ -39,7 +38,6 @@ from extender.reports.workload_reports import UnreadableWorkload, Workload, Work
 from extender.resolver.image_cache import ImageQuery, Target
 from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
-from extender.service.cluster_view import NoCluster
 
 AT_ONCE = 64
 """Lookups under way. Of these 16 are at one host; the others wait for their turns."""
@@ -67,14 +65,6 @@ class ClusterContents(msgspec.Struct, frozen=True):
     nodes: list[AuditedNode]
     namespaces: Mapping[str, Mapping[str, str]]
     problems: list[str]
-
-
-class ReadCluster(NoCluster):
-    """A cluster that is read once. Its pull secrets may be read, since the pods that name them were read there."""
-
-    def __init__(self, client: ClusterClient) -> None:
-        super().__init__()
-        self.secrets = ClusterSecrets(client)
 
 
 async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:

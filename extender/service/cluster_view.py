@@ -6,7 +6,6 @@ import random
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from extender.cluster.client import ClusterClient, open_cluster
@@ -55,45 +54,49 @@ class GateSwitch(Protocol):
         """The checks of `/readyz` by name."""
 
 
-class ClusterView(Protocol):
-    """The cluster as the outlets see it."""
+class ClusterView:
+    """The cluster as the outlets see it: none here, or what was read of one and is not watched.
 
-    @property
-    def client(self) -> ClusterClient | None:
-        """The client of the cluster's API; None without a cluster."""
+    `nodes` are the cluster's, None without one. `secrets` is where its pull secrets are read, `client` that of its API,
+    and `events` where events are sent, while the view is kept current.
+    """
 
-    @property
-    def nodes(self) -> CountedNodes | None:
-        """The cluster's nodes; None without a cluster."""
-
-    @property
-    def secrets(self) -> SecretReader | None:
-        """Where the cluster's pull secrets are read; None without a cluster."""
-
-    @property
-    def events(self) -> PodEvents | None:
-        """Where events are sent, while the view is kept current; None without a cluster."""
-
-    def namespace_annotations(self, namespace: str, /) -> Mapping[str, str] | None:
-        """The namespace's annotations; None where they are not known."""
-
-    def known_nodes(self) -> ClusterNodes:
+    def __init__(
+        self,
+        nodes: CountedNodes | None = None,
+        secrets: SecretReader | None = None,
+        annotations: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """`nodes` are kept current elsewhere; `annotations` are those of namespaces, where they are known."""
+        self.nodes = nodes
+        self.secrets = secrets
+        self.client: ClusterClient | None = None
+        self.events: PodEvents | None = None
+        self._gates: GateSwitch | None = None
+        self.namespace_annotations: Callable[[str], Mapping[str, str] | None] = (annotations or {}).get
+        """The annotations of a namespace; None where they are not known."""
+        self.known_nodes: Callable[[], ClusterNodes] = nodes.known if nodes else ClusterNodes
         """What the cluster's nodes are; none while they are not known."""
 
-    def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AbstractAsyncContextManager[None]:
+    @contextlib.asynccontextmanager
+    async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
         """Keeps the view current until the context is left; calls `on_pending_pod` for pods that wait for a node.
 
         None leaves pods unwatched.
         """
+        del on_pending_pod
+        yield
 
     def look_at_pending_pods(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
 
     def can_gate(self) -> bool:
         """Whether pods may be held by our gate, since somebody provably lifts it."""
+        return self._gates is not None and self._gates.can_gate()
 
     def lift_gates_by(self, gates: GateSwitch | None) -> None:
         """Has `can_gate` and the checks speak for the gate controller too; None for none."""
+        self._gates = gates
 
     def tell_mirrors_to(self, tell: Callable[[MirrorObjects], None]) -> None:
         """Has `tell` called with what OpenShift's objects say of mirrors, now and whenever it changes.
@@ -102,59 +105,8 @@ class ClusterView(Protocol):
         """
 
     def ready_checks(self) -> Mapping[str, Check]:
-        """The checks of `/readyz` by name."""
-
-
-class NoCluster:
-    """A view without a cluster; `nodes`, where given, are kept current elsewhere."""
-
-    def __init__(self, nodes: CountedNodes | None = None) -> None:
-        self.nodes = nodes
-        self.known_nodes = nodes.known if nodes else ClusterNodes
-        self.secrets: SecretReader | None = None
-        self.client: ClusterClient | None = None
-        self.events: PodEvents | None = None
-
-    def namespace_annotations(self, namespace: str) -> Mapping[str, str] | None:
-        """None: no namespaces are watched."""
-        del namespace
-        return None
-
-    @contextlib.asynccontextmanager
-    async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
-        """Watches nothing."""
-        del on_pending_pod
-        yield
-
-    def look_at_pending_pods(self) -> None:
-        """Does nothing."""
-
-    def can_gate(self) -> bool:
-        """False: nobody could lift a gate."""
-        return False
-
-    def lift_gates_by(self, gates: GateSwitch | None) -> None:
-        """Does nothing."""
-
-    def tell_mirrors_to(self, tell: Callable[[MirrorObjects], None]) -> None:
-        """Does nothing."""
-
-    def ready_checks(self) -> Mapping[str, Check]:
-        """None."""
-        return {}
-
-
-class UnwatchedCluster(NoCluster):
-    """What a command reads once: a cluster's pull secrets, if it has one, and annotations of namespaces."""
-
-    def __init__(self, client: ClusterClient | None, annotations: Mapping[str, Mapping[str, str]]) -> None:
-        super().__init__()
-        self.secrets: SecretReader | None = ClusterSecrets(client) if client else None
-        self._annotations = annotations
-
-    def namespace_annotations(self, namespace: str) -> Mapping[str, str] | None:
-        """Those that were read; None where they could not be."""
-        return self._annotations.get(namespace)
+        """The checks of `/readyz` by name: one per view that is watched, and those of the gates."""
+        return self._gates.ready_checks() if self._gates else {}
 
 
 class _View(Handler, Protocol):
@@ -175,31 +127,35 @@ def _readiness(watch: ListWatch, view: _View) -> CheckResult:
     return CheckResult(detail=f"{age_seconds:.0f} s old")
 
 
-class WatchedCluster:
+class WatchedCluster(ClusterView):
     """A view of a cluster, kept current while the context of `watching` lasts."""
+
+    client: ClusterClient
+    events: PodEvents
 
     def __init__(
         self, client: ClusterClient, *, level_label: str, preferred_nodes: NodeConditions, openshift: bool = False
     ) -> None:
-        self._mirrors = MirrorViews() if openshift else None
-        self.secrets = ClusterSecrets(client)
-        self.nodes = WatchedNodes(
+        self._watched = WatchedNodes(
             client, level_label=level_label, preferred_nodes=preferred_nodes, clock=time.monotonic
         )
-        self.known_nodes = self.nodes.known
+        super().__init__(self._watched, ClusterSecrets(client))
+        self.client = client
         self.events = PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time)
+        self._mirrors = MirrorViews() if openshift else None
         self._namespaces = NamespaceView()
         self.namespace_annotations = self._namespaces.annotations_of
         self._pending_pods = PendingPods(client)
-        self.look_at_pending_pods = self._pending_pods.look
-        self.client = client
-        self._gates: GateSwitch | None = None
         self._ready_checks: Mapping[str, Check] = {}
+
+    def look_at_pending_pods(self) -> None:
+        """As in `ClusterView`."""
+        self._pending_pods.look()
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
         """Watches nodes and namespaces until the context is left, and pending pods after `look_at_pending_pods`."""
-        views: list[tuple[Resource, _View]] = [(NODES, self.nodes), (NAMESPACES, self._namespaces)]
+        views: list[tuple[Resource, _View]] = [(NODES, self._watched), (NAMESPACES, self._namespaces)]
         if self._mirrors:
             views += [(resource, self._mirrors.kinds[resource.name]) for resource in RESOURCES]
         self._ready_checks = ready_checks = dict[str, Check]()
@@ -207,8 +163,8 @@ class WatchedCluster:
             for resource, view in views:
                 reader = Lenient(self.client) if resource in RESOURCES else self.client
                 watch = ListWatch(reader, resource, view, clock=time.monotonic, random=random.random)
-                if view is self.nodes:
-                    self.nodes.follow(watch)
+                if view is self._watched:
+                    self._watched.follow(watch)
                 ready_checks[resource.name] = functools.partial(_readiness, watch, view)
                 await stack.enter_async_context(in_background(watch.run(), f"watch-{resource.name}"))
             if self._mirrors:
@@ -219,14 +175,6 @@ class WatchedCluster:
                 await stack.enter_async_context(in_background(self._pending_pods.run(on_pending_pod), "watch-pods"))
             yield
 
-    def can_gate(self) -> bool:
-        """Whether pods may be held by our gate, since somebody provably lifts it."""
-        return self._gates is not None and self._gates.can_gate()
-
-    def lift_gates_by(self, gates: GateSwitch | None) -> None:
-        """Has `can_gate` and the checks speak for the gate controller too; None for none."""
-        self._gates = gates
-
     def tell_mirrors_to(self, tell: Callable[[MirrorObjects], None]) -> None:
         """Has `tell` called with what OpenShift's objects say of mirrors, now and whenever it changes."""
         if self._mirrors:
@@ -234,19 +182,19 @@ class WatchedCluster:
 
     def ready_checks(self) -> Mapping[str, Check]:
         """One check per view, and those of the gates."""
-        return {**self._ready_checks, **(self._gates.ready_checks() if self._gates else {})}
+        return {**self._ready_checks, **super().ready_checks()}
 
 
 @contextlib.asynccontextmanager
 async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
-    """The view of the cluster that the configuration names, or `NoCluster`.
+    """The view of the cluster that the configuration names, which may be none.
 
     Raises:
         ConfigError: there is no such cluster, or its configuration cannot be used.
     """
     cluster = config.cluster
     if cluster.mode == "none":
-        yield NoCluster()
+        yield ClusterView()
         return
     async with open_watched_cluster(
         cluster, config.placement.level_label, preferred_nodes_of(config), openshift=config.registry.openshift

@@ -28,7 +28,7 @@ from extender.placement.gate import GATE, GATED_LABEL, GatePolicy, UnknownImages
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Overrides, Policy
 from extender.placement.release import Release, ReleasePlanner
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
@@ -61,17 +61,12 @@ class RecordingPlanner(ReleasePlanner):
         return super().plan_release(pod, images, facts, overrides, cluster, expired=expired)
 
 
-class AnnotatedView(NoCluster):
+class AnnotatedView(ClusterView):
     """A view in which every namespace has these annotations, whenever they are asked for."""
 
     def __init__(self, annotations: Mapping[str, str]) -> None:
         super().__init__()
-        self._annotations = annotations
-
-    def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
-        """As they are now."""
-        del namespace
-        return dict(self._annotations)
+        self.namespace_annotations = lambda _namespace: dict(annotations)
 
 
 class Cluster:

@@ -9,7 +9,7 @@ import pytest
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
-from extender.service.cluster_view import CountedNodes, NoCluster
+from extender.service.cluster_view import ClusterView, CountedNodes
 from extender.service.process import open_service
 from tests.integration.service.caller import Caller
 
@@ -46,7 +46,7 @@ async def running_service(
     config = load_config(None, [*_SETTINGS, *plain, *settings])
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-        open_service(config, NoCluster(nodes), open_local_sources) as service,
+        open_service(config, ClusterView(nodes), open_local_sources) as service,
     ):
         yield Caller(session, service)
 

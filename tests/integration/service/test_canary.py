@@ -16,7 +16,7 @@ from extender.metrics import REGISTRY
 from extender.placement.canary import mark_canary
 from extender.placement.policy import CANARY
 from extender.service.canaries import CANARIES, LONGEST_START_SECONDS, Canary, canaries
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import ClusterView
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
 
@@ -189,7 +189,7 @@ async def test_a_silent_api_server_does_not_end_the_canaries(tmp_path: Path) -> 
 async def test_settings_switch_canaries_off(tmp_path: Path, settings: list[str], logged: list[str]) -> None:
     """Without a word, but where a webhook goes without because no namespace is named."""
     async with serve_api() as api:
-        view = NoCluster()
+        view = ClusterView()
         view.client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
         with structlog.testing.capture_logs() as logs:
             config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null", *settings])
@@ -202,4 +202,4 @@ async def test_settings_switch_canaries_off(tmp_path: Path, settings: list[str],
 async def test_without_a_cluster_there_is_no_canary() -> None:
     """Nobody could be asked."""
     config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null"])
-    assert canaries(config, NoCluster()) is None
+    assert canaries(config, ClusterView()) is None

@@ -22,7 +22,7 @@ from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
 from extender.images.reference import parse_reference
 from extender.resolver.image_cache import CachedImage, MovedTag, Target
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import (
@@ -270,7 +270,7 @@ async def test_a_tenant_that_moves_tags_all_the_time_fills_a_table_and_no_more(a
     one = frozenset({parse_platform(AMD64)})
     config = load_config(None, ["cache.url='memory:'", "admission.listen="])
     counted = Counted()
-    async with open_pod_resolver(config, NoCluster(), open_local_sources) as pod_resolver:
+    async with open_pod_resolver(config, ClusterView(), open_local_sources) as pod_resolver:
         watch = DriftWatch(client, pod_resolver, nodes, events=None, check_seconds=0, clock=Clock())
         for _ in range(100):
             watch.note(moved("1", "shop", both, one))

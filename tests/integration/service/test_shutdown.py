@@ -14,7 +14,7 @@ import structlog
 
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.process import open_service, run_service
 from tests.integration.cluster.api_server import serve_api, write_kubeconfig
 
@@ -29,7 +29,7 @@ SETTINGS = (
 async def test_idle_service_ends_after_the_linger_and_not_later() -> None:
     """The grace period is a limit, of which an idle service waits for the first quarter alone."""
     config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=4"])
-    async with asyncio.timeout(3), open_service(config, NoCluster(), open_local_sources):
+    async with asyncio.timeout(3), open_service(config, ClusterView(), open_local_sources):
         pass
 
 
@@ -41,7 +41,7 @@ async def test_service_that_lingers_answers_and_is_not_ready() -> None:
     urls: list[str] = []
 
     async def serve() -> None:
-        async with open_service(config, NoCluster(), open_local_sources) as service:
+        async with open_service(config, ClusterView(), open_local_sources) as service:
             urls.extend((service.operations_url, service.scheduler_url))
             entered.set()
             await leave.wait()
@@ -105,7 +105,7 @@ async def test_background_work_that_ends_fails_liveness(monkeypatch: pytest.Monk
     monkeypatch.setattr("extender.service.process.canaries", lambda *_: end())
     config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=0.1"])
     async with (
-        open_service(config, NoCluster(), open_local_sources) as service,
+        open_service(config, ClusterView(), open_local_sources) as service,
         aiohttp.ClientSession() as session,
         session.get(f"{service.operations_url}/livez") as response,
     ):

@@ -17,7 +17,7 @@ from extender.kubernetes.core_v1 import NodeName
 from extender.placement.cluster_nodes import ClusterNodes, OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.scheduler.verbs import SchedulerVerbs
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from testbed.clock import Clock
 from tests.integration.service.caller import (
@@ -539,7 +539,7 @@ async def test_pending_ends(images: EmbeddedRegistry) -> None:
     clock = Clock(0.0)
     body = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1")))
     other = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1", uid="uid-2")))
-    async with open_pod_resolver(config, NoCluster(), open_local_sources) as pod_resolver:
+    async with open_pod_resolver(config, ClusterView(), open_local_sources) as pod_resolver:
         verbs = SchedulerVerbs(
             pod_resolver,
             nodes=None,

@@ -18,7 +18,7 @@ from extender.placement.facts import PodImage
 from extender.placement.policy import Overrides
 from extender.resolver.pod_resolver import PodQuestion
 from extender.service import cluster_view as viewed
-from extender.service.cluster_view import NoCluster, open_cluster_view
+from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.process import open_service
 from extender.service.resolving import open_pod_resolver
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
@@ -175,7 +175,7 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
     """While a lookup is under way, yes; not for a failure that stands, unless a secret of another pod might help."""
     looks: list[str] = []
 
-    class Watched(NoCluster):
+    class Watched(ClusterView):
         def look_at_pending_pods(self) -> None:
             looks.append("look")
 
