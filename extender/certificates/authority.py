@@ -1,6 +1,6 @@
 """A certificate authority of our own, and the server certificates that it issues: X.509 in PEM, nothing else.
 
-The API server trusts the authority by the `caBundle` of the webhook's configuration. `renewal.py` decides when
+The API server trusts the authority by the `caBundle` of the webhook's configuration. `managed_identity.py` decides when
 something new is made.
 Specification: RFC 5280; what Go's TLS client checks is in crypto/x509.
 """

@@ -7,14 +7,15 @@ import msgspec
 
 from extender.cli.manifest_files import read_manifests
 from extender.cluster.client import ClusterClient, open_cluster
-from extender.cluster.named_objects import (
+from extender.cluster.secrets import ClusterSecrets
+from extender.cluster.workload_lists import (
     UnknownKind,
+    fetch_namespace_annotations,
     fetch_object,
     fetch_pull_secrets,
     kind_named,
+    list_documents,
 )
-from extender.cluster.secrets import ClusterSecrets
-from extender.cluster.workload_lists import fetch_namespace_annotations, list_documents
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources

@@ -48,13 +48,12 @@ class Release(msgspec.Struct, frozen=True):
     """The decision about one held pod.
 
     `patch` is the body of the request, empty for `hold`. `reason` is what the pod's annotation says, empty where there
-    is nothing to explain. `held_for` has the images for which the pod stays held.
+    is nothing to explain.
     """
 
     outcome: ReleaseOutcome
     patch: bytes = b""
     reason: str = ""
-    held_for: tuple[PodImage, ...] = ()
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -104,8 +103,7 @@ class ReleasePlanner:
         document = creation.document()
         planned = self._planner.plan_stored(creation, document, treatment)
         if treatment.held and not planned.impossible:
-            held_for = tuple(image for image, _ in treatment.held)
-            return Release(ReleaseOutcome.HOLD, b"", held_text(treatment.held), held_for)
+            return Release(ReleaseOutcome.HOLD, reason=held_text(treatment.held))
         why = "as it was held for long enough" if expired else "as the settings say"
         passed = "" if planned.impossible else passed_text(treatment.passed, why)
         reason = "; ".join(filter(None, (passed, planned.reason)))

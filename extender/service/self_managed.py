@@ -21,12 +21,14 @@ import structlog
 
 from extender.certificates.authority import InvalidCertificate
 from extender.certificates.managed_identity import (
+    IdentityLifetimes,
     ManagedIdentity,
     from_secret_data,
     is_ours,
+    new_identity,
+    renew,
     to_secret_data,
 )
-from extender.certificates.renewal import IdentityLifetimes, new_identity, renew
 from extender.cluster.client import ClusterClient
 from extender.cluster.leader_election import LeaderElection
 from extender.cluster.own_secret import OwnSecret, SecretContent

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from extender.certificates.renewal import IdentityLifetimes
+from extender.certificates.managed_identity import IdentityLifetimes
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.own_secret import OwnSecret
 from extender.cluster.webhook_configuration import WebhookConfiguration

@@ -21,12 +21,15 @@ from extender.certificates.authority import (
     split_bundle,
 )
 from extender.certificates.managed_identity import (
+    SETTLE,
+    IdentityLifetimes,
     ManagedIdentity,
     from_secret_data,
     is_ours,
+    new_identity,
+    renew,
     to_secret_data,
 )
-from extender.certificates.renewal import SETTLE, IdentityLifetimes, new_identity, renew
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 NAMES = ("webhook.ns.svc", "webhook.ns.svc.cluster.local", "10.0.0.1")
