@@ -77,6 +77,8 @@ class ClusterView:
         """The annotations of a namespace; None where they are not known."""
         self.known_nodes: Callable[[], ClusterNodes] = nodes.known if nodes else ClusterNodes
         """What the cluster's nodes are; none while they are not known."""
+        self.look_at_pending_pods: Callable[[], None] = lambda: None
+        """Starts a listing of pending pods and watches for a few seconds; returns at once."""
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
@@ -86,9 +88,6 @@ class ClusterView:
         """
         del on_pending_pod
         yield
-
-    def look_at_pending_pods(self) -> None:
-        """Starts a listing of pending pods and watches for a few seconds; returns at once."""
 
     def can_gate(self) -> bool:
         """Whether pods may be held by our gate, since somebody provably lifts it."""
@@ -146,11 +145,8 @@ class WatchedCluster(ClusterView):
         self._namespaces = NamespaceView()
         self.namespace_annotations = self._namespaces.annotations_of
         self._pending_pods = PendingPods(client)
+        self.look_at_pending_pods = self._pending_pods.look
         self._ready_checks: Mapping[str, Check] = {}
-
-    def look_at_pending_pods(self) -> None:
-        """As in `ClusterView`."""
-        self._pending_pods.look()
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:

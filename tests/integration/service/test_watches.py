@@ -175,16 +175,14 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
     """While a lookup is under way, yes; not for a failure that stands, unless a secret of another pod might help."""
     looks: list[str] = []
 
-    class Watched(ClusterView):
-        def look_at_pending_pods(self) -> None:
-            looks.append("look")
-
+    view = ClusterView()
+    view.look_at_pending_pods = lambda: looks.append("look")
     async with EmbeddedRegistry() as registry, GuardedRegistry("ann:secret") as private:
         hosts = [registry.host, private.host]
         settings = ["admission.listen=", f"registry.plain_http={hosts}", f"registry.allow={hosts}"]
         config = load_config(None, [*settings, f"cache.url=sqlite:///{tmp_path}/images.sqlite"])
         registry.add_manifest("app", "1", AMD64)
-        async with open_pod_resolver(config, Watched(), open_local_sources) as pod_resolver:
+        async with open_pod_resolver(config, view, open_local_sources) as pod_resolver:
             for image, wait_seconds, looked in [
                 (f"{registry.host}/app:1", 5, 0),
                 (f"{registry.host}/app:1", 0, 0),
