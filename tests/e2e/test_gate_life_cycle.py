@@ -20,6 +20,7 @@ from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, fake_node, kept_to, pod
 from testbed.processes import Process
+from tests.e2e.examined_installation import ADMISSIONREGISTRATION
 from tests.e2e.installed_chart import OURS, InstalledChart, balanced, recording, write_account
 from tests.e2e.policies import GATE, dry_run, gates_of, until_free
 from tests.e2e.test_helm_release import HelmRelease, helm, registry
@@ -103,6 +104,9 @@ async def release(
     await played.end()
     with suppress(RuntimeError):
         await helm.run("uninstall", OURS, "--no-hooks")
+    for each in await api.list("MutatingAdmissionPolicyBinding", api_version=ADMISSIONREGISTRATION):
+        if each["spec"]["policyName"].startswith(OURS):  # its owner is gone, and no garbage collector runs here
+            await api.delete("MutatingAdmissionPolicyBinding", each["metadata"]["name"], "", ADMISSIONREGISTRATION)
     await until_free(api)
 
 

@@ -1,6 +1,7 @@
 """Pods that the API server's own policy holds while nobody lets them go: who says so, and what happens afterwards.
 
-The policy is in force without us: after all replicas have been killed, and in a cluster that starts again.
+The policy is in force without us after all replicas have been killed, and in a cluster that starts again. It is not
+before the first replica has run.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("helm", PROGRAMS[-1:] or 
 PODS = 20
 ALERT = firing("MultiarchGatesWithoutLeader")
 ALERT_SECONDS, BACK_SECONDS = 120.0, 5.0
+NEVER_SECONDS = 5  # an API server takes notice of a policy within one
 
 
 @pytest.fixture
@@ -112,3 +114,14 @@ async def test_a_cluster_that_starts_with_the_policy_in_force_does_not_wait_for_
         await release.roll()
         seconds = await assert_let_go(api, 20.0)
     print(f"a cold cluster: {PODS} pods let go {seconds:.1f} s after the first replica is ready")
+
+
+async def test_an_installation_that_never_becomes_ready_holds_no_pod(release: PlayedRelease, api: ApiClient) -> None:
+    """Its image cannot be pulled, say: the policy is there and not in force, until a replica runs at last."""
+    async with reached(release, WAYS["policy"]) as installed:
+        await release.helm.install(installed)
+        for _ in range(NEVER_SECONDS):
+            await asyncio.sleep(1)
+            assert gates_of(await dry_run(api, pod("free", "registry.example.com/any:1"))) == []
+        await release.roll()
+        await until_holding(api, "registry.example.com/any:1")
