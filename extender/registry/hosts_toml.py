@@ -24,6 +24,7 @@ from extender.registry.endpoint import CAPABILITIES, Capability, Endpoint, Trust
 from extender.registry.go_rewrites import InvalidRewrite, Rewrite, read_rewrites, rewritten
 
 SETTING = "registry.hosts_directory"
+_MOST_BYTES = 256 << 10  # of a file: ten thousand hosts take a second to read
 _KNOWN_CAPABILITIES = frozenset({"resolve", "pull", "push", "referrers"})
 # k3s' and rke2's embedded mirror on each node, as they write it.
 _EMBEDDED = frozenset({URL("https://127.0.0.1:6443"), URL("https://127.0.0.1:9345"), URL("https://[::1]:6443")})
@@ -104,7 +105,7 @@ class HostsReader:
     def read_folder(self, folder: Path) -> tuple[MirrorHost, ...]:
         """Returns the endpoints in `hosts.toml`; without that file, the registry with the folder's certificates."""
         file = folder / "hosts.toml"
-        text = file.read_bytes() if file.exists() else b""
+        text = _read_bounded(file) if file.exists() else b""
         return self._read_file(file, text) if text else (self._read_certificates(folder),)
 
     def read_trusts(self, folder: Path) -> dict[str, Trust]:
@@ -247,6 +248,14 @@ def stamp_of(path: Path) -> Stamp:
     except (OSError, ValueError):  # a path with a NUL names no file
         return str(path), 0, 0, 0
     return str(path), status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _read_bounded(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        text = opened.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise ConfigError(f"{SETTING}: {file} has more than {_MOST_BYTES >> 10} KiB")
+    return text
 
 
 def _why(exc: OSError | ValueError) -> str:

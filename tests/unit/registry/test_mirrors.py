@@ -1,6 +1,7 @@
 """What containerd's files say: one row per key and per mistake, folders by registry, and files that change."""
 
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -266,6 +267,8 @@ def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None
     ("text", "problem"),
     [
         ("server = [", "is no TOML"),
+        ('[host."https://m.io"]\ncapabilities = ["pull"', "is no TOML"),
+        ("#" * (256 << 10) + "#", "more than 256 KiB"),
         ("server = 1", "server: Expected `str`, got `int`"),
         ('server = "ftp://x"', "server: 'ftp://x' is no http or https address"),
         ('server = "https://"', "server: 'https://' is no http or https address"),
@@ -298,6 +301,15 @@ def test_malformed_file_is_refused_with_its_key(write: Write, text: str, problem
     assert str(refused.value).startswith(f"registry.hosts_directory: {folder}/quay.io/hosts.toml")
     assert problem in str(refused.value)
     assert "cret" not in str(refused.value)
+
+
+def test_ten_thousand_hosts_are_read_in_time(write: Write) -> None:
+    """They are asked in the order of the file, the registry last."""
+    folder = write("quay.io", "".join(f'[host."m{number}"]\n' for number in range(10_000)))
+    began = time.perf_counter()
+    endpoints = HostsDirectory(str(folder)).endpoints_for(of("quay.io"))
+    assert time.perf_counter() - began < 10
+    assert [endpoints[0].name, endpoints[-2].name, endpoints[-1].name] == ["m0", "m9999", "quay.io"]
 
 
 def test_missing_directory_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import trustme
 
 from extender.errors import ConfigError
-from extender.images.reference import parse_reference
+from extender.images.reference import ImageReference, parse_reference
 from extender.registry.go_rewrites import InvalidRewrite, read_rewrites, rewritten
 from extender.registry.mirrors import HostsDirectory, RegistriesYaml
 from extender.registry.registries_yaml import read_registries_yaml
@@ -43,6 +43,17 @@ def test_file_that_breaks_keeps_what_was_read_before(tmp_path: Path) -> None:
     assert [each.name for each in mirrors.endpoints_for(parse_reference("a.io/x:1"))] == ["m.io", "a.io"]
     with pytest.raises(ConfigError, match=r"registries.yaml: mirrors.\"a.io\".host.*rewrite: .*a group that repeats"):
         RegistriesYaml(str(file), default_endpoint=True)
+
+
+def test_thousands_of_registries_are_read_in_time(tmp_path: Path) -> None:
+    """As many as the file may have."""
+    file = tmp_path / "registries.yaml"
+    file.write_text("mirrors:\n" + "".join(f"  r{number}: {{endpoint: [m]}}\n" for number in range(9_000)))
+    began = time.perf_counter()
+    mirrors = RegistriesYaml(str(file), default_endpoint=True)
+    assert time.perf_counter() - began < 20
+    assert [each.name for each in mirrors.endpoints_for(parse_reference("r8999:80/x:1"))] == ["r8999:80"]
+    assert [each.name for each in mirrors.endpoints_for(ImageReference("r8999", "x", "1", ""))] == ["m", "r8999"]
 
 
 def test_logins_and_certificates_of_hosts(tmp_path: Path) -> None:
