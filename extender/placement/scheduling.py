@@ -15,6 +15,7 @@ import msgspec
 
 from extender.images.content import LOCAL, Cause
 from extender.images.platform import Platform, runs_on
+from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
     ExtenderFilterResult,
@@ -130,8 +131,8 @@ class Decision:
     `constraints` holds the images that can refuse a node, in pod order: the known images and, under `assume`, the
     unresolved ones with the operator's platforms. `retried` holds the unresolved images for which kube-scheduler should
     retry. If there are any, nothing is assumed (retry beats assume). `listable` are the same images, if no registry has
-    answered for any of them. `enforced` is false for a pod that is only
-    observed. `can_be_learned`: whether a lookup could still resolve an unresolved image.
+    answered for any of them. `never_pulled` are those that only nodes' copies can tell about. `enforced` is false for a
+    pod that is only observed. `can_be_learned`: whether a lookup could still resolve an unresolved image.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class Decision:
         assumed = {image for image, _, choice in unresolved if choice is Choice.ASSUME and not self.retried}
         self.constraints = tuple(_constraints(images, facts, assumed, policy.assume))
         self.listable = _listable(self.retried)
+        self.never_pulled = tuple(image for image, fact, _ in unresolved if fact.cause is Cause.NEVER_PULLED)
         self._images = images
         self._facts = facts
         self.policy = policy
@@ -231,7 +233,8 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     """The requested nodes that remain. If all do, the answer is the request's own list, byte for byte.
 
     A node that is not in `nodes` passes. The whole answer is an error only if the verdict on a requested node is to
-    retry, and none of them lists the images that are not known: those that do stay, and the others are left out.
+    retry, and none of them lists the images that are not known: those that do stay, and the others are left out. So
+    are those without images that are never pulled, while others have them.
 
     With `PreferenceBy.FILTER` the pod keeps the nodes of the highest score among the requested ones, whatever it is.
     The others are in neither map of failures: kube-scheduler then takes them for nodes on which evicting pods would not
@@ -241,15 +244,16 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
         InvalidRequest: `NodeNames` has an item that is not a string.
     """
     uniform = decision.verdict_on_any(nodes.distinct)
-    if uniform and not decision.leaves_out:
+    if uniform and not decision.leaves_out and not decision.never_pulled:
         return _all_pass(args, uniform)
     requested = look_up(args, nodes)
     table = _verdict_table(nodes, decision, unseen=uniform or Verdict.UNSTATED)
     if decision.leaves_out:
         table = _leave_out(table, requested.codes, nodes, decision)
     numbers = requested.codes.translate(table)
-    if decision.listable and _NUMBERS[Verdict.RETRY] in numbers:
-        numbers = _keep_listing(numbers, requested, nodes, decision)
+    for verdict, images in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.never_pulled)):
+        if images and _NUMBERS[verdict] in numbers:
+            numbers = _keep_listing(numbers, verdict, requested, nodes.images.nodes_with(images))
     verdicts = {verdict: count for verdict, number in _NUMBERS.items() if (count := numbers.count(number))}
     if Verdict.RETRY in verdicts:
         decided = ExtenderFilterResult(error=retry_text(decision.retried))
@@ -263,15 +267,15 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     return DecidedAnswer(decided if decision.enforced else args.echo(), decided, verdicts, bool(uniform))
 
 
-def _keep_listing(numbers: bytes, requested: RequestedNodes, nodes: NodePlatforms, decision: Decision) -> bytes:
-    """The numbers in which nodes that list the images stay, and others that were to be retried are left out.
+def _keep_listing(numbers: bytes, unresolved: Verdict, requested: RequestedNodes, nodes: Set[NodeName]) -> bytes:
+    """The numbers in which `nodes`, which list the images, stay, and others with the verdict `unresolved` are left out.
 
-    The numbers themselves if no node among them lists the images.
+    The numbers themselves if none of `nodes` is among them.
     """
-    listing = {quote(name) for name in nodes.images.nodes_with(decision.listable)}
-    retry, listed, left_out = (_NUMBERS[each] for each in (Verdict.RETRY, Verdict.LISTED, Verdict.LEFT_OUT))
+    listing = {quote(name) for name in nodes}
+    open_number, listed, left_out = (_NUMBERS[each] for each in (unresolved, Verdict.LISTED, Verdict.LEFT_OUT))
     judged = bytes(
-        number if number != retry else listed if name in listing else left_out
+        number if number != open_number else listed if name in listing else left_out
         for name, number in zip(requested.raw_names, numbers, strict=True)
     )
     return judged if listing and listed in judged else numbers

@@ -4,7 +4,10 @@ import io
 import tarfile
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from extender.demo.images import OCI, Bundle, Family, build_manifest, join_index, make_layer
+from extender.images.reference import digest_of
 
 PROGRAM = "/hello"
 
@@ -39,6 +42,20 @@ def build_pause(architectures: Sequence[str], hello: Mapping[str, bytes]) -> Bun
         for architecture in architectures
     ]
     return join_index(images)
+
+
+def image_archive(images: Mapping[str, Bundle]) -> bytes:
+    """A tar archive of the images under these names, as `docker save` and `ctr images export` write it."""
+    files: dict[str, bytes] = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
+    entries: list[dict[str, object]] = []
+    for name, image in images.items():
+        parts = [*image.blobs, *(each.body for each in image.manifests)]
+        files |= {f"blobs/{digest_of(part).replace(':', '/')}": part for part in parts}
+        root = image.manifests[-1]
+        entry = {"mediaType": root.media_type, "digest": root.digest, "size": len(root.body)}
+        entries.append({**entry, "annotations": {"io.containerd.image.name": name}})
+    files["index.json"] = msgspec.json.encode({"schemaVersion": 2, "manifests": entries})
+    return _archive(files)
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:

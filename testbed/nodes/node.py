@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -112,6 +113,14 @@ class RealNode:
 
         listening = socket.create_server((LOOPBACK, 0))
         return (await self._running.enter_async_context(open_relay(listening, open_connection))).port
+
+    async def import_images(self, archive: Path) -> None:
+        """Puts the images of the archive into containerd's store, as `kind load` does. Raises ProcessFailed."""
+        command = ["nsenter", f"--target={self._children()[0]}", "--mount", str(self._programs.ctr)]
+        command += ["--namespace=k8s.io", "images", "import", str(archive)]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ProcessFailed(f"ctr images import has failed: {done.stdout}{done.stderr}")
 
     def logs(self) -> str:
         """Returns the ends of kubelet's and containerd's logs, for a failure report."""

@@ -33,6 +33,7 @@ class NodePrograms(NamedTuple):
     version: Containerd
     kubelet: Path
     containerd: Path  # its shim is in the same folder
+    ctr: Path  # containerd's client, Debian's
     runc: Path
     qemu: Path  # runs programs for arm64
     libraries: Path  # the folder of the libraries that runc is linked with
@@ -56,6 +57,7 @@ def find_node_programs(version: Containerd = Containerd.DEBIAN) -> NodePrograms:
         version=version,
         kubelet=find_kubelet(),
         containerd=(debian / "bin" if version is Containerd.DEBIAN else build(CONTAINERD)) / "containerd",
+        ctr=debian / "bin" / "ctr",
         runc=debian / "sbin" / "runc",
         qemu=find_package("qemu-user-static") / "usr" / "bin" / "qemu-aarch64-static",
         libraries=library.parent,

@@ -105,6 +105,16 @@ def test_nodes_that_list_an_image_stay_where_no_registry_answers(failure: Failur
     assert decided.verdicts == {Verdict.LISTED: 2, Verdict.LEFT_OUT: 1}
 
 
+@pytest.mark.parametrize("answer", [GONE, ASKED, AMD], ids=["missing", "asked", "known"])
+def test_image_that_is_never_pulled_goes_where_it_is(answer: Content | Failure) -> None:
+    """While a node that could take the pod lists it, since it fails elsewhere; what is known decides alone."""
+    never = PodImage("app:1", pull_policy="Never")
+    known = answer is AMD
+    assert names_of(filtered([answer], ["b", "c"], (never,))) == (["a", "b"] if known else ["b", "c"])
+    assert names_of(filtered([answer], [], (never,))) == (["a", "b"] if known else ["a", "b", "c"])
+    assert names_of(filtered([answer, AMD], ["c"], (never, PodImage("known:1")))) == ["a", "b"]
+
+
 def test_a_node_that_lists_nothing_says_nothing() -> None:
     """The pod waits as ever, and so it does while a registry is asked."""
     assert "app" in names_of(filtered([DOWN], []))
