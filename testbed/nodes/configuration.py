@@ -96,22 +96,34 @@ def kubelet_configuration(port: int, cgroup: str, client_ca: Path) -> dict[str, 
     }
 
 
-def containerd_configuration(version: Containerd, pause_image: str, runtime: Path, cni: Path) -> bytes:
-    """Returns containerd's configuration file in that version's form. It pulls from loopback by plain HTTP."""
+def containerd_configuration(
+    version: Containerd, pause_image: str, runtime: Path, cni: Path, hosts: Path | None = None
+) -> bytes:
+    """Returns containerd's configuration file in that version's form. It pulls from loopback by plain HTTP.
+
+    `hosts` is a folder of registries' `hosts.toml`.
+    """
+    registry = {"registry": {"config_path": str(hosts)}} if hosts else {}
     options = {"SystemdCgroup": False, "BinaryName": str(runtime)}
     runtimes = {"runc": {"runtime_type": "io.containerd.runc.v2", "options": options}}
     restrained = {"restrict_oom_score_adj": True, "disable_apparmor": True}
     if version is Containerd.DEBIAN:
         network: dict[str, Any] = {"bin_dir": str(cni / "bin"), "conf_dir": str(cni / "conf")}
-        service = {"sandbox_image": pause_image, "cni": network, "containerd": {"runtimes": runtimes}, **restrained}
-        return _encode_toml({"version": 2, "plugins": {"io.containerd.grpc.v1.cri": service}})
+        service = {
+            "sandbox_image": pause_image,
+            "cni": network,
+            "containerd": {"runtimes": runtimes},
+            **restrained,
+            **registry,
+        }
+        return encode_toml({"version": 2, "plugins": {"io.containerd.grpc.v1.cri": service}})
     network = {"bin_dirs": [str(cni / "bin")], "conf_dir": str(cni / "conf"), "use_internal_loopback": True}
-    return _encode_toml(
+    return encode_toml(
         {
             "version": 3,
             "disabled_plugins": ["io.containerd.nri.v1.nri"],
             "plugins": {
-                "io.containerd.cri.v1.images": {"pinned_images": {"sandbox": pause_image}},
+                "io.containerd.cri.v1.images": {"pinned_images": {"sandbox": pause_image}, **registry},
                 "io.containerd.cri.v1.runtime": {
                     "cni": network,
                     "containerd": {"runtimes": runtimes},
@@ -122,11 +134,11 @@ def containerd_configuration(version: Containerd, pause_image: str, runtime: Pat
     )
 
 
-def _encode_toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> bytes:
+def encode_toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> bytes:
     """Returns the table as TOML, whose strings, numbers, booleans and arrays are written as in JSON."""
     header = f"[{'.'.join(_encode(key) for key in path)}]\n" if path else ""
     values = [f"{_encode(key)} = {_encode(value)}\n" for key, value in table.items() if not isinstance(value, dict)]
-    tables = [_encode_toml(value, (*path, key)) for key, value in table.items() if isinstance(value, dict)]
+    tables = [encode_toml(value, (*path, key)) for key, value in table.items() if isinstance(value, dict)]
     return (header + "".join(values)).encode() + b"".join(tables)
 
 

@@ -63,6 +63,8 @@ class RealNode:
     Pods have no network. With `doors` they do: the node is in a network namespace of its own, where pods reach the node
     and each other, and all of them what the doors lead to, and nothing else. The node's kubeconfig and registry need
     one; pods find the API server if 10.0.0.1:443 leads to it. `open_pod_port` leads to a pod.
+
+    containerd pulls as `hosts`, a folder of registries' `hosts.toml`, has it.
     """
 
     def __init__(
@@ -75,8 +77,9 @@ class RealNode:
         *,
         architecture: Architecture = "amd64",
         doors: Doors | None = None,
+        hosts: Path | None = None,
     ) -> None:
-        self.name, self.architecture, self._doors = name, architecture, doors
+        self.name, self.architecture, self._doors, self._hosts = name, architecture, doors, hosts
         self._programs, self._api, self._kubeconfig, self._pause_image = programs, api, kubeconfig, pause_image
         self.cgroup = Cgroup(name)
         self._running = AsyncExitStack()
@@ -156,7 +159,7 @@ class RealNode:
         configuration = kubelet_configuration(self._port, self.cgroup.name, authority)
         kubelet_file = self._write("kubelet.yaml", msgspec.yaml.encode(configuration))
         containerd_text = containerd_configuration(
-            self._programs.version, self._pause_image, runtime, self._folder / "cni"
+            self._programs.version, self._pause_image, runtime, self._folder / "cni", self._hosts
         )
         self._write("containerd.toml", containerd_text)
         shims = self._programs.containerd.parent
