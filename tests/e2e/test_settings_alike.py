@@ -7,14 +7,14 @@ of some settings; what the API server would store is compared.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extender.demo.registry import EmbeddedRegistry
-from testbed.api_client import ApiClient
+from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import chosen_kubernetes
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
@@ -49,6 +49,7 @@ SETTINGS: Mapping[str, Values] = {
     "exempt classes": {"gates": {"exemptPriorityClasses": ["registry"]}},
     "namespaces": {"webhook": {"excludeNamespaces": [LEFT_OUT]}},
     "conditions": {"webhook": {"matchConditions": [CONDITION]}},
+    "failurePolicy Fail": {"webhook": {"failurePolicy": "Fail"}, "gates": {"exemptPriorityClasses": ["registry"]}},
     "all at once": {
         "config": {"placement": {"mode": "observe", "runtime_classes": {"wasm": []}}},
         "gates": {"exemptPriorityClasses": ["registry"]},
@@ -140,7 +141,10 @@ async def until(api: ApiClient, image: str, holds: Callable[[KubernetesObject], 
     """Returns when that holds of a new pod that nothing exempts."""
     probe = pod("probe", image, namespace="plain", annotations={MODE: "enforce"})
     async with asyncio.timeout(READY_SECONDS):
-        while not holds(await dry_run(api, probe)):
+        while True:
+            with suppress(ApiError):  # under `failurePolicy: Fail`, until the webhook is reached
+                if holds(await dry_run(api, probe)):
+                    return
             await asyncio.sleep(0.1)
 
 
