@@ -35,6 +35,7 @@ from tests.e2e.test_gate_life_cycle import (
     until_let_go,
 )
 from tests.e2e.test_helm_uninstall import UNINSTALL, held, uninstalling
+from tests.unit.docs.pages import page
 
 __all__ = ["helm", "registry", "release"]
 pytestmark = pytest.mark.e2e
@@ -149,11 +150,31 @@ async def test_held_pods_are_let_go_where_the_image_cannot_be_pulled(
         began = time.monotonic()
         await release.helm.run(*lines[0].split()[1:3], "--no-hooks")
         await release.end()
-        environment = {"KUBECONFIG": str(control_plane.kubeconfig), "PATH": f"{kubectl.parent}:{os.environ['PATH']}"}
-        shell = await asyncio.create_subprocess_exec("sh", "-c", lines[1], env={**os.environ, **environment})
-        assert await asyncio.wait_for(shell.wait(), OFF_SECONDS) == 0
+        await run_line(lines[1], control_plane, kubectl)
         print(f"{way}, without the image: {PODS} held pods let go {await until_let_go(api, began):.1f} s after that")
         await until_free(api)
+
+
+async def test_one_line_of_kubectl_lets_pods_go_by_what_is_known(
+    release: PlayedRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, kubectl: Path
+) -> None:
+    """That of the documentation, where the service runs."""
+    (line,) = (each for each in page("how-to/hold-until-known.md").splitlines() if each.startswith("kubectl annotate"))
+    registry.add_manifest("team/arm", "1", "linux/arm64")
+    await release.helm.install(WAYS["policy"])
+    await release.roll()
+    await hold_pods(api, registry, "team/arm:1")
+    began = time.monotonic()
+    await run_line(line, control_plane, kubectl)
+    print(f"kubectl annotate: {PODS} held pods let go {await until_let_go(api, began):.1f} s after that")
+    await assert_kept_where_known(api)
+
+
+async def run_line(line: str, control_plane: LocalCluster, kubectl: Path) -> None:
+    """Runs a line that calls kubectl in a shell; it has to succeed."""
+    environment = {"KUBECONFIG": str(control_plane.kubeconfig), "PATH": f"{kubectl.parent}:{os.environ['PATH']}"}
+    shell = await asyncio.create_subprocess_exec("sh", "-c", line, env={**os.environ, **environment})
+    assert await asyncio.wait_for(shell.wait(), OFF_SECONDS) == 0
 
 
 async def end_soon(api: ApiClient) -> None:
