@@ -29,7 +29,7 @@ from testbed.control_plane import LocalCluster
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, namespace
 from testbed.shipped_files import Mode, identity_manifests
-from tests.e2e.examined_installation import WEBHOOK, open_installation
+from tests.e2e.examined_installation import WEBHOOK, open_installation, run_doctor
 from tests.e2e.load import leaning_to
 from tests.e2e.test_drift import allow
 from tests.e2e.world import World
@@ -288,6 +288,23 @@ async def test_mirror_of_the_clusters_own_authority_and_login_is_asked(world: Wo
                 await asyncio.sleep(0.5)
         world.figure(f"OpenShift's pull secret changed: followed {time.monotonic() - began:.1f} s after")
         await until_known(service, f"{UPSTREAM}/team/app:2")
+
+
+async def test_commands_ask_where_the_nodes_ask(world: World, tmp_path: Path) -> None:
+    """With the cluster's authority and login, as the objects are when the command begins."""
+    await install(world, Mode.SECOND)
+    async with SecuredMirror() as mirror:
+        await put_trust(world.api, mirror)
+        await world.api.apply(mirror_set("ImageTagMirrorSet", mirror.host))
+        mirror.add_manifest("team/app", "1", "linux/arm64")
+        image = f"{UPSTREAM}/team/app:1"
+        (tmp_path / "images").write_text(image)
+        settings = (f"cluster.kubeconfig={world.cluster.kubeconfig}", *SETTINGS, "registry.allow=['*','127.0.0.1']")
+        given = ["--require=linux/arm64", *(f"--set={each}" for each in settings)]
+        own = f"{mirror.host}/team/app:1"  # whose registry is asked itself, with the login that kubelets have for it
+        for command in (["inspect", image, own], ["audit", f"--images={tmp_path / 'images'}", "--no-newer"]):
+            said = await run_doctor(*command, *given)
+            assert said.code == 0, said.output
 
 
 async def until_known(service: ExtenderProcess, image: str) -> None:
