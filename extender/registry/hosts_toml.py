@@ -10,7 +10,7 @@ not assumed for `localhost`. Of several client certificates OpenSSL keeps one pe
 import re
 import ssl
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +24,7 @@ from extender.registry.endpoint import CAPABILITIES, Capability, Endpoint, Trust
 from extender.registry.go_rewrites import InvalidRewrite, Rewrite, read_rewrites, rewritten
 
 SETTING = "registry.hosts_directory"
+_MOST_CONTEXTS = 64  # for TLS; one with the system's authorities takes a megabyte
 _MOST_BYTES = 256 << 10  # of a file: ten thousand hosts take a second to read
 _KNOWN_CAPABILITIES = frozenset({"resolve", "pull", "push", "referrers"})
 # k3s' and rke2's embedded mirror on each node, as they write it.
@@ -35,6 +36,7 @@ K = TypeVar("K", bound="_HostKeys")
 
 
 Stamp = tuple[str, int, int, int]  # of a file: path, inode, modification time in nanoseconds, size
+_Contexts = tuple[ssl.SSLContext | bool, ssl.SSLContext | bool]
 
 
 class _HostKeys(msgspec.Struct):
@@ -101,6 +103,7 @@ class HostsReader:
         self.stamps: dict[Path, Stamp] = {}
         self._ca_files = ca_files
         self._is_k3s = is_k3s
+        self._made: dict[Hashable, _Contexts] = {}
 
     def read_folder(self, folder: Path) -> tuple[MirrorHost, ...]:
         """Returns the endpoints in `hosts.toml`; without that file, the registry with the folder's certificates."""
@@ -181,8 +184,25 @@ class HostsReader:
 
     def _contexts(
         self, section: "Position", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
-    ) -> tuple[ssl.SSLContext | bool, ssl.SSLContext | bool]:
-        """Returns the TLS contexts for the host itself and for other hosts; True stands for the session's own."""
+    ) -> _Contexts:
+        """Returns the TLS contexts for the host itself and for other hosts; True stands for the session's own.
+
+        Hosts with the same certificates share them. Raises ConfigError.
+        """
+        if not authorities and not pairs and not skip_verify:
+            return True, True
+        folder = section.folder
+        files = [folder / name for name in (*authorities, *(name for pair in pairs for name in pair))]
+        key = (tuple(files), len(authorities), skip_verify)
+        if key not in self._made:
+            if len(self._made) == _MOST_CONTEXTS:
+                raise section.error("", f"more than {_MOST_CONTEXTS} hosts have certificates that no other host has")
+            self._made[key] = self._new_contexts(section, authorities, pairs, skip_verify=skip_verify)
+        return self._made[key]
+
+    def _new_contexts(
+        self, section: "Position", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
+    ) -> _Contexts:
         folder = section.folder
         elsewhere = self._trusting(section, [folder / name for name in authorities]) if authorities else True
         if not pairs and not skip_verify:

@@ -312,6 +312,22 @@ def test_ten_thousand_hosts_are_read_in_time(write: Write) -> None:
     assert [endpoints[0].name, endpoints[-2].name, endpoints[-1].name] == ["m0", "m9999", "quay.io"]
 
 
+def test_hosts_with_the_same_certificates_share_them(write: Write, certificates: Path) -> None:
+    """Each set takes a megabyte, so a file with too many of them is refused, and what was read before is kept."""
+    keys = f'ca = "{certificates}/ca.pem"'
+    folder = write("quay.io", "".join(f'[host."m{number}"]\n{keys}\n' for number in range(1_000)))
+    directory = HostsDirectory(str(folder))
+    first, *_, last, _ = directory.endpoints_for(of("quay.io"))
+    assert first.trust.own is last.trust.own
+    for number in range(65):
+        (certificates / f"{number}.pem").write_bytes((certificates / "ca.pem").read_bytes())
+    write("quay.io", "".join(f'[host."m{n}"]\nca = "{certificates}/{n}.pem"\n' for n in range(65)))
+    assert not directory.files.reload_if_changed()
+    with pytest.raises(ConfigError, match="more than 64 hosts have certificates that no other host has"):
+        HostsDirectory(str(folder))
+    assert len(directory.endpoints_for(of("quay.io"))) == 1_001
+
+
 def test_missing_directory_is_refused(tmp_path: Path) -> None:
     """A typing mistake in the setting would otherwise mean no mirrors."""
     with pytest.raises(ConfigError, match=r"registry.hosts_directory: .*/gone cannot be read: No such file"):
