@@ -32,7 +32,7 @@ QUESTION = "Through how many files and functions of the package does a call go?"
 TIMES, NODES, DELAY_SECONDS = 5, 100, 0.005
 WARM, COLD, REVIEW, RELEASE = "warm filter", "cold filter", "warm review", "held pod let go"
 SERVICE, FETCHER = "service", "fetcher"
-_PAUSE_SECONDS = 0.05  # before a call, in which what the one before it left to do comes to its end
+_PAUSE_SECONDS = 0.25  # before a call, in which what the one before it left to do comes to its end
 # Python imports it before the program, in each process that finds it on its path. It writes down the calls of
 # the thread that the event loop runs in; the fetcher watches its size in another, all the time.
 _TRACER = """
