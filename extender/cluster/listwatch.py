@@ -5,7 +5,7 @@ This file handles resource versions, bookmarks and backoff. A `Handler` decodes 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
 from contextlib import aclosing
 from typing import Protocol
 
@@ -39,24 +39,15 @@ class Event(msgspec.Struct, frozen=True):
         return self.type in ("ADDED", "MODIFIED")
 
 
-_TYPE_BYTES = 32
 _LINE = msgspec.json.Decoder(WatchEvent)
 _OBJECT = msgspec.json.Decoder(VersionedObject)
 _STATUS = msgspec.json.Decoder(Status)
 
 
 async def watch_events(
-    streamer: Streamer,
-    path: str,
-    query: Mapping[str, str],
-    *,
-    accept: str = JSON,
-    stall_seconds: float,
-    words: Sequence[bytes] = (),
+    streamer: Streamer, path: str, query: Mapping[str, str], *, accept: str = JSON, stall_seconds: float
 ) -> AsyncGenerator[Event, None]:
     """The events of a watch until the server ends it. Close the generator with `contextlib.aclosing`.
-
-    With `words`, events of objects that have none of these in their JSON are left out, without being decoded.
 
     Raises:
         ClusterRefused: the server refuses the watch, or ends it with an ERROR event, whose code is the status.
@@ -65,14 +56,7 @@ async def watch_events(
     stream = streamer.stream(path, {"watch": "true", **query}, accept=accept, stall_seconds=stall_seconds)
     async with aclosing(stream) as lines:
         async for line in lines:
-            if not words or _is_of_watch(line) or any(word in line for word in words):
-                yield _event_of(line)
-
-
-def _is_of_watch(line: bytes) -> bool:
-    """Whether an event may be about the watch instead of an object, by its first bytes, where its type is."""
-    start = line[:_TYPE_BYTES]
-    return b"BOOKMARK" in start or b"ERROR" in start
+            yield _event_of(line)
 
 
 def _event_of(line: bytes) -> Event:

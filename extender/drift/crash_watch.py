@@ -1,8 +1,8 @@
 """Learns of programs that a node did not know the format of, from pods' statuses, as soon as kubelets write them.
 
-It watches the pods that have a node. Of 10,000 such pods thousands of events an hour are of no interest, so a line is
-decoded only if it has the kernel's words somewhere: the rest costs reading it. Every replica watches for itself. One
-that starts gets all pods first, so what crashes still is learned again; what is gone by then is forgotten.
+It watches the pods that have a node, and decodes one only if its JSON has the kernel's words somewhere. Every replica
+watches for itself. One that starts gets all pods first, so what crashes still is learned again; what is gone by then is
+forgotten.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import structlog
 from extender.cluster.client import ClusterRefused
 from extender.cluster.listwatch import Event, Streamer, watch_events
 from extender.cluster.views import PODS
-from extender.drift.crashed_images import WORDS, crashed_images
+from extender.drift.crashed_images import crashed_images, may_have_crashed
 from extender.drift.drift_watch import KnownNodes
 from extender.errors import ClusterError
 from extender.images.platform import Platform
@@ -86,12 +86,12 @@ class CrashWatch:
             "timeoutSeconds": str(WATCH_SECONDS),
             "fieldSelector": _WITH_NODE,
         }
-        stream = watch_events(self._client, PODS, query, stall_seconds=_STALL_SECONDS, words=WORDS)
+        stream = watch_events(self._client, PODS, query, stall_seconds=_STALL_SECONDS)
         async with aclosing(stream) as events:
             async for event in events:
                 if event.type == "BOOKMARK":
                     self._version = event.meta.resource_version or self._version
-                elif event.has_object:
+                elif event.has_object and may_have_crashed(bytes(event.object)):
                     self._take(event, tasks)
 
     def _take(self, event: Event, tasks: asyncio.TaskGroup) -> None:

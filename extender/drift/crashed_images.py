@@ -6,8 +6,12 @@ from extender.images.reference import is_digest
 from extender.kubernetes.reported_v1 import ContainerStatus, NamedContainer, OwnedPod, PodStatus, ReportedSpec
 from extender.reports.running_pods import says_exec_format
 
-WORDS = (b"exec format error", b"Exec format error")
-"""What the JSON of a pod has somewhere if a container crashed: the kernel's words as Go has them, and as C has."""
+_WORDS = b"xec format error"  # as Go spells them, and as C does, with a capital
+
+
+def may_have_crashed(document: bytes) -> bool:
+    """Whether the JSON of a pod has the kernel's words somewhere."""
+    return _WORDS in document
 
 
 def crashed_images(pod: OwnedPod) -> Iterator[tuple[str, str]]:
