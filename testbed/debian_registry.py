@@ -57,7 +57,7 @@ class DebianRegistry:
         configuration = {
             "version": "0.1",
             "log": {"level": "info", "formatter": "json", "accesslog": {"disabled": True}},
-            "storage": {"inmemory": {}},
+            "storage": {"inmemory": {}, "delete": {"enabled": True}},
             "http": {"addr": "127.0.0.1:0"} | (http or {}),
         }
         configuration |= {name: section for name, section in (("auth", auth), ("proxy", proxy)) if section}
@@ -117,6 +117,10 @@ class DebianRegistry:
             name = tag if manifest is bundle.manifests[-1] else manifest.digest
             _send("PUT", f"{base}/manifests/{name}", manifest.body, shown | {"Content-Type": manifest.media_type}, tls)
         return bundle.digest
+
+    def delete(self, repository: str, digest: str) -> None:
+        """Deletes a manifest, also one that an index lists."""
+        _send("DELETE", f"{self.url}/v2/{repository}/manifests/{digest}", b"", {}, None)
 
     def _end(self) -> None:
         self._process.terminate()

@@ -124,11 +124,12 @@ class ExtenderProcess:
         """Returns the number of filter requests."""
         return await self.calls("filter")
 
-    async def ask(self, verb: str, arguments: object) -> None:
-        """Calls a scheduler verb once, as kube-scheduler does, and checks only the status of the response."""
+    async def ask(self, verb: str, arguments: object) -> dict[str, Any]:
+        """Calls a scheduler verb once, as kube-scheduler does, and returns the decoded response."""
         body = msgspec.json.encode(arguments)
         async with _session() as session, session.post(f"{self.scheduler_url}/scheduler/{verb}", data=body) as response:
             response.raise_for_status()
+            return msgspec.json.decode(await response.read(), type=dict[str, Any])
 
     def kill(self) -> None:
         """Kills the process (SIGKILL), which finishes no request and logs nothing; returns when it has ended."""
