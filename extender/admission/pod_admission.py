@@ -71,14 +71,15 @@ class PodReviews:
     ) -> PodQuestion | Mutation:
         """What to ask about the pod; its mutation if nothing is asked. Arguments are as in `policy.overrides_of`.
 
-        Where no preference is written, the pod's JSON is not searched for what turns a preference off.
+        Where no preference is written, the pod's JSON is not searched for what turns a preference off. Without a
+        namespace, as a template may be, its pull secrets are not read: its pods will be elsewhere.
         """
         searched = bytes(raw_pod) if self._prefers else b""
         overrides = self._pod_resolver.overrides_of(pod, namespace, searched, draw)
         skipped = self._mutator.skip(pod, overrides)
         if skipped:
             return skipped
-        return self._pod_resolver.question(pod, namespace, overrides, may_read=True)
+        return self._pod_resolver.question(pod, namespace, overrides, may_read=bool(namespace))
 
     def fresh(self, question: PodQuestion) -> list[Answer] | None:
         """One answer per image if the cache has all of them and each is fresh; else None."""

@@ -198,7 +198,7 @@ class TemplateJudge:
             demands=demands_of(spec),
             tolerations=() if is_daemon_set else added.tolerations,
             contradicts=mutation.outcome in _IMPOSSIBLE,
-            names_secrets=bool(spec.image_pull_secrets),
+            names_secrets=bool(spec.image_pull_secrets and template.namespace),
             is_daemon_set=is_daemon_set,
             host_network=bool(template.template[_SPEC].get("hostNetwork")),
         )

@@ -48,7 +48,8 @@ class JudgedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
     `place` is where it stands. `demands` are what its pods ask of nodes, with `tolerations`, which the webhook will
     give them. `contradicts`: its own words allow no platform of its images. `names_secrets`: it names its pull secrets,
-    so that no others open its images. `is_daemon_set`: it wants a pod on each node that it targets.
+    in a namespace of its own, so that no others open its images. `is_daemon_set`: it wants a pod on each node that it
+    targets.
     """
 
     place: str

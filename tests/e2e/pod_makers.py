@@ -17,6 +17,7 @@ class CustomKind(NamedTuple):
     version: str
     kind: str
     paths: tuple[str, ...]
+    scope: str = "Namespaced"
 
     @property
     def plural(self) -> str:
@@ -36,7 +37,7 @@ class CustomKind(NamedTuple):
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
             "metadata": {"name": f"{self.plural}.{group}", "annotations": {"api-approved.kubernetes.io": "unapproved"}},
-            "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [served]},
+            "spec": {"group": group, "names": names, "scope": self.scope, "versions": [served]},
         }
 
 
@@ -51,6 +52,11 @@ CUSTOM = (
     CustomKind("argoproj.io/v1alpha1", "Rollout", ("spec.template",)),
     CustomKind("batch.volcano.sh/v1alpha1", "VolcanoJob", ("spec.tasks[0].template",)),
 )  # fmt: skip
+RUNTIME = CustomKind(
+    "trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime",
+    ("spec.template.spec.replicatedJobs[0].template.spec.template",), "Cluster",
+)  # fmt: skip
+"""A kind whose objects are in no namespace."""
 BUILT_IN = {
     "Deployment": "spec.template", "StatefulSet": "spec.template", "DaemonSet": "spec.template",
     "ReplicaSet": "spec.template", "ReplicationController": "spec.template", "PodTemplate": "template",

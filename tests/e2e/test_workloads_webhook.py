@@ -24,7 +24,7 @@ from testbed.nodes.programs import NodePrograms
 from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.shipped_files import Mode
 from tests.e2e.golden import ROWS, VERSIONS, workload
-from tests.e2e.pod_makers import BUILT_IN, CUSTOM, OWN, at, built_in, custom, run, template, two
+from tests.e2e.pod_makers import BUILT_IN, CUSTOM, OWN, RUNTIME, CustomKind, at, built_in, custom, run, template, two
 from tests.e2e.running import Outcome, RealImages, find_or_skip, observe, open_nodes
 from tests.e2e.test_webhook_only import ARCHITECTURE
 from tests.e2e.world import World, refusal_of
@@ -55,22 +55,29 @@ def clients(pytestconfig: pytest.Config) -> Clients:
     )
 
 
+DEFINITIONS = "apiextensions.k8s.io/v1"
+
+
 @pytest.fixture
 async def custom_kinds(world: World) -> AsyncIterator[None]:
     """The definitions of the custom kinds, served."""
+    await serve(world, *CUSTOM)
+    yield
     for kind in CUSTOM:
+        await world.api.delete("CustomResourceDefinition", kind.definition()["metadata"]["name"], "", DEFINITIONS)
+
+
+async def serve(world: World, *kinds: CustomKind) -> None:
+    """Creates the definitions of these kinds; returns once they are served."""
+    for kind in kinds:
         await world.api.apply(kind.definition())
     async with asyncio.timeout(30):
-        for kind in CUSTOM:
+        for kind in kinds:
             while True:
                 with contextlib.suppress(Exception):
                     await world.api.request("GET", f"/apis/{kind.version}/{kind.plural}")
                     break
                 await asyncio.sleep(0.1)
-    yield
-    for kind in CUSTOM:
-        name = kind.definition()["metadata"]["name"]
-        await world.api.delete("CustomResourceDefinition", name, "", "apiextensions.k8s.io/v1")
 
 
 async def start(world: World, *settings: str) -> ExtenderProcess:
@@ -112,6 +119,23 @@ async def test_the_author_of_every_kind_is_warned_with_the_right_place(
         code, _, err = await run(*kubectl, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
         assert (code, lines_of(err)) == (0, [])
     world.figure(f"warned with the right place: {len(documents)} kinds, {sum(map(len, expected.values()))} templates")
+
+
+async def test_the_author_of_an_object_without_a_namespace_is_warned(world: World, clients: Clients) -> None:
+    """A runtime of Kubeflow's trainer has templates for every namespace; its pull secrets are nobody's to read."""
+    await serve(world, RUNTIME)
+    await start(world)
+    torn = two(world.images.amd, world.images.arm)
+    torn["spec"]["imagePullSecrets"] = [{"name": "elsewhere"}]
+    document = custom(RUNTIME, "torn", "", torn, {})
+    del document["metadata"]["namespace"]
+    command = (clients.kubectl, "--kubeconfig", world.cluster.kubeconfig, "apply", "--dry-run=server", "-f", "-")
+    code, _, err = await run(*command, stdin=yaml.safe_dump(document))
+    assert code == 0, err
+    (line,) = lines_of(err)
+    assert line.startswith("spec.template.spec.rep…template.spec.template: image ")
+    assert len(line) <= 120
+    await world.api.delete("CustomResourceDefinition", RUNTIME.definition()["metadata"]["name"], "", DEFINITIONS)
 
 
 async def test_owned_objects_are_never_sent(world: World) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.images.content import Cause
 from extender.images.platform import parse_platform
 from extender.kubernetes.pod_templates import PodTemplate, pod_templates
 from extender.placement.affinity import AffinityMode
-from extender.placement.facts import RunsOn, images_of
+from extender.placement.facts import ImageFact, RunsOn, Unknown, images_of
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Overrides
@@ -21,6 +22,7 @@ from extender.placement.template_judgement import (
     TemplateOwner,
     read_template,
 )
+from extender.placement.template_problems import Problem
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.mutating import POLICY
 
@@ -97,3 +99,25 @@ def test_a_template_of_other_images_or_without_a_record_is_not_kept() -> None:
     pod = read_template(template)
     assert JUDGE.keep(ChangedTemplate(template, pod)) is None
     assert JUDGE.keep(ChangedTemplate(template, pod, pod)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "problems"),
+    [
+        ({"imagePullSecrets": [{"name": "s"}]}, {"namespace": "shop"}, [Problem.DENIED]),
+        ({"imagePullSecrets": [{"name": "s"}]}, {}, []),
+        ({}, {"namespace": "shop"}, []),
+    ],
+    ids=["its own secrets", "secrets of another namespace", "none"],
+)
+def test_an_author_is_told_of_a_denied_image_where_its_secrets_were_tried(
+    spec: Json, metadata: Json, problems: list[Problem]
+) -> None:
+    """An object without a namespace names secrets of wherever its pods will be; a ServiceAccount may bring some."""
+    document = job(**spec)
+    document["metadata"] |= metadata
+    template = template_of(document)
+    pod = read_template(template)
+    facts: list[ImageFact] = [AMD64, Unknown(Cause.DENIED, "the registry says no")]
+    verdict = JUDGE.judge(ChangedTemplate(template, pod), TemplateOwner({}), images_of(pod), facts, Overrides())
+    assert [each.problem for each in verdict.problems] == problems

@@ -433,7 +433,7 @@ webhooks:
     apiVersions: ["*"]
     resources: ["*"]
     operations: [CREATE, UPDATE]
-    scope: Namespaced
+    scope: "*"  # ClusterTrainingRuntime too
   matchPolicy: Equivalent
   # An outage keeps nothing from being created or changed.
   failurePolicy: Ignore
