@@ -16,7 +16,7 @@ from extender.images.manifest import IndexDocument, ManifestDocument, read_manif
 from extender.images.platform import Platform
 from extender.images.platform_states import PlatformState
 from extender.images.reference import ImageReference
-from extender.registry.image import FetchedManifest
+from extender.registry.image import FetchedManifest, ManifestClient
 from extender.verifier.archive_reading import ArchiveReader, InvalidLayer, LayerEntry
 from extender.verifier.image_files import FoundFile, ImageFiles
 from extender.verifier.listed_layers import (
@@ -50,21 +50,14 @@ class VerifierBounds(msgspec.Struct, frozen=True):
     entries: int = 200_000
 
 
-class BlobParts(Protocol):
-    """A client of registries; as `RegistryClient`."""
-
-    async def fetch_manifest(
-        self, reference: ImageReference, credential: Credential, tenant: str = ""
-    ) -> FetchedManifest:
-        """Returns the manifest."""
-
-    async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
-        """Returns the whole blob."""
+class BlobParts(ManifestClient, Protocol):
+    """A client that fetches parts of blobs besides; as `RegistryClient`."""
 
     async def fetch_blob_part(
         self, reference: ImageReference, digest: str, credential: Credential, start: int, end: int
     ) -> bytes:
         """Returns the blob's bytes from `start` up to `end`."""
+        ...
 
 
 class _Stop(Exception):

@@ -78,7 +78,7 @@ class ArchiveReader:
         self._extended: dict[str, str] = {}
         self._headers_in_a_row = 0
         self._characters = 0
-        self._current: _Header | None = None
+        self._current = _Header("", EntryType.FILE, "", is_program=False, has_holes=False)
         self._size = 0
         self._kind = b""
         self._is_over = False
@@ -167,7 +167,7 @@ class ArchiveReader:
 
     def _begin_body(self) -> tuple[str, LayerEntry] | None:
         head = min(self._size, HEAD_BYTES)
-        if self._current and self._current.is_program and not self._current.has_holes and head:
+        if self._current.is_program and not self._current.has_holes and head:
             self._wanted, self._take = head, self._take_head
             return None
         self._skip = _padded(self._size)
@@ -177,12 +177,9 @@ class ArchiveReader:
         self._skip = _padded(self._size) - len(head)
         return self._finish(read_head(head))
 
-    def _finish(self, head: ProgramHead) -> tuple[str, LayerEntry] | None:
+    def _finish(self, head: ProgramHead) -> tuple[str, LayerEntry]:
         self._wanted, self._take = _BLOCK, self._take_header
-        current, self._current = self._current, None
-        if current is None:
-            return None
-        entry = FILE
+        current, entry = self._current, FILE
         if current.is_program:
             entry = LayerEntry(EntryType.PROGRAM, head=head)
         elif current.type is EntryType.FOLDER:

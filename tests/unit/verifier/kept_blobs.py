@@ -23,6 +23,9 @@ class KeptBlobs:
         self.lost: set[str] = set()
         self.is_down = False
 
+    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
+        return reference.digest
+
     async def fetch_manifest(
         self, reference: ImageReference, credential: Credential, tenant: str = ""
     ) -> FetchedManifest:
