@@ -230,4 +230,5 @@ async def test_where_no_pod_of_ours_can_run_helm_says_so_in_time(installed: Helm
     await installed.run("uninstall", OURS, "--no-hooks")
     with suppress(ApiError):
         await until_free(api)
+    await finalize_namespace(api, f"{OURS}-policy-canary")
     assert await left_of(api, objects) == []
