@@ -1,7 +1,7 @@
 """Events about pods and their owners, which `kubectl describe` shows: few, short, and sent beside other work.
 
 Who can create pods can cause events, so each namespace has a rate and a share of those that wait, which are sent in
-turns. What is beyond them is dropped and counted. The texts are capped: the API server's refusals quote whole specs.
+turns. What is beyond them is dropped. The texts are capped: the API server's refusals quote whole specs.
 Source: k8s.io/api/core/v1/types.go, Event. core/v1 is written, since every kubectl and dashboard reads it.
 """
 
@@ -17,7 +17,6 @@ import structlog
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import EventMeta, EventSource, PodEvent, PodReference
-from extender.metrics import counter
 from extender.tables import LruTable, declare_cache
 from extender.turns import FairQueue, Slots
 
@@ -30,13 +29,6 @@ _PAUSE_SECONDS = 0.02  # 50 a second at most, an eighth of what the controller's
 _TIMEOUT_SECONDS = 5.0
 _CONFLICT = 409  # an object of that name is there
 
-EVENTS = counter(
-    "multiarch_gates_events_total",
-    "Events about held pods and drifted images: sent, dropped because there were too many, not accepted by the API "
-    "server, or known to it from another replica.",
-    "outcome",
-    ("sent", "dropped", "refused", "known"),
-)
 # Events that wait to be sent, and those of one namespace, of 1 KB each.
 _WAITING, _WAITING_EACH = 1_000, 250
 _RATES = declare_cache("cluster.pod_events.rates", key="namespace", rows=1024, most_mb=0.5)
@@ -83,7 +75,6 @@ class PodEvents:
         Of events about one object with the same text in `once`, the API server takes one, whichever replica sends it.
         """
         if not self._may_tell(pod.namespace) or not self._slots.take(pod.namespace):
-            EVENTS["dropped"].inc()
             return
         self._waiting.put(pod.namespace, self._event(pod, reason, capped(text), kind, once))
 
@@ -101,12 +92,8 @@ class PodEvents:
             await self._client.send("POST", path, msgspec.json.encode(event), timeout_seconds=_TIMEOUT_SECONDS)
         except ClusterError as exc:
             is_known = isinstance(exc, ClusterRefused) and exc.status == _CONFLICT and bool(event.metadata.name)
-            EVENTS["known" if is_known else "refused"].inc()
-            if is_known:
-                return
-            log.info("event.refused", namespace=event.metadata.namespace, why=str(exc))
-        else:
-            EVENTS["sent"].inc()
+            if not is_known:
+                log.info("event.refused", namespace=event.metadata.namespace, why=str(exc))
 
     def _event(self, pod: PodReference, reason: str, text: str, kind: str, once: str) -> PodEvent:
         now = datetime.fromtimestamp(self._wall_clock(), UTC)
