@@ -178,7 +178,6 @@ async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: 
             evidence=await lookups.look_up(contents.workloads),
             policy=policy_of(settings),
             nodes=contents.nodes,
-            level_label=settings.placement.level_label,
             required=part.required,
             namespaces=contents.namespaces,
             own=part.own,

@@ -25,10 +25,9 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
-from extender.placement.cluster_nodes import OddNodes
 from extender.placement.facts import PodImage, facts_of
-from extender.placement.nodes import UNSEEN, NodeConditions, NodeLookup, NodePlatforms, list_nodes
-from extender.placement.policy import Choice, Mode, Overrides, is_exempt
+from extender.placement.nodes import UNSEEN, NodeLookup, NodePlatforms, list_nodes
+from extender.placement.policy import Choice, Mode, Overrides, Policy, is_exempt
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
@@ -60,10 +59,6 @@ class NodeView(Protocol):
         """The platform of each node in view."""
 
     @property
-    def odd(self) -> frozenset[OddNodes]:
-        """The kinds of nodes whose labels do not state their platform."""
-
-    @property
     def synced(self) -> bool:
         """Whether all nodes have been listed once."""
 
@@ -82,14 +77,12 @@ class NodesNotKnown(ExtenderError):
 class RequestNodes:
     """Finds the platforms of the nodes that requests are about.
 
-    `view` is None without a cluster. `level_label` names the node label that states an instruction set level.
-    `preferred_nodes` tells to which nodes a preference may pull pods.
+    `view` is None without a cluster. `policy` tells what states a node's level, and to which nodes a preference pulls.
     """
 
-    def __init__(self, view: NodeView | None, level_label: str, preferred_nodes: NodeConditions) -> None:
+    def __init__(self, view: NodeView | None, policy: Policy) -> None:
         self._view = view
-        self._level_label = level_label
-        self._preferred_nodes = preferred_nodes
+        self._policy = policy
         self._seen = NodePlatforms()  # without a cluster: of the nodes that requests have shown
 
     def of(self, args: ExtenderArgs) -> NodePlatforms:
@@ -100,7 +93,7 @@ class RequestNodes:
             InvalidRequest: the request's whole nodes have more than 254 platforms.
         """
         if args.nodes is not None:
-            shown = list_nodes(args.nodes, self._level_label, self._preferred_nodes)
+            shown = list_nodes(args.nodes, self._policy.level_label, self._policy.preferred_nodes)
             if self._view is None:
                 self._remember(shown)
             return shown
@@ -228,14 +221,13 @@ class SchedulerVerbs:
         nodes: NodeView | None,
         wait_seconds: float,
         pending_limit_seconds: float,
-        level_label: str,
         clock: Callable[[], float],
         may_read_secrets: bool = False,
     ) -> None:
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
         self._view = nodes
-        self._nodes = RequestNodes(nodes, level_label, pod_resolver.policy.preferred_nodes)
+        self._nodes = RequestNodes(nodes, pod_resolver.policy)
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
         self._may_read_secrets = may_read_secrets

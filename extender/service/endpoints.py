@@ -44,7 +44,6 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
         pod_resolver,
         wait_seconds=config.scheduler.wait_seconds,
         pending_limit_seconds=config.scheduler.pending_limit_seconds,
-        level_label=config.placement.level_label,
         nodes=cluster_view.nodes,
         may_read_secrets=is_loopback(config.scheduler.listen)
         or bool(config.scheduler.tls and config.scheduler.tls.client_ca),

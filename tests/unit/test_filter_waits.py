@@ -11,7 +11,6 @@ from extender.credentials.keyring import JoinedKeyring
 from extender.images.content import Answer
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
-from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.policy import Policy
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
@@ -34,7 +33,6 @@ class View:
     """A node."""
 
     platforms = NodePlatforms({NodeName("amd"): Platform("linux", "amd64")})
-    odd = frozenset[OddNodes]()
     synced = True
     is_current = True
 
@@ -55,9 +53,7 @@ async def test_a_pod_is_waited_for_once_however_often_it_is_tried() -> None:
     client: Any = None
     resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
     pods = Unknown(resolver, JoinedKeyring(()), Policy(), lambda _: {}, lambda: None)
-    verbs = SchedulerVerbs(
-        pods, nodes=View(), wait_seconds=0.1, pending_limit_seconds=30, level_label="", clock=lambda: now
-    )
+    verbs = SchedulerVerbs(pods, nodes=View(), wait_seconds=0.1, pending_limit_seconds=30, clock=lambda: now)
 
     async def waits(uid: str) -> list[float]:
         pods.waits.clear()

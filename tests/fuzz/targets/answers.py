@@ -20,7 +20,7 @@ from extender.images.reference import ImageReference, digest_of
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.pod_templates import Path, pod_templates
 from extender.placement.affinity import PLATFORM_LABELS
-from extender.placement.cluster_nodes import ClusterNodes, OddNodes
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
@@ -65,7 +65,6 @@ class _View:
 
     def __init__(self) -> None:
         self.synced = self.is_current = True
-        self.odd = frozenset[OddNodes]()
         self.kinds = NodeKinds()
         self.platforms = NodePlatforms({NodeName(name): parse_platform(platform) for name, platform in _NODES.items()})
 
@@ -94,8 +93,9 @@ class _Service:
             target = resolver.cache.references.target_of(name)
             assert isinstance(target, ImageTarget)
             resolver.cache.learn(target, ANONYMOUS.id, digest_of(name.encode()), content, self.clock())
+        policy = msgspec.structs.replace(POLICY, level_label="level")
         pod_resolver = PodResolver(
-            resolver, Keys(ANONYMOUS), POLICY, {"shop": {f"{PREFIX}prefer": "arm64"}}.get, lambda: None
+            resolver, Keys(ANONYMOUS), policy, {"shop": {f"{PREFIX}prefer": "arm64"}}.get, lambda: None
         )
         self.verbs = [
             SchedulerVerbs(
@@ -103,7 +103,6 @@ class _Service:
                 nodes=nodes,
                 wait_seconds=0.0,
                 pending_limit_seconds=30.0,
-                level_label="level",
                 clock=self.clock,
             )
             for nodes in (_View(), None)

@@ -11,7 +11,6 @@ from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.images.reference import digest_of
 from extender.kubernetes.core_v1 import NodeName
-from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.policy import PREFER_SHARE, Policy, PreferenceBy
 from extender.resolver.pod_resolver import PodResolver
@@ -31,7 +30,6 @@ class View:
     """Two nodes."""
 
     platforms = NodePlatforms({NodeName("amd"): AMD64, NodeName("arm"): ARM64})
-    odd = frozenset[OddNodes]()
     synced = True
     is_current = True
 
@@ -49,9 +47,7 @@ def verbs(annotations: dict[str, dict[str, str]]) -> SchedulerVerbs:
     resolver.cache.learn(target, ANONYMOUS.id, digest_of(b"x"), content, time.monotonic())
     policy = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)
     pods = PodResolver(resolver, JoinedKeyring(()), policy, annotations.get, lambda: None)
-    return SchedulerVerbs(
-        pods, nodes=View(), wait_seconds=0, pending_limit_seconds=30, level_label="", clock=time.monotonic
-    )
+    return SchedulerVerbs(pods, nodes=View(), wait_seconds=0, pending_limit_seconds=30, clock=time.monotonic)
 
 
 def request(name: str, namespace: str) -> bytes:

@@ -136,7 +136,6 @@ def verbs_of(world: World, *, may_read: bool) -> SchedulerVerbs:
         nodes=None,
         wait_seconds=10,
         pending_limit_seconds=30,
-        level_label="",
         clock=world.clock,
         may_read_secrets=may_read,
     )

@@ -14,7 +14,7 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
-from extender.placement.cluster_nodes import ClusterNodes, OddNodes
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.service.cluster_view import ClusterView
@@ -56,7 +56,6 @@ class View:
         others: Mapping[str, Platform] | None = None,
     ) -> None:
         self._cut_off = cut_off
-        self.odd = frozenset[OddNodes]()
         self.synced = synced
         self.is_current = is_current
         self._all = {
@@ -545,7 +544,6 @@ async def test_pending_ends(images: EmbeddedRegistry) -> None:
             nodes=None,
             wait_seconds=10,
             pending_limit_seconds=30,
-            level_label="",
             clock=clock,
         )
         for at, request, outcome in (

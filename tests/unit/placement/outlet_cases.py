@@ -346,7 +346,7 @@ class Outlets:
         for name, platform in self.platforms.items():
             node = msgspec.convert(next(it for it in self.case.nodes if it["metadata"]["name"] == name), AuditedNode)
             given = AuditInput(
-                workloads=workloads, evidence=evidence, policy=self.policy, nodes=[node], level_label=self.level_label,
+                workloads=workloads, evidence=evidence, policy=self.policy, nodes=[node],
                 required=[platform] if platform else [], namespaces={"shop": self.case.namespace},
             )  # fmt: skip
             [workload] = audit(given).workloads
