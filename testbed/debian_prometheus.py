@@ -44,14 +44,22 @@ def find_prometheus() -> Path:
 class DebianPrometheus:
     """`with DebianPrometheus(program, folder, target, rules) as prometheus:` runs a server on 127.0.0.1 until the end.
 
-    It scrapes `target` (host:port) and judges the file `rules` five times a second; `prometheus.url` has its API.
+    It scrapes `target` (host:port) and judges the file `rules` at each `interval`; `prometheus.url` has its API.
     """
 
-    def __init__(self, program: Path, folder: Path, target: str, rules: Path, *others: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        program: Path,
+        folder: Path,
+        target: str,
+        rules: Path,
+        *others: Mapping[str, Any],
+        interval: str = "200ms",
+    ) -> None:
         """`others` are more scrape configurations, as Prometheus reads them."""
         own = {"job_name": "multiarch-extender", "static_configs": [{"targets": [target]}]}
         configuration = {
-            "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"},
+            "global": {"scrape_interval": interval, "scrape_timeout": "200ms", "evaluation_interval": interval},
             "rule_files": [str(rules)],
             "scrape_configs": [own, *others],
         }
@@ -80,7 +88,7 @@ class DebianPrometheus:
 
 def shortened(rules: str, window: str) -> str:
     """Returns rules that look back over `window`, such as `2s`, and wait for none."""
-    text = re.sub(r"    for: \d+m\n", "", rules)
+    text = re.sub(r"    for: \d+[ms]\n", "", rules)
     return re.sub(r"offset \d+[mhd]\b", f"offset {window}", re.sub(r"\[\d+[mhd]\]", f"[{window}]", text))
 
 

@@ -203,14 +203,14 @@ def _p95(numbers: Sequence[float]) -> float:
 
 
 async def _burst(api: ApiClient, service: ExtenderProcess, registry: EmbeddedRegistry, held: int) -> Burst:
-    before = int(await service.metric(_RELEASES))
+    before = int(await service.metric(_RELEASES, outcome="known"))
     await _create(api, [_gated(f"held-{number}", f"{registry.host}/late:1") for number in range(held)])
     await _until(service, "multiarch_gates_pods", held, state="held")
     registry.add_index("late", "1", ["linux/amd64", "linux/arm64"])
-    await _until(service, _RELEASES, before + 1)
+    await _until(service, _RELEASES, before + 1, outcome="known")
     began, used = time.perf_counter(), cpu_seconds(service.pid)
-    first = int(await service.metric(_RELEASES)) - before
-    await _until(service, _RELEASES, before + held)
+    first = int(await service.metric(_RELEASES, outcome="known")) - before
+    await _until(service, _RELEASES, before + held, outcome="known")
     found = Burst(pods=held - first, seconds=time.perf_counter() - began, cpu_seconds=cpu_seconds(service.pid) - used)
     await api.delete_all("Pod", WHERE)
     return found
@@ -218,11 +218,11 @@ async def _burst(api: ApiClient, service: ExtenderProcess, registry: EmbeddedReg
 
 async def _rounds(api: ApiClient, service: ExtenderProcess, registry: EmbeddedRegistry, pods: int) -> list[Sample]:
     registry.add_index("app", "1", ["linux/amd64", "linux/arm64"])
-    before, samples = int(await service.metric(_RELEASES)), list[Sample]()
+    before, samples = int(await service.metric(_RELEASES, outcome="known")), list[Sample]()
     for first in range(0, pods, ROUND):
         last = min(first + ROUND, pods)
         await _create(api, [_gated(f"pod-{number}", f"{registry.host}/app:1") for number in range(first, last)])
-        await _until(service, _RELEASES, before + last)
+        await _until(service, _RELEASES, before + last, outcome="known")
         await api.delete_all("Pod", WHERE)
         samples.append(Sample(last, memory(service.pid).now_megabytes))
     return samples

@@ -219,17 +219,18 @@ HELD = Row(
             runbooks=("gates-held-long", "gates-without-leader"),
         ),
         Panel(
-            "Pods let go, by what was decided",
-            "How held pods ended their waiting: with known images, at the limit, or bare where a patch was invalid.",
-            "Many at the limit: registries do not answer.",
+            "Pods let go, by what was decided, and patches that failed",
+            "How held pods ended their waiting: with known images, at the limit, or bare where a patch was invalid. Of "
+            "patches that failed a few conflicts are usual.",
+            "Many at the limit: registries do not answer. forbidden: the role of the gate controller lacks a right.",
             (_rate("multiarch_gates_releases_total", "outcome"),),
             runbooks=("gates-held-long",),
         ),
         Panel(
-            "Patches of held pods that did not succeed",
-            "Why a held pod could not be changed. A few conflicts are usual.",
-            "forbidden: the role of the gate controller lacks a right.",
-            (_rate("multiarch_gates_refused_patches_total", "why"),),
+            "Who lets held pods go",
+            "wanted: replicas that are to hold pods; able: those that see that somebody lets pods go.",
+            "Nobody is able: pods that are held wait.",
+            (Query("sum by (state) (multiarch_gates_lifting)", "{{state}}"),),
             runbooks=("gates-without-leader",),
         ),
     ),
@@ -346,7 +347,7 @@ UPKEEP = Row(
             "The log names the file and what is wrong with it.",
             (
                 Query(
-                    'sum by (setting) (increase(multiarch_file_reloads_total{outcome="refused"}[1h])) > 0',
+                    'sum by (setting) (increase(multiarch_file_reloads_total{outcome="refused"}[1h]))',
                     "{{setting}}",
                 ),
             ),

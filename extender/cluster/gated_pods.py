@@ -59,6 +59,16 @@ async def list_gated_pods(client: ClusterClient, namespace: str = "") -> list[St
     return list(found.values())
 
 
+async def count_held_pods(client: ClusterClient) -> int:
+    """How many pods our gate holds, counted among the first page of those that have its label: 250 at most.
+
+    Raises ClusterError.
+    """
+    body = await client.get(PODS, {**_LABELLED, "limit": str(_PAGE_PODS)})
+    page = decode_answer(_PAGE, body, "list")
+    return sum(is_held(decode_stored_pod(document)) for document in page.items or ())
+
+
 async def list_unlabelled_pods(client: ClusterClient) -> list[msgspec.Raw]:
     """The pods that no scheduler has placed and that lack the label, from the API server's cache: some may be ours.
 

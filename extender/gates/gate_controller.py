@@ -51,27 +51,23 @@ _RETRY = Backoff(first_seconds=0.5, max_seconds=5.0)
 _MOST_EVENTS = 3  # about one pod that is held; the first tells why, and others follow when that changes
 
 BARE = "bare"
-_OUTCOMES = (*(outcome.value for outcome in ReleaseOutcome if outcome is not ReleaseOutcome.HOLD), BARE)
 _SETTLED = (ReleaseOutcome.KNOWN, ReleaseOutcome.EXEMPT, ReleaseOutcome.OBSERVED)
+_FAILURES = ("conflict", "invalid", "gone", "forbidden", "unavailable")
 RELEASES = counter(
     "multiarch_gates_releases_total",
     "Held pods that were let go, by what was decided; bare: the patch was invalid, or against a policy of the cluster, "
-    "so the gate alone was taken off.",
+    "so the gate alone was taken off. And patches that did not succeed: the pod had changed (conflict), the patch was "
+    "invalid, the pod was gone, we may not or a policy of the cluster is against it (forbidden), or the API server "
+    "could not be reached (unavailable).",
     "outcome",
-    _OUTCOMES,
-)
-REFUSALS = counter(
-    "multiarch_gates_refused_patches_total",
-    "Patches of held pods that did not succeed: the pod had changed, the patch was invalid, the pod was gone, we may "
-    "not or a policy of the cluster is against it, or the API server could not be reached.",
-    "why",
-    ("conflict", "invalid", "gone", "forbidden", "unavailable"),
+    (*(outcome.value for outcome in ReleaseOutcome if outcome is not ReleaseOutcome.HOLD), BARE, *_FAILURES),
 )
 PODS = gauge(
     "multiarch_gates_pods",
-    "Gated pods: held until their images are known, or about to be let go.",
+    "Gated pods: held until their images are known, or about to be let go, as the leader sees them; seen: those that a "
+    "replica has counted lately, leading or not, 250 at most.",
     "state",
-    ("held", "releasing"),
+    ("held", "releasing", "seen"),
 )
 OLDEST = gauge(
     "multiarch_gates_oldest_seconds",
@@ -89,7 +85,7 @@ _DENIALS = ("denied request", "denied the request")
 
 
 def _reason_of(status: int) -> str:
-    """The label of `REFUSALS` for the status of an answer; 0 for none."""
+    """The outcome in `RELEASES` for the status of an answer; 0 for none."""
     return _REASONS.get(status, "unavailable")
 
 
@@ -297,7 +293,7 @@ class GateController:
 
     async def _release_bare(self, held: HeldPod, pod: GatedPod, refusal: ClusterRefused) -> None:
         """Takes the gate alone off a pod whose patch is denied, unless the pod is another one by now."""
-        REFUSALS[_reason_of(refusal.status)].inc()
+        RELEASES[_reason_of(refusal.status)].inc()
         version = held.version
         if not await self._read(held):
             return
@@ -327,7 +323,7 @@ class GateController:
     def _retry(self, held: HeldPod, exc: ClusterError) -> None:
         """Has the pod judged again: at once after a conflict, since it has changed; else later and later."""
         why = _reason_of(exc.status if isinstance(exc, ClusterRefused) else 0)
-        REFUSALS[why].inc()
+        RELEASES[why].inc()
         if why == "gone":
             self._pods.forget(held)
             return

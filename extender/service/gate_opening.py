@@ -10,16 +10,19 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import structlog
 
 from extender.cluster.client import ClusterClient
+from extender.cluster.gated_pods import count_held_pods
 from extender.cluster.leader_election import LeaderElection
 from extender.cluster.own_rights import RETRY_SECONDS, OwnRights
 from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
-from extender.gates.gate_controller import GateController
+from extender.errors import ClusterError
+from extender.gates.gate_controller import PODS, GateController
 from extender.gates.policy_arming import PolicyArming
 from extender.kubernetes.authorization_v1 import ResourceAttributes
 from extender.metrics import gauge
@@ -45,6 +48,7 @@ LIFTING = gauge(
     "state",
     ("wanted", "able"),
 )
+_COUNT_SECONDS = 30.0  # between two counts of held pods
 WANTED = tuple(ResourceAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
 
 
@@ -130,10 +134,10 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
     try:
         if holds:
             cluster_view.lift_gates_by(gates)
-            async with gates.running(controller, _arming(config, client, gates)):
+            async with gates.running(controller, _arming(config, client, gates)), _counting_held(client):
                 yield
         else:
-            async with gates.releasing(controller):
+            async with gates.releasing(controller), _counting_held(client):
                 yield
     finally:
         cluster_view.lift_gates_by(None)
@@ -144,6 +148,18 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
 def _arming(config: Config, client: ClusterClient, gates: Gates) -> PolicyArming | None:
     gate, canary_namespace = config.admission.gate, config.admission.canary_namespace
     return PolicyArming(client, gate.policy, canary_namespace, can_let_go=gates.can_gate) if gate.policy else None
+
+
+def _counting_held(client: ClusterClient) -> AbstractAsyncContextManager[None]:
+    """Has the metric tell what is held, whoever leads; it stays as it is where that cannot be known."""
+
+    async def count() -> None:
+        while True:
+            with contextlib.suppress(ClusterError):
+                PODS["seen"].set(await count_held_pods(client))
+            await asyncio.sleep(_COUNT_SECONDS)
+
+    return in_background(count(), "gates-count")
 
 
 def _controller(

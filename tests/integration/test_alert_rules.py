@@ -162,6 +162,16 @@ STORIES = [
         300,
         (9, 312),
     ),
+    Story(  # held yet, and nobody may let them go any more
+        "MultiarchGatesWithoutLeader",
+        {
+            'multiarch_gates_lifting{state="wanted"}': "1x5 0x175",
+            'multiarch_gates_lifting{state="able"}': "1x5 0x175",
+            'multiarch_gates_pods{state="seen"}': "0x10 7x49 0x120",
+        },
+        13,
+        (9, 10, 90),
+    ),
     Story(  # switched off, with rights for a while
         "MultiarchGatesWithoutLeader",
         {

@@ -18,7 +18,7 @@ from extender.cluster.views import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
-from extender.gates.gate_controller import REFUSALS, RELEASES, GateController
+from extender.gates.gate_controller import RELEASES, GateController
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import Count
 from extender.placement.affinity import AffinityMode
@@ -314,19 +314,19 @@ async def test_changed_pod_is_judged_by_its_new_image(cluster: Cluster, tmp_path
 
 async def test_conflict_leads_to_another_look(cluster: Cluster, tmp_path: Path) -> None:
     """409: the pod is read and judged again; nothing of the old judgement is written."""
-    before = REFUSALS["conflict"].value
+    before = RELEASES["conflict"].value
     cluster.api.refusals.append(("send", Refusal(409, "the object has been modified")))
     cluster.create("busy", "app:1")
     async with controlled(cluster, tmp_path):
         await cluster.is_released("busy")
-    assert REFUSALS["conflict"].value == before + 1
+    assert RELEASES["conflict"].value == before + 1
     assert [request.path for request in cluster.api.received("get")] == ["/api/v1/namespaces/default/pods/busy"]
     assert len(cluster.planner.plans) == 2
 
 
 async def test_invalid_patch_leads_to_the_gate_alone(cluster: Cluster, tmp_path: Path) -> None:
     """422: only the gate is taken off, and an event with a short text says so."""
-    before = RELEASES["bare"].value, REFUSALS["invalid"].value
+    before = RELEASES["bare"].value, RELEASES["invalid"].value
     cluster.api.refusals.append(("send", Refusal(422, "spec: Forbidden: " + "x\n" * 5_000)))
     cluster.create("odd", "app:1")
     async with controlled(cluster, tmp_path):
@@ -336,7 +336,7 @@ async def test_invalid_patch_leads_to_the_gate_alone(cluster: Cluster, tmp_path:
     assert len(text) <= 512
     assert "\n" not in text
     assert "affinity" not in cluster.stored("odd")["spec"]
-    assert (RELEASES["bare"].value, REFUSALS["invalid"].value) == (before[0] + 1, before[1] + 1)
+    assert (RELEASES["bare"].value, RELEASES["invalid"].value) == (before[0] + 1, before[1] + 1)
 
 
 DENIALS = [
@@ -351,7 +351,7 @@ async def test_patch_that_the_clusters_own_rules_deny_leads_to_the_gate_alone(
     cluster: Cluster, tmp_path: Path, status: int, said: str
 ) -> None:
     """It would be denied each time, and the pod held for ever: past its limit too."""
-    before = RELEASES["bare"].value, REFUSALS["forbidden"].value
+    before = RELEASES["bare"].value, RELEASES["forbidden"].value
     cluster.api.refusals += [("patch", Refusal(status, said))]
     cluster.create("odd", "app:1")
     async with controlled(cluster, tmp_path):
@@ -360,7 +360,7 @@ async def test_patch_that_the_clusters_own_rules_deny_leads_to_the_gate_alone(
     assert f"HTTP {status}" in text
     assert "affinity" not in cluster.stored("odd")["spec"]
     assert len(cluster.patches()) == 2
-    assert (RELEASES["bare"].value, REFUSALS["forbidden"].value) == (before[0] + 1, before[1] + 1)
+    assert (RELEASES["bare"].value, RELEASES["forbidden"].value) == (before[0] + 1, before[1] + 1)
 
 
 async def test_pod_that_may_not_be_let_go_says_so(cluster: Cluster, tmp_path: Path) -> None:
@@ -405,11 +405,11 @@ async def test_pod_that_is_gone_by_the_end_of_its_judgement_waits_no_more(cluste
 
 async def test_pod_that_is_gone_is_forgotten(cluster: Cluster, tmp_path: Path) -> None:
     """404: nothing is left to do, and nothing is tried again."""
-    before = REFUSALS["gone"].value
+    before = RELEASES["gone"].value
     cluster.api.refusals.append(("send", Refusal(404)))
     cluster.create("gone", "app:1")
     async with controlled(cluster, tmp_path):
-        await reached(REFUSALS["gone"], before + 1)
+        await reached(RELEASES["gone"], before + 1)
         await asyncio.sleep(0.1)
     assert len(cluster.patches()) == 1
 

@@ -28,7 +28,7 @@ from tests.integration.service.test_watches import until as until_holds
 HERE = [panel for row in ROWS if row is not API_SERVER for panel in row.panels]
 AT_ZERO = {
     "Mistakes of the service, last hour",
-    "Patches of held pods that did not succeed",
+    "DaemonSets' pods for wrong nodes, last hour",
     "Tags that moved to other platforms",
     "Refused since a budget was spent",
     "The store",

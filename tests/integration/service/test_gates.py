@@ -55,6 +55,12 @@ def lease(api: ApiServer) -> dict[str, Any]:
     return found
 
 
+async def lifting(caller: Caller) -> tuple[float, float]:
+    """Whether the replica is to hold pods, and whether it sees that somebody lets them go, as its metrics say."""
+    wanted, able = [await caller.metric(f'multiarch_gates_lifting{{state="{state}"}}') for state in ("wanted", "able")]
+    return wanted, able
+
+
 async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(
     api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
@@ -70,6 +76,7 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(
         await until(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
         assert lease(api)["holderIdentity"] != ""
         assert await caller.metric('multiarch_gates_releases_total{outcome="known"}') >= 1
+        assert await lifting(caller) == (1, 1)
     assert lease(api)["holderIdentity"] == ""
 
 
@@ -84,6 +91,7 @@ async def test_nothing_is_held_without_the_rights_to_let_go(
         assert not await is_held(caller, image)
         status, marks = await checks(caller, "/readyz")
         assert (status, marks["gates"]) == (503, "[-]")
+        assert await lifting(caller) == (1, 0)
         api.forbidden = set()
         async with asyncio.timeout(10):
             while not await is_held(caller, image):
@@ -106,6 +114,7 @@ async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more
         assert "gates" not in await until_ready(caller)
         await until(lambda: not (gates_of(api, "known") or gates_of(api, "unknown")))
         assert not await is_held(caller, f"{registry.host}/late:1")
+        assert await lifting(caller) == (0, 1)
     assert "arm64" in str(api._objects[PODS, "known"]["spec"]["affinity"])  # noqa: SLF001
     assert "affinity" not in api._objects[PODS, "unknown"]["spec"]  # noqa: SLF001
 
@@ -113,12 +122,17 @@ async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more
 async def test_nothing_is_watched_without_the_rights_to_let_go_where_nothing_is_held(
     api: ApiServer, tmp_path: Path
 ) -> None:
-    """No lease, no watch of held pods, no check."""
+    """No lease, no watch of held pods, no check; a pod that was held before is counted."""
     api.forbidden = {("patch", "pods")}
+    held = pod("registry.example.com/app:1", labels={GATED_LABEL: "true"})
+    held["spec"]["schedulingGates"] = [{"name": GATE}]
+    api.put(PODS, held)
     async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
         assert "gates" not in await until_ready(caller)
         await until(lambda: [sent for sent in api.received("send") if "selfsubjectaccessreviews" in sent.path])
         assert lease(api) == {}
+        assert await caller.metric('multiarch_gates_pods{state="seen"}') == 1
+        assert await lifting(caller) == (0, 0)
         assert [sent for sent in api.received("send") if sent.method == "PATCH"] == []
 
 
