@@ -1,5 +1,6 @@
-"""Checks in the background that registries serve the manifests which an index lists, for the cluster's platforms.
+"""Checks in the background that registries serve the manifests which an index lists, for platforms that nodes have.
 
+Those are the platforms of the cluster's nodes, and amd64 and arm64, whose first nodes may join when images are known.
 A lookup never waits for it. A child is asked for by a HEAD, at the places where a node would ask in turn: it is missing
 only if none of them has it, and only once a GET has said so too, since some caches know no child by HEAD.
 """
@@ -34,6 +35,7 @@ log = structlog.get_logger()
 _MOST_HOSTS, _MOST_WAITING = 64, 500
 _CHECK_SECONDS = 20.0
 _EXACTLY = Compatibility()
+_USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
 
 
 class _Child(NamedTuple):
@@ -69,6 +71,7 @@ class ChildChecks:
         """Has the children of an index that was just described checked; of no other image. Takes microseconds."""
         if image.kind is Kind.INDEX and image.states_platforms:
             nodes = self._cluster_platforms()
+            nodes = nodes and nodes | _USUAL
             children = [_Child(entry.platform, entry.digest) for entry in image.entries]
             wanted = tuple(
                 child for child in children if any(satisfies(node, child.platform, _EXACTLY) for node in nodes)

@@ -105,6 +105,16 @@ async def test_one_head_for_each_platform_of_the_cluster(resolver: Resolver, chi
     assert len(children.registry.requests) == before
 
 
+async def test_an_image_is_known_to_lie_before_the_first_arm64_node_joins(
+    resolver: Resolver, children: Children
+) -> None:
+    """Nobody asks again for an image that is known, so children for both usual platforms are asked for at once."""
+    children.platforms = frozenset({AMD64})
+    children.missing = {child("linux/arm64")}
+    content = await looked_up(resolver)
+    assert content.state_of(ARM64) is PlatformState.MISSING
+
+
 async def test_without_a_cluster_nothing_is_checked(resolver: Resolver, children: Children) -> None:
     """Nobody knows which platforms matter."""
     children.platforms = frozenset()
