@@ -23,11 +23,11 @@ from testbed.processes import Process
 from tests.e2e.examined_installation import ADMISSIONREGISTRATION
 from tests.e2e.installed_chart import OURS, InstalledChart, balanced, recording, write_account
 from tests.e2e.policies import GATE, dry_run, gates_of, until_free
-from tests.e2e.test_helm_release import HelmRelease, helm, registry
+from tests.e2e.test_helm_release import EACH_HELM, HelmRelease, helm, registry
 from tests.e2e.test_helm_uninstall import held
 
 __all__ = ["helm", "registry"]
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, EACH_HELM]
 
 Values = Mapping[str, Any]
 ON_SECONDS, OFF_SECONDS = 60.0, 30.0

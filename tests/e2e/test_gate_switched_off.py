@@ -34,11 +34,12 @@ from tests.e2e.test_gate_life_cycle import (
     release,
     until_let_go,
 )
+from tests.e2e.test_helm_release import EACH_HELM
 from tests.e2e.test_helm_uninstall import UNINSTALL, held, uninstalling
 from tests.unit.docs.pages import page
 
 __all__ = ["helm", "registry", "release"]
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, EACH_HELM]
 
 NEW_POD_SECONDS = 15.0
 

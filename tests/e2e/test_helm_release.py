@@ -82,6 +82,15 @@ class HelmRelease:
         return objects_of(await self.run("get", "manifest", OURS))
 
 
+NEWEST = pytest.mark.parametrize("helm", PROGRAMS[-1:] or [None], indirect=True)
+# Stories that take half a minute each: those with older ones are marked slow.
+EACH_HELM = pytest.mark.parametrize(
+    "helm",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in PROGRAMS[:-1]), *(PROGRAMS[-1:] or [None])],
+    indirect=True,
+)
+
+
 @pytest.fixture(params=PROGRAMS or [None], ids=lambda file: file.parent.name.rpartition("-")[0] if file else "none")
 async def helm(
     request: pytest.FixtureRequest, api: ApiClient, control_plane: LocalCluster, tmp_path: Path

@@ -56,6 +56,7 @@ SETTINGS: Mapping[str, Values] = {
         "webhook": {"excludeNamespaces": [LEFT_OUT], "matchConditions": [CONDITION]},
     },
 }
+USUAL = ("as shipped", "failurePolicy Fail", "all at once")
 
 
 def owner(kind: str, *, controls: bool) -> dict[str, Any]:
@@ -176,7 +177,9 @@ async def running(
 
 
 @pytest.mark.usefixtures("around")
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in USUAL else pytest.mark.slow) for each in SETTINGS]
+)
 async def test_a_pod_is_held_by_every_outlet_or_by_none(
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path, name: str
 ) -> None:
@@ -246,7 +249,15 @@ async def held_by_controller(api: ApiClient, pods: Sequence[KubernetesObject], e
 
 
 @pytest.mark.usefixtures("around")
-@pytest.mark.parametrize("name", ["as shipped", "observe", "RuntimeClasses", "all at once"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "as shipped",
+        pytest.param("observe", marks=pytest.mark.slow),
+        pytest.param("RuntimeClasses", marks=pytest.mark.slow),
+        "all at once",
+    ],
+)
 async def test_a_pod_is_named_a_scheduler_by_every_outlet_or_by_none(
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path, name: str
 ) -> None:
