@@ -87,9 +87,12 @@ async def until_ready(caller: Caller) -> dict[str, str]:
 
 
 def asked_for(api: ApiServer) -> set[str]:
-    """What has been asked for, but for the watch that looks for crashes of pods that have a node."""
-    others = (each for each in api.requests if "spec.nodeName!=" not in each.query.get("fieldSelector", ""))
-    return {request.path for request in others}
+    """What has been asked for, but for the watch for crashes of pods that have a node, and the count of held pods."""
+    return {
+        each.path
+        for each in api.requests
+        if "spec.nodeName!=" not in each.query.get("fieldSelector", "") and "labelSelector" not in each.query
+    }
 
 
 async def until(condition: Callable[[], object]) -> None:
