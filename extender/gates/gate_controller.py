@@ -65,7 +65,7 @@ RELEASES = counter(
 PODS = gauge(
     "multiarch_gates_pods",
     "Gated pods: held until their images are known, or about to be let go, as the leader sees them; seen: those that a "
-    "replica has counted lately, leading or not, 250 at most.",
+    "replica has counted lately, leading or not.",
     "state",
     ("held", "releasing", "seen"),
 )

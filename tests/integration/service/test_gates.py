@@ -126,6 +126,7 @@ async def test_nothing_is_watched_without_the_rights_to_let_go_where_nothing_is_
     api.forbidden = {("patch", "pods")}
     held = pod("registry.example.com/app:1", labels={GATED_LABEL: "true"})
     held["spec"]["schedulingGates"] = [{"name": GATE}]
+    held["status"] = {"phase": "Pending"}
     api.put(PODS, held)
     async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
         assert "gates" not in await until_ready(caller)
