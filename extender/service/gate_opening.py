@@ -18,7 +18,7 @@ import structlog
 from extender.cluster.client import ClusterClient
 from extender.cluster.gated_pods import count_held_pods
 from extender.cluster.leader_election import LeaderElection
-from extender.cluster.own_rights import RETRY_SECONDS, OwnRights
+from extender.cluster.own_rights import RETRY_SECONDS, OwnRights, is_allowed
 from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
 from extender.errors import ClusterError
@@ -50,6 +50,7 @@ LIFTING = gauge(
 )
 _COUNT_SECONDS = 30.0  # between two counts of held pods
 WANTED = tuple(ResourceAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
+_LIST = ResourceAttributes("list", "pods")
 
 
 class Gates:
@@ -156,7 +157,8 @@ def _counting_held(client: ClusterClient) -> AbstractAsyncContextManager[None]:
     async def count() -> None:
         while True:
             with contextlib.suppress(ClusterError):
-                PODS["seen"].set(await count_held_pods(client))
+                if await is_allowed(client, _LIST):
+                    PODS["seen"].set(await count_held_pods(client))
             await asyncio.sleep(_COUNT_SECONDS)
 
     return in_background(count(), "gates-count")
