@@ -79,6 +79,7 @@ def hold(api: ApiServer, created: str) -> None:
     held = pod("registry.example.com/app:1", labels={GATED_LABEL: "true"})
     held["metadata"]["creationTimestamp"] = created
     held["spec"]["schedulingGates"] = [{"name": GATE}]
+    held["status"] = {"phase": "Pending"}
     api.put(PODS, held)
 
 
