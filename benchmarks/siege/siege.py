@@ -82,7 +82,7 @@ def run_siege(plans: Sequence[Plan], groups: Sequence[Path]) -> Report:
     os.sched_setaffinity(0, {on.load})
     with contextlib.suppress(OSError):  # this process is on time, and those that it starts
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-        Path("/proc/self/autogroup").write_text("-15")  # of this session (sched(7)), for the attackers' sake
+        Path("/proc/self/autogroup").write_text("-15")  # its group of processes (sched(7)), for the attackers
     with tempfile.TemporaryDirectory(prefix="siege-") as scratch:
         prepare_network(Path(scratch))
         files = write_files(Path(scratch))
