@@ -15,7 +15,7 @@ import msgspec
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.secrets import ClusterSecrets
 from extender.credentials.logins import InvalidLogins
-from extender.errors import ClusterError
+from extender.errors import UNDECODABLE, ClusterError
 from extender.kubernetes.openshift_v1 import ConfigMap, NodeTrust
 from extender.watched_files import report_mirrors_refused
 
@@ -124,6 +124,6 @@ async def _read(client: ClusterClient, what: NamedObject, problems: list[TrustPr
         if is_refused or what not in _OPTIONAL:
             why = "it may not be read" if is_refused else "there is none"
             problems.append(TrustProblem(what, why, is_refused))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         problems.append(TrustProblem(what, "it is no ConfigMap"))
     return {}

@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 
 from extender.credentials.providers import CredentialsUnavailable
+from extender.errors import UNDECODABLE
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_BODY_BYTES = 1 << 20
@@ -69,7 +70,7 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes, host: str) -> T:
     """Returns the decoded document. Raises CredentialsUnavailable, whose message does not quote the document."""
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         raise CredentialsUnavailable(f"{host} gave no token") from None
 
 

@@ -18,7 +18,7 @@ from extender.credentials.programs import ProgramFailed, run_program
 from extender.credentials.provider_specs import AskedBy, HelpersSpec, asked_here
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
 from extender.credentials.watched_keyring import WatchedKeyring
-from extender.errors import ConfigError
+from extender.errors import UNDECODABLE, ConfigError
 from extender.watched_files import FileSetting, WatchedFiles
 
 log = structlog.get_logger()
@@ -128,7 +128,7 @@ class _DockerConfigFile:
 def _helpers_in(raw: bytes) -> _Helpers:
     try:
         named = _HELPERS.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         raise InvalidLogins("its credHelpers or credsStore name no helpers") from None
     for helper in filter(None, [*named.cred_helpers.values(), named.creds_store]):
         if not _HELPER.fullmatch(helper):
@@ -139,7 +139,7 @@ def _helpers_in(raw: bytes) -> _Helpers:
 def _logins_in(answer: bytes, host: str, program: str) -> tuple[Login, ...]:
     try:
         found = _FOUND.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         raise CredentialsUnavailable(f"{program} gave no login: JSON with Username and Secret is expected") from None
     if found.username == _TOKEN_USERNAME:
         raise CredentialsUnavailable(f"{program} gave an identity token for {host}, which is not supported")

@@ -14,6 +14,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from extender.errors import UNDECODABLE
+
 _DEFAULT_REGISTRY = "index.docker.io"
 _SCHEME = re.compile(r"https?://")
 _ADDRESS = re.compile(r"(?P<host>\[[^][]*\]|[^][:/]*)(?::(?P<port>[0-9]*))?(?P<path>/.*)?", re.ASCII | re.DOTALL)
@@ -189,7 +191,7 @@ def decode_docker_config(raw: bytes, *, most: int | None = None) -> DecodedLogin
     """
     try:
         return _logins_of(_CONFIG.decode(raw).auths, most)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # from None: a message may quote the input
+    except UNDECODABLE:  # from None: a message may quote the input
         raise InvalidLogins("it is no Docker configuration: JSON with a map `auths` is expected") from None
 
 
@@ -203,7 +205,7 @@ def decode_legacy_config(raw: bytes, *, most: int | None = None) -> DecodedLogin
     """
     try:
         return _logins_of(_AUTHS.decode(raw), most)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         raise InvalidLogins("it is no .dockercfg: a JSON map of logins is expected") from None
 
 

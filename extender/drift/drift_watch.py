@@ -20,7 +20,7 @@ from extender.cluster.views import PODS
 from extender.cluster.workload_lists import WORKLOAD_KINDS, list_documents
 from extender.credentials.keyring import CredentialId
 from extender.drift.moved_tags import DriftChange, drift_text, gained_platforms, lost_platform
-from extender.errors import ClusterError
+from extender.errors import UNDECODABLE, ClusterError
 from extender.images.content import Evidence
 from extender.images.platform import Platform
 from extender.images.reference import PackedDigest
@@ -398,5 +398,5 @@ def _reference(owner: NamedOwner, namespace: str) -> PodReference:
 def _decode(decoder: msgspec.json.Decoder[T], document: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except UNDECODABLE as exc:
         raise ClusterError(f"the API server's answer is malformed: {exc}") from exc

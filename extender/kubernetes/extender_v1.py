@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from extender.errors import InvalidRequest
+from extender.errors import UNDECODABLE, InvalidRequest
 from extender.kubernetes.core_v1 import Node, NodeList, NodeName, Pod
 from extender.kubernetes.meta_v1 import ObjectMeta
 
@@ -236,7 +236,7 @@ def _cut_up(body: bytes) -> ExtenderArgs | None:
     head = body[:end] + b"}"
     try:
         pod = _HEAD.decode(head).pod
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None  # parsing the whole body will report what is wrong
     if is_named:
         return ExtenderArgs(pod, None, msgspec.Raw(memoryview(body)[names:-1]), _NULL, head)
@@ -334,5 +334,5 @@ def _by_uid(victims: _Victims | None) -> MetaVictims:
 def _decode(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, what: str) -> _T:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except UNDECODABLE as exc:
         raise InvalidRequest(f"{what}: {exc}") from exc

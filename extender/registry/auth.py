@@ -16,7 +16,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
+from extender.errors import UNDECODABLE, RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
 from extender.images.manifest import ACCEPTED
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Endpoint, Trust
@@ -293,7 +293,7 @@ def _read_token(response: Response) -> tuple[str, float]:
     """Returns the token and its lifetime in seconds."""
     try:
         answer = _DECODER.decode(response.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except UNDECODABLE as exc:
         raise RegistryUnavailable(f"the token server {host_of(response.url)} sent no token") from exc
     text = answer.token or answer.access_token or ""
     if not _TOKEN.fullmatch(text):

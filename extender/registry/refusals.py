@@ -7,6 +7,8 @@ Source: distribution-spec, "Error Codes". It calls the message optional, and let
 
 import msgspec
 
+from extender.errors import UNDECODABLE
+
 BODY_BYTES = 8 * 1024
 """What is read of a refusal. Registries answer some hundred bytes; a body that is longer says nothing."""
 
@@ -33,7 +35,7 @@ def read_refusal(body: bytes) -> str:
     """
     try:
         errors = _DECODER.decode(body).errors
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return ""
     if not errors:
         return ""

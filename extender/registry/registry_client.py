@@ -15,6 +15,7 @@ from yarl import URL
 
 from extender.credentials.keyring import Credential
 from extender.errors import (
+    UNDECODABLE,
     InvalidManifest,
     ManifestNotFound,
     RegistryDenied,
@@ -259,7 +260,7 @@ def next_page(links: Sequence[str]) -> Mapping[str, str] | None:
 def _read_tags(body: bytes, host: str) -> list[str]:
     try:
         return _TAG_LIST.decode(body).tags or []
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except UNDECODABLE as exc:
         raise InvalidManifest(f"{host} sent a list of tags that cannot be read") from exc
 
 

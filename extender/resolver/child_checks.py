@@ -26,6 +26,7 @@ from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, Platform, satisfies
 from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.images.reference import ImageReference
+from extender.placement.nodes import USUAL
 from extender.resolver.image_cache import ImageCache
 from extender.resolver.image_source import ImageSource
 
@@ -35,7 +36,6 @@ log = structlog.get_logger()
 _MOST_HOSTS, _MOST_WAITING = 64, 500
 _CHECK_SECONDS = 20.0
 _EXACTLY = Compatibility()
-_USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
 
 
 class _Child(NamedTuple):
@@ -71,7 +71,7 @@ class ChildChecks:
         """Has the children of an index that was just described checked; of no other image. Takes microseconds."""
         if image.kind is Kind.INDEX and image.states_platforms:
             nodes = self._cluster_platforms()
-            nodes = nodes and nodes | _USUAL
+            nodes = nodes and nodes.union(USUAL)
             children = [_Child(entry.platform, entry.digest) for entry in image.entries]
             wanted = tuple(
                 child for child in children if any(satisfies(node, child.platform, _EXACTLY) for node in nodes)

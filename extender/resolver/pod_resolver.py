@@ -34,8 +34,8 @@ class PodResolver(msgspec.Struct, frozen=True):
 
     `keyring` holds the operator's credentials, which serve every pod. `namespace_annotations` gives a namespace's
     annotations, None if they are not known. `look_at_pending_pods` leads to a call of `warm` for each pod that waits
-    for a node. Without `pull_secrets` the secrets that pods name are not read, and with `secret_namespaces` only those
-    of pods in them. `crashes` has what crashed in pods' namespaces.
+    for a node. Without `pull_secrets` the secrets that pods name are not read, nor where `reads_secrets_in` says no of
+    their namespace. `crashes` has what crashed in pods' namespaces.
     """
 
     resolver: Resolver
@@ -44,7 +44,7 @@ class PodResolver(msgspec.Struct, frozen=True):
     namespace_annotations: Callable[[str], Mapping[str, str] | None]
     look_at_pending_pods: Callable[[], None]
     pull_secrets: PullSecrets | None = None
-    secret_namespaces: frozenset[str] | None = None
+    reads_secrets_in: Callable[[str], bool] = lambda _: True
     crashes: Crashes | None = None
 
     def overrides_of(self, pod: Pod, namespace: str, raw_pod: bytes, draw: str = "") -> Overrides:
@@ -140,13 +140,10 @@ class PodResolver(msgspec.Struct, frozen=True):
         names = [reference.name for reference in references if reference.name]
         if not may_read:
             return JoinedKeyring((self.keyring,), tenant=UNAUTHENTICATED)
-        if self.pull_secrets is None or not names or not self._reads_secrets_in(namespace):
+        if self.pull_secrets is None or not names or not self.reads_secrets_in(namespace):
             return JoinedKeyring((self.keyring,), tenant=namespace)
         secrets = self.pull_secrets.keyring(namespace, names)
         return JoinedKeyring((secrets, self.keyring), tenant=namespace)
-
-    def _reads_secrets_in(self, namespace: str) -> bool:
-        return self.secret_namespaces is None or namespace in self.secret_namespaces
 
 
 def _is_denied(answer: Content | Failure) -> bool:

@@ -206,10 +206,9 @@ async def open_pod_resolver_of(
             queue = VerifyQueue(sources, resolver.cache, cluster_platforms, clock=time.monotonic)
             resolver.tell_of_confirmed(queue.note)
             await stack.enter_async_context(in_background(queue.run(), "verify"))
-        readable = config.registry.pull_secrets
         pull_secrets = (
             PullSecrets(cluster_view.secrets, key=opened.credential_key, clock=time.monotonic)
-            if readable and cluster_view.secrets
+            if config.registry.pull_secrets and cluster_view.secrets
             else None
         )
         yield PodResolver(
@@ -220,5 +219,5 @@ async def open_pod_resolver_of(
             cluster_view.look_at_pending_pods,
             pull_secrets,
             crashes=Crashes(time.monotonic),
-            secret_namespaces=None if isinstance(readable, bool) else frozenset(readable),
+            reads_secrets_in=config.registry.reads_secrets_in,
         )
