@@ -6,7 +6,6 @@ for those controllers are off.
 """
 
 import http.client
-import ssl
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -20,7 +19,7 @@ import msgspec
 from testbed.binaries import CONTROLLER_MANAGER, Binaries
 from testbed.certificates import Authority, KeyPair
 from testbed.cluster_provider import OPEN_PATHS, complete_scheduler_configuration
-from testbed.processes import Process, free_port
+from testbed.processes import Process, answers, free_port
 from testbed.service_proxy import egress_selection
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes a few seconds
@@ -104,7 +103,7 @@ class LocalCluster:
             *arguments,
         ]
         scheduler = self._start(self._running, name, self._binaries.kube_scheduler, flags)
-        scheduler.wait_until(partial(_answers, port, "/readyz", self._tls), READY_SECONDS)
+        scheduler.wait_until(partial(answers, port, "/readyz", self._tls), READY_SECONDS)
 
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
         """Ends that scheduler. Its log stays until the cluster goes down."""
@@ -130,7 +129,7 @@ class LocalCluster:
         ]
         manager = self._start(self._running, CONTROLLER_MANAGER, program, flags)
         try:
-            manager.wait_until(partial(_answers, port, "/healthz", self._tls), READY_SECONDS)
+            manager.wait_until(partial(answers, port, "/healthz", self._tls), READY_SECONDS)
             yield
         finally:
             self._stop(CONTROLLER_MANAGER)
@@ -175,7 +174,7 @@ class LocalCluster:
     def wait_for_apiserver(self) -> None:
         """Returns when kube-apiserver is ready; may be called in any thread. Raises ProcessFailed."""
         for path in ("/readyz", "/api/v1/namespaces/default"):  # the namespace is created a moment after readiness
-            self._processes["kube-apiserver"].wait_until(partial(_answers, self._port, path, self._tls), READY_SECONDS)
+            self._processes["kube-apiserver"].wait_until(partial(answers, self._port, path, self._tls), READY_SECONDS)
 
     def compact_etcd(self) -> int:
         """Compacts etcd to its newest revision, as kube-apiserver does every five minutes; returns the revision."""
@@ -216,7 +215,7 @@ class LocalCluster:
             f"--initial-cluster=default={peers}",
         ]
         etcd = self._start(running, "etcd", self._binaries.etcd, flags)
-        etcd.wait_until(partial(_answers, self._etcd_port, "/health"), READY_SECONDS)
+        etcd.wait_until(partial(answers, self._etcd_port, "/health"), READY_SECONDS)
 
     def _ask_etcd(self, question: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the response of etcd's JSON gateway. Raises OSError."""
@@ -282,18 +281,3 @@ def _serving_flags(port: int, pair: KeyPair) -> list[str]:
         f"--tls-cert-file={pair.certificate}",
         f"--tls-private-key-file={pair.key}",
     ]
-
-
-def _answers(port: int, path: str, tls: ssl.SSLContext | None = None) -> bool:
-    """Whether a GET is answered with 200; false as well if nothing listens yet."""
-    if tls is None:
-        connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
-    else:
-        connection = http.client.HTTPSConnection(LOOPBACK, port, timeout=5, context=tls)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

@@ -6,11 +6,10 @@ Secret, which is copied into its folder in place of a kubelet.
 
 import asyncio
 import base64
-import http.client
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ import yaml
 
 from testbed.api_client import ApiClient, ApiError
 from testbed.objects import KubernetesObject
-from testbed.processes import Process, free_port
+from testbed.processes import Process, answers, free_port
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes five
 KUEUE = "kueue.x-k8s.io/v1beta2"
@@ -111,7 +110,7 @@ async def running_kueue(
     process = Process("kueue", command, scratch / "kueue.log")
     try:
         await _mount(api, certificates)
-        await asyncio.to_thread(process.wait_until, partial(_is_ready, health), READY_SECONDS)
+        await asyncio.to_thread(process.wait_until, partial(answers, health, "/readyz"), READY_SECONDS)
         yield
     except BaseException as exc:
         exc.add_note(process.tail())
@@ -211,15 +210,6 @@ async def _mount(api: ApiClient, folder: Path) -> None:
             await asyncio.sleep(0.05)
     for name in ("tls.key", "tls.crt"):
         (folder / name).write_bytes(base64.b64decode(found[name]))
-
-
-def _is_ready(port: int) -> bool:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
-        try:
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
 
 
 def _named(kind: str, name: str) -> KubernetesObject:

@@ -4,9 +4,11 @@ A child gets a session of its own, so that Ctrl-C reaches only this process, whi
 The kernel kills a child when this process ends (parent_death.py), so that no child outlives it.
 """
 
+import http.client
 import os
 import random
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -100,3 +102,18 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def answers(port: int, path: str, tls: ssl.SSLContext | None = None) -> bool:
+    """Whether a GET of the path at a loopback port is answered with 200; false as well if nothing listens yet."""
+    if tls is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    else:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=tls)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

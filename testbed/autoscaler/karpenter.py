@@ -4,10 +4,9 @@ Its ports listen on all addresses, which is why it runs in a network namespace.
 """
 
 import asyncio
-import http.client
 import shutil
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager, closing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import yaml
 from testbed.api_client import ApiClient, ApiError
 from testbed.autoscaler.instance_types import instance_types
 from testbed.objects import KubernetesObject
-from testbed.processes import Process, free_port
+from testbed.processes import Process, answers, free_port
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes one
 BATCH_SECONDS = 2  # without another pod that waits, after which it buys for all of them; a busy machine takes a while
@@ -126,7 +125,7 @@ async def running_karpenter(
     process = Process("karpenter", [*command, str(programs / "karpenter")], folder / "karpenter.log")
     karpenter = Karpenter(api, process)
     try:
-        process.wait_until(partial(_is_ready, health), READY_SECONDS)
+        process.wait_until(partial(answers, health, "/readyz"), READY_SECONDS)
         await api.create(NODE_CLASS)
         following = asyncio.create_task(karpenter.follow_nodes())
         try:
@@ -163,12 +162,3 @@ async def _is_served(api: ApiClient, path: str) -> bool:
             raise
         return False
     return True
-
-
-def _is_ready(port: int) -> bool:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
-        try:
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False

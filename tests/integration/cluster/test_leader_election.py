@@ -3,16 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extender.cluster import leader_election
-from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.client import ClusterClient
 from extender.cluster.leader_election import FRESH_SECONDS, LEASE_SECONDS, RENEW_SECONDS, LeaderElection
 from testbed.clock import Clock
-from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api, write_kubeconfig
+from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
 
 COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 
@@ -22,14 +21,6 @@ async def api() -> AsyncIterator[ApiServer]:
     """A server without objects."""
     async with serve_api() as server:
         yield server
-
-
-@pytest.fixture
-async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    """A client of `api` that is closed in the end."""
-    opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
-    yield opened
-    await opened.close()
 
 
 class Replica:

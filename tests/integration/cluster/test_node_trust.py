@@ -3,12 +3,11 @@
 import base64
 import json
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.client import ClusterClient
 from extender.cluster.node_trust import (
     CLUSTER,
     HOSTS,
@@ -20,7 +19,7 @@ from extender.cluster.node_trust import (
 )
 from extender.cluster.secrets import ClusterSecrets
 from extender.kubernetes.openshift_v1 import NodeTrust
-from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
+from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api
 
 LOGINS = {"quay.io": ("ann", "hunter2"), "mirror.example:5000": ("bob", "pass")}
 FOUND = NodeTrust("proxy's\ncluster's", {"m.io:5000": "m's", "n.io": "n's"}, LOGINS)
@@ -35,14 +34,6 @@ async def api() -> AsyncIterator[ApiServer]:
         put(server, CLUSTER, {"data": {"ca-bundle.crt": "cluster's"}})
         put(server, PULL_SECRET, pull_secret(LOGINS))
         yield server
-
-
-@pytest.fixture
-async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    """A client of `api`."""
-    opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
-    yield opened
-    await opened.close()
 
 
 def path_of(what: NamedObject) -> str:

@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
-from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.client import ClusterClient
 from extender.cluster.listwatch import PAGE_OBJECTS, Handler, ListWatch, Resource
 from extender.cluster.views import NAMESPACES, NODES, PODS, NamespaceView, PendingPods, WatchedNodes
 from extender.images.platform import Platform
@@ -15,7 +14,7 @@ from extender.kubernetes.core_v1 import NodeName, Pod
 from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup
 from testbed.clock import Clock
-from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
+from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
 
@@ -27,14 +26,6 @@ async def api() -> AsyncIterator[ApiServer]:
         for name, architecture in (("a", "amd64"), ("b", "arm64"), ("c", "amd64")):
             server.put(NODES.path, node(name, architecture))
         yield server
-
-
-@pytest.fixture
-async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    """A client of that cluster."""
-    opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
-    yield opened
-    await opened.close()
 
 
 @asynccontextmanager
