@@ -35,7 +35,7 @@ from extender.errors import (
 from extender.fetcher.settings import FetcherSettings
 from extender.images.manifest import Image, PlatformEntry
 from extender.images.platform import InvalidPlatform, Platform, platform_of
-from extender.images.platform_states import MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS, RUNNING, PlatformState
+from extender.images.platform_states import MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS, RUNNING
 from extender.images.reference import ImageReference, is_digest
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.verifier.verification import Verification
@@ -345,7 +345,6 @@ def _checked(image: Image) -> Image:
 def _checked_verification(found: Verification) -> Verification:
     most = _MOST_WHY if found.state in RUNNING else MOST_DETAIL_CHARACTERS
     _require(len(found.program) <= MOST_PROGRAM_CHARACTERS and len(found.detail) <= most)
-    _require(found.state is not PlatformState.CRASHED_THERE)
     _require(min(found.requests, found.read_bytes, found.layer_bytes) >= 0)
     return msgspec.structs.replace(found, platform=_checked_platform(found.platform))
 

@@ -23,8 +23,6 @@ class PlatformState(enum.StrEnum):
     """The image's configuration names another platform than the index."""
     REFUTED = "refuted"
     """The program that the image starts is for another machine."""
-    CRASHED_THERE = "crashed-there"
-    """The kernel of a node of this platform did not know the program's format."""
 
 
 RUNNING = frozenset({PlatformState.CLAIMED, PlatformState.VERIFIED})
@@ -60,7 +58,5 @@ def _why(denied: DeniedPlatform) -> str:
             return f"its configuration says {denied.detail}"
         case PlatformState.REFUTED:
             return f"its {denied.program} is for {denied.detail}"
-        case PlatformState.CRASHED_THERE:
-            return "its program was of an unknown format there"
         case PlatformState.CLAIMED | PlatformState.VERIFIED:
             return "nothing is known against that"

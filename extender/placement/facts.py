@@ -197,13 +197,10 @@ def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
     return RunsOn(platforms, asked, tuple(each for each in content.denied if image.os in ("", each.platform.os)))
 
 
-# Lies that a runtime which runs programs of other platforms may make true: it is used for them.
-_RUN_BY_OTHERS = frozenset({PlatformState.REFUTED, PlatformState.CRASHED_THERE})
-
-
 def _fact_of_runtime(runtime: RuntimeClass, content: Content) -> ImageFact:
     """Whether the runtime runs the image. If so, on any node: which nodes have the runtime its RuntimeClass says."""
-    lies = [each.platform for each in content.denied if each.state in _RUN_BY_OTHERS]
+    # A runtime may be used because it runs programs of other platforms.
+    lies = [each.platform for each in content.denied if each.state is PlatformState.REFUTED]
     platforms = content.platforms.union(lies) if lies else content.platforms
     if any(runs_on(platforms, each, Compatibility()) for each in runtime.platforms):
         return Anywhere()

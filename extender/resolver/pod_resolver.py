@@ -10,11 +10,9 @@ import msgspec
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
-from extender.images.reference import PackedDigest
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import PodImage, images_of
 from extender.placement.policy import Mode, Overrides, Policy, is_exempt, overrides_of
-from extender.resolver.crashes import Crashes
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from extender.turns import UNAUTHENTICATED
@@ -35,7 +33,7 @@ class PodResolver(msgspec.Struct, frozen=True):
     `keyring` holds the operator's credentials, which serve every pod. `namespace_annotations` gives a namespace's
     annotations, None if they are not known. `look_at_pending_pods` leads to a call of `warm` for each pod that waits
     for a node. Without `pull_secrets` the secrets that pods name are not read, nor where `reads_secrets_in` says no of
-    their namespace. `crashes` has what crashed in pods' namespaces.
+    their namespace.
     """
 
     resolver: Resolver
@@ -45,7 +43,6 @@ class PodResolver(msgspec.Struct, frozen=True):
     look_at_pending_pods: Callable[[], None]
     pull_secrets: PullSecrets | None = None
     reads_secrets_in: Callable[[str], bool] = lambda _: True
-    crashes: Crashes | None = None
 
     def overrides_of(self, pod: Pod, namespace: str, raw_pod: bytes, draw: str = "") -> Overrides:
         """What the annotations of the pod and of its namespace override, and the operator's mode where they do not.
@@ -67,21 +64,15 @@ class PodResolver(msgspec.Struct, frozen=True):
 
     def fresh(self, question: PodQuestion) -> list[Answer] | None:
         """One answer per image if the cache has all of them and each is fresh; else None. Starts nothing."""
-        answers = self.resolver.cache.fresh(_queries(question.images), question.keyring)
-        return self._with_crashes(question, answers) if self.crashes and answers else answers
+        return self.resolver.cache.fresh(_queries(question.images), question.keyring)
 
     def peek(self, question: PodQuestion) -> list[Answer]:
         """One answer per image from the cache, fresh or stale; None where no lookup has ended yet. Starts nothing."""
-        answers = self.resolver.peek_all(_queries(question.images), question.keyring)
-        return self._with_crashes(question, answers) if self.crashes else answers
+        return self.resolver.peek_all(_queries(question.images), question.keyring)
 
     def evidence(self, question: PodQuestion) -> list[Evidence]:
         """As `peek`, with where each answer comes from."""
-        found = [self.resolver.evidence(query, question.keyring) for query in _queries(question.images)]
-        if not self.crashes:
-            return found
-        answers = self._with_crashes(question, [each.answer for each in found])
-        return [msgspec.structs.replace(each, answer=answer) for each, answer in zip(found, answers, strict=True)]
+        return [self.resolver.evidence(query, question.keyring) for query in _queries(question.images)]
 
     async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
         """One answer per image after `wait_seconds` at most; lookups that take longer go on.
@@ -93,7 +84,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         answers = await self.resolver.resolve_all(queries, question.keyring, wait_seconds, revalidate=revalidate)
         if any(answer is None or _is_denied(answer) for answer in answers):
             self.look_at_pending_pods()
-        return self._with_crashes(question, answers) if self.crashes else answers
+        return answers
 
     async def confirm(self, question: PodQuestion, age_seconds: float, wait_seconds: float) -> None:
         """Asks registries again for the tags that they last confirmed more than `age_seconds` ago; see `confirm_all`.
@@ -114,25 +105,6 @@ class PodResolver(msgspec.Struct, frozen=True):
         question = self.question(pod, namespace, overrides, may_read=True)
         for query in _queries(question.images):
             self.resolver.start(query, question.keyring)
-
-    def digest_of(self, reference: str, keyring: Keyring) -> PackedDigest | None:
-        """The digest that the cache has for an image and the keyring's credentials; None if it has none."""
-        cache = self.resolver.cache
-        target = cache.references.target_of(reference)
-        if isinstance(target, Failure):
-            return None
-        rows = (cache.find(target, each) for each in keyring.credential_ids_for(target.reference))
-        return next((row.packed for row in rows if row), None)
-
-    def _with_crashes(self, question: PodQuestion, answers: Sequence[Answer]) -> list[Answer]:
-        """The answers without the platforms on which the images have crashed in the pod's namespace."""
-        found: list[Answer] = []
-        for image, answer in zip(question.images, answers, strict=True):
-            packed = self.digest_of(image.reference, question.keyring)
-            if self.crashes is not None and packed is not None and isinstance(answer, Content):
-                answer = self.crashes.apply(question.namespace, packed, answer)  # noqa: PLW2901 - the better one
-            found.append(answer)
-        return found
 
     def _keyring_of(self, pod: Pod, namespace: str, *, may_read: bool) -> Keyring:
         """The pull secrets' credentials, then the operator's, and the tenant for which lookups count."""

@@ -14,7 +14,6 @@ import structlog
 from extender import __version__
 from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
-from extender.drift.crash_watch import CrashWatch
 from extender.drift.drift_watch import DriftWatch
 from extender.fetcher.fetcher_client import open_fetcher
 from extender.metrics import gauge
@@ -32,10 +31,7 @@ from extender.store.url import without_password
 
 @contextlib.asynccontextmanager
 async def open_drift_watch(config: Config, cluster_view: ClusterView, pod_resolver: PodResolver) -> AsyncIterator[None]:
-    """Tells of images in use that lose or gain a platform, and learns from crashes, beside the context.
-
-    Does nothing without a cluster.
-    """
+    """Tells of images in use that lose or gain a platform, beside the context; nothing without a cluster."""
     client, nodes = cluster_view.client, cluster_view.nodes
     if client is None or nodes is None:
         yield
@@ -54,9 +50,6 @@ async def open_drift_watch(config: Config, cluster_view: ClusterView, pod_resolv
             clock=time.monotonic,
         )
         await stack.enter_async_context(in_background(watch.run(), "drift"))
-        if pod_resolver.crashes is not None:
-            crash_watch = CrashWatch(client, pod_resolver, nodes, pod_resolver.crashes)
-            await stack.enter_async_context(in_background(crash_watch.run(), "crashes"))
         yield
 
 

@@ -20,7 +20,6 @@ from extender.errors import ClusterError, ConfigError
 from extender.fetcher.settings import FetcherSettings
 from extender.images.platform import Platform
 from extender.kubernetes.openshift_v1 import MirrorObjects
-from extender.resolver.crashes import Crashes
 from extender.resolver.image_source import ImageSource
 from extender.resolver.persistence import Persistence
 from extender.resolver.platform_verifier import PlatformSource
@@ -218,6 +217,5 @@ async def open_pod_resolver_of(
             cluster_view.namespace_annotations,
             cluster_view.look_at_pending_pods,
             pull_secrets,
-            crashes=Crashes(time.monotonic),
             reads_secrets_in=config.registry.reads_secrets_in,
         )

@@ -98,26 +98,6 @@ def push(images: RealImages, name: str, on_arm64: Bundle) -> str:
 
 
 @VERSIONS
-async def test_a_lying_image_crashes_once(
-    world: World, pytestconfig: pytest.Config, real_images: RealImages, version: Containerd
-) -> None:
-    """The first pod goes to the preferred arm64 node and tells; the next ones run on the other one."""
-    image = push(real_images, f"lies/{version}", lying(real_images))
-    async with staged(world, pytestconfig, real_images, version) as stage:
-        await stage.world.warm(stage.service, stage.where, image)
-        first = await stage.place(1, image, "first")
-        assert first["first-0"].outcome is Outcome.CRASHES, first
-        assert await stage.nodes("first") == {"arm64"}
-        async with asyncio.timeout(10):
-            while await stage.service.metric("multiarch_image_crashes_total", seen="new") < 1:
-                await asyncio.sleep(0.05)
-        later = await stage.place(LATER, image)
-        assert {each.outcome for each in later.values()} == {Outcome.RUNS}, later
-        assert await stage.nodes() == {"amd64"}
-    world.figure(f"real nodes, containerd {version}: a lying image crashed once, then {LATER} of {LATER} pods ran")
-
-
-@VERSIONS
 async def test_no_pod_meets_a_lie_that_was_looked_into(
     world: World, pytestconfig: pytest.Config, real_images: RealImages, version: Containerd
 ) -> None:

@@ -87,12 +87,8 @@ async def until_ready(caller: Caller) -> dict[str, str]:
 
 
 def asked_for(api: ApiServer) -> set[str]:
-    """What has been asked for, but for the watch for crashes of pods that have a node, and the count of held pods."""
-    return {
-        each.path
-        for each in api.requests
-        if "spec.nodeName!=" not in each.query.get("fieldSelector", "") and "labelSelector" not in each.query
-    }
+    """What has been asked for, but for the count of held pods."""
+    return {each.path for each in api.requests if "labelSelector" not in each.query}
 
 
 async def until(condition: Callable[[], object]) -> None:

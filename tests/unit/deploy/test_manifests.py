@@ -143,7 +143,6 @@ def test_everything_that_selects_the_pods_selects_them(mode: str) -> None:
 def test_the_role_is_what_the_service_reads_and_no_more(mode: str) -> None:
     """One rule per resource that is watched, and `get` where one object is looked up by name."""
     used = {resource.name: {"list", "watch"} for resource in (NODES, NAMESPACES)}
-    used["pods"] = {"watch"}  # CrashWatch
     if mode != "webhook":  # where the scheduler verbs are asked
         used["pods"] = {"watch", "list"}  # PendingPods; DriftWatch, of those that use an image whose tag has moved
     used["nodes"].add("get")  # WatchedNodes.find: a node that our watch has not seen yet

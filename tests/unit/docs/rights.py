@@ -17,7 +17,7 @@ REASONS: Mapping[tuple[str, str, bool], str] = {
     ("namespaces", CLUSTER, False): "annotations",
     ("secrets", CLUSTER, False): "the pull secrets that pods name; [as you choose]"
     "(how-to/private-registries.md#pull-secrets)",
-    ("pods", CLUSTER, False): "pending ones, held ones, those of an image that drifts, and those that crash; "
+    ("pods", CLUSTER, False): "pending ones, held ones, and those of an image that drifts; "
     "patch: [letting held pods go](how-to/hold-until-known.md)",
     ("events", CLUSTER, False): "why a pod is held, and what DaemonSets do not run",
     ("mutatingadmissionpolicies", CLUSTER, True): "what holds pods",

@@ -51,10 +51,6 @@ def test_all_platforms_may_be_denied() -> None:
             "claims linux/arm64, but its configuration says linux/amd64",
         ),
         (DeniedPlatform(ARM64, PlatformState.MISSING), "claims linux/arm64, but its registry has no manifest for that"),
-        (
-            DeniedPlatform(ARM64, PlatformState.CRASHED_THERE),
-            "claims linux/arm64, but its program was of an unknown format there",
-        ),
     ],
 )
 def test_what_is_said_of_a_false_claim(denied: DeniedPlatform, text: str) -> None:

@@ -58,7 +58,6 @@ def mutated(answer: Answer, **spec: Any) -> Mutation:
         (image(("linux/amd64", "linux/arm64")), True),
         (image(("linux/arm64",)), False),
         (image(("linux/arm64",), PlatformState.REFUTED, on="linux/amd64"), True),
-        (image(("linux/arm64",), PlatformState.CRASHED_THERE, on="linux/amd64"), True),
         (image(("linux/arm64",), PlatformState.MISSING, on="linux/amd64"), False),
         (image(("linux/arm64",), PlatformState.CONTRADICTORY, on="linux/amd64"), False),
         (image((), PlatformState.REFUTED), False),

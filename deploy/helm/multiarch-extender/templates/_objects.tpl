@@ -28,17 +28,14 @@ rules:
   resources: [nodes]  # platforms and taints; get: one that is asked about before our watch has seen it
   verbs: {{ if ne .mode "policy" }}[get, list, watch]{{ else }}[list, watch]{{ end }}
 {{- if has .mode (list "webhook" "policy") }}
-- apiGroups: [""]
 {{- if or $drift.events $drift.check_seconds }}
-  resources: [pods]  # those that crash as programs of another platform do; list: those whose tag has moved
-  verbs: [list, watch]
-{{- else }}
-  resources: [pods]  # those that crash as programs of another platform do
-  verbs: [watch]
+- apiGroups: [""]
+  resources: [pods]  # those whose tag has moved
+  verbs: [list]
 {{- end }}
 {{- else }}
 - apiGroups: [""]
-  resources: [pods]  # pending ones, and those that crash as on a wrong platform; list: those whose tag has moved
+  resources: [pods]  # pending ones; list: those whose tag has moved
   verbs: [list, watch]
 {{- end }}
 {{- if $events }}
