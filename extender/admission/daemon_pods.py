@@ -128,7 +128,7 @@ class DaemonPods:
             self._tell(review, node, platform, refusal)
         if self._guard is None:
             return Mutation(outcome=AdmissionOutcome.EXEMPT, audit_annotations={"verdict": f"left alone: {refusal}"})
-        return self._guard.mutate_once(pod, question.images, facts, question.overrides, self._cluster_nodes())
+        return self._guard.mutate(pod, question.images, facts, question.overrides, self._cluster_nodes(), may_hold=True)
 
     def _tell(self, review: AdmissionRequest, node: NodeName, platform: Platform, refusal: str) -> None:
         MISPLACED[_HELD if self._guard else _TOLD].inc()

@@ -28,8 +28,6 @@ from extender.placement.policy import PREFIX
 NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")
 """A requirement that no node satisfies, for pods that must wait since every node would be wrong."""
 
-PLATFORM_LABELS = LABELS.keys()
-"""The labels of nodes that tell their platform."""
 _HIGHEST_WEIGHT = 100
 
 

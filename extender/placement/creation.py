@@ -1,20 +1,18 @@
-"""The inputs of a pod's mutation as one value, on which alone the mutation depends.
+"""The inputs of a pod's mutation as one value.
 
 This file selects the parts of a pod that a patch may change or depend on. `mutation` decides what changes.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
 
-from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, Toleration
-from extender.placement.additions import ADDED_PATH
-from extender.placement.affinity import PLATFORM_LABELS
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, is_unresolved
 from extender.placement.gate import GATED_LABEL
-from extender.placement.patch import Json, JsonObject, look
+from extender.placement.patch import JsonObject
 from extender.placement.policy import SERVICE_KEYS, Overrides
 from extender.placement.reasons import Constraint, refusal_text
 from extender.placement.spread import replica_labels
@@ -45,7 +43,7 @@ class _Touched(msgspec.Struct, frozen=True):
 
 
 class Creation(msgspec.Struct, frozen=True):
-    """Everything that a mutation depends on, besides the operator's settings. Equal creations get equal mutations.
+    """Everything that a mutation depends on, besides the operator's settings.
 
     `touched` is JSON. `facts` are those of `images`. `cluster` has the cluster's nodes. `may_hold`:
     whether the pod may be held, since somebody will let it go. `replica_labels` select the pods of its workload if they
@@ -96,8 +94,6 @@ class Creation(msgspec.Struct, frozen=True):
 _ENCODER = msgspec.json.Encoder()
 _OTHERS = ""  # no annotation's key: it keeps the map from being empty, and so from being taken back with the rest
 _NULL = msgspec.Raw(b"null")
-_OF_NODES = {"nodeAffinity"}
-_OTHER_TOLERATION = Toleration(key="-")  # no rule has this key, which no API server takes
 
 
 def read_creation(
@@ -133,36 +129,6 @@ def read_creation(
         may_hold,
         tuple(replica_labels(pod).items()) if overrides.spread else (),
     )
-
-
-def narrow(creation: Creation, keys: Set[str], *, reads_affinity: bool) -> Creation:
-    """A creation whose mutation is the same, and which is equal for more pods: it lacks what decides nothing.
-
-    Pods that share no template mostly differ in that: in labels of a nodeSelector that tell no platform, in tolerations
-    of other keys than `keys`, those of the operator's rules, and in affinity to pods; to nodes too, unless the settings
-    are such that a plan `reads_affinity`. A pod that an earlier pass has changed keeps everything, as that may be what
-    is taken back.
-
-    Raises:
-        msgspec.ValidationError: the pod's tolerations are none.
-    """
-    document = creation.document()
-    if look(document, ADDED_PATH) is not None:
-        return creation
-    spec = cast("JsonObject", document["spec"])
-    if not reads_affinity:
-        spec.pop("nodeSelector", None)
-        spec.pop("affinity", None)
-    selector, affinity, tolerations = spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations")
-    if isinstance(selector, dict):
-        spec["nodeSelector"] = {label: value for label, value in selector.items() if label in PLATFORM_LABELS}
-    if isinstance(affinity, dict) and affinity.keys() - _OF_NODES:
-        spec["affinity"] = {_OTHERS: "", **{key: affinity[key] for key in _OF_NODES & affinity.keys()}}
-    if tolerations:
-        own = msgspec.convert(tolerations, list[Toleration])
-        decisive = [_OTHER_TOLERATION if item.key and item.key not in keys else item for item in own]
-        spec["tolerations"] = cast("Json", decisive)
-    return msgspec.structs.replace(creation, touched=_ENCODER.encode(document))
 
 
 def _our_label(

@@ -10,7 +10,7 @@ import msgspec
 
 from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
-from extender.images.platform import Compatibility, Platform, is_usual, runs_on
+from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.kubernetes.core_v1 import Pod
 
@@ -79,27 +79,6 @@ class PodImage(msgspec.Struct, frozen=True, gc=False):
     pull_policy: str = ""
     os: str = ""
     runtime: RuntimeClass | None = None
-
-
-# About as much as forty containers of a few different images need. Decisions about more are made each time, so that the
-# images and platforms in a table of 4,096 decisions take 34 MB at most.
-_MOST_KEPT_BYTES = 8192
-_IMAGE_BYTES = 100  # what a `PodImage` takes besides its text
-_UNUSUAL_BYTES = 310  # of a platform with three words of 32 characters; usual ones are shared
-
-
-def may_be_kept(images: Sequence[PodImage], platforms: Iterable[frozenset[Platform]]) -> bool:
-    """Whether a table may keep a decision about these images, which takes as much memory as they do. O(images).
-
-    `platforms` has those of each image that is known.
-    """
-    texts = sum([_IMAGE_BYTES + len(image.reference) for image in images])
-    return texts + sum(map(_set_bytes, set(platforms))) <= _MOST_KEPT_BYTES
-
-
-def _set_bytes(platforms: frozenset[Platform]) -> int:
-    own = 250 if len(platforms) <= 4 else 750 if len(platforms) <= 18 else 2_300
-    return own + _UNUSUAL_BYTES * sum(not is_usual(platform) for platform in platforms)
 
 
 def known_platforms(facts: Iterable[ImageFact]) -> list[frozenset[Platform]]:

@@ -5,7 +5,6 @@ audit log. Uses no HTTP and no clock and has no side effects, so a dry run is ha
 """
 
 import enum
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -24,21 +23,13 @@ from extender.placement.additions import (
     write_record,
 )
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
-from extender.placement.creation import Creation, narrow, read_creation
-from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platforms, may_be_kept
+from extender.placement.creation import Creation, read_creation
+from extender.placement.facts import Fit, ImageFact, PodImage, fit
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
 from extender.placement.patch import JsonObject, Operation, diff, look
 from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
 from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import held_text, passed_text, shown_reference
-from extender.tables import Table, declare_cache
-
-# Pods of one template get the same mutation, and most pods are one of many. An entry holds the parts of a pod that a
-# patch may change, mainly tolerations and affinity. Beyond this size it is not worth caching.
-_MUTATIONS = declare_cache(
-    "placement.mutation.mutations", key="pod fields, images, facts, overrides", rows=256, most_mb=8
-)
-_REMEMBERED_BYTES = 8192
 
 
 class AdmissionOutcome(enum.StrEnum):
@@ -56,7 +47,7 @@ class AdmissionOutcome(enum.StrEnum):
     EXEMPT = "left_alone"
 
 
-class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     """The response for one pod; `patch` is a JSON Patch document, empty for no change.
 
     `reason` is what the pod's annotation says. `unresolved` has the images of a pod that was let through without them.
@@ -71,9 +62,9 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     audit_annotations: Mapping[str, str] = {}
     would_be: AdmissionOutcome | None = None
 
-    @functools.cached_property
+    @property
     def fields(self) -> bytes:
-        """The response's fields for `complete_response`, encoded once, as many pods get one mutation."""
+        """The response's fields for `complete_response`."""
         denial = self.reason if self.outcome is AdmissionOutcome.DENIED else ""
         return encode_fields(self.patch, self.warnings, self.audit_annotations, denial=denial)
 
@@ -106,9 +97,7 @@ class Mutator:
         self._policy = policy
         self._admission = admission
         self._planner = Planner(policy, admission)
-        self._keys = frozenset(rule.key for rule in admission.tolerations)
         self._offered = [rule.toleration for rule in admission.tolerations]
-        self._remembered: Table[Creation, Mutation] = Table(_MUTATIONS.bound())
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Mutation | None:
         """The response for a pod whose images do not matter (see `untouched`); None if they must be looked up.
@@ -137,6 +126,9 @@ class Mutator:
     ) -> Mutation:
         """The response for a pod that `skip` does not skip; `facts` are those of `images`, in order.
 
+        Takes back what an earlier pass recorded and adds what applies now; the difference is the patch. So a pass over
+        its own result changes nothing, and a pass over other images narrows or undoes the earlier one.
+
         Required affinity comes from the known images, and from the operator's assumption about others where that is
         the setting. Tolerations and preferred affinity need all images to be known. A pod that is to wait for an image
         gets the gate and nothing else, if it `may_hold`. `cluster` has the cluster's nodes, none if
@@ -145,44 +137,6 @@ class Mutator:
         """
         overrides = self._admission.gate.overrides_for(pod, overrides)
         creation = read_creation(pod, images, facts, overrides, cluster, may_hold=may_hold)
-        if len(creation.touched) > _REMEMBERED_BYTES:
-            return self._decide(creation)
-        mutation = self._remembered.get(creation)
-        return self._mutate_alike(creation) if mutation is None else mutation
-
-    def _mutate_alike(self, creation: Creation) -> Mutation:
-        """The mutation of a pod that is the first of its template, which is mostly that of pods of other templates."""
-        narrowed = narrow(creation, self._keys, reads_affinity=self._admission.reads_affinity)
-        mutation = self._remembered.get(narrowed)
-        may_keep = may_be_kept(creation.images, known_platforms(creation.facts))
-        if mutation is None:
-            mutation = self._decide(narrowed)
-            if may_keep:
-                self._remembered.put(narrowed, mutation)
-        if may_keep:
-            self._remembered.put(creation, mutation)
-        return mutation
-
-    def mutate_once(
-        self,
-        pod: CreatedPod,
-        images: Sequence[PodImage],
-        facts: Sequence[ImageFact],
-        overrides: Overrides,
-        cluster: ClusterNodes = NO_NODES,
-    ) -> Mutation:
-        """The response of `mutate`, which is not kept, for a pod that is reported on and not created.
-
-        It is held where the settings say so: that somebody lets pods go is not looked into.
-        """
-        overrides = self._admission.gate.overrides_for(pod, overrides)
-        return self._decide(read_creation(pod, images, facts, overrides, cluster, may_hold=True))
-
-    def _decide(self, creation: Creation) -> Mutation:
-        """Takes back what an earlier pass recorded and adds what applies now; the difference is the patch.
-
-        So a pass over its own result changes nothing, and a pass over other images narrows or undoes the earlier one.
-        """
         before, after = creation.document(), creation.document()
         record = read_record(look(before, ADDED_PATH))
         taken = take_back(after, record, self._offered, self._admission.scheduler_name)

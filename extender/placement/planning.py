@@ -5,7 +5,7 @@ known images have in common is worked out once for each combination of sets of p
 and images share it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import cast
 
 import msgspec
@@ -33,7 +33,7 @@ from extender.placement.affinity import (
 )
 from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM, ClusterNodes, OddNodes
 from extender.placement.creation import Creation
-from extender.placement.facts import Fit, ImageFact, RunsOn, fit, is_unresolved, may_be_kept
+from extender.placement.facts import Fit, ImageFact, RunsOn, fit, is_unresolved
 from extender.placement.gate import GatePolicy, ImpossiblePods, Treatment, treat
 from extender.placement.level_words import level_words
 from extender.placement.patch import Json, JsonObject, look
@@ -41,11 +41,13 @@ from extender.placement.policy import Policy, common_platforms, policy_for, pref
 from extender.placement.reasons import Constraint, platforms_text, refusal_text, shown_reference
 from extender.placement.spread import plan_spread
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
-from extender.tables import Table, declare_cache
+from extender.tables import ShareTable, declare_cache
 
-_INTERSECTIONS = declare_cache(
-    "placement.planning.intersections", key="sets of platforms, platforms of nodes", rows=256, most_mb=6
-)
+_INTERSECTIONS = declare_cache("placement.planning.intersections", key="sets of platforms, nodes", most_mb=8)
+_INTERSECTION_BYTES = 1_000_000  # of each planner; the service has seven
+# What a row takes besides its platforms, and each of these with what follows from it. An image's author chooses their
+# number, up to 64, and their words.
+_ROW_BYTES, _PLATFORM_BYTES = 2_000, 1_000
 
 
 class PlatformIntersection(msgspec.Struct, frozen=True):
@@ -66,7 +68,7 @@ class PlatformIntersection(msgspec.Struct, frozen=True):
     rules: tuple[TolerationRule, ...]
 
 
-_Key = tuple[frozenset[frozenset[Platform]], ClusterNodes]
+_Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform], frozenset[OddNodes]]
 
 
 class PlatformIntersections:
@@ -76,16 +78,18 @@ class PlatformIntersections:
         self._compatibility = compatibility
         self._level_label = level_label
         self._rules = [(rule, parse_platforms(rule.platforms)) for rule in rules]
-        self._remembered: Table[_Key, PlatformIntersection] = Table(_INTERSECTIONS.bound())
+        self._remembered: ShareTable[_Key, PlatformIntersection] = ShareTable(
+            _INTERSECTIONS.bound(_INTERSECTION_BYTES), owner_of=lambda *_: "", cost_of=lambda key, _: _row_bytes(key[0])
+        )
 
     def find(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> PlatformIntersection:
         """What the known images have in common, among those with these facts, in a cluster with such nodes."""
         known = frozenset([fact.platforms for fact in facts if isinstance(fact, RunsOn)])
-        found = self._remembered.get((known, cluster))
+        key = (known, cluster.platforms, cluster.odd)
+        found = self._remembered.get(key)
         if found is None:
             found = self._intersect([RunsOn(platforms) for platforms in known], cluster)
-            if may_be_kept((), known):
-                self._remembered.put((known, cluster), found)
+            self._remembered.put(key, found)
         return found
 
     def _intersect(self, known: Sequence[RunsOn], cluster: ClusterNodes) -> PlatformIntersection:
@@ -119,6 +123,10 @@ class PlatformIntersections:
 
     def _all_run(self, known: Sequence[RunsOn], platforms: frozenset[Platform]) -> bool:
         return all(fit(known, platform, self._compatibility) is Fit.YES for platform in platforms)
+
+
+def _row_bytes(known: Set[frozenset[Platform]]) -> int:
+    return _ROW_BYTES + _PLATFORM_BYTES * sum(map(len, known))
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):

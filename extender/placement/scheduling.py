@@ -23,17 +23,7 @@ from extender.kubernetes.extender_v1 import (
     ExtenderPreemptionResult,
     quote,
 )
-from extender.placement.facts import (
-    Fit,
-    ImageFact,
-    Pending,
-    PodImage,
-    RunsOn,
-    Unknown,
-    fit,
-    known_platforms,
-    may_be_kept,
-)
+from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.nodes import UNSEEN, USUAL, NodePlatforms
 from extender.placement.policy import (
     Choice,
@@ -152,17 +142,11 @@ class Decision:
         self.constraints = tuple(_constraints(images, facts, assumed, policy.assume))
         self.listable = _listable(self.retried)
         self.never_pulled = tuple(image for image, fact, _ in unresolved if fact.cause is Cause.NEVER_PULLED)
-        self._images = images
         self._facts = facts
         self.policy = policy
         self._overrides = overrides
         self._verdicts: dict[Platform | None, Verdict] = {}
         self._uniform: Mapping[frozenset[Platform], Verdict | None] = {}  # for the platforms of the last call
-
-    @functools.cached_property
-    def may_be_kept(self) -> bool:
-        """Whether a table may keep the decision: its images and their platforms take little memory."""
-        return may_be_kept(self._images, known_platforms(self._facts))
 
     @functools.cached_property
     def refusal(self) -> str:

@@ -165,7 +165,7 @@ class TemplateJudge:
         operations: tuple[Operation, ...] = ()
         if words and not (unresolved and (changed.has_same_images or not changed.is_recorded)):
             mutator = self._mutator_of(changed.template, owner)
-            mutation = mutator.mutate_once(changed.pod, images, facts, overrides, cluster)
+            mutation = mutator.mutate(changed.pod, images, facts, overrides, cluster, may_hold=True)
             operations = _operations_of(mutation, changed.template)
         is_guarded = words and not unresolved and changed.template.kind == DAEMON_SET
         judged = self._judged(changed, images, facts, overrides, cluster)
@@ -188,7 +188,7 @@ class TemplateJudge:
         template, spec = changed.template, changed.pod.spec
         assert spec is not None  # noqa: S101 -- a template has a PodSpec
         enforced = msgspec.structs.replace(overrides, mode=Mode.ENFORCE)
-        mutation = self._required.mutate_once(changed.pod, images, facts, enforced, cluster)
+        mutation = self._required.mutate(changed.pod, images, facts, enforced, cluster, may_hold=True)
         added = read_record(mutation.audit_annotations.get("added")) or NOTHING
         is_daemon_set = template.kind == DAEMON_SET
         return JudgedTemplate(

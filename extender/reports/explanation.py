@@ -173,7 +173,7 @@ def explain(subject: Subject, found: PodEvidence, policy: Policy, mutator: Mutat
     pod, images, overrides = subject.pod, found.images, found.overrides
     facts = facts_of(images, [each.answer for each in found.evidence], may_be_pending=True)
     decision = Decision(images, facts, policy, overrides)
-    mutation = mutator.skip(pod, overrides) or mutator.mutate_once(pod, images, facts, overrides, nodes)
+    mutation = mutator.skip(pod, overrides) or mutator.mutate(pod, images, facts, overrides, nodes, may_hold=True)
     skipped = _why_skipped(pod, policy, overrides)
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
     annotations = (pod.metadata and pod.metadata.annotations) or {}

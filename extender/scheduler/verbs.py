@@ -25,9 +25,9 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
-from extender.placement.facts import PodImage, facts_of
+from extender.placement.facts import facts_of
 from extender.placement.nodes import UNSEEN, NodeLookup, NodePlatforms, list_nodes
-from extender.placement.policy import Choice, Mode, Overrides, Policy, is_exempt
+from extender.placement.policy import Choice, Mode, Policy, is_exempt
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
@@ -41,7 +41,7 @@ from extender.placement.scheduling import (
 )
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply
-from extender.tables import ShareTable, Table, declare_cache, text_cost
+from extender.tables import ShareTable, declare_cache, text_cost
 
 # A node that is missing in a synced view is looked up once, while kube-scheduler waits.
 FIND_SECONDS = 0.05
@@ -190,8 +190,6 @@ NODES = counters(
     ("verdict", tuple(Verdict)),
 )
 
-# About 1 KB each; a busy cluster creates pods of some hundred templates at a time.
-_DECISIONS = declare_cache("scheduler.verbs.decisions", key="images, facts, overrides", rows=512, most_mb=5)
 NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked about it; to be tried again"
 
 
@@ -232,10 +230,6 @@ class SchedulerVerbs:
         self._pending_limit_seconds = pending_limit_seconds
         self._may_read_secrets = may_read_secrets
         self._first_seen = FirstSeen(clock)
-        # The decision about known images depends only on the key, so pods of one template share it.
-        self._decisions: Table[tuple[Sequence[PodImage], Sequence[Answer], Overrides], Decision] = Table(
-            _DECISIONS.bound()
-        )
 
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
@@ -348,33 +342,13 @@ class SchedulerVerbs:
         return decision
 
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
-        if all(isinstance(answer, Content) for answer in answers):
-            return self._decide_known(question.images, tuple(answers), question.overrides)
-        may_be_pending = self._waited_seconds(pod) < self._pending_limit_seconds
-        return self._decide_facts(question.images, answers, question.overrides, may_be_pending=may_be_pending)
+        is_known = all(isinstance(answer, Content) for answer in answers)
+        may_be_pending = not is_known and self._waited_seconds(pod) < self._pending_limit_seconds
+        facts = facts_of(question.images, answers, may_be_pending=may_be_pending)
+        return Decision(question.images, facts, self._policy, question.overrides)
 
     def _waited_seconds(self, pod: Pod) -> float:
         return self._first_seen.seconds(_uid(pod), _namespace_of(pod))
-
-    def _decide_known(self, images: Sequence[PodImage], answers: Sequence[Answer], overrides: Overrides) -> Decision:
-        key = (images, answers, overrides)
-        decision = self._decisions.get(key)
-        if decision is None:
-            decision = self._decide_facts(images, answers, overrides)
-            if decision.may_be_kept:
-                self._decisions.put(key, decision)
-        return decision
-
-    def _decide_facts(
-        self,
-        images: Sequence[PodImage],
-        answers: Sequence[Answer],
-        overrides: Overrides,
-        *,
-        may_be_pending: bool = False,
-    ) -> Decision:
-        facts = facts_of(images, answers, may_be_pending=may_be_pending)
-        return Decision(images, facts, self._policy, overrides)
 
     def _is_rash(
         self,

@@ -19,8 +19,7 @@ from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.pod_templates import Path, pod_templates
-from extender.placement.affinity import PLATFORM_LABELS
-from extender.placement.cluster_nodes import ClusterNodes
+from extender.placement.cluster_nodes import LABELS, ClusterNodes
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
@@ -241,7 +240,7 @@ def _without_ours(pod: dict[str, Any]) -> dict[str, Any]:
     ours = ("tolerations", "affinity", "schedulerName", "topologySpreadConstraints", "nodeSelector")
     spec = {key: value for key, value in pod["spec"].items() if key not in ours}
     selector = pod["spec"].get("nodeSelector") or {}
-    spec["nodeSelector"] = {label: value for label, value in selector.items() if label not in PLATFORM_LABELS}
+    spec["nodeSelector"] = {label: value for label, value in selector.items() if label not in LABELS}
     metadata = {key: value for key, value in (pod.get("metadata") or {}).items() if key != "annotations"}
     return {key: value for key, value in pod.items() if key != "metadata"} | {"spec": spec, "metadata": metadata}
 

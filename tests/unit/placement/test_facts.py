@@ -1,13 +1,13 @@
 """Which images a pod names, what an answer means for each, and whether together they fit a platform."""
 
-from itertools import islice, permutations
+from itertools import permutations
 
 import msgspec
 import pytest
 
 from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure, judged
 from extender.images.manifest import Kind
-from extender.images.platform import Compatibility, normalize_platform, parse_platform
+from extender.images.platform import Compatibility, parse_platform
 from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import (
@@ -22,10 +22,7 @@ from extender.placement.facts import (
     fact_of,
     fit,
     images_of,
-    may_be_kept,
 )
-from extender.placement.policy import Overrides, Policy
-from extender.placement.scheduling import Decision
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 BOTH = frozenset({AMD64, ARM64})
@@ -149,44 +146,6 @@ PENDING, UNKNOWN = Pending(Cause.LOOKING_UP, "…"), Unknown(Cause.DENIED, "…"
 def test_fit_does_not_depend_on_the_order_of_images(facts: tuple[ImageFact, ...], expected: Fit) -> None:
     """One known *no* decides whatever else is unknown; *yes* needs all."""
     assert {fit(order, AMD64, Compatibility()) for order in permutations(facts)} == {expected}
-
-
-@pytest.mark.parametrize(
-    ("references", "expected"),
-    [
-        pytest.param(["registry.example.com/team/app:1.2"] * 20, True, id="a-large-ordinary-pod"),
-        pytest.param(["a"] * 82, False, id="many-images"),
-        pytest.param(["a" * 8_100], False, id="one-long-text"),
-        pytest.param([], True, id="none"),
-    ],
-)
-def test_decisions_about_many_or_long_images_are_not_kept(references: list[str], expected: bool) -> None:
-    """Number and length count together, since either alone could fill a table with gigabytes."""
-    assert may_be_kept([PodImage(reference) for reference in references], []) is expected
-
-
-def test_decisions_about_platforms_that_take_much_memory_are_not_kept() -> None:
-    """A registry chooses them: a decision about forty images of 64 such platforms each would take a megabyte."""
-    words = [f"{number:032d}" for number in range(64)]
-    unusual = [frozenset(normalize_platform(word, f"{image:032d}", word) for word in words) for image in range(40)]
-    images = [PodImage(f"ghcr.io/team/app-{image}:1") for image in range(40)]
-    assert not may_be_kept(images[:1], unusual[:1])
-    assert may_be_kept(images[:1], [frozenset(islice(unusual[0], 16))])
-    assert may_be_kept(images, [BOTH] * 40)
-    assert may_be_kept(images, [frozenset(map(parse_platform, _OFFICIAL))] * 40)
-    assert not may_be_kept(images, unusual)
-
-
-_OFFICIAL = ["linux/amd64", "linux/arm/v5", "linux/arm/v7", "linux/arm64", "linux/386", "linux/ppc64le", "linux/s390x"]
-
-
-def test_a_decision_says_whether_it_may_be_kept() -> None:
-    """By its images and by what they run on."""
-    unusual = frozenset(normalize_platform(f"{number:032d}", "x" * 32) for number in range(64))
-    for platforms, expected in ((BOTH, True), (unusual, False)):
-        decision = Decision([PodImage("a:1")], [RunsOn(platforms)], Policy(), Overrides())
-        assert decision.may_be_kept is expected
-    assert not Decision([PodImage("a" * 9_000)], [RunsOn(BOTH)], Policy(), Overrides()).may_be_kept
 
 
 LIE = DeniedPlatform(ARM64, PlatformState.REFUTED, "/app", "x86-64")

@@ -27,7 +27,7 @@ def mutated(facts: Sequence[RunsOn], cluster: frozenset[Platform], policy: Polic
     """The spec of a pod of these images after the webhook, and the mutation."""
     document = pod(len(facts))
     created = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
-    mutation = Mutator(policy, settings("required", rules=())).mutate_once(
+    mutation = Mutator(policy, settings("required", rules=())).mutate(
         created, images_of(created), facts, Overrides(), ClusterNodes(cluster)
     )
     stored: Any = apply(document, mutation.patch)

@@ -9,21 +9,19 @@ from extender.images.content import LOCAL, Cause
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
-from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown, images_of
+from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown
 from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
 from extender.placement.policy import ADDED, MODE, PREFER, REASON, Overrides
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (
     AMD64,
-    ARCH,
     ARM64,
     ARM_RULE,
     ARM_TOLERATION,
     BOTH_TOLERATION,
     MULTI,
     POLICY,
-    REQUIRED,
     after,
     built_for,
     created,
@@ -34,6 +32,7 @@ from tests.unit.placement.mutating import (
     unzip,
     with_terms,
 )
+from tests.unit.retained import retained_bytes
 
 NOT_READY = {
     "key": "node.kubernetes.io/not-ready",
@@ -377,11 +376,8 @@ def test_bad_annotation_is_a_warning_and_changes_nothing_else() -> None:
     assert PREFER in mutation.warnings[0]
 
 
-LARGE = pod(nodeSelector={"large": "x" * 10_000})
-
-
 def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
-    """Answers are remembered by all that they depend on, and by nothing else."""
+    """The answer depends on the arguments and nothing else."""
     mutator = Mutator(POLICY, settings("both", "multiarch"))
     answers = []
     for document, fact, overrides, cluster in [
@@ -398,32 +394,6 @@ def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
         assert first == second
         answers.append(first)
     assert len({(answer.patch, answer.warnings) for answer in answers}) == len(answers)
-
-
-def test_annotations_of_others_make_no_other_pod() -> None:
-    """Pods that differ in nothing else get the very same answer, whatever theirs are."""
-    mutator = Mutator(POLICY, settings("both", "multiarch"))
-    others: list[dict[str, str]] = [{"a": "1"}, {"b": "x" * 10_000}, {}]
-    pods = [created(pod(metadata={"annotations": annotations})) for annotations in others]
-    answers = [mutator.mutate(each, [PodImage("app-0:1")], [MULTI], Overrides()) for each in pods]
-    assert answers[0] is answers[1]
-    assert answers[2] == answers[0]  # though an empty map is another pod: ours makes it, and takes it back
-    assert answers[0].patch
-
-
-def test_pod_of_large_parts_is_patched_like_any_other() -> None:
-    """Its answer is not remembered, which nobody can see."""
-    assert mutate(LARGE, MULTI).patch == mutate(pod(), MULTI).patch
-
-
-def test_answers_about_platforms_that_take_much_memory_are_not_remembered() -> None:
-    """A registry may state 64 platforms of long words for each image; ordinary ones are remembered beside them."""
-    mutator = Mutator(POLICY, settings("both", "multiarch"))
-    unusual = built_for(*(f"linux/{number:032d}/{number:032d}" for number in range(64)))
-    for fact, are_same in ((MULTI, True), (unusual, False)):
-        first, second = (mutator.mutate(created(pod()), [PodImage("app-0:1")], [fact], Overrides()) for _ in range(2))
-        assert first == second
-        assert (first is second) is are_same
 
 
 @pytest.mark.parametrize("fact", [Unknown(Cause.INVALID_REFERENCE, "no reference"), ARM64], ids=["unknown", "known"])
@@ -443,28 +413,13 @@ def test_what_a_long_reference_leaves_in_answers_is_short(fact: ImageFact, lette
     assert all(text.isprintable() for text in texts)
 
 
-ANTI_AFFINITY = {"podAntiAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "shared"),
-    [
-        pytest.param({}, {"hostname": "other"}, True, id="what is not read"),
-        pytest.param({"nodeSelector": {"disk": "ssd"}}, {"nodeSelector": {"disk": "hdd"}}, True, id="a label of nodes"),
-        pytest.param({"nodeSelector": {ARCH: "amd64"}}, {"nodeSelector": {ARCH: "arm64"}}, False, id="an architecture"),
-        pytest.param({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}, True, id="a toleration"),
-        pytest.param({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": ARCH}]}, False, id="that of a rule"),
-        pytest.param({"tolerations": [{"key": "a"}]}, {"tolerations": []}, False, id="how many tolerations"),
-        pytest.param({"affinity": ANTI_AFFINITY}, {"affinity": {"podAffinity": {}}}, True, id="affinity to pods"),
-        pytest.param({"affinity": ANTI_AFFINITY}, {"affinity": {}}, False, id="no affinity at all"),
-        pytest.param({"affinity": with_terms({})}, {"affinity": with_terms({}, {})}, False, id="affinity to nodes"),
-    ],
-)
-def test_pods_that_differ_in_nothing_that_decides_share_a_mutation(
-    one: dict[str, Any], other: dict[str, Any], shared: bool
-) -> None:
-    """Those of other templates too, so that it is made once."""
-    mutator = Mutator(POLICY, settings("both"))
-    pods = [created(pod(**spec)) for spec in (one, other)]
-    first, second = (mutator.mutate(each, images_of(each), (MULTI,), Overrides()) for each in pods)
-    assert (first is second) is shared
+def test_nothing_of_a_pod_is_kept() -> None:
+    """Whoever creates pods, as a dry run too, would choose what the service's memory is full of."""
+    mutator = Mutator(POLICY, settings("both", "multiarch"))
+    image = [PodImage("app-0:1")]
+    mutator.mutate(created(pod()), image, [MULTI], Overrides())
+    before = retained_bytes(mutator)
+    for number in range(50):
+        terms = [{"matchExpressions": [{"key": f"zone-{number}-{term}", "operator": "Exists"}]} for term in range(60)]
+        mutator.mutate(created(pod(affinity=with_terms(*terms))), image, [MULTI], Overrides())
+    assert retained_bytes(mutator) == before

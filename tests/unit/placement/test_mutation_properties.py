@@ -4,32 +4,26 @@ import copy
 from typing import Any
 
 import hypothesis
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.content import RETRYABLE, Cause
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
-from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown, images_of
-from extender.placement.gate import ImpossiblePods
-from extender.placement.mutation import Mutator
+from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import ADDED, Overrides
+from extender.placement.policy import ADDED
 from extender.placement.tolerations import TolerationRule
-from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (
     ARCH,
     ARM_RULE,
     ARM_TOLERATION,
     BOTH_RULE,
     OS,
-    POLICY,
     PREFERRED,
     REQUIRED,
     after,
     built_for,
-    created,
     mutate,
     settings,
 )
@@ -169,29 +163,6 @@ def test_the_unresolved_earn_no_toleration_and_no_preference(
     assert _node_affinity(patched).get(PREFERRED) == _node_affinity(document).get(PREFERRED)
     if not isinstance(known, RunsOn):
         assert patched["spec"].get("affinity", ...) == document["spec"].get("affinity", ...)
-
-
-DENYING = msgspec.structs.replace(settings("none", "multiarch", RULES), impossible=ImpossiblePods.DENY)
-REMEMBERING = {
-    "none": Mutator(POLICY, settings("none", "multiarch", RULES)),
-    "none, deny": Mutator(POLICY, DENYING),
-    "both": Mutator(POLICY, settings("both", "multiarch", RULES)),
-}
-
-
-@untimed
-@given(PODS, FACTS, FACTS, st.sampled_from(sorted(REMEMBERING)))
-def test_remembered_mutations_are_those_that_each_pod_gets_by_itself(
-    document: Any, first: ImageFact, second: ImageFact, mode: str
-) -> None:
-    """Whatever pods came before, and on a pass over the result too."""
-    mutator = REMEMBERING[mode]
-    for _ in range(2):
-        decoded = created(document)
-        arguments = (decoded, images_of(decoded), (first, second), Overrides())
-        mutation = mutator.mutate(*arguments)
-        assert mutation == mutator.mutate_once(*arguments)
-        document = apply(document, mutation.patch)
 
 
 @untimed

@@ -46,9 +46,7 @@ def decided(nodes: list[ReportedNode], *platforms: str, **spec: Any) -> tuple[li
     stated = [platform_of_node(each, LEVEL) for each in nodes]
     odd = [odd_nodes_of(each, LEVEL) for each in nodes]
     cluster = ClusterNodes(frozenset(each for each in stated if each), frozenset(each for each in odd if each))
-    mutation = Mutator(POLICY, settings("required")).mutate_once(
-        created, images_of(created), [fact], Overrides(), cluster
-    )
+    mutation = Mutator(POLICY, settings("required")).mutate(created, images_of(created), [fact], Overrides(), cluster)
     stored: Any = apply(document, mutation.patch)
     demands = demands_of(msgspec.json.decode(msgspec.json.encode(stored["spec"]), type=CreatedSpec))
     kept = [each is None or fit([fact], each, POLICY.compatibility) is Fit.YES for each in stated]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.images.content import Cause
-from extender.images.platform import Compatibility, parse_platform
+from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.kubernetes.core_v1 import (
     NodeAffinity,
     NodeSelector,
@@ -16,10 +16,13 @@ from extender.kubernetes.core_v1 import (
 from extender.placement.affinity import is_unrestricted, node_platforms, plan_required
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
+from extender.placement.node_images import NodeImages
 from extender.placement.planning import PlatformIntersections
 from extender.placement.policy import common_platforms
 from extender.placement.tolerations import TolerationRule
+from extender.tables import caches
 from tests.unit.placement.mutating import built_for
+from tests.unit.retained import retained_bytes
 
 ARM = TolerationRule(key="arm", operator="Exists", platforms=("linux/arm64",))
 BOTH = TolerationRule(key="both", operator="Exists", platforms=("linux/amd64", "linux/arm64"))
@@ -64,15 +67,32 @@ def test_the_rules_on_whose_every_platform_the_images_run(
 
 
 def test_images_of_equal_platforms_are_compared_once() -> None:
-    """Whatever their order and number, for the same nodes; a set of platforms that is too large is not kept."""
+    """Whatever their order and number, for the same nodes, whatever images these list."""
     intersections = PlatformIntersections(COMPATIBILITY, ())
     one, other = built_for("linux/amd64"), built_for("linux/amd64", "linux/arm64")
     found = intersections.find([one, other], ClusterNodes(CLUSTER))
     assert intersections.find([other, Anywhere(), one, other], ClusterNodes(CLUSTER)) is found
     assert intersections.find([one, other], NO_NODES) is not found
     assert intersections.find([one], ClusterNodes(CLUSTER)) is not intersections.find([other], ClusterNodes(CLUSTER))
-    large = RunsOn(frozenset(parse_platform(f"linux/unusual-{number}") for number in range(100)))
-    assert intersections.find([large], ClusterNodes(CLUSTER)) is not intersections.find([large], ClusterNodes(CLUSTER))
+    listing = ClusterNodes(CLUSTER, images=NodeImages())
+    assert intersections.find([one, other], listing) is found
+
+
+@pytest.mark.parametrize("images", [1, 10])
+def test_what_is_kept_takes_the_memory_that_is_declared(images: int) -> None:
+    """Images' authors choose up to 64 platforms of long words for each, and pods name any number of images."""
+    intersections = PlatformIntersections(COMPATIBILITY, ())
+    for pod in range(60):
+        numbers = range(pod * images, (pod + 1) * images)
+        facts = [RunsOn(frozenset(_long_platform(number, each) for each in range(64))) for number in numbers]
+        intersections.find(facts, ClusterNodes(CLUSTER))
+    declared = {spec.name: spec.most_mb for spec in caches()}["placement.planning.intersections"]
+    planners = 7  # pods, four of templates, pods of DaemonSets, held pods
+    assert 200_000 < retained_bytes(intersections) < declared * 1_000_000 / planners
+
+
+def _long_platform(image: int, number: int) -> Platform:
+    return Platform(f"{image:016d}{number % 8:016d}", f"{image:016d}{number:016d}", f"v{number:031d}")
 
 
 ZONE = NodeSelectorTerm((NodeSelectorRequirement("zone", "In", ("a",)),))

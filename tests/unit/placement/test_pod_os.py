@@ -55,7 +55,7 @@ def test_filter_and_webhook_keep_the_pod_to_its_system(
     created = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
     images = images_of(created)
     facts = facts_of(images, [content], may_be_pending=False)
-    mutation = Mutator(policy, settings("required")).mutate_once(created, images, facts, Overrides())
+    mutation = Mutator(policy, settings("required")).mutate(created, images, facts, Overrides())
     assert (mutation.outcome is AdmissionOutcome.IMPOSSIBLE) is not bool(runs_on)
     stored: Any = apply(document, mutation.patch)
     if len(runs_on) == 1:
@@ -76,6 +76,6 @@ def test_nothing_is_assumed_of_another_system(os: str, linux: Verdict, windows: 
     images = images_of(created)
     facts = facts_of(images, [UNKNOWN], may_be_pending=False)
     admission = settings("required", unknown="assume")
-    mutation = Mutator(Policy(), admission).mutate_once(created, images, facts, Overrides())
+    mutation = Mutator(Policy(), admission).mutate(created, images, facts, Overrides())
     expected = AdmissionOutcome.ASSUMED if os == "linux" else AdmissionOutcome.UNRESOLVED
     assert mutation.outcome is expected

@@ -48,7 +48,7 @@ def mutated(answer: Answer, **spec: Any) -> Mutation:
     """What the webhook makes of it."""
     images = images_of(created(**spec), POLICY.runtime_classes)
     facts = facts_of(images, [answer], may_be_pending=False)
-    return Mutator(POLICY, settings("required")).mutate_once(created(**spec), images, facts, Overrides())
+    return Mutator(POLICY, settings("required")).mutate(created(**spec), images, facts, Overrides())
 
 
 @pytest.mark.parametrize(
