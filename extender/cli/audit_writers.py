@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from itertools import zip_longest
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -25,7 +26,7 @@ from extender.reports.audit_report import (
 _INFORMATION = "https://github.com/multiarch-extender/multiarch-extender/blob/main/docs/how-to/audit.md"
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_DOCUMENT = re.compile(r"(?P<file>.*), document (?P<number>\d+)")
+_DOCUMENT = re.compile(r"(?P<file>.*), document (?P<number>\d+)", re.DOTALL)
 _MOST_LOCATIONS = 100  # of a finding in SARIF
 
 
@@ -265,5 +266,5 @@ def _sarif_location(workload: str, source: str) -> dict[str, Any]:
         return logical
     found = _DOCUMENT.fullmatch(source)
     path = found["file"] if found else source
-    uri = path.replace("%", "%25").replace(" ", "%20").replace("\\", "/")
+    uri = quote(path.replace("\\", "/").encode("utf-8", "surrogateescape"))
     return {"physicalLocation": {"artifactLocation": {"uri": uri}}, "message": {"text": source}, **logical}

@@ -41,6 +41,25 @@ def test_the_workload_is_named_beside_its_document(source: str) -> None:
     assert location["physicalLocation"]["artifactLocation"]["uri"] == uri
 
 
+@pytest.mark.parametrize(
+    ("file", "uri"),
+    [
+        ("charts/a b.yaml", "charts/a%20b.yaml"),
+        ("a#b?c[1].yaml", "a%23b%3Fc%5B1%5D.yaml"),
+        ("50%.yaml", "50%25.yaml"),
+        ("a:b.yaml", "a%3Ab.yaml"),
+        ("größe.yaml", "gr%C3%B6%C3%9Fe.yaml"),
+        ("latin\udce4.yaml", "latin%E4.yaml"),
+        ("two\nlines.yaml", "two%0Alines.yaml"),
+        ('"<x>^`{y}|.yaml', "%22%3Cx%3E%5E%60%7By%7D%7C.yaml"),
+    ],
+)
+def test_a_file_is_a_uri_whatever_its_name(file: str, uri: str) -> None:
+    """Viewers resolve it as a relative reference: what is no letter of a path there is quoted."""
+    [result] = results([f"{file}, document 1"])
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
+
+
 @pytest.mark.parametrize(("number", "text"), [(100, "only for linux/amd64"), (103, "(and 3 more workloads)")])
 def test_a_hundred_places_are_named_and_the_others_counted(number: int, text: str) -> None:
     """In the order of the workloads."""
