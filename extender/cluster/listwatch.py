@@ -7,7 +7,8 @@ This file handles resource versions, bookmarks and backoff. A `Handler` decodes 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
 from contextlib import aclosing
-from typing import Protocol
+from http import HTTPStatus
+from typing import Literal, Protocol
 
 import msgspec
 import structlog
@@ -72,7 +73,9 @@ PAGE_OBJECTS = 250
 WATCH_SECONDS = 240  # after which the server ends a watch, so that a dead one is noticed soon
 STALL_SECONDS = WATCH_SECONDS + 15.0
 _FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.5, 30.0
-_TRIES_PER_VERSION = 5  # then list: a server restored from a backup never reaches the version we hold
+# When to list again, as a server restored from a backup never reaches the version we hold. A watch has a bookmark each
+# minute, so one that brought nothing for so long has a version that is not reached.
+_TRIES_PER_VERSION, _SECONDS_PER_VERSION = 5, 150.0
 
 AGE = gauge(
     "multiarch_watch_age_seconds",
@@ -100,6 +103,37 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     query: Mapping[str, str] = {}
     list_accept: str = JSON
     watch_accept: str = JSON
+
+    @property
+    def granted_as(self) -> str:
+        """The resource as `kubectl auth can-i` takes it, such as nodes or imagedigestmirrorsets.config.openshift.io."""
+        _, root, *between, plural = self.path.split("/")
+        return f"{plural}.{between[0]}" if root == "apis" else plural
+
+
+class WatchLog:
+    """Logs that a watch is lost, and that it works again. A right that is missing is named once until then."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+        self._missing: set[str] = set()
+        self.is_lost = False
+
+    def lost(self, exc: ClusterError, verb: Literal["list", "watch"], retry_in_seconds: float) -> None:
+        """`verb` is what failed; it is tried again."""
+        self.is_lost = True
+        name = self._resource.name
+        if not (isinstance(exc, ClusterRefused) and exc.status == HTTPStatus.FORBIDDEN):
+            log.warning("watch.lost", resource=name, error=str(exc), retry_in_seconds=round(retry_in_seconds, 3))
+        elif verb not in self._missing:
+            self._missing.add(verb)
+            log.error("watch.refused", resource=name, right=f"{verb} {self._resource.granted_as}", error=str(exc))
+
+    def resumed(self) -> None:
+        """The watch has brought something again."""
+        self.is_lost = False
+        self._missing.clear()
+        log.info("watch.resumed", resource=self._resource.name)
 
 
 class Getter(Protocol):
@@ -153,7 +187,7 @@ class ListWatch:
         self._version = ""  # where to watch from; empty: list first
         self._tries = 0  # connections since the last line of a watch
         self._is_expired = False  # whether a 410 ended a watch, and no line of a watch has come since
-        self._is_lost = False
+        self._log = WatchLog(resource)
         self.is_live = False
         """Whether a watch is open that has brought an event or bookmark; read in every filter call, so no property."""
         self._lists = 0
@@ -180,6 +214,8 @@ class ListWatch:
                 delay = self._delay_seconds()
             except ClusterError as exc:
                 delay = self._outlive(exc)
+            if self._tries >= _TRIES_PER_VERSION or self.age_seconds() >= _SECONDS_PER_VERSION:
+                self._version = ""
             await self._sleep(delay)
 
     async def _list(self) -> None:
@@ -249,9 +285,8 @@ class ListWatch:
         self._tries = 0
         self._is_expired = False
         self.is_live = True
-        if self._is_lost:
-            self._is_lost = False
-            log.info("watch.resumed", resource=self._resource.name)
+        if self._log.is_lost:
+            self._log.resumed()
 
     def _outlive(self, exc: ClusterError) -> float:
         """Logs the lost watch and returns how many seconds to wait before the next try."""
@@ -262,12 +297,12 @@ class ListWatch:
             # that list is gone too, the backoff grows again.
             self._is_expired = True
             self._tries = 1
-        if is_gone or self._tries >= _TRIES_PER_VERSION:
+        verb: Literal["list", "watch"] = "watch" if self._version else "list"
+        if is_gone:
             self._version = ""
         requested_seconds = (refused and refused.retry_after_seconds) or 0.0
         delay = max(self._delay_seconds(), min(requested_seconds, _LAST_DELAY_SECONDS))
-        self._is_lost = True
-        log.warning("watch.lost", resource=self._resource.name, error=str(exc), retry_in_seconds=round(delay, 3))
+        self._log.lost(exc, verb, delay)
         return delay
 
     def _delay_seconds(self) -> float:

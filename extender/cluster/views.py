@@ -19,7 +19,7 @@ import structlog
 
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
 from extender.cluster.client import METADATA, ClusterRefused
-from extender.cluster.listwatch import Event, Getter, Resource, Streamer, watch_events
+from extender.cluster.listwatch import Event, Getter, Resource, Streamer, WatchLog, watch_events
 from extender.errors import UNDECODABLE, ClusterError, ExtenderError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import ListingNode, NodeName, Pod
@@ -285,6 +285,7 @@ PODS = "/api/v1/pods"
 # The API server can select pods by both fields (pkg/apis/core/v1/conversion.go). A pod that is bound leaves the
 # selection, which the watch reports as a deletion.
 PENDING = "spec.nodeName=,status.phase=Pending"
+PENDING_PODS = Resource(name="pods", path=PODS, query={"fieldSelector": PENDING})
 LINGER_SECONDS = 5.0
 WATCH_SECONDS = 60  # after which the server ends a watch, so that a dead one is noticed
 _STALL_SECONDS = WATCH_SECONDS + 15.0
@@ -313,6 +314,7 @@ class PendingPods:
         self._sleep = sleep
         self._wanted = asyncio.Event()
         self._delay_seconds = _FIRST_DELAY_SECONDS
+        self._log = WatchLog(PENDING_PODS)
 
     def look(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
@@ -342,17 +344,19 @@ class PendingPods:
 
         Specification: https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-watch
         """
-        query = {"resourceVersion": "0", "timeoutSeconds": str(WATCH_SECONDS), "fieldSelector": PENDING}
+        query = {"resourceVersion": "0", "timeoutSeconds": str(WATCH_SECONDS), **PENDING_PODS.query}
         try:
             async with aclosing(watch_events(self._client, PODS, query, stall_seconds=_STALL_SECONDS)) as events:
                 async for event in events:
                     self._delay_seconds = _FIRST_DELAY_SECONDS
+                    if self._log.is_lost:
+                        self._log.resumed()
                     if event.has_object:
                         _announce(event, on_pending_pod)
                         await asyncio.sleep(0)  # a list has thousands of pods, each of which takes up to a millisecond
         except ClusterError as exc:
             self._delay_seconds = min(2 * self._delay_seconds, _LAST_DELAY_SECONDS)
-            log.warning("watch.lost", resource="pods", error=str(exc), retry_in_seconds=self._delay_seconds)
+            self._log.lost(exc, "watch", self._delay_seconds)
 
 
 def _announce(event: Event, on_pending_pod: Callable[[Pod], None]) -> None:

@@ -9,7 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster.client import JSON, ClusterRefused
+from extender.cluster.gated_pods import GATED_PODS
 from extender.cluster.listwatch import WATCH_SECONDS, ListWatch, Resource
+from extender.cluster.openshift_objects import RESOURCES
+from extender.cluster.views import NODES, PENDING_PODS
 from extender.errors import ClusterError
 from extender.metrics import REGISTRY
 from testbed.clock import Clock
@@ -49,6 +52,7 @@ class ScriptedReader:
         self.watches: list[dict[str, str]] = []
         self.accepted: list[str] = []
         self.stalls: list[float] = []
+        self.while_watching = lambda: None
         self._pages = iter(pages)
         self._watches = iter(watches)
 
@@ -68,6 +72,7 @@ class ScriptedReader:
         self.watches.append(dict(query or {}))
         self.accepted.append(accept)
         self.stalls.append(stall_seconds)
+        self.while_watching()
         for line in next(self._watches, (LOST,)):
             if isinstance(line, ClusterError):
                 raise line
@@ -256,6 +261,32 @@ async def test_version_that_never_works_is_given_up() -> None:
     assert reader.versions() == ["900"] * 5 + ["7"]
 
 
+async def test_version_that_is_never_reached_is_given_up() -> None:
+    """Nor does a restored server refuse each: it may keep watches open, say nothing, and end them in order."""
+    reader = ScriptedReader([page("a", version="900"), page("b", version="7")], [[], []])
+    run = Run(reader, pauses=2)
+    reader.while_watching = lambda: run.clock.advance(WATCH_SECONDS)
+    await run.to_the_end()
+    assert reader.versions() == ["900", "7"]
+    assert run.handler.calls[-1] == ("keep_only", {"b"})
+
+
+async def test_watches_that_end_at_once_without_a_word_are_given_up() -> None:
+    """As behind a proxy that cuts them: the list shows what has changed meanwhile."""
+    reader = ScriptedReader([page(version="900"), page(version="7")], [[]] * 6)
+    await Run(reader, pauses=6).to_the_end()
+    assert reader.versions() == ["900"] * 5 + ["7"]
+
+
+async def test_watch_with_bookmarks_alone_is_not_listed_again() -> None:
+    """A bookmark proves that the version is reached, however long nothing changes."""
+    reader = ScriptedReader([page(version="900")], [[event("BOOKMARK", version="901")], []])
+    run = Run(reader, pauses=2)
+    reader.while_watching = lambda: run.clock.advance(WATCH_SECONDS)
+    await run.to_the_end()
+    assert reader.versions() == ["900", "901"]
+
+
 async def test_odd_object_is_passed_over_and_said_so() -> None:
     """One object that cannot be understood must not hide all others, in a list or in a watch."""
     reader = ScriptedReader([page("odd", "a")], [[event("ADDED", "odd", "11"), event("ADDED", "b", "12")]])
@@ -365,6 +396,52 @@ async def test_loss_and_recovery_are_logged_once_each() -> None:
         "error": "connection reset",
         "retry_in_seconds": 0.25,
     }
+
+
+FORBIDDEN = ClusterRefused("/api/v1/namespaces: HTTP 403 namespaces is forbidden", 403)
+
+
+async def test_missing_right_is_named_once() -> None:
+    """Each of the two: the one to watch is met after that to list is granted. Another failure meanwhile is said."""
+    reader = ScriptedReader(
+        [FORBIDDEN, page("a")],
+        [[FORBIDDEN], [LOST], [FORBIDDEN], [event("BOOKMARK", version="11")], [FORBIDDEN]],
+    )
+    with capture_logs() as logs:
+        await Run(reader, pauses=6).to_the_end()
+    refused = [(entry["right"], entry["log_level"]) for entry in logs if entry["event"] == "watch.refused"]
+    assert refused == [("list namespaces", "error"), ("watch namespaces", "error"), ("watch namespaces", "error")]
+    assert "is forbidden" in logs[0]["error"]
+    assert [entry["event"] for entry in logs] == [
+        "watch.refused",
+        "watch.started",
+        "watch.refused",
+        "watch.lost",
+        "watch.resumed",
+        "watch.refused",
+    ]
+
+
+async def test_right_that_is_taken_during_a_watch_is_named() -> None:
+    """The server then ends the watch by an event."""
+    ended = event("ERROR", code=403, message="not any more")
+    with capture_logs() as logs:
+        await Run(ScriptedReader([page()], [[ended]])).to_the_end()
+    assert [entry["right"] for entry in logs if entry["event"] == "watch.refused"] == ["watch namespaces"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "granted_as"),
+    [
+        (NODES, "nodes"),
+        (PENDING_PODS, "pods"),
+        (GATED_PODS, "pods"),
+        (RESOURCES[0], "imagedigestmirrorsets.config.openshift.io"),
+        (RESOURCES[2], "imagecontentsourcepolicies.operator.openshift.io"),
+    ],
+)
+def test_right_is_named_as_roles_have_it(resource: Resource, granted_as: str) -> None:
+    assert resource.granted_as == granted_as
 
 
 async def test_run_that_was_ended_goes_on_where_it_was() -> None:

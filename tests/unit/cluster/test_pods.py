@@ -19,6 +19,7 @@ POD = (
 )
 ODD = b'{"metadata":{"name":"odd"},"spec":{"containers":"none"}}'
 REFUSED = ClusterRefused("/api/v1/pods: HTTP 403", 403)
+LOST = ClusterError("connection reset")
 FOREVER = 60.0
 
 Script = Sequence[bytes | ClusterError | None]
@@ -183,15 +184,14 @@ async def test_watch_that_the_server_ends_is_begun_anew_when_wanted() -> None:
 
 
 async def test_pauses_double_from_failure_to_failure() -> None:
-    """Refused, unreachable, ended with an error or garbled: said each time, and asked for more seldom."""
+    """Unreachable, ended with an error or garbled: said each time, and asked for more seldom."""
     failures: list[Script] = [
-        [REFUSED],
-        [ClusterError("connection reset")],
+        [ClusterRefused("/api/v1/pods: HTTP 503", 503)],
+        [LOST],
         [b'{"type":"ERROR","object":{"code":500,"message":"etcd"}}'],
-        [b"nonsense"],
-        *[[REFUSED]] * 3,
+        *[[b"nonsense"]] * 4,
     ]
-    cluster = Cluster(*failures, [event("ADDED"), REFUSED])
+    cluster = Cluster(*failures, [event("ADDED"), LOST])
     with capture_logs() as logs:
         async with running(cluster) as run:
             for count in range(1, 9):
@@ -200,3 +200,18 @@ async def test_pauses_double_from_failure_to_failure() -> None:
     assert run.delays == [2, 4, 8, 16, 30, 30, 30, 2]
     assert [entry["retry_in_seconds"] for entry in logs if entry["event"] == "watch.lost"] == run.delays
     assert "etcd" in logs[2]["error"]
+
+
+async def test_missing_right_to_watch_pods_is_named_once() -> None:
+    """However often it is tried, until it was granted."""
+    cluster = Cluster([REFUSED], [REFUSED], [REFUSED], [event("ADDED")], [REFUSED])
+    with capture_logs() as logs:
+        async with running(cluster) as run:
+            for count in range(1, 6):
+                run.pods.look()
+                await until(lambda count=count: len(run.delays) == count)  # type: ignore[misc]
+    assert [(entry["event"], entry.get("right")) for entry in logs] == [
+        ("watch.refused", "watch pods"),
+        ("watch.resumed", None),
+        ("watch.refused", "watch pods"),
+    ]
