@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 import structlog
 
+from extender.background import in_background
 from extender.credential_sources import Cloud, Source
 from extender.credentials.keyring import Credential
 from extender.credentials.provider_specs import ProviderSpec
@@ -419,13 +420,11 @@ class _RemoteProvider:
 async def open_fetcher(settings: FetcherSettings) -> AsyncIterator[FetcherClient]:
     """Runs a fetcher until the context is left. Returns before it is ready; questions wait for it."""
     client = FetcherClient(settings)
-    running = asyncio.create_task(client.keep_running())
-    try:
-        yield client
-    finally:
-        await client.close()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    async with in_background(client.keep_running(), "fetcher"):
+        try:
+            yield client
+        finally:
+            await client.close()
 
 
 def _conclude(wanted: _PendingQuestion, error: ExtenderError) -> None:

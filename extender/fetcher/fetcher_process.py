@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import structlog
 
+from extender.background import background_problem
 from extender.errors import ConfigError, ExtenderError, RegistryNotAsked, RegistryUnavailable
 from extender.fetcher.bounds import OVER_MEMORY, kill_session, stay_within
 from extender.fetcher.messages import (
@@ -102,6 +103,8 @@ class _Server:
         """Begins to do what a message says. Raises ProtocolError."""
         match decode_to_fetcher(message):
             case Ping(id=number):
+                if background_problem():  # files are not read again; the next fetcher does so
+                    _end(1)
                 self.channel.send(self._pong(number))
             case FetcherSettings() as settings:
                 self._begin(self._open(settings))

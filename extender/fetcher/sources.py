@@ -3,7 +3,6 @@
 The service has the same from `fetcher_client`, and nothing of it in its own process.
 """
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -12,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
+from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.credentials.cloud_api import CloudAccess
 from extender.credentials.keyring import Credential
 from extender.credentials.operator_keyring import open_operator_keyring, provider_of
@@ -31,9 +31,6 @@ from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
 from extender.verifier.verification import Verification
 from extender.watched_files import FileWatcher
-
-FILE_CHECK_SECONDS = 5.0
-"""How often files with authorities, mirrors and credentials are checked for changes."""
 
 
 class LocalSources(RegistryImages):
@@ -116,12 +113,8 @@ async def open_local_sources(settings: FetcherSettings, heard: Heard = unheard) 
             guard=guard,
             heard=heard,
         )
-        watching = asyncio.create_task(watcher.run(FILE_CHECK_SECONDS))
-        try:
-            yield LocalSources(registry, CloudAccess(clouds, os.environ, time.time), mirrors)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+        await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS), "registry-files"))
+        yield LocalSources(registry, CloudAccess(clouds, os.environ, time.time), mirrors)
 
 
 def _open_mirrors(

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
+from extender.background import end_background, start_background
 from extender.circuit_breaker import Attempt
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
@@ -188,8 +189,7 @@ class Persistence:
     async def close(self) -> None:
         """Writes the waiting rows for two seconds at most, and closes the store."""
         if self._writer:
-            self._writer.cancel()
-            await asyncio.gather(self._writer, return_exceptions=True)
+            await end_background(self._writer)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.close_seconds):
                 await self.flush()
@@ -203,8 +203,7 @@ class Persistence:
     def _wake(self) -> None:
         self._changed.set()
         if self._writer is None:
-            context = contextvars.Context()
-            self._writer = asyncio.get_running_loop().create_task(self._write_behind(), context=context)
+            self._writer = start_background(self._write_behind(), "store", contextvars.Context())
 
     async def _write_behind(self) -> None:
         while True:

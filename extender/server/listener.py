@@ -9,6 +9,7 @@ from contextlib import suppress
 import structlog
 from aiohttp import web
 
+from extender.background import end_background, start_background
 from extender.errors import ConfigError
 from extender.server.connection import REFUSALS, Connection, Connections, Limits, count_answers
 from extender.server.routes import FastConnection, FastServer
@@ -59,13 +60,11 @@ class Listener:
             if tls:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TLS_RECEIVED_BYTES)
         works = [self._end_late(), *(self._accept(listening) for listening in sockets)]
-        self._tasks = [asyncio.create_task(work) for work in works]
+        self._tasks = [start_background(work, f"listener-{name}") for work in works]
 
     async def close(self) -> None:
         """Stops accepting, waits for requests in flight (up to the runner's shutdown timeout), then closes."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_background(*self._tasks)
         for listening in self._sockets:
             self._accept_last(listening)
             listening.close()

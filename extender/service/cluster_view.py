@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
+from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.node_trust import follow_node_trust
@@ -25,7 +26,6 @@ from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import NodeConditions
 from extender.scheduler.verbs import NodeView
 from extender.server.operations import Check, CheckResult
-from extender.service.background import FILE_CHECK_SECONDS, in_background
 from extender.service.operator_policies import preferred_nodes_of
 
 # Age of a view from which readiness fails. A watch has a bookmark each minute, and one without a line for 255 s is

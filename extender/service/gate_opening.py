@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 import structlog
 
+from extender.background import in_background
 from extender.cluster.client import ClusterClient
 from extender.cluster.gated_pods import count_held_pods
 from extender.cluster.leader_election import LeaderElection
@@ -30,7 +31,6 @@ from extender.placement.gate import UnknownImages
 from extender.placement.release import ReleasePlanner
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.operations import Check, CheckResult
-from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_policy_of
 

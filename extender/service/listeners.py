@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from extender.background import FILE_CHECK_SECONDS, background_problem, end_background, start_background
 from extender.config.checks import parse_listen
 from extender.config.tree import Config
 from extender.resolver.pod_resolver import PodResolver
@@ -12,7 +13,6 @@ from extender.server.listener import Listener, open_listener
 from extender.server.operations import CheckResult, operations_app
 from extender.server.routes import route_server
 from extender.server.tls import TlsFiles
-from extender.service.background import FILE_CHECK_SECONDS, check_background
 from extender.service.cluster_view import ClusterView
 from extender.service.endpoints import OUTLETS, Outlet
 
@@ -63,9 +63,7 @@ class Listeners:
         """Lets requests in flight end, and closes the outlets first and operations last."""
         self._is_draining = True
         await asyncio.gather(*(listener.close() for listener in self._outlets))
-        for watcher in self._watchers:
-            watcher.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await end_background(*self._watchers)
         for listener in self._operations:
             await listener.close()
 
@@ -81,14 +79,14 @@ class Listeners:
         listener = await open_listener(outlet.name, runner, *parse_listen(listen), context, limits=outlet.limits)
         self._outlets.append(listener)
         if files:
-            self._watchers.append(asyncio.create_task(files.files.watch(FILE_CHECK_SECONDS)))
+            self._watchers.append(start_background(files.files.watch(FILE_CHECK_SECONDS), f"tls-{outlet.name}"))
         return f"{'https' if files else 'http'}://{listener.address}"
 
     async def _open_operations(self, cluster_view: ClusterView) -> str:
         listen = self._config.operations.listen
         if not listen:
             return ""
-        live = {"ping": CheckResult, "background": check_background}
+        live = {"ping": CheckResult, "background": _check_background}
         ready = {"shutdown": self._check_draining, **cluster_view.ready_checks()}
         runner = web.AppRunner(operations_app(live, ready), shutdown_timeout=1.0)
         listener = await open_listener(OPERATIONS, runner, *parse_listen(listen))
@@ -97,3 +95,8 @@ class Listeners:
 
     def _check_draining(self) -> CheckResult:
         return CheckResult(ok=not self._is_draining, detail="shutting down" if self._is_draining else "")
+
+
+def _check_background() -> CheckResult:
+    problem = background_problem()
+    return CheckResult(ok=not problem, detail=problem)

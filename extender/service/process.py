@@ -12,13 +12,13 @@ import msgspec
 import structlog
 
 from extender import __version__
+from extender.background import in_background
 from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
 from extender.drift.drift_watch import DriftWatch
 from extender.fetcher.fetcher_client import open_fetcher
 from extender.metrics import gauge
 from extender.resolver.pod_resolver import PodResolver
-from extender.service.background import in_background
 from extender.service.canaries import canaries
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.endpoints import needs_pending_pods

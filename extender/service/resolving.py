@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
+from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.cluster.client import open_cluster
 from extender.cluster.openshift_objects import list_mirror_objects
 from extender.config.tree import Config
@@ -26,7 +27,6 @@ from extender.resolver.platform_verifier import PlatformSource
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
 from extender.resolver.verify_queue import VerifyQueue
-from extender.service.background import FILE_CHECK_SECONDS, in_background
 from extender.service.cluster_view import ClusterView
 from extender.service.keys import random_keys, watch_keys
 from extender.service.operator_policies import policy_of

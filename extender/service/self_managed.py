@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from extender.background import in_background
 from extender.certificates.authority import InvalidCertificate
 from extender.certificates.managed_identity import (
     IdentityLifetimes,
@@ -35,7 +36,6 @@ from extender.cluster.own_secret import OwnSecret, SecretContent
 from extender.cluster.webhook_configuration import WebhookConfiguration
 from extender.config.tree import Config, SelfManagedConfig
 from extender.errors import ClusterError, ConfigError
-from extender.service.background import in_background
 
 log = structlog.get_logger()
 

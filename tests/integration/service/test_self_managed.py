@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from extender.background import background_problem, in_background
 from extender.certificates.managed_identity import IdentityLifetimes
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.own_secret import OwnSecret
 from extender.cluster.webhook_configuration import WebhookConfiguration
 from extender.service import self_managed
-from extender.service.background import check_background, in_background
 from extender.service.self_managed import SelfManaged
 from tests.integration.cluster.api_server import ApiServer, serve_api, write_kubeconfig
 
@@ -83,7 +83,7 @@ async def test_files_that_cannot_be_written_for_now_are_written_later(
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)  # it tries again and again
             assert "No such file or directory" in managed.failure
-            assert check_background().ok
+            assert not background_problem()
             folder.mkdir()
             await managed.is_there.wait()
             while managed.failure:

@@ -1,7 +1,7 @@
 """List and watch: what is asked of the API server, in which order, and how soon again, under every kind of loss."""
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -52,7 +52,7 @@ class ScriptedReader:
         self.watches: list[dict[str, str]] = []
         self.accepted: list[str] = []
         self.stalls: list[float] = []
-        self.while_watching = lambda: None
+        self.while_watching: Callable[[], None] = lambda: None
         self._pages = iter(pages)
         self._watches = iter(watches)
 

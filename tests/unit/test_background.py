@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import structlog
 
-from extender.service.background import check_background, in_background
+from extender.background import background_problem, in_background
 
 
 async def end() -> None:
@@ -47,7 +47,7 @@ async def test_work_that_ends_by_itself_is_told_of(work: type, why: str) -> None
     with structlog.testing.capture_logs() as logs:
         async with in_background(go_on(), "others"), in_background(work(), "files"):
             await asyncio.sleep(0.01)
-            assert (check_background().ok, check_background().detail) == (False, f"files: {why}")
+            assert background_problem() == f"files: {why}"
     assert [(each["event"], each["log_level"], each["task"], each["why"]) for each in logs] == [
         ("background.ended", "error", "files", why)
     ]
@@ -58,12 +58,12 @@ async def test_work_that_is_ended_with_its_context_is_no_error() -> None:
     with structlog.testing.capture_logs() as logs:
         async with in_background(go_on()):
             await asyncio.sleep(0)
-            assert check_background().ok
+            assert not background_problem()
     assert logs == []
     async with in_background(fail()):
         await asyncio.sleep(0.01)
-        assert check_background().detail.startswith("fail: ")
-    assert check_background().ok
+        assert background_problem().startswith("fail: ")
+    assert not background_problem()
 
 
 async def test_no_work_runs_nothing() -> None:
@@ -71,4 +71,4 @@ async def test_no_work_runs_nothing() -> None:
     before = len(asyncio.all_tasks())
     async with in_background(None, "canaries"):
         assert len(asyncio.all_tasks()) == before
-        assert check_background().ok
+        assert not background_problem()

@@ -1,0 +1,65 @@
+"""Tasks that run until their owner ends them, and what liveness is told of one that ends by itself."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from contextvars import Context
+
+import structlog
+
+log = structlog.get_logger()
+
+FILE_CHECK_SECONDS = 5.0
+"""How often files with certificates, credentials and the like are checked for changes."""
+
+_ENDED: dict[asyncio.Task[None], str] = {}  # why each task has ended that its owner has not
+
+
+@contextlib.asynccontextmanager
+async def in_background(work: Coroutine[None, None, None] | None, name: str = "") -> AsyncIterator[None]:
+    """Runs `work` beside the context's body and cancels it at the end; None is no work.
+
+    Work that ends before its context is an error, which is logged, and fails liveness. `name` is for people; empty
+    takes that of the function.
+    """
+    if work is None:
+        yield
+        return
+    task = start_background(work, name)
+    try:
+        yield
+    finally:
+        await end_background(task)
+
+
+def start_background(
+    work: Coroutine[None, None, None], name: str = "", context: Context | None = None
+) -> asyncio.Task[None]:
+    """As `in_background`, until the task is ended by `end_background`. `context` is that of the task."""
+    task = asyncio.get_running_loop().create_task(work, name=name or getattr(work, "__qualname__", ""), context=context)
+    task.add_done_callback(_report)
+    return task
+
+
+async def end_background(*tasks: asyncio.Task[None]) -> None:
+    """Cancels the tasks, and returns once they have ended."""
+    for task in tasks:
+        task.remove_done_callback(_report)
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        _ENDED.pop(task, None)
+
+
+def background_problem() -> str:
+    """Names the tasks that have ended and should still run, and why; empty if there are none."""
+    return "; ".join(f"{task.get_name()}: {why}" for task, why in _ENDED.items())
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    exc = asyncio.CancelledError() if task.cancelled() else task.exception()
+    cause = exc
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    _ENDED[task] = why = f"{type(cause).__name__}: {cause}".removesuffix(": ") if cause else "it returned"
+    log.error("background.ended", task=task.get_name(), why=why, exc_info=exc)
