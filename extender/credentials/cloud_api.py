@@ -14,6 +14,7 @@ import msgspec
 
 from extender.credentials.providers import CredentialsUnavailable
 from extender.errors import UNDECODABLE
+from extender.tls_context import new_client_context
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_BODY_BYTES = 1 << 20
@@ -32,6 +33,16 @@ class CloudAccess:
     session: aiohttp.ClientSession
     environment: Mapping[str, str]
     wall_clock: Callable[[], float]
+
+
+def open_cloud_session() -> aiohttp.ClientSession:
+    """Returns a session for requests to clouds, without cookies. The caller closes it."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=new_client_context()),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,
+    )
 
 
 async def ask(

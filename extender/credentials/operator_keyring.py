@@ -8,10 +8,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pkgutil import resolve_name
 
-import aiohttp
-
 from extender.credential_sources import Cloud
-from extender.credentials.cloud_api import CloudAccess
+from extender.credentials.cloud_api import CloudAccess, open_cloud_session
 from extender.credentials.docker_config import CredentialHelpers, load_docker_config
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.kubelet_plugins import CredentialPlugin, load_credential_plugins
@@ -55,7 +53,7 @@ async def open_operator_keyring(  # noqa: PLR0913 - settings and parts, each by 
     for part in of_files:
         watcher.add(part.files)
     parts: list[Keyring] = [*of_files]
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+    async with open_cloud_session() as session:
         access = CloudAccess(session, environment, wall_clock)
         for cloud in dict.fromkeys(clouds):
             provider = asked_by(CloudSpec(cloud), open_cloud(cloud, access))

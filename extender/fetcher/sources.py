@@ -9,10 +9,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 
-import aiohttp
-
 from extender.background import FILE_CHECK_SECONDS, in_background
-from extender.credentials.cloud_api import CloudAccess
+from extender.credentials.cloud_api import CloudAccess, open_cloud_session
 from extender.credentials.keyring import Credential
 from extender.credentials.operator_keyring import open_operator_keyring, provider_of
 from extender.credentials.provider_specs import ProviderSpec
@@ -100,7 +98,7 @@ async def open_local_sources(settings: FetcherSettings, heard: Heard = unheard) 
                 watcher=watcher,
             )
             mirror_credentials = _before((await stack.enter_async_context(keyring)).load, mirrors)
-        clouds = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
+        clouds = await stack.enter_async_context(open_cloud_session())
         registry = RegistryClient(
             session,
             authenticator=Authenticator(

@@ -6,21 +6,14 @@ for each mirror go there.
 Departures: no request for `/v2/` comes first. A host that is insecure is shown no client certificate.
 """
 
-import ssl
+import functools
 from collections.abc import Callable, Collection
 
 from extender.errors import AddressRefused
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import SYSTEM_TRUST, Endpoint, Trust, upstream_root
 from extender.registry.registries_conf import Candidate, RegistriesConf, ShortNameMode
-
-
-def unverified_context() -> ssl.SSLContext:
-    """Returns a TLS context that takes every certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+from extender.tls_context import unverified_context
 
 
 class CrioEndpoints:
@@ -42,7 +35,7 @@ class CrioEndpoints:
         self.conf = conf
         self._short_names = short_names
         self._trust_of = trust_of
-        self._unverified = unverified_context()
+        self._unverified = functools.cache(unverified_context)
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
         """As `EndpointSource`.

@@ -13,6 +13,7 @@ from yarl import URL
 
 from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
+from extender.registry.endpoint_tls import MakeContext
 
 Capability = Literal["resolve", "pull"]
 CAPABILITIES: frozenset[Capability] = frozenset({"resolve", "pull"})
@@ -22,19 +23,24 @@ _HOSTS = {"docker.io": "registry-1.docker.io"}
 
 
 class Trust(msgspec.Struct, frozen=True):
-    """The TLS contexts for an endpoint; True stands for the session's own.
+    """The TLS contexts for an endpoint, made when they are needed; None stands for the session's own.
 
     `own` is for the endpoint's origin. Only `own` has a client certificate or skips verification. `elsewhere` trusts
     the same authorities, and is for the token server and for the targets of redirects.
     """
 
     origin: URL | None = None
-    own: ssl.SSLContext | bool = True
-    elsewhere: ssl.SSLContext | bool = True
+    own: MakeContext | None = None
+    elsewhere: MakeContext | None = None
 
     def context_for(self, url: URL) -> ssl.SSLContext | bool:
-        """Returns the TLS context for a request to `url`."""
-        return self.own if url.origin() == self.origin else self.elsewhere
+        """Returns the TLS context for a request to `url`; True stands for the session's own.
+
+        Raises:
+            RegistryNotAsked: a file that it is made of cannot be used any more.
+        """
+        make = self.own if url.origin() == self.origin else self.elsewhere
+        return make() if make else True
 
 
 SYSTEM_TRUST = Trust()

@@ -1,6 +1,6 @@
 """Reads a registry's folder in containerd's format: the registry's endpoints and how TLS is checked for each.
 
-Follows containerd (docs/hosts.md; core/remotes/docker/config/hosts.go). Reads files and makes TLS contexts; `mirrors`
+Follows containerd (docs/hosts.md; core/remotes/docker/config/hosts.go). Reads files and tries certificates; `mirrors`
 decides which folder is read, and when.
 
 Departures: a malformed file is an error, where containerd logs it and uses the registry without mirrors. Plain HTTP is
@@ -10,7 +10,7 @@ not assumed for `localhost`. Of several client certificates OpenSSL keeps one pe
 import re
 import ssl
 import tomllib
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,10 +21,10 @@ from extender.durations import parse_seconds
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import CAPABILITIES, Capability, Endpoint, Trust, upstream_root
+from extender.registry.endpoint_tls import Certificates, MakeContext, Stamp, TlsContexts, load_client
 from extender.registry.go_rewrites import InvalidRewrite, Rewrite, read_rewrites, rewritten
 
 SETTING = "registry.hosts_directory"
-_MOST_CONTEXTS = 64  # for TLS; one with the system's authorities takes a megabyte
 _MOST_BYTES = 256 << 10  # of a file: ten thousand hosts take a second to read
 _KNOWN_CAPABILITIES = frozenset({"resolve", "pull", "push", "referrers"})
 # k3s' and rke2's embedded mirror on each node, as they write it.
@@ -33,10 +33,6 @@ _EMBEDDED_REASON = "it is the embedded mirror, which only the node itself reache
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 K = TypeVar("K", bound="_HostKeys")
-
-
-Stamp = tuple[str, int, int, int]  # of a file: path, inode, modification time in nanoseconds, size
-_Contexts = tuple[ssl.SSLContext | bool, ssl.SSLContext | bool]
 
 
 class _HostKeys(msgspec.Struct):
@@ -65,8 +61,8 @@ class MirrorHost(NamedTuple):
     root: URL | None = None
     capabilities: frozenset[Capability] = CAPABILITIES
     headers: tuple[tuple[str, str], ...] = ()
-    own: ssl.SSLContext | bool = True
-    elsewhere: ssl.SSLContext | bool = True
+    own: MakeContext | None = None
+    elsewhere: MakeContext | None = None
     connect_seconds: float | None = None
     rewrites: tuple[Rewrite, ...] = ()
     not_asked: str = ""
@@ -95,15 +91,15 @@ class MirrorHost(NamedTuple):
 class HostsReader:
     """Reads registries' folders. `stamps` has the certificate and key files read for them, as before reading."""
 
-    def __init__(self, ca_files: Sequence[str], *, is_k3s: bool = False) -> None:
-        """`ca_files` are trusted for all hosts. `is_k3s`: containerd is that of k3s and rke2.
+    def __init__(self, contexts: TlsContexts, ca_files: Sequence[str] = (), *, is_k3s: bool = False) -> None:
+        """`contexts` trust `ca_files` for all hosts. `is_k3s`: containerd is that of k3s and rke2.
 
         That one has the keys `rewrite`, and adds no upstream to a file with hosts and without `server`.
         """
         self.stamps: dict[Path, Stamp] = {}
-        self._ca_files = ca_files
+        self._contexts = contexts
+        self._ca_files = tuple(Path(file) for file in ca_files)
         self._is_k3s = is_k3s
-        self._made: dict[Hashable, _Contexts] = {}
 
     def read_folder(self, folder: Path) -> tuple[MirrorHost, ...]:
         """Returns the endpoints in `hosts.toml`; without that file, the registry with the folder's certificates."""
@@ -158,7 +154,7 @@ class HostsReader:
         return host._replace(rewrites=rewrites, not_asked=_EMBEDDED_REASON if is_embedded else "")
 
     def _host(self, section: "Position", address: str, keys: _HostKeys) -> MirrorHost:
-        own, elsewhere = self._contexts(
+        own, elsewhere = self._trust(
             section, _list_of(keys.ca), [_pair_of(each) for each in _list_of(keys.client)], skip_verify=keys.skip_verify
         )
         return MirrorHost(
@@ -179,66 +175,48 @@ class HostsReader:
         authorities = [name for name in names if name.endswith(".crt")]
         stems = [name.removesuffix(".cert") for name in names if name.endswith(".cert")]
         pairs = [(f"{stem}.cert", f"{stem}.key" if f"{stem}.key" in names else "") for stem in stems]
-        own, elsewhere = self._contexts(Position(folder, ""), authorities, pairs, skip_verify=False)
+        own, elsewhere = self._trust(Position(folder, ""), authorities, pairs, skip_verify=False)
         return MirrorHost(own=own, elsewhere=elsewhere)
 
-    def _contexts(
+    def _trust(
         self, section: "Position", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
-    ) -> _Contexts:
-        """Returns the TLS contexts for the host itself and for other hosts; True stands for the session's own.
+    ) -> tuple[MakeContext | None, MakeContext | None]:
+        """Returns what makes the TLS contexts for the host itself and for other hosts; None is the session's own.
 
-        Hosts with the same certificates share them. Raises ConfigError.
+        Raises ConfigError if one could not be made.
         """
         if not authorities and not pairs and not skip_verify:
-            return True, True
-        folder = section.folder
-        files = [folder / name for name in (*authorities, *(name for pair in pairs for name in pair))]
-        key = (tuple(files), len(authorities), skip_verify)
-        if key not in self._made:
-            if len(self._made) == _MOST_CONTEXTS:
-                raise section.error("", f"more than {_MOST_CONTEXTS} hosts have certificates that no other host has")
-            self._made[key] = self._new_contexts(section, authorities, pairs, skip_verify=skip_verify)
-        return self._made[key]
+            return None, None
+        files = tuple(section.folder / name for name in authorities)
+        clients = tuple((section.folder / name, section.folder / key if key else None) for name, key in pairs)
+        for path in files:
+            self._try_authority(section, path)
+        for certificate, key in clients:
+            self._try_client(section, certificate, key)
+        paths = (*self._ca_files, *files, *(path for pair in clients for path in pair if path))
+        elsewhere = Certificates(files, stamps=tuple(map(self._note, paths)))
+        own = elsewhere._replace(clients=clients, is_unverified=skip_verify)
+        return self._contexts.of(own), self._contexts.of(elsewhere) if files else None
 
-    def _new_contexts(
-        self, section: "Position", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
-    ) -> _Contexts:
-        folder = section.folder
-        elsewhere = self._trusting(section, [folder / name for name in authorities]) if authorities else True
-        if not pairs and not skip_verify:
-            return elsewhere, elsewhere
-        own = self._trusting(section, [folder / name for name in authorities])
-        if skip_verify:
-            own.check_hostname = False
-            own.verify_mode = ssl.CERT_NONE
-        for certificate, key in pairs:
-            self._load_pair(section, own, folder / certificate, folder / key if key else None)
-        return own, elsewhere
-
-    def _trusting(self, section: "Position", authorities: Sequence[Path]) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        for path in self._ca_files:
-            self._note(Path(path))
-            context.load_verify_locations(path)
-        for authority in authorities:
-            self._note(authority)
-            try:
-                context.load_verify_locations(authority)
-            except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError; a NUL in the name gives a ValueError
-                raise section.error("ca", f"{authority} holds no certificates: {_why(exc)}") from exc
-        return context
-
-    def _load_pair(self, section: "Position", context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
-        self._note(certificate)
-        if key:
-            self._note(key)
+    def _try_authority(self, section: "Position", path: Path) -> None:
+        if path in self.stamps:
+            return
+        self._note(path)
         try:
-            context.load_cert_chain(certificate, key, password="")  # an encrypted key fails instead of prompting
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError; a NUL in the name gives a ValueError
+            raise section.error("ca", f"{path} holds no certificates: {_why(exc)}") from exc
+
+    def _try_client(self, section: "Position", certificate: Path, key: Path | None) -> None:
+        for path in filter(None, (certificate, key)):
+            self._note(path)
+        try:
+            load_client(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate, key)
         except (OSError, ValueError) as exc:
             raise section.error("client", f"{certificate} and its key cannot be used: {_why(exc)}") from exc
 
-    def _note(self, path: Path) -> None:
-        self.stamps.setdefault(path, stamp_of(path))
+    def _note(self, path: Path) -> Stamp:
+        return self.stamps.setdefault(path, stamp_of(path))
 
 
 class Position(NamedTuple):

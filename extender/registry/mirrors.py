@@ -14,7 +14,8 @@ from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust
 from extender.registry.crio_endpoints import CrioEndpoints
 from extender.registry.endpoint import SYSTEM_TRUST, Endpoint, Trust
-from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Position, Stamp, stamp_of
+from extender.registry.endpoint_tls import Stamp, TlsContexts
+from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Position, stamp_of
 from extender.registry.openshift_conf import conf_of_objects
 from extender.registry.openshift_trust import NodeTrusts, host_problems
 from extender.registry.registries_conf import MOST_BYTES, ShortNameMode, read_registries_conf
@@ -47,6 +48,7 @@ class HostsDirectory:
         self._folder = Path(folder)
         self._is_k3s = is_k3s
         self._ca_files = tuple(ca_files)
+        self._contexts = TlsContexts(ca_files)
         self.files = WatchedFiles(
             self._read,
             lambda folders: self._stamps(folders.named),
@@ -61,7 +63,7 @@ class HostsDirectory:
     def _read(self) -> Reading[_Folders]:
         """Reads all folders. Stamps are from before that, so that the next check notices a change made meanwhile."""
         seen = self._stamps(())
-        reader = HostsReader(self._ca_files, is_k3s=self._is_k3s)
+        reader = HostsReader(self._contexts, self._ca_files, is_k3s=self._is_k3s)
         try:
             folders = [entry for entry in self._folder.iterdir() if entry.is_dir() and not entry.name.startswith("..")]
             hosts = {entry.name: reader.read_folder(entry) for entry in folders}
@@ -94,6 +96,7 @@ class RegistriesYaml:
         """
         self._file = Path(file)
         self._ca_files = tuple(ca_files)
+        self._contexts = TlsContexts(ca_files)
         self._default_endpoint = default_endpoint
         self.files = WatchedFiles(
             self._read,
@@ -119,7 +122,7 @@ class RegistriesYaml:
 
     def _read(self) -> Reading[_Yaml]:
         seen = self._stamps(())
-        reader = HostsReader(self._ca_files, is_k3s=True)
+        reader = HostsReader(self._contexts, self._ca_files, is_k3s=True)
         position = Position(self._file, "", _YAML)
         try:
             rendered = read_registries_yaml(read_bounded(self._file), default_endpoint=self._default_endpoint)
@@ -159,6 +162,7 @@ class RegistriesFiles:
         self._main = Path(main)
         self._certificates = Path(certificates) if certificates else None
         self._ca_files = tuple(ca_files)
+        self._contexts = TlsContexts(ca_files)
         self._short_names = short_names
         self.files = WatchedFiles(
             self._read,
@@ -173,7 +177,7 @@ class RegistriesFiles:
 
     def _read(self) -> Reading[_Conf]:
         seen = self._stamps(())
-        reader = HostsReader(self._ca_files)
+        reader = HostsReader(self._contexts, self._ca_files)
         try:
             conf = read_registries_conf(
                 (str(path), read_bounded(path)) for path in (self._main, *sorted(self._drop_ins.glob("*.conf")))
@@ -242,7 +246,7 @@ class OpenShiftMirrors:
 
     def _renew_trusts(self) -> None:
         self._trusted_generation = self._session_trust.files.generation
-        self._trusts = NodeTrusts(self._told_trust, self._session_trust.new_context, self._updates)
+        self._trusts = NodeTrusts(self._told_trust, TlsContexts(self._session_trust.ca_files), self._updates)
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
         """As `CrioEndpoints`.

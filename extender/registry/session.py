@@ -20,7 +20,7 @@ from extender import __version__
 from extender.errors import ConfigError
 from extender.registry.addresses import AddressGuard, inner_refusal
 from extender.registry.transport import BodiesUnderWay, CappedConnection, host_of, proxy_of
-from extender.tls_context import CurrentContext
+from extender.tls_context import CurrentContext, new_client_context
 from extender.watched_files import FileSetting, WatchedFiles
 
 _CONNECTIONS = 256  # over all hosts, as many as lookups are under way at once
@@ -44,11 +44,7 @@ class RegistryTrust:
     def __init__(self, ca_files: Sequence[str] = ()) -> None:
         self.files = WatchedFiles.of_setting(FileSetting.CA_FILES, ca_files, lambda: _trusting(ca_files))
         self.context = CurrentContext.of(lambda: self.files.value)
-        self._ca_files = ca_files
-
-    def new_context(self) -> ssl.SSLContext:
-        """Returns a context of its own that trusts the same, as the files are now. Raises ConfigError."""
-        return _trusting(self._ca_files)
+        self.ca_files = tuple(ca_files)
 
 
 def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> aiohttp.ClientSession:
@@ -134,7 +130,7 @@ def _address_of(url: URL) -> tuple[str, int]:
 
 
 def _trusting(ca_files: Sequence[str]) -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    context = new_client_context()
     for path in ca_files:
         try:
             context.load_verify_locations(path)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from extender.errors import ConfigError
 from extender.store.rows import Store
 from extender.store.sqlite import SqliteStore
+from extender.tls_context import new_client_context
 from extender.watched_files import FileSetting, FileWatcher, WatchedFiles
 
 SQLITE = "sqlite:///"
@@ -121,7 +122,7 @@ def _password_of(path: str, password: str) -> str:
 def _tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
     """Returns a context with the system's CAs or the one named, and with our certificate if there is one."""
     try:
-        context = ssl.create_default_context(cafile=options.get("ca_file"))
+        context = new_client_context(options.get("ca_file"))
         if "certificate_file" in options:
             context.load_cert_chain(  # an encrypted key fails instead of prompting
                 options["certificate_file"], options.get("key_file"), password=""

@@ -17,6 +17,7 @@ from extender.registry.auth import Authenticator
 from extender.registry.challenge import MalformedChallenge, parse_challenges
 from extender.registry.crio_endpoints import CrioEndpoints
 from extender.registry.endpoint import EndpointSource
+from extender.registry.endpoint_tls import TlsContexts
 from extender.registry.hosts_toml import HostsReader
 from extender.registry.mirrors import RegistriesYaml
 from extender.registry.quota import Quotas
@@ -138,7 +139,7 @@ def hosts_files(data: bytes) -> None:
     def read(folder: Path) -> None:
         (folder / "hosts.toml").write_bytes(data)
         try:
-            hosts = HostsReader(()).read_folder(folder)
+            hosts = HostsReader(TlsContexts()).read_folder(folder)
         except ConfigError as exc:
             check_sentence(exc, len(data))
             return

@@ -1,15 +1,19 @@
 """What containerd's files say: one row per key and per mistake, folders by registry, and files that change."""
 
+import gc
+import os
 import ssl
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 from yarl import URL
 
-from extender.errors import ConfigError, RegistryUnavailable
+from extender.errors import ConfigError, RegistryNotAsked, RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.mirrors import HostsDirectory
@@ -256,7 +260,7 @@ def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None
     (certificates / "certificate.pem").rename(folder / "client.cert")
     (certificates / "key.pem").rename(folder / "client.key")
     (endpoint,) = HostsDirectory(str(tmp_path)).endpoints_for(of("quay.io"))
-    own, elsewhere = endpoint.trust.own, endpoint.trust.elsewhere
+    own, elsewhere = map(endpoint.trust.context_for, (endpoint.root, URL("https://storage.example/")))
     assert own is not elsewhere
     for context in (own, elsewhere):
         assert isinstance(context, ssl.SSLContext)
@@ -313,19 +317,49 @@ def test_ten_thousand_hosts_are_read_in_time(write: Write) -> None:
 
 
 def test_hosts_with_the_same_certificates_share_them(write: Write, certificates: Path) -> None:
-    """Each set takes a megabyte, so a file with too many of them is refused, and what was read before is kept."""
+    """Each set takes most of a megabyte."""
     keys = f'ca = "{certificates}/ca.pem"'
     folder = write("quay.io", "".join(f'[host."m{number}"]\n{keys}\n' for number in range(1_000)))
-    directory = HostsDirectory(str(folder))
-    first, *_, last, _ = directory.endpoints_for(of("quay.io"))
-    assert first.trust.own is last.trust.own
-    for number in range(65):
+    first, *_, last, _ = HostsDirectory(str(folder)).endpoints_for(of("quay.io"))
+    assert first.trust.context_for(first.root) is last.trust.context_for(last.root)
+
+
+def test_certificates_take_room_only_when_they_are_needed(
+    write: Write, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many hosts have some of their own, only a few sets of them are held at a time."""
+    made: weakref.WeakSet[ssl.SSLContext] = weakref.WeakSet()
+    make = ssl.create_default_context
+
+    def count(**named: Any) -> ssl.SSLContext:
+        context = make(**named)
+        made.add(context)
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", count)
+    for number in range(100):
         (certificates / f"{number}.pem").write_bytes((certificates / "ca.pem").read_bytes())
-    write("quay.io", "".join(f'[host."m{n}"]\nca = "{certificates}/{n}.pem"\n' for n in range(65)))
-    assert not directory.files.reload_if_changed()
-    with pytest.raises(ConfigError, match="more than 64 hosts have certificates that no other host has"):
-        HostsDirectory(str(folder))
-    assert len(directory.endpoints_for(of("quay.io"))) == 1_001
+    folder = write("quay.io", "".join(f'[host."m{n}"]\nca = "{certificates}/{n}.pem"\n' for n in range(100)))
+    directory = HostsDirectory(str(folder))
+    for rotated in range(2):
+        for number in range(100):
+            os.utime(certificates / f"{number}.pem", (rotated, rotated))
+        assert directory.files.reload_if_changed()
+        held = len(made)
+        for endpoint in directory.endpoints_for(of("quay.io")):
+            assert endpoint.trust.context_for(endpoint.root)
+        assert held == (0, 24)[rotated]
+        gc.collect()
+        assert len(made) == 24
+
+
+def test_certificates_that_are_gone_when_they_are_needed(write: Write, certificates: Path) -> None:
+    """The registry is not to blame, and the next check of the files says what is wrong."""
+    folder = write("quay.io", f'ca = "{certificates}/ca.pem"')
+    (endpoint,) = HostsDirectory(str(folder)).endpoints_for(of("quay.io"))
+    (certificates / "ca.pem").unlink()
+    with pytest.raises(RegistryNotAsked, match="a file with certificates has just changed or is gone"):
+        endpoint.trust.context_for(endpoint.root)
 
 
 def test_missing_directory_is_refused(tmp_path: Path) -> None:
@@ -371,7 +405,7 @@ def test_authority_elsewhere_that_changes_is_read_again(write: Write, certificat
     (certificates / "new.pem").replace(certificates / "ca.pem")
     assert directory.files.reload_if_changed()
     (after,) = directory.endpoints_for(of("quay.io"))
-    assert after.trust.own is not before.trust.own
+    assert after.trust.context_for(after.root) is not before.trust.context_for(before.root)
 
 
 def test_authority_of_all_hosts_that_changes_is_read_again(write: Write, certificates: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from yarl import URL
 
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference, parse_reference
@@ -68,8 +69,10 @@ configs:
 """)
     mirrors = RegistriesYaml(str(file), default_endpoint=True)
     mirror, source = mirrors.endpoints_for(parse_reference("a.io/x:1"))
-    assert (mirror.trust.own is mirror.trust.elsewhere, mirror.trust.own is True) == (True, False)
-    assert (source.trust.own is True, source.trust.elsewhere) == (False, True)
+    elsewhere = URL("https://storage.example/")
+    own = mirror.trust.context_for(mirror.root)
+    assert (own is mirror.trust.context_for(elsewhere), own is True) == (True, False)
+    assert (source.trust.context_for(source.root) is True, source.trust.context_for(elsewhere)) == (False, True)
     logins = [(each.username, each.password) for host in ("m.io", "a.io", "b.io")
               for each in mirrors.credentials_for(parse_reference(f"{host}/x:1"))]  # fmt: skip
     assert logins == [("ann", "secret"), ("bob", "pa:ss")]

@@ -1,0 +1,95 @@
+"""Registries, mirrors and caches whose certificates only lenient clients take, as the clients on nodes are."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from yarl import URL
+
+from extender.images.reference import parse_reference
+from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust, SourceMirrors
+from extender.registry.mirrors import HostsDirectory, OpenShiftMirrors
+from extender.registry.session import RegistryTrust, open_session
+from extender.registry.transport import send
+from extender.tls_context import new_client_context
+from tests.integration.registry.conftest import ON_LOOPBACK
+from tests.integration.registry.old_certificates import OLD, OldCertificates
+
+TrustOf = Callable[[Path], ssl.SSLContext | bool]
+
+
+@pytest.fixture(autouse=True)
+def as_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts begin as those of Python 3.13 do, by which the service runs."""
+    usual = ssl.create_default_context
+
+    def strict(*arguments: object, **named: object) -> ssl.SSLContext:
+        context = usual(*arguments, **named)  # type: ignore[arg-type]  # passed on as they are
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+
+
+def by_setting(file: Path) -> ssl.SSLContext:
+    """As `registry.ca_files` names the authority."""
+    return RegistryTrust([str(file)]).context
+
+
+def by_hosts_file(file: Path) -> ssl.SSLContext | bool:
+    """As containerd's file names the authority of a mirror."""
+    folder = file.parent / "certs.d" / "quay.io"
+    folder.mkdir(parents=True)
+    (folder / "hosts.toml").write_text(f'[host."https://127.0.0.1"]\nca = "{file}"\n')
+    mirror, _ = HostsDirectory(str(folder.parent)).endpoints_for(parse_reference("quay.io/x:1"))
+    return mirror.trust.context_for(mirror.root)
+
+
+def by_openshift(file: Path) -> ssl.SSLContext | bool:
+    """As OpenShift's objects hold the authority of all hosts."""
+    mirrors = OpenShiftMirrors(RegistryTrust())
+    source = SourceMirrors("quay.io", ("m.example/q",))
+    mirrors.update(MirrorObjects(tag_mirrors=(source,), trust=NodeTrust(file.read_text())))
+    mirror, _ = mirrors.endpoints_for(parse_reference("quay.io/x:1"))
+    return mirror.trust.context_for(mirror.root)
+
+
+def by_cache(file: Path) -> ssl.SSLContext:
+    """As `cache.url` names the authority of a Redis."""
+    return new_client_context(str(file))
+
+
+@pytest.fixture(params=OLD)
+def certificates(request: pytest.FixtureRequest, tmp_path: Path) -> OldCertificates:
+    """What `tmp_path` has as ca.pem and server.pem."""
+    made = OLD[request.param]()
+    (tmp_path / "ca.pem").write_text(made.authority)
+    (tmp_path / "server.pem").write_text(made.server)
+    return made
+
+
+@pytest.fixture
+async def url(certificates: OldCertificates, tmp_path: Path) -> AsyncIterator[URL]:
+    """A server with the certificate."""
+    assert certificates
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nyes")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+        yield URL(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+
+
+@pytest.mark.parametrize("trust_of", [by_setting, by_hosts_file, by_openshift, by_cache])
+async def test_certificates_that_nodes_take_are_taken(url: URL, tmp_path: Path, trust_of: TrustOf) -> None:
+    """Whoever names the authority."""
+    context = trust_of(tmp_path / "ca.pem")
+    async with open_session(guard=ON_LOOPBACK) as session:
+        answer = await send(session, "GET", url, headers={}, limit_bytes=100, tls=context)
+    assert answer.body == b"yes"
