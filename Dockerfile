@@ -6,10 +6,8 @@
 # The same base, checkout and SOURCE_DATE_EPOCH give the same root file system, byte by byte.
 
 # Any image of Debian, or of a distribution like it, with Python 3.11 or later, its venv module, pip and CA certificates.
-# The digest is that of an index for amd64, arm64 and others, as Docker's library published it in August 2026.
-ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6
-
-FROM ${PYTHON_IMAGE} AS build
+# The digest is that of an index for amd64, arm64 and others. It is written out, so that Dependabot follows it.
+FROM docker.io/library/python:3.13-slim@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6 AS build
 RUN python3 -m venv --without-pip /opt/multiarch-extender
 COPY requirements.txt /src/
 RUN python3 -m pip --python /opt/multiarch-extender/bin/python3 install --no-cache-dir --no-compile \
@@ -28,7 +26,6 @@ ARG SOURCE_DATE_EPOCH=0
 RUN SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PYTHONHASHSEED=0 python3 /src/make_root.py /root-of-image /opt/multiarch-extender
 
 FROM scratch
-ARG PYTHON_IMAGE
 ARG VERSION=0.1.0
 ARG REVISION=
 LABEL org.opencontainers.image.title="multiarch-extender" \
@@ -38,7 +35,6 @@ LABEL org.opencontainers.image.title="multiarch-extender" \
       org.opencontainers.image.documentation="https://github.com/multiarch-extender/multiarch-extender/blob/main/docs/index.md" \
       org.opencontainers.image.vendor="multiarch-extender" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.base.name="${PYTHON_IMAGE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /root-of-image /

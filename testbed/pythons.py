@@ -76,9 +76,9 @@ def oldest_release(project: Path = PROJECT) -> Release:
 
 def image_release(project: Path = PROJECT) -> Release:
     """The release of the Dockerfile's base image."""
-    found = re.search(r"^ARG PYTHON_IMAGE=\S*python:(\S+)$", (project / "Dockerfile").read_text(), re.MULTILINE)
+    found = re.search(r"^FROM \S*python:(\S+) AS build$", (project / "Dockerfile").read_text(), re.MULTILINE)
     if found is None:
-        raise ValueError("the Dockerfile names no PYTHON_IMAGE")
+        raise ValueError("the Dockerfile is based on no image of Python")
     return release_of(found[1])
 
 

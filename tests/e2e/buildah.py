@@ -135,7 +135,7 @@ class _Storage:
     def build(self, context: Path, name: str) -> None:
         """Builds on the base, with this machine's settings for pip."""
         settings = ["--isolation", "chroot", "--layers=false", "--pull=never", "--timestamp", str(EPOCH)]
-        settings += ["--build-arg", f"PYTHON_IMAGE={BASE}", "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
+        settings += ["--from", BASE, "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
         with tempfile.TemporaryDirectory() as folder:
             self._run("build", *settings, *_pip_volumes(Path(folder)), "--tag", name, str(context))
 

@@ -58,7 +58,7 @@ def test_pins_for_other_systems_are_left_out(tmp_path: Path) -> None:
         f"windows==2.0 ; sys_platform == 'win32' \\\n{hashes}\n"
         f"old==3.0 ; python_full_version < '3.13' \\\n{hashes}\n"
     )
-    (tmp_path / "Dockerfile").write_text("ARG PYTHON_IMAGE=registry.example.com/python:3.13-slim\n")
+    (tmp_path / "Dockerfile").write_text("FROM registry.example.com/python:3.13-slim AS build\n")
     (pin,) = read_pins(tmp_path)
     assert (pin.requirement, pin.hashes) == ("here==1.0", ("0" * 64, "1" * 64))
 
