@@ -211,7 +211,7 @@ def test_a_kubeconfig_is_read_in_the_image_without_the_models_that_it_lacks(imag
     run_script(image, READS_A_KUBECONFIG)
     (library,) = (image.root / HOME).glob("lib/python3.*/site-packages/kubernetes_asyncio")
     kept = {
-        str(path.relative_to(library)) for folder in ("models", "api") for path in library.glob(f"client/{folder}/*")
+        str(path.relative_to(library)) for folder in ("models", "api") for path in library.glob(f"client/{folder}/*.py")
     }
     assert kept == {"client/models/__init__.py", "client/api/__init__.py"}
 

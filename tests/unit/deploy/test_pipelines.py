@@ -143,7 +143,11 @@ def test_every_supported_interpreter_and_kubernetes_is_checked() -> None:
 
 
 def test_nothing_is_published_before_every_check_has_passed() -> None:
-    """Each job that writes to somebody waits for both workflows, by itself or through those that it needs."""
+    """Each job that writes to somebody waits for both workflows, by itself or through those that it needs.
+
+    The image is pushed by its digest, and has its name, as all else that is published, once the gate has run and
+    scanned it.
+    """
     jobs = read(PROJECT / ".github" / "workflows" / "release.yml")["jobs"]
 
     def awaited(name: str) -> set[str]:
@@ -156,9 +160,29 @@ def test_nothing_is_published_before_every_check_has_passed() -> None:
             right for right, level in job["permissions"].items() if level in WRITES
         }
     }  # fmt: skip
-    assert publishing == {"pypi", "image", "chart", "publish"}
+    assert publishing == {"pypi", "image", "tag", "chart", "publish"}
     for name in publishing:
         assert {"check", "e2e"} <= awaited(name), name
+    for name in publishing - {"image"}:
+        assert "gate" in awaited(name), name
+    (build,) = (step for step in jobs["image"]["steps"] if step.get("id") == "build")
+    assert "push-by-digest=true" in build["with"]["outputs"]
+    assert "tags" not in build["with"]
+    (scan,) = (step for step in jobs["gate"]["steps"] if step.get("uses", "").startswith("anchore/scan-action@"))
+    assert scan["with"]["image"] == "${{ env.IMAGE }}@${{ needs.image.outputs.digest }}"
+
+
+def test_pipelines_take_a_go_that_builds_every_program_of_the_test_bed() -> None:
+    """As the module that needs the newest one states it, so that an update of a pin takes Go along."""
+    modules = (PROJECT / "testbed" / "pins").rglob("go.mod")
+    needed = {path: re.findall(r"^go ([\d.]+)$", path.read_text(), re.MULTILINE)[0] for path in modules}
+    newest = max(tuple(map(int, version.split("."))) for version in needed.values())
+    for path in WORKFLOWS:
+        for job in read(path)["jobs"].values():
+            for step in job.get("steps", ()):
+                if step.get("uses", "").startswith("actions/setup-go@"):
+                    stated = needed[PROJECT / step["with"]["go-version-file"]]
+                    assert tuple(map(int, stated.split("."))) == newest, path.name
 
 
 def test_make_targets_and_modules_that_pipelines_run_exist() -> None:
