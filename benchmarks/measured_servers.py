@@ -15,6 +15,7 @@ import trustme
 
 from benchmarks.cores import pinned
 from testbed.child import run_program
+from testbed.shipped_environment import as_shipped
 
 Kind = Literal["service", "floor", "application"]
 
@@ -36,10 +37,13 @@ def serve(kind: Kind, *, core: int, tls: bool = False, nodes: int = 5_000, image
     The URLs of `service` are `scheduler`, `admission` and `registry` (a host); of others `url`.
 
     The service has so many nodes, and so many cached images (payloads.resident_image) besides those of its registry.
+    It has the environment of the shipped image.
     With `tls` its webhook uses TLS, or the whole server if it is another.
     """
     command = [sys.executable, "-m", "benchmarks.python_servers", kind, str(core)]
     command += [f"--nodes={nodes}", f"--images={images}"]
+    if kind == "service":
+        command = as_shipped(command)
     with (
         tempfile.TemporaryDirectory() as scratch,
         _running([*command, *(_certificates(Path(scratch)) if tls else [])], core) as server,

@@ -20,6 +20,7 @@ import msgspec
 from benchmarks.cores import pinned
 from benchmarks.process_costs import cpu_seconds, memory
 from testbed.child import ServerFailed
+from testbed.shipped_environment import as_shipped
 
 READY_SECONDS = 60
 END_SECONDS = 30
@@ -126,7 +127,9 @@ def observed_process(*, core: int, settings: Mapping[str, object]) -> Iterator[O
     options = [part for path, value in {**_SETTINGS, **settings}.items() for part in ("--set", f"{path}={value}")]
     started = time.perf_counter()
     with pinned(core):
-        process = subprocess.Popen([sys.executable, "-m", "extender", "serve", *options], stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            as_shipped([sys.executable, "-m", "extender", "serve", *options]), stderr=subprocess.PIPE
+        )
     assert process.stderr
     service = ObservedProcess(process)
     reader = threading.Thread(target=service.read_log, args=(process.stderr,), daemon=True)

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.api_client import ApiClient
 from testbed.processes import Process, ProcessFailed, free_port
+from testbed.shipped_environment import as_shipped
 from testbed.shipped_files import Mode, gate_manifests, identity_manifests, service_configuration
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes two seconds
@@ -68,7 +69,7 @@ class ExtenderProcess:
             listen["admission.tls"] = "{self_managed: true}"
             listen["admission.self_managed.names"] = f"[{host}]"
         sets = [f"--set={path}={value}" for path, value in listen.items()]
-        self._command = [sys.executable, "-m", "extender", "serve", *arguments, *sets]
+        self._command = as_shipped([sys.executable, "-m", "extender", "serve", *arguments, *sets])
         self._folder, self._processes = folder, list[Process]()
 
     async def start(self) -> None:

@@ -32,6 +32,7 @@ from benchmarks.siege.service import BesiegedService
 from benchmarks.siege.settings import Files, write_files
 from benchmarks.siege.tenants import read_pods
 from testbed.child import Child, child, run_program
+from testbed.shipped_environment import as_shipped
 
 QUESTION = "How do honest tenants fare while others attack?"
 SECONDS, QUIET_SECONDS, KILLED_SECONDS, TOGETHER_SECONDS = 15.0, 20.0, 60.0, 100.0
@@ -113,7 +114,7 @@ def _make(plan: Plan, files: Files, groups: Sequence[Path], core: int) -> Phase:
     The attack is under way when the honest load begins, and goes on until the last pod of that has its answer.
     """
     pods, counts, log = (files.folder / f"{plan.name}.{what}" for what in ("pods", "counts", "log"))
-    serve = [sys.executable, "-m", "extender", "serve", f"--config={files.configuration}"]
+    serve = as_shipped([sys.executable, "-m", "extender", "serve", f"--config={files.configuration}"])
     serve += ["--set=registry.verify=background"] * (LAYERS in plan.attacks)
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(BesiegedService([*_USUAL, *contained(serve, groups)], log, core))

@@ -1,0 +1,12 @@
+"""The environment of the shipped image, for programs that are measured and tested as users run them."""
+
+import re
+from collections.abc import Sequence
+
+from testbed.pythons import PROJECT
+
+
+def as_shipped(command: Sequence[str]) -> list[str]:
+    """Returns the command with the variables that the Dockerfile sets for the allocator, in the same process."""
+    variables = re.findall(r"\bMALLOC_\w+=\d+", (PROJECT / "Dockerfile").read_text())
+    return ["/usr/bin/env", *variables, *command]
