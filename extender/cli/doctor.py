@@ -15,6 +15,7 @@ from rich.markup import escape
 from extender.cli.examination import Examination
 from extender.cli.installation_objects import read_scheduler_configuration
 from extender.cli.options import Assignments, ConfigFile
+from extender.cli.subjects import opened_client
 from extender.config.reading import read_config
 from extender.errors import ConfigError
 from extender.logs import configure_logs
@@ -76,14 +77,18 @@ def doctor(  # noqa: PLR0913, PLR0917 - its options
             given = read_scheduler_configuration(scheduler_config.read_text(), str(scheduler_config))
         except OSError as exc:
             raise ConfigError(f"{scheduler_config}: {exc.strerror}; --scheduler-config takes a readable file") from exc
-    checks = _checks_of(only)
-    asks = is_asking_registries and CheckName.REGISTRIES in checks
-    examination = Examination(
-        settings, selector, namespace, given, is_asking_registries=asks, installed_in=installed_in
-    )
+    checks = set(only or CheckName) - (set() if is_asking_registries else {CheckName.REGISTRIES})
     # A check that was asked for by name and cannot be made is a failure: whoever names it wants to know.
     failures = {CheckState.WRONG, CheckState.UNCHECKED} if only else {CheckState.WRONG}
-    findings = asyncio.run(_look_until(examination, checks, failures, wait))
+
+    async def examine() -> list[CheckFinding]:
+        async with opened_client(settings) as client:
+            examination = Examination(
+                client, settings, selector, namespace, given, checks=checks, installed_in=installed_in
+            )
+            return await _look_until(examination, failures, wait)
+
+    findings = asyncio.run(examine())
     if output == "json":
         print(json.dumps(msgspec.to_builtins(findings), indent=2))
     else:
@@ -93,18 +98,11 @@ def doctor(  # noqa: PLR0913, PLR0917 - its options
         raise typer.Exit(1)
 
 
-def _checks_of(only: Sequence[CheckName] | None) -> Set[CheckName]:
-    """The checks to make; without `workloads` nothing can be said of any other."""
-    return {*only, CheckName.WORKLOADS} if only else set(CheckName)
-
-
-async def _look_until(
-    examination: Examination, checks: Set[CheckName], failures: Set[CheckState], wait_seconds: float
-) -> list[CheckFinding]:
-    """What these checks find once none of them ends as a failure, or after the wait. Raises ConfigError."""
+async def _look_until(examination: Examination, failures: Set[CheckState], wait_seconds: float) -> list[CheckFinding]:
+    """What is found once no check ends as a failure, or after the wait. Raises ConfigError."""
     deadline = time.monotonic() + wait_seconds
     while True:
-        findings = [each for each in await examination.findings() if each.check in checks]
+        findings = await examination.findings()
         if time.monotonic() >= deadline or not any(each.state in failures for each in findings):
             return findings
         await asyncio.sleep(_PAUSE_SECONDS)

@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence, Set
 from datetime import UTC, datetime
 
 import msgspec
@@ -24,7 +24,6 @@ from extender.cli.installation_objects import (
     read_workloads,
 )
 from extender.cli.running import look_up
-from extender.cli.subjects import open_client
 from extender.cluster.autoscalers import find_autoscalers
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import is_held, list_gated_pods
@@ -37,6 +36,7 @@ from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError, InvalidReference
 from extender.fetcher.sources import open_local_sources
 from extender.images.content import Cause, Failure
+from extender.images.manifest import Image
 from extender.images.reference import parse_reference
 from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.pod_templates import KubernetesObject
@@ -69,6 +69,17 @@ from extender.service.resolving import open_pod_resolver
 _PODS, _IMAGES = 2_000, 50
 """The most pods that are looked at, and the most registries that are asked, an image each."""
 _OLDEST_MINOR = 30
+_WEBHOOK_CHECKS = frozenset(
+    {
+        CheckName.WEBHOOK,
+        CheckName.NAMESPACES,
+        CheckName.CERTIFICATE,
+        CheckName.ORDER,
+        CheckName.TIMEOUT,
+        CheckName.PROBE,
+        CheckName.CLOCK,
+    }
+)
 _MIRROR_OBJECTS = "OpenShift's mirror objects"
 _INSTEAD_OF_TRUST = "give it as registry.ca_files or registry.docker_config (docs/how-to/mirrors.md)"
 _MINOR = re.compile(r"([0-9]+)")
@@ -78,40 +89,44 @@ _NAMED = msgspec.json.Decoder(Pod)
 
 
 class Examination:
-    """All checks of one installation; what the cluster refuses us is a finding of the check that asked for it."""
+    """Checks of one installation; what the cluster refuses us is a finding of the check that asked for it.
+
+    Only `checks` are made, and nothing is asked that none of them takes.
+    """
 
     def __init__(
         self,
+        client: ClusterClient,
         settings: Config,
         selector: str,
         namespace: str,
         scheduler: KubernetesObject | None,
         *,
-        is_asking_registries: bool,
+        checks: Set[CheckName],
         installed_in: str = "",
     ) -> None:
+        self._client = client
         self._settings = settings
         self._selector = selector
         self._namespace = namespace
         self._scheduler = scheduler
-        self._is_asking_registries = is_asking_registries
+        self._checks = checks | {CheckName.WORKLOADS}  # without which nothing can be said of any other
         self._installed_in = installed_in
 
     async def findings(self) -> list[CheckFinding]:
-        """What every check found. Raises ConfigError."""
-        client = await open_client(self._settings, is_needed=True)
-        if client is None:
-            raise ConfigError("cluster.mode: none leaves no cluster to examine")
+        """What the checks found. Raises ConfigError."""
         try:
-            return [await _judge_version(client), *[finding async for finding in self._examine(client)]]
+            return [each async for each in self._examine() if each.check in self._checks]
         except ClusterError as exc:
             raise ConfigError(str(exc)) from exc
-        finally:
-            await client.close()
 
-    async def _examine(self, client: ClusterClient) -> AsyncIterator[CheckFinding]:
+    async def _examine(self) -> AsyncIterator[CheckFinding]:
+        if CheckName.VERSION in self._checks:
+            yield await _judge_version(self._client)
         try:
-            workloads = await read_workloads(client, self._selector, self._installed_in)
+            workloads = await read_workloads(
+                self._client, self._selector, self._installed_in, with_restarts=CheckName.PODS in self._checks
+            )
         except ClusterRefused as exc:
             yield _unchecked(CheckName.WORKLOADS, "cluster", exc, "read it")
             return
@@ -122,24 +137,33 @@ class Examination:
         for workload in workloads:
             for finding in judge_part(workload.part):
                 yield finding
-            subject = f"ServiceAccount {workload.part.namespace}/{workload.account}"
-            rights = _judge_rights(client, workload, subject)
-            async for finding in _allowed(rights, CheckName.RIGHTS, subject, "ask for others' rights"):
-                yield finding
         for finding in self._judge_scheduler(workloads):
             yield finding
-        checks = (
-            (_judge_secrets, CheckName.SECRETS, "cluster", "list pods"),
-            (self._judge_webhooks, CheckName.WEBHOOK, "cluster", "read it"),
-            (_judge_held_pods, CheckName.GATES, "pods that our gate holds", "list pods"),
-            (self._judge_gates, CheckName.GATES, "cluster", "list policies"),
-            (self._judge_nodes, CheckName.NODES, "cluster", "list nodes"),
-            (_judge_mirrors, CheckName.MIRRORS, _MIRROR_OBJECTS, "list them"),
-            (self._judge_registries, CheckName.REGISTRIES, "cluster", "list pods"),
+        async for finding in self._judge_cluster(workloads):
+            yield finding
+
+    async def _judge_cluster(self, workloads: Sequence[InstalledWorkload]) -> AsyncIterator[CheckFinding]:
+        """What is found beside the workloads themselves, by the groups of checks that share what they read."""
+        groups = (
+            (_judge_rights, {CheckName.RIGHTS}, "ServiceAccounts", "ask for others' rights"),
+            (_judge_secrets, {CheckName.SECRETS}, "cluster", "list pods"),
+            (self._judge_webhooks, _WEBHOOK_CHECKS, "cluster", "read it"),
+            (_judge_held_pods, {CheckName.GATES}, "pods that our gate holds", "list pods, and get Leases"),
+            (self._judge_gates, {CheckName.GATES}, "cluster", "list policies, and get Leases"),
+            (self._judge_nodes, {CheckName.NODES, CheckName.AUTOSCALER}, "cluster", "list nodes"),
+            (_judge_mirrors, {CheckName.MIRRORS}, _MIRROR_OBJECTS, "list them"),
+            (self._judge_registries, {CheckName.REGISTRIES}, "cluster", "list pods"),
         )
-        for check, name, subject, right in checks:
-            async for finding in _allowed(check(client, workloads), name, subject, right):
-                yield finding
+        for judge, names, subject, right in groups:
+            wanted = names & self._checks
+            if not wanted:
+                continue
+            try:
+                async for finding in judge(self._client, workloads):
+                    yield finding
+            except ClusterRefused as exc:
+                for name in sorted(wanted):
+                    yield _unchecked(name, subject, exc, right)
 
     def _judge_scheduler(self, workloads: Sequence[InstalledWorkload]) -> Iterator[CheckFinding]:
         asked = [each.part for each in workloads if each.part.settings and each.part.settings.serves_scheduler]
@@ -155,16 +179,20 @@ class Examination:
     ) -> AsyncIterator[CheckFinding]:
         serving = [each for each in workloads if each.part.settings and each.part.settings.serves_reviews]
         if not serving:
+            if unknown := _of_unknown_settings(workloads):
+                for name in sorted(_WEBHOOK_CHECKS):
+                    yield CheckFinding(name, unknown, CheckState.UNCHECKED, "its settings are not known")
             return
         ours = await list_objects(client, WEBHOOKS, self._selector)
-        everyones = await list_objects(client, WEBHOOKS)
         labels = await read_labels(client)
-        names = {_name(each) for each in ours}
         if not ours:
             seen = f"no MutatingWebhookConfiguration has the labels {self._selector}"
             yield _wrong(CheckName.WEBHOOK, "cluster", seen, "apply that of the chart: until then no pod is reviewed")
-        for finding in judge_order(ours, [each for each in everyones if _name(each) not in names]):
-            yield finding
+        if CheckName.ORDER in self._checks:
+            names = {_name(each) for each in ours}
+            everyones = await list_objects(client, WEBHOOKS)
+            for finding in judge_order(ours, [each for each in everyones if _name(each) not in names]):
+                yield finding
         for configuration in ours:
             for webhook in filter(is_for_pods, webhooks_of(configuration)):
                 async for finding in self._judge_webhook(client, webhook, _name(configuration), labels, serving):
@@ -180,70 +208,57 @@ class Examination:
     ) -> AsyncIterator[CheckFinding]:
         workload = _behind(configuration, serving)
         subject = f"webhook {webhook.get('name')} of {configuration}"
-        everywhere = labels
-        if workload.config is not None:  # nobody else's pods are in that namespace
-            labels = [each for each in labels if each.name != workload.config.admission.canary_namespace]
-        for finding in judge_webhook(webhook, configuration, labels, workload.part.settings):
-            yield finding
-        try:
-            certificate = await read_certificate(client, workload, webhook)
-        except (ClusterError, InvalidCertificate) as exc:
-            if isinstance(exc, ClusterRefused) and exc.status == 403:
-                yield CheckFinding(CheckName.CERTIFICATE, subject, CheckState.UNCHECKED, str(exc))
-            else:
-                yield _wrong(CheckName.CERTIFICATE, subject, str(exc), "docs/how-to/certificates.md")
-        else:
-            for finding in judge_certificate(webhook, configuration, certificate, called_names(webhook)):
-                yield finding
-        async for finding in self._probe(client, webhook, subject, everywhere, workload):
-            yield finding
-
-    async def _probe(
-        self,
-        client: ClusterClient,
-        webhook: KubernetesObject,
-        subject: str,
-        labels: Sequence[Label],
-        workload: InstalledWorkload,
-    ) -> AsyncIterator[CheckFinding]:
         installation = workload.config.admission.canary_namespace if workload.config else ""
-        everywhere = selected(webhook, labels)
-        chosen = [each for each in everywhere if each != installation]
-        if self._namespace and self._namespace not in chosen:
+        users = [each for each in labels if each.name != installation]  # nobody's pods are in that namespace
+        for finding in judge_webhook(webhook, configuration, users, workload.part.settings):
+            yield finding
+        if self._namespace and self._namespace not in selected(webhook, users):
             there = any(each.name == self._namespace for each in labels)
             seen = "its labels do not meet the webhook's namespaceSelector" if there else "there is no such namespace"
             where, remedy = f"namespace {self._namespace}", f"see the namespaceSelector of {subject}"
             yield _wrong(CheckName.NAMESPACES, where, f"{seen}: its pods are not reviewed", remedy)
-        proved = installation if installation in everywhere else ""  # where nobody's namespace is selected yet
+        if CheckName.CERTIFICATE in self._checks:
+            for finding in await _judge_certificate(client, webhook, configuration, workload):
+                yield finding
+        if self._checks & {CheckName.PROBE, CheckName.CLOCK}:
+            for finding in await self._probe(client, subject, selected(webhook, labels), installation):
+                yield finding
+
+    async def _probe(
+        self, client: ClusterClient, subject: str, reviewed: Sequence[str], installation: str
+    ) -> list[CheckFinding]:
+        """What becomes of a pod in one of the reviewed namespaces, the installation's own if there is no other."""
+        chosen = [each for each in reviewed if each != installation]
+        proved = installation if installation in reviewed else ""  # where nobody's namespace is selected yet
         sent_to = self._namespace if self._namespace in chosen else next(iter(chosen), proved)
-        if not sent_to or workload.config is None:
-            return
+        if not sent_to:
+            seen = "no namespace is selected to which a pod could be sent"
+            return [CheckFinding(CheckName.PROBE, subject, CheckState.UNCHECKED, seen, "see its namespaceSelector")]
         result = await _send_probe(client, sent_to, installation)
-        if result.outcome is ProbeOutcome.REFUSED and installation in everywhere:  # the only place for some accounts
+        if result.outcome is ProbeOutcome.REFUSED and installation in reviewed:  # the only place for some accounts
             again = await _send_probe(client, installation, installation)
             if again.outcome is not ProbeOutcome.REFUSED:
                 result, sent_to = again, installation
-        yield _judge_probe(result, subject, sent_to)
         created = str(look(result.pod, ["metadata", "creationTimestamp"]) or "")
-        if created:
-            yield _judge_clock(created)
+        clock = [_judge_clock(created)] if created else []
+        return [_judge_probe(result, subject, sent_to), *clock]
 
     async def _judge_gates(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
     ) -> AsyncIterator[CheckFinding]:
         """Whether somebody lets go of the pods that a policy of the API server is to hold."""
         policies = await gating_policies(client, self._selector)
-        releasing = [
-            each.part.subject
-            for each in workloads
-            if each.config and each.config.admission.unknown is UnknownImages.GATE
-        ]
-        if not releasing and any(each.config is None for each in workloads):
+        releasing = [each for each in workloads if each.config and each.config.admission.unknown is UnknownImages.GATE]
+        if not releasing and _of_unknown_settings(workloads):
             return  # which check `settings` says
+        leaders = [each.part.subject for each in releasing if policies and await is_led(client, each)]
         for policy in policies:
             subject = f"MutatingAdmissionPolicy {policy}"
-            if releasing:
-                yield _fine(CheckName.GATES, subject, f"{', '.join(releasing)} lets go of the pods that it holds")
+            if leaders:
+                yield _fine(CheckName.GATES, subject, f"{', '.join(leaders)} lets go of the pods that it holds")
+            elif releasing:
+                seen = "it holds new pods, and nobody has the Lease by which they are let go"
+                yield _wrong(CheckName.GATES, subject, seen, "docs/runbooks.md#gates-without-leader")
             else:
                 seen = "it holds new pods, and no part of the installation lets them go"
                 remedy = "set admission.unknown to gate, or delete the policy and run multiarch-extender ungate -A"
@@ -260,8 +275,12 @@ class Examination:
             seen = f"its labels say {node.label}, its kubelet {node.node_info}"
             remedy = "take off or mend the labels kubernetes.io/os and kubernetes.io/arch"
             yield _wrong(CheckName.NODES, f"node {node.node}", seen, remedy)
-        if not report.nodes:
+        if not nodes:
+            yield CheckFinding(CheckName.NODES, "cluster", CheckState.UNCHECKED, "it has no nodes yet")
+        elif not report.nodes:
             yield _fine(CheckName.NODES, "cluster", f"labels and kubelets of {len(nodes)} nodes agree")
+        if CheckName.AUTOSCALER not in self._checks:
+            return
         serving = [each.part for each in workloads if each.part.settings and each.part.settings.serves_reviews]
         for autoscaler, sign in (await find_autoscalers(client, documents)).items():
             seen = (
@@ -276,22 +295,19 @@ class Examination:
     async def _judge_registries(
         self, client: ClusterClient, _workloads: Sequence[InstalledWorkload]
     ) -> AsyncIterator[CheckFinding]:
-        if not self._is_asking_registries:
-            return
         chosen: dict[str, tuple[str, ReportedPod]] = {}
         async for raw in listed_pods(client, _PODS):
             _choose(_POD.decode(raw), chosen)
+        if not chosen:
+            seen = "no pod is running that names one"
+            yield CheckFinding(CheckName.REGISTRIES, "registries", CheckState.UNCHECKED, seen)
+            return
         async with open_pod_resolver(
             self._settings, ClusterView(secrets=ClusterSecrets(client)), open_local_sources
         ) as pod_resolver:
             found = await look_up([pod for _, pod in chosen.values()], pod_resolver)
         for (host, (image, _)), pod in zip(chosen.items(), found, strict=True):
-            answer = pod.images.get(image)
-            if isinstance(answer, Failure) and answer.cause in (Cause.UNAVAILABLE, Cause.THROTTLED):
-                remedy = "mend the way from here to it, or give a mirror (docs/how-to/mirrors.md)"
-                yield _wrong(CheckName.REGISTRIES, f"registry {host}", f"{image}: {answer.detail}", remedy)
-            else:
-                yield _fine(CheckName.REGISTRIES, f"registry {host}", "it answers")
+            yield _judge_registry(f"registry {host}", image, pod.images.get(image))
 
 
 def _fine(check: CheckName, subject: str, seen: str) -> CheckFinding:
@@ -306,42 +322,69 @@ def _unchecked(check: CheckName, subject: str, refusal: ClusterRefused, right: s
     return CheckFinding(check, subject, CheckState.UNCHECKED, str(refusal), f"use an account that may {right}")
 
 
-async def _allowed(
-    findings: AsyncIterator[CheckFinding], check: CheckName, subject: str, right: str
-) -> AsyncIterator[CheckFinding]:
-    """The findings, and that the cluster refuses what the check takes."""
-    try:
-        async for finding in findings:
-            yield finding
-    except ClusterRefused as exc:
-        yield _unchecked(check, subject, exc, right)
+def _of_unknown_settings(workloads: Sequence[InstalledWorkload]) -> str:
+    """The first part whose settings could not be read; empty if those of all are known."""
+    return next((each.part.subject for each in workloads if each.config is None), "")
 
 
 async def _judge_version(client: ClusterClient) -> CheckFinding:
     said = msgspec.json.decode(await client.get("/version"), type=dict[str, object])
     text = str(said.get("gitVersion"))
     minor = _MINOR.match(str(said.get("minor")))
-    if minor is None or int(minor[1]) >= _OLDEST_MINOR:
+    if minor is None:
+        return CheckFinding(CheckName.VERSION, "kube-apiserver", CheckState.UNCHECKED, f"{text} tells no minor version")
+    if int(minor[1]) >= _OLDEST_MINOR:
         return _fine(CheckName.VERSION, "kube-apiserver", text)
     remedy = f"Kubernetes 1.{_OLDEST_MINOR} is the oldest that is supported (docs/how-to/upgrade.md)"
     return _wrong(CheckName.VERSION, "kube-apiserver", text, remedy)
 
 
-async def _judge_rights(
-    client: ClusterClient, workload: InstalledWorkload, subject: str
-) -> AsyncIterator[CheckFinding]:
-    if missing := await missing_rights(client, workload):
-        seen = f"it may not {', '.join(missing)}"
-        yield _wrong(CheckName.RIGHTS, subject, seen, "apply the roles of the chart again (rbac.create)")
-    else:
-        yield _fine(CheckName.RIGHTS, subject, "it may do what its settings take")
+async def _judge_rights(client: ClusterClient, workloads: Sequence[InstalledWorkload]) -> AsyncIterator[CheckFinding]:
+    for workload in workloads:
+        subject = f"ServiceAccount {workload.part.namespace}/{workload.account}"
+        if workload.config is None:
+            seen = f"what it takes is not known, as the settings of {workload.part.subject} are not"
+            yield CheckFinding(CheckName.RIGHTS, subject, CheckState.UNCHECKED, seen)
+        elif missing := await missing_rights(client, workload):
+            seen = f"it may not {', '.join(map(str, missing))}"
+            yield _wrong(CheckName.RIGHTS, subject, seen, "apply the roles of the chart again (rbac.create)")
+        else:
+            yield _fine(CheckName.RIGHTS, subject, "it may do what its settings take")
+
+
+async def _judge_certificate(
+    client: ClusterClient, webhook: KubernetesObject, configuration: str, workload: InstalledWorkload
+) -> list[CheckFinding]:
+    try:
+        certificate = await read_certificate(client, workload, webhook)
+    except (ClusterError, InvalidCertificate) as exc:
+        subject = f"webhook {webhook.get('name')} of {configuration}"
+        if isinstance(exc, ClusterRefused) and exc.status == 403:
+            return [CheckFinding(CheckName.CERTIFICATE, subject, CheckState.UNCHECKED, str(exc))]
+        return [_wrong(CheckName.CERTIFICATE, subject, str(exc), "docs/how-to/certificates.md")]
+    return list(judge_certificate(webhook, configuration, certificate, called_names(webhook)))
+
+
+_NOT_ASKED = frozenset({Cause.NOT_ALLOWED, Cause.LOOKING_UP, Cause.INVALID_REFERENCE})
+_NOT_ANSWERED = frozenset({Cause.UNAVAILABLE, Cause.THROTTLED})
+
+
+def _judge_registry(subject: str, image: str, answer: Image | Failure | None) -> CheckFinding:
+    """Whether the registry of a running pod's image answers from here, as far as it was asked."""
+    if answer is None or (isinstance(answer, Failure) and answer.cause in _NOT_ASKED):
+        why = answer.detail if answer else "it has no name that can be looked up"
+        return CheckFinding(CheckName.REGISTRIES, subject, CheckState.UNCHECKED, f"it was not asked for {image}: {why}")
+    if isinstance(answer, Failure) and answer.cause in _NOT_ANSWERED:
+        remedy = "mend the way from here to it, or give a mirror (docs/how-to/mirrors.md)"
+        return _wrong(CheckName.REGISTRIES, subject, f"{image}: {answer.detail}", remedy)
+    return _fine(CheckName.REGISTRIES, subject, "it answers")
 
 
 async def _judge_secrets(client: ClusterClient, workloads: Sequence[InstalledWorkload]) -> AsyncIterator[CheckFinding]:
     """Which pods name pull secrets that the service is not to read."""
     limited = [each.config.registry for each in workloads if each.config]
     limited = [each for each in limited if each.pull_secrets is not True]
-    if not limited:
+    if all(each.has_logins for each in limited):  # which may open the same images; nobody can tell from here
         return
     unread: dict[str, list[str]] = {}
     async for raw in listed_pods(client, _PODS, UNFINISHED):
@@ -349,7 +392,7 @@ async def _judge_secrets(client: ClusterClient, workloads: Sequence[InstalledWor
         namespace = (metadata and metadata.namespace) or ""
         if spec and spec.image_pull_secrets and not all(each.reads_secrets_in(namespace) for each in limited):
             unread.setdefault(namespace, []).append((metadata and metadata.name) or "")
-    for finding in judge_unread_secrets(unread, has_logins=all(each.has_logins for each in limited)):
+    for finding in judge_unread_secrets(unread):
         yield finding
 
 

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import binascii
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
@@ -14,19 +14,18 @@ import yaml
 
 from extender.certificates.authority import InvalidCertificate, expires_at, is_issued_by, names_of, split_bundle
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.node_trust import TRUST_OBJECTS
-from extender.cluster.openshift_objects import RESOURCES
 from extender.cluster.workload_lists import list_documents
 from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
-from extender.kubernetes.authorization_v1 import ObjectAttributes, SubjectAccessReview, encode_subject_access_review
+from extender.kubernetes.authorization_v1 import ResourceAttributes, SubjectAccessReview, encode_subject_access_review
 from extender.kubernetes.coordination_v1 import Lease
 from extender.kubernetes.pod_templates import KubernetesObject
-from extender.placement.gate import GATE, UnknownImages
+from extender.placement.gate import GATE
 from extender.placement.patch import look
 from extender.placement.policy import Choice
 from extender.reports.installation import Certificate, InstalledPart, Label, PartSettings
+from extender.service.rights import rights_of
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _POLICY = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicy"
@@ -61,21 +60,27 @@ async def list_objects(client: ClusterClient, path: str, selector: str = "") -> 
     return [_OBJECT.decode(raw) async for raw in list_documents(client, path, selectors)]
 
 
-async def read_workloads(client: ClusterClient, selector: str, namespace: str = "") -> list[InstalledWorkload]:
+async def read_workloads(
+    client: ClusterClient, selector: str, namespace: str = "", *, with_restarts: bool = True
+) -> list[InstalledWorkload]:
     """The Deployments, DaemonSets and StatefulSets with these labels, in that namespace or else in all of them.
+
+    Their pods are read for the restarts alone.
 
     Raises:
         ClusterError: they cannot be read.
     """
     where = f"/apis/apps/v1/namespaces/{namespace}" if namespace else "/apis/apps/v1"
     return [
-        await _workload(client, kind, document)
+        await _workload(client, kind, document, with_restarts=with_restarts)
         for kind, plural in _KINDS.items()
         for document in await list_objects(client, f"{where}/{plural}", selector)
     ]
 
 
-async def _workload(client: ClusterClient, kind: str, document: KubernetesObject) -> InstalledWorkload:
+async def _workload(
+    client: ClusterClient, kind: str, document: KubernetesObject, *, with_restarts: bool
+) -> InstalledWorkload:
     metadata, status = document["metadata"], document.get("status") or {}
     namespace: str = metadata["namespace"]
     template: KubernetesObject = document["spec"]["template"]
@@ -83,7 +88,7 @@ async def _workload(client: ClusterClient, kind: str, document: KubernetesObject
     wanted = status.get("desiredNumberScheduled") if is_daemon else document["spec"].get("replicas")
     ready = status.get("numberReady" if is_daemon else "readyReplicas")
     config, problem = None, ""
-    files = await _files(client, namespace, template)
+    files, refusal = await _files(client, namespace, template)
     try:
         config = _config(template, files)
     except ConfigError as exc:
@@ -94,17 +99,18 @@ async def _workload(client: ClusterClient, kind: str, document: KubernetesObject
         name=metadata["name"],
         wanted=1 if wanted is None else wanted,
         ready=ready or 0,
-        restarts=await _restarts(client, namespace, document),
+        restarts=await _restarts(client, namespace, document) if with_restarts else 0,
         settings=None if config is None else _settings(config),
         problem=problem,
+        unread=refusal if problem else "",
         scheduler=_scheduler_configuration(files.values()),
     )
     return InstalledWorkload(part, config, template)
 
 
-async def _files(client: ClusterClient, namespace: str, template: KubernetesObject) -> dict[str, str]:
-    """The texts of the ConfigMaps that are mounted, by the name of the file."""
-    found: dict[str, str] = {}
+async def _files(client: ClusterClient, namespace: str, template: KubernetesObject) -> tuple[dict[str, str], str]:
+    """The texts of the ConfigMaps that are mounted, by the name of the file; and the refusal to have one read."""
+    found, refusal = dict[str, str](), ""
     for volume in template["spec"].get("volumes") or ():
         if name := look(volume, ["configMap", "name"]):
             try:
@@ -112,9 +118,10 @@ async def _files(client: ClusterClient, namespace: str, template: KubernetesObje
             except ClusterRefused as exc:
                 if exc.status not in (403, 404):
                     raise
+                refusal = str(exc) if exc.status == 403 else refusal
                 continue
             found |= document.get("data") or {}
-    return found
+    return found, refusal
 
 
 def _config(template: KubernetesObject, files: Mapping[str, str]) -> Config:
@@ -291,53 +298,21 @@ def _secret_of(workload: InstalledWorkload) -> tuple[str, str]:
     raise InvalidCertificate(f"{file} is in no Secret that is mounted")
 
 
-def rights_needed(config: Config) -> Iterator[ObjectAttributes]:
-    """What the account of a service with these settings must be allowed; docs/security.md says what for."""
-    for resource in ("nodes", "namespaces"):
-        yield from (ObjectAttributes(verb, resource) for verb in ("list", "watch"))
-    readable = config.registry.pull_secrets
-    everywhere = ("",) if readable else ()
-    for namespace in everywhere if isinstance(readable, bool) else readable:
-        yield ObjectAttributes("get", "secrets", namespace=namespace)
-    if config.scheduler.listen:
-        yield ObjectAttributes("get", "nodes")
-        yield from (ObjectAttributes(verb, "pods") for verb in ("list", "watch"))
-    if config.admission.unknown is UnknownImages.GATE:
-        yield from (ObjectAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
-    if config.registry.openshift:
-        for kind in RESOURCES:
-            group = kind.path.split("/")[2]
-            yield from (ObjectAttributes(verb, kind.name, group) for verb in ("list", "watch"))
-        yield from (ObjectAttributes("get", each.resource, namespace=each.namespace, name=each.name)
-                    for each in TRUST_OBJECTS)  # fmt: skip
-    tls = config.admission.tls
-    if config.admission.listen and tls and tls.self_managed:
-        group = "admissionregistration.k8s.io"
-        for name in config.admission.self_managed.configurations:
-            for verb in ("get", "patch"):
-                yield ObjectAttributes(verb, "mutatingwebhookconfigurations", group, name=name)
-
-
-async def missing_rights(client: ClusterClient, workload: InstalledWorkload) -> list[str]:
-    """What the part's ServiceAccount must and may not do, in words. Raises ClusterError."""
-    if workload.config is None:
-        return []
+async def missing_rights(client: ClusterClient, workload: InstalledWorkload) -> list[ResourceAttributes]:
+    """What the part's ServiceAccount must and may not do. The settings must be known. Raises ClusterError."""
+    assert workload.config is not None  # noqa: S101 - as the docstring says
     part = workload.part
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{part.namespace}", "system:authenticated")
     user = f"system:serviceaccount:{part.namespace}:{workload.account}"
-    wanted = list(dict.fromkeys(rights_needed(workload.config)))
+    wanted = rights_of(workload.config, part.namespace)
 
-    async def is_allowed(right: ObjectAttributes) -> bool:
+    async def is_allowed(right: ResourceAttributes) -> bool:
         answer = await client.send("POST", _REVIEWS, encode_subject_access_review(user, groups, right))
         status = _REVIEW.decode(answer).status
         return status is not None and status.allowed
 
     allowed = await asyncio.gather(*map(is_allowed, wanted))
-    return [
-        " ".join(filter(None, (right.verb, right.resource, right.name, right.namespace and f"in {right.namespace}")))
-        for right, is_fine in zip(wanted, allowed, strict=True)
-        if not is_fine
-    ]
+    return [right for right, is_fine in zip(wanted, allowed, strict=True) if not is_fine]
 
 
 async def listed_pods(client: ClusterClient, most: int, phases: str = RUNNING) -> AsyncIterator[msgspec.Raw]:

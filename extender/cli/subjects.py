@@ -1,7 +1,7 @@
 """What commands explain: pods and workloads of a cluster or of manifests, and what the cluster has beside them."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -138,6 +138,17 @@ async def open_client(settings: Config, *, is_needed: bool) -> ClusterClient | N
         if is_needed or cluster.kubeconfig or cluster.context:
             raise ConfigError(f"cluster.kubeconfig: {exc}") from exc
         return None
+
+
+@contextlib.asynccontextmanager
+async def opened_client(settings: Config) -> AsyncIterator[ClusterClient]:
+    """A client of the cluster that the settings name; it is closed at the end. Raises ConfigError if there is none."""
+    client = await open_client(settings, is_needed=True)
+    assert client is not None  # noqa: S101 - as it is needed
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 async def find_subjects(target: ExplainTarget, client: ClusterClient | None) -> list[ClusterObject]:

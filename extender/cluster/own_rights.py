@@ -73,7 +73,7 @@ class OwnRights:
             return RETRY_SECONDS
         if refused:
             self._proven_until = 0.0
-            self._report(f"may not {', '.join(f'{right.verb} {right.resource}' for right in refused)}")
+            self._report(f"may not {', '.join(map(str, refused))}")
             return RETRY_SECONDS if self._needed else CHECK_SECONDS
         self._proven_until = started_at + PROVEN_SECONDS
         self._problem = ""

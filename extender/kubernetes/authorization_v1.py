@@ -9,12 +9,20 @@ from extender.kubernetes.meta_v1 import Wire
 
 
 class ResourceAttributes(Wire, frozen=True):
-    """authorization/v1 ResourceAttributes; an empty group is that of core/v1, an empty namespace means all."""
+    """authorization/v1 ResourceAttributes: a right.
+
+    An empty group is that of core/v1; an empty namespace or name means all. As text it is what a person reads.
+    """
 
     verb: str
     resource: str
     group: str = ""
     namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        words = (self.verb, self.resource, self.name, self.namespace and f"in {self.namespace}")
+        return " ".join(filter(None, words))
 
 
 class SelfSubjectAccessReviewSpec(Wire, frozen=True):
@@ -38,16 +46,10 @@ class SelfSubjectAccessReview(Wire, frozen=True):
     kind: str = "SelfSubjectAccessReview"
 
 
-class ObjectAttributes(ResourceAttributes, frozen=True):
-    """authorization/v1 ResourceAttributes of one object; an empty name means all."""
-
-    name: str = ""
-
-
 class SubjectAccessReviewSpec(Wire, frozen=True):
     """authorization/v1 SubjectAccessReviewSpec."""
 
-    resource_attributes: ObjectAttributes
+    resource_attributes: ResourceAttributes
     user: str
     groups: tuple[str, ...]
 
@@ -69,6 +71,6 @@ def encode_access_review(attributes: ResourceAttributes) -> bytes:
     return _ENCODER.encode(SelfSubjectAccessReview(SelfSubjectAccessReviewSpec(attributes)))
 
 
-def encode_subject_access_review(user: str, groups: tuple[str, ...], attributes: ObjectAttributes) -> bytes:
+def encode_subject_access_review(user: str, groups: tuple[str, ...], attributes: ResourceAttributes) -> bytes:
     """The request whether a user of these groups may do this."""
     return _ENCODER.encode(SubjectAccessReview(SubjectAccessReviewSpec(attributes, user, groups)))

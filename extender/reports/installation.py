@@ -80,7 +80,8 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
 class InstalledPart(msgspec.Struct, frozen=True, kw_only=True):
     """A Deployment or DaemonSet of the service with what its pods are given.
 
-    `problem` says why its settings could not be read. `scheduler` is the KubeSchedulerConfiguration beside it.
+    `problem` says why its settings cannot be used, `unread` why they could not be read. `scheduler` is the
+    KubeSchedulerConfiguration beside it.
     """
 
     kind: str
@@ -91,6 +92,7 @@ class InstalledPart(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     settings: PartSettings | None = None
     problem: str = ""
+    unread: str = ""
     scheduler: KubernetesObject | None = None
 
     @property
@@ -146,7 +148,10 @@ def _meets(expression: Json, labels: Mapping[str, str]) -> bool:
 def judge_part(part: InstalledPart) -> Iterator[CheckFinding]:
     """Whether a part runs, and what its settings and its scheduler's contradict each other in."""
     subject = part.subject
-    if part.wanted and not part.ready:
+    if not part.wanted:
+        yield CheckFinding(CheckName.PODS, subject, CheckState.UNCHECKED, "it has no pods, as none are wanted",
+                      f"see the replicas, or the node selector, of {part.kind.lower()} {part.name}")  # fmt: skip
+    elif not part.ready:
         yield CheckFinding(
             CheckName.PODS, subject, CheckState.WRONG, f"none of {part.wanted} pods is ready",
             f"kubectl -n {part.namespace} describe {part.kind.lower()} {part.name}, and the logs of its pods",
@@ -160,7 +165,10 @@ def judge_part(part: InstalledPart) -> Iterator[CheckFinding]:
                       f"kubectl -n {part.namespace} logs --previous of the pod that restarts")  # fmt: skip
     else:
         yield CheckFinding(CheckName.PODS, subject, CheckState.FINE, f"{part.ready} of {part.wanted} pods are ready")
-    if part.problem:
+    if part.unread:
+        yield CheckFinding(CheckName.SETTINGS, subject, CheckState.UNCHECKED, part.unread,
+                           "use an account that may get the ConfigMap")  # fmt: skip
+    elif part.problem:
         yield CheckFinding(
             CheckName.SETTINGS, subject, CheckState.WRONG, part.problem, "mend the ConfigMap, then restart the pods"
         )
@@ -321,19 +329,12 @@ def judge_certificate(
                       "issue it for that name too")  # fmt: skip
 
 
-def judge_unread_secrets(pods: Mapping[str, Sequence[str]], *, has_logins: bool) -> Iterator[CheckFinding]:
-    """Whether pods name pull secrets that the service is not to read; `pods` has their names by namespace.
-
-    `has_logins`: the service has logins of its own, which may open the same images.
-    """
+def judge_unread_secrets(pods: Mapping[str, Sequence[str]]) -> Iterator[CheckFinding]:
+    """What to do about pods that name pull secrets which the service is not to read: their names by namespace."""
     for namespace, names in sorted(pods.items()):
-        seen = f"pods that name pull secrets: {len(names)}, {min(names)} among them; the service reads none there"
-        if has_logins:
-            more = "; logins of its own may open the same images"
-            yield CheckFinding(CheckName.SECRETS, f"namespace {namespace}", CheckState.FINE, f"{seen}{more}")
-        else:
-            yield CheckFinding(
-                CheckName.SECRETS, f"namespace {namespace}", CheckState.WARNING,
-                f"{seen}: what only these open stays unknown",
-                "add it to registry.pull_secrets, or give the service a login (docs/how-to/private-registries.md)",
-            )  # fmt: skip
+        yield CheckFinding(
+            CheckName.SECRETS, f"namespace {namespace}", CheckState.WARNING,
+            f"pods that name pull secrets: {len(names)}, {min(names)} among them; the service reads none there: what "
+            "only these open stays unknown",
+            "add it to registry.pull_secrets, or give the service a login (docs/how-to/private-registries.md)",
+        )  # fmt: skip

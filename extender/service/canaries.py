@@ -17,9 +17,9 @@ from extender.cluster.own_rights import is_allowed
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
 from extender.config.tree import Config
 from extender.errors import ClusterError
-from extender.kubernetes.authorization_v1 import ResourceAttributes
 from extender.metrics import counter, gauge
 from extender.service.cluster_view import ClusterView
+from extender.service.rights import canary_right
 
 log = structlog.get_logger()
 
@@ -100,9 +100,8 @@ class Canary:
 
     async def _look_for_right(self) -> bool:
         """Whether canaries may be sent. Once they may, a refusal is a result like others, and no reason to stop."""
-        right = ResourceAttributes("create", "pods", namespace=self._namespace)
         try:
-            self._may_send = await is_allowed(self._client, right)
+            self._may_send = await is_allowed(self._client, canary_right(self._namespace))
         except ClusterError:
             return True  # the canary tells what is wrong
         if not (self._may_send or self._is_reported):

@@ -33,6 +33,7 @@ from extender.resolver.pod_resolver import PodResolver
 from extender.server.operations import Check, CheckResult
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_policy_of
+from extender.service.rights import GATE_RIGHTS
 
 log = structlog.get_logger()
 
@@ -49,7 +50,6 @@ LIFTING = gauge(
     ("wanted", "able"),
 )
 _COUNT_SECONDS = 30.0  # between two counts of held pods
-WANTED = tuple(ResourceAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
 _LIST = ResourceAttributes("list", "pods")
 
 
@@ -128,7 +128,7 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
         wall_clock=time.time,
     )
     holds = config.admission.unknown is UnknownImages.GATE
-    gates = Gates(election, OwnRights(client, WANTED, needed=holds, clock=time.monotonic), time.monotonic)
+    gates = Gates(election, OwnRights(client, GATE_RIGHTS, needed=holds, clock=time.monotonic), time.monotonic)
     controller = _controller(config, client, cluster_view, pod_resolver, identity)
     LIFTING["wanted"].set(holds)
     LIFTING["able"].set_function(lambda: float(gates.can_gate()))

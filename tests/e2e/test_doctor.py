@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from tests.e2e.installed_chart import OURS, installed
 from tests.e2e.policies import applied_policies
 from tests.unit.docs.pages import blocks, page
 
+LEASES = "coordination.k8s.io/v1"
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 
@@ -40,7 +42,8 @@ async def test_of_a_right_installation_it_says_nothing(
         assert await installation.doctor("-n", "default") == (0, "")
         said = await installation.doctor("-o", "json")
         checks = {each["check"]: each["state"] for each in json.loads(said.output)}
-    assert checks == dict.fromkeys(("version", "pods", "rights", "gates", "probe", "clock", "nodes"), "fine")
+    fine = dict.fromkeys(("version", "pods", "rights", "gates", "probe", "clock", "nodes"), "fine")
+    assert checks == {**fine, "registries": "unchecked"}  # no pod is running
 
 
 async def replace_authority(it: Installation) -> None:
@@ -274,9 +277,13 @@ async def test_of_a_policy_whose_pods_nobody_lets_go(
 
 
 async def test_of_the_policy_alone_it_says_nothing(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
-    """Where no webhook is served, none is missed."""
+    """Where no webhook is served, none is missed; while nobody has the Lease, all new pods would wait for ever."""
     modes = {"webhook": {"enabled": False}, "policy": {"enabled": True}}
     async with open_schedulers(api, control_plane, tmp_path, modes) as installation:
+        assert "nobody has the Lease" in (await installation.doctor("-o", "json")).wrong()["gates"]
+        [lease] = await api.list("Lease", OURS, LEASES)
+        spec = {"holderIdentity": "a", "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+        await api.patch("Lease", lease["metadata"]["name"], {"spec": spec}, OURS, LEASES)
         said = await installation.doctor("-o", "json")
         assert said.wrong() == {}, said.output
         assert ("gates", "fine") in {(each["check"], each["state"]) for each in json.loads(said.output)}

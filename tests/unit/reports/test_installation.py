@@ -61,7 +61,7 @@ def test_a_namespace_has_its_name_as_a_label_and_default_comes_first() -> None:
         (2, 2, 0, "fine"),
         (2, 1, 0, "warning"),
         (2, 0, 0, "wrong"),
-        (0, 0, 0, "fine"),
+        (0, 0, 0, "unchecked"),
         (2, 2, 3, "fine"),
         (2, 2, 4, "warning"),
     ],
@@ -148,9 +148,8 @@ def test_a_certificate_is_trusted_current_and_for_the_name(certificate: Certific
 
 
 def test_namespaces_whose_pull_secrets_are_not_read_are_warned_of() -> None:
-    """Each by name, with a pod; not where the operator's own logins may open the images."""
+    """Each by name, with a pod."""
     pods = {"b": ["two", "one"], "a": ["x"]}
-    warned = list(judge_unread_secrets(pods, has_logins=False))
+    warned = list(judge_unread_secrets(pods))
     assert [(each.subject, each.state) for each in warned] == [("namespace a", "warning"), ("namespace b", "warning")]
     assert "pods that name pull secrets: 2, one among them" in warned[1].seen
-    assert {each.state for each in judge_unread_secrets(pods, has_logins=True)} == {CheckState.FINE}

@@ -1,0 +1,255 @@
+"""What `doctor` asks of a cluster for each check, and that it calls fine only what it has seen."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from extender.cli.examination import Examination
+from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.config.reading import read_config
+from extender.placement.gate import GATE
+from extender.reports.installation import CheckFinding, CheckName
+
+Document = dict[str, Any]
+APPS, ADMISSION = "/apis/apps/v1", "/apis/admissionregistration.k8s.io/v1"
+DEPLOYMENTS, NODES, PODS, NAMESPACES = f"{APPS}/deployments", "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces"
+WEBHOOKS, POLICIES = f"{ADMISSION}/mutatingwebhookconfigurations", f"{ADMISSION}/mutatingadmissionpolicies"
+BINDINGS = f"{ADMISSION}/mutatingadmissionpolicybindings"
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+CONFIG_MAP = "/api/v1/namespaces/ours/configmaps/webhook"
+SECRET = "/api/v1/namespaces/ours/secrets/tls"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/ours/leases/multiarch-extender-gates"
+OWN_PODS, DRY_RUN = "/api/v1/namespaces/ours/pods", "/api/v1/namespaces/shop/pods?dryRun=All"
+READ_FIRST = {DEPLOYMENTS, f"{APPS}/daemonsets", f"{APPS}/statefulsets", CONFIG_MAP}
+SETTINGS = (
+    "admission: {listen: ':8443', tls: {certificate: /tls/tls.crt, key: /tls/tls.key}}\nregistry: {openshift: false}"
+)
+
+
+def deployment(**status: Any) -> Document:
+    """The webhook's part of an installation in namespace `ours`."""
+    container = {
+        "name": "extender",
+        "args": ["serve", "--config=/config/config.yaml"],
+        "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
+    }
+    volumes = [
+        {"name": "config", "configMap": {"name": "webhook"}},
+        {"name": "tls", "secret": {"secretName": "tls"}},
+    ]
+    return {
+        "metadata": {"name": "webhook", "namespace": "ours"},
+        "spec": {
+            "replicas": status.get("readyReplicas", 0),
+            "selector": {"matchLabels": {"app": "x"}},
+            "template": {"spec": {"containers": [container], "volumes": volumes}},
+        },
+        "status": status,
+    }
+
+
+def gating_policy() -> Document:
+    mutation = {"jsonPatch": {"expression": GATE}}
+    return {"metadata": {"name": "holding"}, "spec": {"mutations": [mutation]}}
+
+
+class Cluster:
+    """Answers a client's requests from lists and objects by path, and notes which were made."""
+
+    def __init__(self, settings: str = SETTINGS) -> None:
+        rule = {"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"]}
+        webhook = {
+            "name": "pods",
+            "rules": [rule],
+            "clientConfig": {"service": {"name": "webhook", "namespace": "ours"}},
+        }
+        self.lists: dict[str, list[Document]] = {
+            DEPLOYMENTS: [deployment(readyReplicas=2)],
+            WEBHOOKS: [{"metadata": {"name": "webhook"}, "webhooks": [webhook]}],
+            NAMESPACES: [{"metadata": {"name": "shop"}}],
+            NODES: [{"metadata": {"name": "n"}}],
+        }
+        self.objects: dict[str, Document] = {
+            CONFIG_MAP: {"data": {"config.yaml": settings}},
+            "/version": {"minor": "35", "gitVersion": "v1.35.0"},
+        }
+        self.refused: set[str] = set()
+        self.asked: set[str] = set()
+        self.wanted: list[Document] = []
+        """The rights that were asked for."""
+
+    async def get(self, path: str, _query: Mapping[str, str] | None = None, **_: object) -> bytes:
+        self.asked.add(path)
+        if path in self.refused:
+            raise ClusterRefused(f"{path}: HTTP 403", 403)
+        if path in self.objects:
+            return msgspec.json.encode(self.objects[path])
+        if path.rpartition("/")[0].endswith(("secrets", "leases", "configmaps")) or path == "/apis":
+            raise ClusterRefused(f"{path}: HTTP 404", 404)
+        return msgspec.json.encode({"metadata": {}, "items": self.lists.get(path, [])})
+
+    async def send(self, _method: str, path: str, body: bytes, *_: object, **__: object) -> bytes:
+        self.asked.add(path)
+        document = json.loads(body)
+        if path == REVIEWS:
+            self.wanted.append(document["spec"]["resourceAttributes"])
+            document["status"] = {"allowed": True}
+        return msgspec.json.encode(document)
+
+    async def examine(self, *checks: CheckName, settings: tuple[str, ...] = ()) -> list[CheckFinding]:
+        """What `doctor` finds of these checks."""
+        config = read_config(None, ["cache.url='memory:'", *settings])
+        client = cast("ClusterClient", self)
+        return await Examination(client, config, "app=x", "", None, checks=set(checks)).findings()
+
+    async def states(self, *checks: CheckName, settings: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+        """The check and state of each finding."""
+        return [(each.check, each.state) for each in await self.examine(*checks, settings=settings)]
+
+
+ASKED: Mapping[CheckName, set[str]] = {
+    CheckName.VERSION: {"/version"},
+    CheckName.WORKLOADS: set(),
+    CheckName.PODS: {OWN_PODS},
+    CheckName.SETTINGS: set(),
+    CheckName.RIGHTS: {REVIEWS},
+    CheckName.SECRETS: set(),
+    CheckName.WEBHOOK: {WEBHOOKS, NAMESPACES},
+    CheckName.NAMESPACES: {WEBHOOKS, NAMESPACES},
+    CheckName.TIMEOUT: {WEBHOOKS, NAMESPACES},
+    CheckName.ORDER: {WEBHOOKS, NAMESPACES},
+    CheckName.CERTIFICATE: {WEBHOOKS, NAMESPACES, SECRET},
+    CheckName.PROBE: {WEBHOOKS, NAMESPACES, DRY_RUN},
+    CheckName.CLOCK: {WEBHOOKS, NAMESPACES, DRY_RUN},
+    CheckName.GATES: {PODS, POLICIES, BINDINGS},
+    CheckName.SCHEDULER: set(),
+    CheckName.NODES: {NODES},
+    CheckName.AUTOSCALER: {NODES, "/apis"},
+    CheckName.REGISTRIES: {PODS},
+    CheckName.MIRRORS: set(),
+}
+
+
+@pytest.mark.parametrize("check", CheckName)
+async def test_nothing_is_asked_that_the_check_does_not_take(check: CheckName) -> None:
+    """However often it looks again: an account needs no right for what it was not asked."""
+    cluster = Cluster()
+    found = await cluster.examine(check)
+    assert cluster.asked == READ_FIRST | ASKED[check]
+    assert {each.check for each in found} <= {check, CheckName.WORKLOADS}
+
+
+async def test_a_part_without_pods_was_not_seen() -> None:
+    cluster = Cluster()
+    cluster.lists[DEPLOYMENTS] = [deployment()]
+    assert await cluster.states(CheckName.PODS) == [("pods", "unchecked")]
+
+
+async def test_a_cluster_without_nodes_was_not_seen() -> None:
+    cluster = Cluster()
+    cluster.lists[NODES] = []
+    assert await cluster.states(CheckName.NODES) == [("nodes", "unchecked")]
+
+
+async def test_rights_are_not_known_where_settings_are_not() -> None:
+    """Nor is whether pods are reviewed."""
+    cluster = Cluster("nonsense: true")
+    assert await cluster.states(CheckName.RIGHTS) == [("rights", "unchecked")]
+    assert await cluster.states(CheckName.PROBE, CheckName.ORDER) == [("order", "unchecked"), ("probe", "unchecked")]
+    assert REVIEWS not in cluster.asked
+
+
+async def test_settings_that_may_not_be_read_are_not_wrong() -> None:
+    """They may be all right."""
+    cluster = Cluster()
+    cluster.refused.add(CONFIG_MAP)
+    assert await cluster.states(CheckName.SETTINGS) == [("settings", "unchecked")]
+
+
+async def test_a_version_that_is_no_number_was_not_seen() -> None:
+    cluster = Cluster()
+    cluster.objects["/version"] = {"minor": "", "gitVersion": "dev"}
+    assert await cluster.states(CheckName.VERSION) == [("version", "unchecked")]
+
+
+async def test_a_webhook_that_selects_nothing_cannot_be_proved() -> None:
+    """Whoever asks for the probe is told."""
+    cluster = Cluster()
+    cluster.lists[NAMESPACES] = []
+    assert await cluster.states(CheckName.PROBE) == [("probe", "unchecked")]
+
+
+@pytest.mark.parametrize("check", [CheckName.PROBE, CheckName.CERTIFICATE, CheckName.ORDER, CheckName.WEBHOOK])
+async def test_a_refusal_is_that_of_the_check_that_was_asked_for(check: CheckName) -> None:
+    """And not of another one that reads the same objects first."""
+    cluster = Cluster()
+    cluster.refused.add(WEBHOOKS)
+    assert await cluster.states(check) == [(check, "unchecked")]
+
+
+GATING = SETTINGS.replace("listen:", "unknown: gate, listen:")
+
+
+@pytest.mark.parametrize(
+    ("renewed", "state"), [(None, "wrong"), ("2001-01-01T00:00:00Z", "wrong"), ("now", "fine")], ids=str
+)
+async def test_a_policy_is_fine_only_while_somebody_lets_its_pods_go(renewed: str | None, state: str) -> None:
+    """The setting alone lets nobody go."""
+    cluster = Cluster(GATING)
+    cluster.lists |= {POLICIES: [gating_policy()], BINDINGS: [{"spec": {"policyName": "holding"}}]}
+    if renewed:
+        at = datetime.now(UTC).isoformat() if renewed == "now" else renewed
+        cluster.objects[LEASE] = {"metadata": {}, "spec": {"holderIdentity": "a", "renewTime": at}}
+    found = [each for each in await cluster.examine(CheckName.GATES) if "holding" in each.subject]
+    assert [each.state for each in found] == [state]
+
+
+def running(image: str) -> Document:
+    status = {"phase": "Running", "containerStatuses": []}
+    return {"metadata": {"name": "p", "namespace": "shop"}, "spec": {"containers": [{"name": "c", "image": image}]},
+            "status": status}  # fmt: skip
+
+
+async def test_without_running_pods_no_registry_was_asked() -> None:
+    assert await Cluster().states(CheckName.REGISTRIES) == [("registries", "unchecked")]
+
+
+@pytest.mark.parametrize(
+    "settings", [("registry.allow=[other.example.com]",), ("registry.deny=['*.example.com']",)], ids=str
+)
+async def test_a_registry_that_is_not_asked_does_not_answer(settings: tuple[str, ...]) -> None:
+    """By the operator's rules; which one is said."""
+    cluster = Cluster()
+    cluster.lists[PODS] = [running("registry.example.com/app:1")]
+    [found] = await cluster.examine(CheckName.REGISTRIES, settings=settings)
+    assert (found.subject, found.state) == ("registry registry.example.com", "unchecked")
+    assert "it was not asked for registry.example.com/app:1" in found.seen
+
+
+async def test_rights_are_those_of_the_settings() -> None:
+    """Those on its own objects too, of which there are most."""
+    text = SETTINGS.replace(
+        "tls: {certificate: /tls/tls.crt, key: /tls/tls.key}", "tls: {self_managed: true}, unknown: gate"
+    )
+    text += "\ndrift: {events: true}"
+    cluster = Cluster(f"{text}\n")
+    cluster.objects[CONFIG_MAP]["data"]["config.yaml"] = text.replace(
+        "self_managed: true}", "self_managed: true}, self_managed: {secret: own, configurations: [hook], names: [x]}"
+    )
+    assert await cluster.states(CheckName.RIGHTS) == [("rights", "fine")]
+    asked = {(each["verb"], each["resource"], each["namespace"], each["name"]) for each in cluster.wanted}
+    assert asked >= {
+        ("get", "secrets", "ours", "own"),
+        ("patch", "secrets", "ours", "own"),
+        ("get", "leases", "ours", LEASE.rpartition("/")[2]),
+        ("patch", "leases", "ours", LEASE.rpartition("/")[2]),
+        ("create", "events", "", ""),
+        ("patch", "mutatingwebhookconfigurations", "", "hook"),
+        ("get", "replicasets", "", ""),
+        ("watch", "nodes", "", ""),
+        ("patch", "pods", "", ""),
+    }
