@@ -129,8 +129,9 @@ class ProviderKeyring:
         return is_due and not self._has_just_failed(reference.domain)
 
     def is_unread(self, reference: ImageReference) -> bool:
-        """Whether the provider, which serves the image, has just failed for its registry."""
-        return self._provider.serves(reference.repository) and self._has_just_failed(reference.domain)
+        """Whether the provider, which serves the image, has just failed for its registry, and no answer is fresh."""
+        is_served = self._provider.serves(reference.repository)
+        return is_served and self._has_just_failed(reference.domain) and self._current(reference) is _NO_ANSWER
 
     async def load(
         self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
@@ -174,13 +175,12 @@ class ProviderKeyring:
             return held or await self._obtain(reference.repository, reference, tenant)
 
     def _find(self, repository: str) -> _Held | None:
-        """Returns the most specific cached answer for the repository, in the kubelet's order."""
+        """Returns the most specific fresh answer for the repository, in the kubelet's order; without one, an older."""
         host = repository.partition("/")[0]
-        for key in ((CacheKeyType.IMAGE, repository), (CacheKeyType.REGISTRY, host), (CacheKeyType.GLOBAL, "")):
-            held = self._held.get(key)
-            if held:
-                return held
-        return None
+        keys = ((CacheKeyType.IMAGE, repository), (CacheKeyType.REGISTRY, host), (CacheKeyType.GLOBAL, ""))
+        found = [held for key in keys if (held := self._held.get(key))]
+        now = self._clock()
+        return next((held for held in found if now < held.fresh_until), found[0] if found else None)
 
     async def _obtain_once(self, _key: str, reference: ImageReference, tenant: str) -> _Held:
         """Asks the provider. `alru_cache` wraps this method, so that all share the request who give the same key."""
@@ -206,12 +206,15 @@ class ProviderKeyring:
     def _hold_failure(self, reference: ImageReference, seconds: float) -> _Held:
         """Remembers that the provider fails for the registry, for `seconds`: as long as that took.
 
-        The last answer loses its passwords. Its credential ids stay.
+        Returns the answer that another request has brought meanwhile, or none. An expired one loses its passwords;
+        its credential ids stay.
         """
         self._failed.put(reference.domain, self._clock() + min(max(_RETRY_SECONDS, seconds), _MOST_RETRY_SECONDS))
-        before = self._find(reference.repository)
-        if before:
-            before.logins = Logins(())
+        held = self._find(reference.repository)
+        if held and self._clock() < held.fresh_until:
+            return held
+        if held:
+            held.logins = Logins(())
         return _NO_ANSWER
 
     def _hold(self, cache_key_type: CacheKeyType, reference: ImageReference, held: _Held) -> None:

@@ -7,7 +7,7 @@ secrets of one namespace cannot evict those of others.
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from sys import getsizeof
 
 import msgspec
@@ -215,7 +215,7 @@ class PullSecrets:
             self._sweep_at = asyncio.get_running_loop().call_later(_JUST_READ_SECONDS, self._sweep)
 
     def _remember(self, secrets: _SecretSet, pod: "_PodReadings") -> None:
-        """Caches the credential ids. The previous ones stay if a secret could not be read this time."""
+        """Caches the credential ids. Those of a secret that could not be read this time stay."""
         namespace, names = secrets
         before = self._remembered.get(secrets)
         if pod.problem and (before is None or before.problem != pod.problem):
@@ -226,7 +226,12 @@ class PullSecrets:
         credential_ids = tuple(reading.credential_ids for reading in pod.used)
         id_bytes = sum(reading.cost_bytes for reading in pod.used)
         if before and pod.is_unread:
-            credential_ids, id_bytes = before.credential_ids, before.id_bytes
+            known = chain(before.credential_ids, repeat(_NO_IDS))
+            credential_ids = tuple(
+                ids if reading.is_unread else reading.credential_ids
+                for reading, ids in zip(pod.used, known, strict=False)
+            )
+            id_bytes += before.id_bytes
         due_at = (self._clock() if pod.oldest_at is None else pod.oldest_at) + KEEP_SECONDS
         self._remembered.put(
             secrets, _Remembered(credential_ids, id_bytes, due_at, pod.problem, pod.left_out, pod.is_unread)

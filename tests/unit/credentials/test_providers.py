@@ -269,6 +269,43 @@ async def test_a_failure_before_a_wider_answer_does_not_hide_it(clock: Clock) ->
     assert len(provider.requested) == 2
 
 
+@pytest.mark.parametrize("cache_key_type", [CacheKeyType.GLOBAL, CacheKeyType.REGISTRY, CacheKeyType.IMAGE])
+async def test_a_failure_leaves_what_another_request_has_brought_meanwhile(
+    clock: Clock, cache_key_type: CacheKeyType
+) -> None:
+    """The failed request gets it too, if it is for its image; otherwise only its own image has nothing."""
+    provider = Provider(CacheKeyType.IMAGE)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    await ring.load(image_of(0))  # from now on each image is asked for by itself
+    provider.open.clear()
+    failing = asyncio.create_task(ring.load(APP))
+    await settle()
+    hanging, provider.open = provider.open, asyncio.Event()
+    provider.open.set()
+    provider.cache_key_type = cache_key_type
+    brought = await ring.load(OTHER_APP)
+    provider.fails = True
+    hanging.set()
+    assert await failing == (() if cache_key_type is CacheKeyType.IMAGE else brought)
+    assert await ring.load(OTHER_APP) == brought != ()
+    assert (ring.is_unread(OTHER_APP), ring.is_unread(APP)) == (False, cache_key_type is CacheKeyType.IMAGE)
+    assert not ring.is_due(OTHER_APP)
+
+
+async def test_a_fresh_answer_for_everything_is_not_hidden_by_an_expired_one(clock: Clock) -> None:
+    """Neither while the provider fails for the registry whose answer has expired."""
+    provider = Provider(CacheKeyType.REGISTRY)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    await ring.load(APP)
+    clock.advance(100)
+    provider.fails = True
+    assert await ring.load(APP) == ()
+    provider.fails, provider.cache_key_type = False, CacheKeyType.GLOBAL
+    assert await ring.load(ELSEWHERE)
+    assert await ring.load(APP)
+    assert not ring.is_unread(APP)
+
+
 async def test_scope_outlives_the_password_of_a_principal(clock: Clock) -> None:
     """A cloud's password changes every hour; what the node may read does not."""
     ring = ProviderKeyring(Provider(), key=KEY, clock=clock)
