@@ -80,6 +80,12 @@ class RegistryFailed(RegistryUnavailable):
     """The host responded, so no time-out was spent, but not as a registry does: 5xx or a login page."""
 
 
+class EndpointUnavailable(RegistryUnavailable):
+    """One of the endpoints that may have the image failed, and another one does not have it or does not give it out."""
+
+    host_is_well = True
+
+
 class RegistryUnreachable(RegistryUnavailable):
     """No connection to the host came about: it refuses, does not answer, or its TLS is not trusted."""
 

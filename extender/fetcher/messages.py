@@ -18,6 +18,7 @@ from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 from extender.errors import (
     AddressRefused,
+    EndpointUnavailable,
     ExtenderError,
     InvalidManifest,
     ManifestNotFound,
@@ -173,8 +174,8 @@ _ANSWERS: dict[type[Question], tuple[type[ToQuestion], ...]] = {
 _ERRORS: dict[str, type[ExtenderError]] = {
     error.__name__: error
     for error in (
-        AddressRefused, CredentialsUnavailable, InvalidManifest, ManifestNotFound, NameUnresolved, RegistryDenied,
-        RegistryFailed, RegistryNotAsked, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable,
+        AddressRefused, CredentialsUnavailable, EndpointUnavailable, InvalidManifest, ManifestNotFound, NameUnresolved,
+        RegistryDenied, RegistryFailed, RegistryNotAsked, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable,
         RegistryUnreachable, UnsupportedManifest,
     )
 }  # fmt: skip

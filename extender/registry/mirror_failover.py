@@ -12,6 +12,7 @@ import msgspec
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import (
     AddressRefused,
+    EndpointUnavailable,
     InvalidManifest,
     ManifestNotFound,
     NameUnresolved,
@@ -33,6 +34,7 @@ from extender.registry_figures import MIRRORS
 T = TypeVar("T")
 Ask = Callable[[Endpoint, Credential], Awaitable[T]]
 Failure = RegistryError | InvalidManifest
+_REFUSALS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManifest)
 MirrorCredentials = Callable[[ImageReference], Awaitable[tuple[Credential, ...]]]
 
 
@@ -76,11 +78,11 @@ class MirrorFailover:
         """Returns the result of `ask` for the first endpoint that has what is requested.
 
         Goes on to the next endpoint if a mirror lacks it, fails, or has an open breaker: a mirror may hold only a part
-        of the images. If no endpoint has it, raises the last one's error. Calls `ask` with an endpoint and a credential
-        that this endpoint may receive.
+        of the images. Calls `ask` with an endpoint and a credential that this endpoint may receive.
 
         Raises:
-            RegistryError, InvalidManifest: from `ask` or the guard.
+            RegistryError, InvalidManifest: from `ask` or the guard; ManifestNotFound only if every endpoint lacks it.
+            EndpointUnavailable: only some endpoints have answered, and none of them gives it.
         """
         endpoints = [each for each in self._endpoints_for(reference) if capability in each.capabilities]
         ask = self._falling_back(ask)
@@ -94,7 +96,7 @@ class MirrorFailover:
                 return await self._visit(endpoint, reference, credential, recorded)
             except (RegistryError, InvalidManifest) as exc:
                 failures.append(exc)
-        raise _verdict(failures) if failures else _nowhere(reference, capability)
+        raise _verdict(reference, failures) if failures else _nowhere(reference, capability)
 
     async def _visit(self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]) -> T:
         """Returns the endpoint's result for the first credential that it does not deny."""
@@ -178,16 +180,30 @@ class MirrorFailover:
         _tally(attempt.endpoint, "missing" if is_missing else "failed")
 
 
-def _verdict(failures: Sequence[Failure]) -> Failure:
-    """Returns the failure of the last endpoint that the guard did not refuse, which is nearest the source.
+def _verdict(reference: ImageReference, failures: Sequence[Failure]) -> Failure:
+    """Returns the error for an image that no endpoint has given.
 
-    Sets `host_is_well` if any endpoint has answered: a failing registry behind a mirror that answers must not count
-    against the images that the mirror has.
+    That is the word of the last endpoint that the guard did not refuse, which is nearest the source. But an endpoint
+    that fails may have what the others lack: while one does, the image is unavailable. It is missing only if every
+    endpoint says so.
     """
-    failure = ([each for each in failures if not isinstance(each, AddressRefused)] or failures)[-1]
-    if isinstance(failure, RegistryError) and any(map(_has_answered, failures)):
-        failure.host_is_well = True
-    return failure
+    asked = [each for each in failures if not isinstance(each, AddressRefused)] or failures
+    last, refusals = asked[-1], [each for each in asked if isinstance(each, _REFUSALS)]
+    if isinstance(last, RegistryThrottled):
+        last.host_is_well = last.host_is_well or any(map(_has_answered, failures))
+        return last
+    if refusals and len(refusals) < len(asked):
+        return _unanswered(reference)
+    if isinstance(last, ManifestNotFound) and not all(isinstance(each, ManifestNotFound) for each in failures):
+        denied = [each for each in asked if isinstance(each, (RegistryDenied, RegistryRefusedImage))]
+        return denied[-1] if denied else _unanswered(reference)
+    if isinstance(last, RegistryError) and any(map(_has_answered, failures)):
+        last.host_is_well = True  # a registry that fails counts nothing against images that its mirror has
+    return last
+
+
+def _unanswered(reference: ImageReference) -> EndpointUnavailable:
+    return EndpointUnavailable(f"not every place that may have images of {reference.domain} has given an answer")
 
 
 def _nowhere(reference: ImageReference, capability: Capability) -> RegistryUnavailable:
@@ -203,9 +219,7 @@ def _has_answered(failure: Failure) -> bool:
     A 5xx counts as an answer: while its registry is down, distribution's cache answers 500 for content that it lacks
     and still serves content that it has.
     """
-    return isinstance(
-        failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManifest, RegistryFailed)
-    )
+    return isinstance(failure, (*_REFUSALS, RegistryFailed))
 
 
 def _counts(failure: Failure) -> TypeGuard[RegistryThrottled | RegistryUnavailable]:

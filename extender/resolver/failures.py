@@ -12,6 +12,7 @@ from extender.circuit_breaker import Backoff
 from extender.credentials.keyring import CredentialId
 from extender.errors import (
     AddressRefused,
+    EndpointUnavailable,
     InvalidManifest,
     InvalidReference,
     ManifestNotFound,
@@ -45,6 +46,7 @@ ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anythi
 DENIED = Failure(Cause.DENIED, _SENTENCES[Cause.DENIED])
 THROTTLED = Failure(Cause.THROTTLED, _SENTENCES[Cause.THROTTLED])
 UNAVAILABLE = Failure(Cause.UNAVAILABLE, _SENTENCES[Cause.UNAVAILABLE])
+PARTLY_ASKED = Failure(Cause.UNAVAILABLE, "a mirror or registry that may have it cannot be reached or gives no answer")
 UNREAD = Failure(Cause.UNAVAILABLE, "a pull secret or provider that may have credentials for it cannot be read now")
 _CAUSES: dict[type[BaseException], Cause] = {
     ManifestNotFound: Cause.MISSING,
@@ -72,9 +74,9 @@ _RETRY_AFTER_SECONDS = 30.0
 _SOON_MISSING_SECONDS, _SOON_TIMES, _MISSING_SECONDS = 5.0, 12, 60.0
 
 # Causes after which the next credential is tried, as the kubelet does; the one that tells most stands last. "No such
-# image" is one, since some registries answer so when a login has no access.
-_TELLING = (Cause.DENIED, Cause.MISSING, Cause.REFUSED)
-NEXT_CREDENTIAL = frozenset(_TELLING)
+# image" is one, since some registries answer so when a login has no access. So is *unavailable* where one of several
+# endpoints has answered.
+_TELLING = (Cause.DENIED, Cause.MISSING, Cause.REFUSED, Cause.UNAVAILABLE)
 
 
 FEWEST_FAILURES = 1_000
@@ -137,6 +139,8 @@ def failure_of(error: Exception) -> Failure:
             if not error.said:
                 return Failure(cause, f"{_SENTENCES[cause]} (HTTP {error.status})")
             return Failure(cause, f"its registry refuses it (HTTP {error.status}), and says: {error.said}")
+        case EndpointUnavailable():
+            return PARTLY_ASKED
         case NameUnresolved():
             return Failure(cause, "its registry's name does not resolve, or not in time")
         case RegistryNotAsked():
@@ -165,15 +169,21 @@ def retry_after_seconds(error: Exception) -> float | None:
     return _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
 
 
+def depends_on_credential(failure: Failure) -> bool:
+    """Whether the image may be had with another credential."""
+    return failure == PARTLY_ASKED or failure.cause in _TELLING[:-1]
+
+
 def summary(failures: Iterable[Failure | None]) -> Failure | None:
     """The one failure for a list of credentials from the failure of each, in order; None if one has no failure.
 
-    It is the first failure that another credential would not change. Else it is the first *refused*, else the first
-    *missing*, since a login with access knows best. Else it is *denied*.
+    It is the first failure that another credential would not change. Else it is the first *unavailable*, since nobody
+    knows what that endpoint has, else the first *refused*, else the first *missing*, since a login with access knows
+    best. Else it is *denied*.
     """
     result = DENIED
     for failure in failures:
-        if failure is None or failure.cause not in NEXT_CREDENTIAL:
+        if failure is None or not depends_on_credential(failure):
             return failure
         if _TELLING.index(failure.cause) > _TELLING.index(result.cause):
             result = failure
@@ -182,4 +192,4 @@ def summary(failures: Iterable[Failure | None]) -> Failure | None:
 
 def judged(outcome: T, *, is_unread: bool) -> T | Failure:
     """The outcome for all credentials, which is `UNREAD` if the keyring may lack one that works."""
-    return UNREAD if is_unread and isinstance(outcome, Failure) and outcome.cause in NEXT_CREDENTIAL else outcome
+    return UNREAD if is_unread and isinstance(outcome, Failure) and depends_on_credential(outcome) else outcome

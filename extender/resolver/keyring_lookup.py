@@ -16,7 +16,7 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Ke
 from extender.images.content import Answer, Failure
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
-from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, judged, summary
+from extender.resolver.failures import DENIED, Failures, depends_on_credential, judged, summary
 from extender.resolver.image_cache import CachedImage, ImageCache, ImageQuery, Target
 from extender.resolver.persistence import Persistence
 from extender.resolver.registry_lookup import RegistryLookup
@@ -144,7 +144,7 @@ class KeyringLookup:
 
         async def works(credential: Credential) -> T | Failure | None:
             outcome = await ask(target, credential, keyring.tenant)
-            if isinstance(outcome, Failure) and outcome.cause in NEXT_CREDENTIAL:
+            if isinstance(outcome, Failure) and depends_on_credential(outcome):
                 failures[credential] = outcome
                 return None
             return outcome
@@ -222,6 +222,6 @@ class CacheLookup:
     ) -> Failure | None:
         """The failure that still holds; None if the keyring may by now have another credential to try."""
         failure = summary(self._failures.current(target, credential_id) for credential_id in credential_ids)
-        if failure and failure.cause in NEXT_CREDENTIAL and keyring.is_due(target.reference):
+        if failure and depends_on_credential(failure) and keyring.is_due(target.reference):
             return None
         return failure

@@ -16,8 +16,16 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Do
 from extender.credentials.logins import Logins
 from extender.demo.images import build_index, build_manifest
 from extender.demo.registry import EmbeddedRegistry
-from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryThrottled, RegistryUnavailable
+from extender.errors import (
+    EndpointUnavailable,
+    InvalidManifest,
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryThrottled,
+    RegistryUnavailable,
+)
 from extender.images.content import Answer, Cause, Content, Failure
+from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
@@ -140,6 +148,58 @@ async def test_cache_of_a_dead_registry_answers_on(
             await platforms_of(client, f"{upstream.host}/other/app@{lacked}")
         assert raised.value.host_is_well
     assert await platforms_of(client, f"{name}@{held}") == BOTH
+
+
+LIMITED = [answers(401), answers(403), answers(429, **{"Retry-After": "5"}), answers(500), answers(503)]
+
+
+@pytest.mark.parametrize("fault", LIMITED, ids=["401", "403", "429", "500", "503"])
+async def test_nobody_is_told_that_an_image_is_missing_which_a_mirror_may_have(
+    make_mirrored: MakeMirrored, fault: Fault
+) -> None:
+    """Neither by HEAD nor GET, by tag nor digest, nor of a child, a config or the tags, while the mirror fails."""
+    digest = IMAGE.digest
+    async with Watched(fault) as mirror, Watched() as upstream:
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
+        for name in (f"{upstream.host}/team/app:1", f"{upstream.host}/team/app@{digest}"):
+            reference = parse_reference(name)
+            asking = (
+                lambda reference=reference: client.head_manifest(reference, ANONYMOUS),
+                lambda reference=reference: client.fetch_manifest(reference, ANONYMOUS),
+                lambda reference=reference: client.fetch_blob(reference, digest, ANONYMOUS),
+                lambda reference=reference: client.fetch_tags(reference, ANONYMOUS),
+            )
+            for ask in asking:
+                with pytest.raises((EndpointUnavailable, RegistryDenied)):
+                    await ask()
+
+
+async def test_image_stays_known_while_the_mirror_that_has_it_fails(make_mirrored: MakeMirrored, clock: Clock) -> None:
+    """The registry behind it has never had it: neither the image nor a platform of it is missing."""
+    failing = False
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse | None:
+        return web.Response(status=503) if failing else None
+
+    async with Watched(fault) as mirror, Watched() as upstream:
+        mirror.add("team/app", "1", IMAGE)
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
+        resolver = Resolver(
+            RegistryImages(client), size=100, tag_seconds=60, stale_seconds=3600, clock=clock,
+            cluster_platforms=lambda: frozenset(map(parse_platform, BOTH)),
+        )  # fmt: skip
+        query, keyring = ImageQuery(f"{upstream.host}/team/app:1"), DockerConfigKeyring(Logins(()), key=b"k")
+        (known,) = await resolver.resolve_all([query], keyring, 5.0)
+        failing = True
+        await resolver.child_checks.settle()
+        for _ in range(3):
+            clock.advance(120)
+            (answer,) = await resolver.resolve_all([query], keyring, 5.0, revalidate=True)
+            await resolver.child_checks.settle()
+            assert answer == known
+            assert isinstance(answer, Content)
+            assert answer.denied == ()
+        await resolver.close()
 
 
 async def test_mirrors_are_asked_in_the_order_of_the_file(make_mirrored: MakeMirrored) -> None:

@@ -9,12 +9,14 @@ from yarl import URL
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import (
     AddressRefused,
+    EndpointUnavailable,
     InvalidManifest,
     ManifestNotFound,
     NameUnresolved,
     RegistryDenied,
     RegistryFailed,
     RegistryNotAsked,
+    RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
     RegistryUnreachable,
@@ -31,6 +33,8 @@ APP = parse_reference("up.example/team/app:1")
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OWN = Credential("operator", "secret", CredentialId("operator"))
 MISSING, DENIED, WRONG = ManifestNotFound("no"), RegistryDenied("no"), InvalidManifest("no")
+REFUSED, DEAD = RegistryRefusedImage("no", 412), RegistryUnreachable("dead")
+UNASKED, UNNAMED = RegistryNotAsked("no connection"), NameUnresolved("no name")
 DOWN, FAILED, BUSY = RegistryUnavailable("down"), RegistryFailed("500"), RegistryThrottled("busy", 60.0)
 
 
@@ -83,7 +87,8 @@ class World:
         await self.open.wait()
         said = self.says[name]
         if isinstance(said, Exception):
-            raise type(said)(*said.args) if not isinstance(said, RegistryThrottled) else RegistryThrottled("busy", 60.0)
+            more = {RegistryThrottled: (60.0,), RegistryRefusedImage: (412,)}.get(type(said), ())
+            raise type(said)(*said.args, *more)  # another each time, since it is marked
         return said
 
     async def look(self, capability: Capability = "resolve") -> str:
@@ -117,43 +122,64 @@ async def test_first_answer_ends_the_search() -> None:
     ("mirror", "upstream", "verdict", "well"),
     [
         (MISSING, MISSING, ManifestNotFound, None),
-        (DENIED, MISSING, ManifestNotFound, None),
+        (DENIED, MISSING, RegistryDenied, None),
+        (REFUSED, MISSING, RegistryRefusedImage, None),
+        (WRONG, MISSING, EndpointUnavailable, True),
+        *((down, MISSING, EndpointUnavailable, True) for down in (DOWN, FAILED, BUSY, DEAD, UNASKED, UNNAMED)),
+        *((DOWN, refusal, EndpointUnavailable, True) for refusal in (DENIED, REFUSED, WRONG)),
+        *((refusal, DOWN, EndpointUnavailable, True) for refusal in (MISSING, DENIED, REFUSED, WRONG)),
         (MISSING, DENIED, RegistryDenied, None),
-        (DOWN, DENIED, RegistryDenied, None),
+        (MISSING, WRONG, InvalidManifest, None),
         (DOWN, DOWN, RegistryUnavailable, False),
         (BUSY, DOWN, RegistryUnavailable, False),
         (DOWN, BUSY, RegistryThrottled, False),
-        (MISSING, DOWN, RegistryUnavailable, True),
         (MISSING, BUSY, RegistryThrottled, True),
-        (WRONG, DOWN, RegistryUnavailable, True),
         (FAILED, DOWN, RegistryUnavailable, True),
-        (DOWN, FAILED, RegistryUnavailable, True),
-        (DOWN, WRONG, InvalidManifest, None),
+        (DOWN, FAILED, RegistryFailed, True),
     ],
 )
-async def test_last_word_stands(
+async def test_last_word_stands_if_all_have_answered(
     mirror: Exception,
     upstream: Exception,
     verdict: type[Exception],
     well: bool | None,
 ) -> None:
-    """The registry's own; its failure is not held against images that a working mirror has."""
+    """It is the registry's own; its failure is not held against images that a working mirror has.
+
+    While one of them fails, none of the others can say that there is no such image, and nobody is denied it.
+    """
     world = World()
     world.says = {"a": mirror, "up": upstream}
     with pytest.raises(verdict) as raised:
         await world.look()
+    assert type(raised.value) is verdict
     if well is not None:
         assert raised.value.host_is_well is well  # type: ignore[attr-defined]  # of RegistryError
 
 
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("failure", [DOWN, FAILED, BUSY, DEAD, UNASKED, UNNAMED], ids=lambda it: type(it).__name__)
+async def test_image_is_missing_only_if_every_endpoint_says_so(failure: Exception, failing: int) -> None:
+    """Whichever of them fails, and while it is left alone too."""
+    world = World()
+    world.says = {name: failure if number == failing else MISSING for number, name in enumerate(("a", "b", "up"))}
+    for _ in range(3):
+        with pytest.raises((EndpointUnavailable, RegistryThrottled)):
+            await world.look()
+        world.clock.advance(1)
+
+
 async def test_mirror_that_the_operator_does_not_allow_is_passed_over() -> None:
-    """So is a registry; only where nobody may be asked is that the reason."""
+    """So is a registry, and nodes may find there what we may not ask for; that nobody may be asked is a reason."""
     world = World(guard=AddressGuard(allow=["*"], deny=["a.example"]))
     world.says = {"a": "answer", "up": "other"}
     assert await world.look() == "other"
     world = World(guard=AddressGuard(allow=["a.example"]))
     world.says = {"a": MISSING, "up": "other"}
-    with pytest.raises(ManifestNotFound):
+    with pytest.raises(EndpointUnavailable):
+        await world.look()
+    world.says = {"a": DENIED, "up": "other"}
+    with pytest.raises(RegistryDenied):
         await world.look()
     world = World(guard=AddressGuard(allow=["x.example"]))
     world.says = {"a": "answer", "up": "other"}

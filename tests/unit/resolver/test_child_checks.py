@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.errors import ManifestNotFound, RegistryThrottled, RegistryUnavailable
+from extender.errors import EndpointUnavailable, ManifestNotFound, RegistryThrottled, RegistryUnavailable
 from extender.images.content import Content
 from extender.images.manifest import OCI_MANIFEST, Image, Kind, PlatformEntry
 from extender.images.platform import Platform, parse_platform
@@ -146,7 +146,9 @@ async def test_a_child_whose_configuration_was_read_is_compared(resolver: Resolv
     ]
 
 
-@pytest.mark.parametrize("fault", [RegistryUnavailable("down"), RegistryThrottled("later", 5.0)])
+@pytest.mark.parametrize(
+    "fault", [RegistryUnavailable("down"), EndpointUnavailable("down"), RegistryThrottled("later", 5.0)]
+)
 async def test_what_cannot_be_found_out_stays_claimed(resolver: Resolver, children: Children, fault: Exception) -> None:
     """A registry that fails denies nothing."""
     children.fault = fault

@@ -4,6 +4,7 @@ import pytest
 
 from extender.credentials.keyring import CredentialId
 from extender.errors import (
+    EndpointUnavailable,
     InvalidManifest,
     InvalidReference,
     ManifestNotFound,
@@ -23,6 +24,7 @@ from testbed.clock import Clock
 
 A, B = CredentialId("a"), CredentialId("b")
 MISSING = failure_of(ManifestNotFound("x"))
+PARTLY_ASKED = failure_of(EndpointUnavailable("x"))
 REFUSED = failure_of(RegistryRefusedImage("x", 412))
 UNAVAILABLE = failure_of(RegistryUnavailable("x"))
 
@@ -158,6 +160,9 @@ def test_a_refusal_says_what_its_registry_says() -> None:
         pytest.param([DENIED, MISSING, REFUSED], REFUSED, id="refused-to-the-last"),
         pytest.param([DENIED, UNAVAILABLE], UNAVAILABLE, id="unavailable-after-a-denial"),
         pytest.param([UNAVAILABLE, None], UNAVAILABLE, id="another-credential-would-not-help"),
+        pytest.param([DENIED, PARTLY_ASKED], PARTLY_ASKED, id="unavailable-at-a-mirror"),
+        pytest.param([PARTLY_ASKED, MISSING, REFUSED], PARTLY_ASKED, id="a-mirror-may-have-what-others-lack"),
+        pytest.param([PARTLY_ASKED, None], None, id="another-credential-may-help-at-the-others"),
         pytest.param([DENIED, None], None, id="one-not-tried-yet"),
         pytest.param([None, DENIED], None, id="the-first-not-tried-yet"),
     ],
