@@ -9,7 +9,9 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import NoReturn
 
 OVER_MEMORY = 70
 """The exit status of a fetcher that became too large."""
@@ -23,14 +25,14 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OWN_MEMORY = Path("/proc/self/statm")
 
 
-def stay_within(most_bytes: int) -> None:
-    """Bounds this process from now on: it ends by itself when more than `most_bytes` are resident."""
+def stay_within(most_bytes: int, to_blame: Collection[int]) -> None:
+    """Bounds this process from now on: it ends by `end_too_large` when more than `most_bytes` are resident."""
     threading.stack_size(_STACK_BYTES)
     os.nice(_NICE)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     with contextlib.suppress(ValueError, OSError):  # a limit that is lower already
         resource.setrlimit(resource.RLIMIT_DATA, (most_bytes + _MAPPED_BYTES, hard))
-    threading.Thread(target=_watch, args=(most_bytes,), daemon=True).start()
+    threading.Thread(target=_watch, args=(most_bytes, to_blame), daemon=True).start()
 
 
 def resident_bytes() -> int:
@@ -41,10 +43,17 @@ def resident_bytes() -> int:
         return 0
 
 
-def _watch(most_bytes: int) -> None:
+def end_too_large(to_blame: Collection[int]) -> NoReturn:
+    """Ends this process. Its last words, on its standard output, are the numbers of the questions to blame."""
+    with contextlib.suppress(OSError, MemoryError):
+        os.write(1, b"".join(b"%d " % number for number in tuple(to_blame)))
+    os._exit(OVER_MEMORY)
+
+
+def _watch(most_bytes: int, to_blame: Collection[int]) -> None:
     while resident_bytes() <= most_bytes:
         time.sleep(_WATCH_SECONDS)
-    os._exit(OVER_MEMORY)
+    end_too_large(to_blame)
 
 
 def kill_session(leader: int) -> None:

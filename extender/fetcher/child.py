@@ -39,11 +39,15 @@ from extender.fetcher.settings import FetcherSettings
 from extender.metrics import add_sums
 from extender.registry_figures import set_gauges
 
-MAIN, SECOND, VERIFIER = "main", "second", "verifier"
+MAIN, ALONE, VERIFIER = "main", "alone", "verifier"
+
+DEATHS = 2
+"""How many deaths of fetchers make a question suspicious, which is then asked alone."""
 
 _START_SECONDS = 20.0
 _PING_SECONDS, _PONG_SECONDS = 1.0, 4.0
 _REAP_SECONDS = 0.005
+_MOST_LAST_WORDS = 64 << 10
 # The C library waits this long for a name server, so that a zone that hangs holds a thread no longer than a lookup. Its
 # allocator gives the memory of a body back to the kernel, and keeps what threads free in reach of the others.
 _ENVIRONMENT = {
@@ -55,11 +59,16 @@ _ENVIRONMENT = {
 
 
 class FetcherEnded(Exception):
-    """The fetcher has ended before it answered. `is_over`: because it became too large, by its own account."""
+    """The fetcher has ended before it answered.
 
-    def __init__(self, cause: str) -> None:
+    `is_over`: because it became too large, by its own account. `deaths` is what this counts against the question: one,
+    but where the fetcher says which questions have made it so large, `DEATHS` against these, and none against others.
+    """
+
+    def __init__(self, cause: str, deaths: int = 1) -> None:
         super().__init__(cause)
         self.is_over = cause == "over"
+        self.deaths = deaths
 
 
 class _OpenQuestion(NamedTuple):
@@ -71,9 +80,9 @@ class FetcherChild:
     """A fetcher's process. `cause` is why it has ended, empty before that."""
 
     def __init__(self, settings: FetcherSettings, name: str) -> None:
-        """`name` is MAIN, SECOND or VERIFIER."""
+        """`name` is MAIN, ALONE or VERIFIER."""
         self._settings = settings
-        self._name = name
+        self.name = name
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._numbers = itertools.count(1)
@@ -101,28 +110,14 @@ class FetcherChild:
         Raises:
             OSError: the program cannot be started.
             ConfigError: its settings cannot be used.
+            ProtocolError: its settings are too long to be sent.
             FetcherEnded: it ended.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; our own program
-                    [sys.executable, "-m", "extender.fetcher", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-                    env={**_ENVIRONMENT, **os.environ}, start_new_session=True,
-                )  # fmt: skip
-            except OSError:
-                self.cause = "unstarted"
-                ours.close()
-                raise
-        ours.setblocking(False)
-        self._finishing = asyncio.create_task(self._finish(self._process))
         try:
-            self._channel = await Channel.over(ours, self._receive, self._note_end)
+            await self._open()
         except BaseException:
-            ours.close()
+            self.kill("unstarted")
             raise
-        self._channel.send(self._settings)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await asyncio.shield(self._ready)
@@ -130,6 +125,24 @@ class FetcherChild:
             self.kill("silent")
             raise FetcherEnded(self.cause) from None
         self._pinging = asyncio.create_task(self._ping())
+
+    async def _open(self) -> None:
+        """Starts the program, and sends it the settings."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; our own program
+                    [sys.executable, "-m", "extender.fetcher", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, pass_fds=[theirs.fileno()],
+                    env={**_ENVIRONMENT, **os.environ}, start_new_session=True,
+                )  # fmt: skip
+            self._finishing = asyncio.create_task(self._finish(self._process))
+            ours.setblocking(False)
+            self._channel = await Channel.over(ours, self._receive, self._note_end)
+        except BaseException:
+            ours.close()
+            raise
+        self._channel.send(self._settings)
 
     async def ask(self, question: StateDigest | Describe | Verify | Provide | Ping) -> ToQuestion:
         """Returns the answer.
@@ -139,7 +152,7 @@ class FetcherChild:
             ProtocolError: the question is too long to be sent.
         """
         if self._channel is None or self.has_ended:
-            raise FetcherEnded(self.cause)
+            raise FetcherEnded(self.cause, deaths=0)
         number = next(self._numbers)
         numbered = msgspec.structs.replace(question, id=number)
         answer: asyncio.Future[ToQuestion] = asyncio.get_running_loop().create_future()
@@ -208,17 +221,20 @@ class FetcherChild:
             self._channel.close()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.to_thread(kill_session, process.pid)
+        with contextlib.suppress(RuntimeError):  # no thread can be started
+            await asyncio.to_thread(kill_session, process.pid)
         while process.poll() is None:  # noqa: ASYNC110 - an exit is no event of the loop on all systems
             await asyncio.sleep(_REAP_SECONDS)
         self.cause = self.cause or ("over" if process.returncode == OVER_MEMORY else "ended")
         if self._pinging:
             self._pinging.cancel()
             await asyncio.gather(self._pinging, return_exceptions=True)
+        to_blame = _read_last_words(process)
         pending, self._pending = self._pending, {}
-        for each in pending.values():
+        for number, each in pending.items():
             if not each.answer.done():
-                each.answer.set_exception(FetcherEnded(self.cause))
+                deaths = 1 if not to_blame else DEATHS if b"%d" % number in to_blame else 0
+                each.answer.set_exception(FetcherEnded(self.cause, deaths))
 
     async def _ping(self) -> None:
         """Asks once a second how the process is, and ends it if it does not say."""
@@ -235,3 +251,11 @@ class FetcherChild:
             finally:
                 pong.cancel()
             await asyncio.sleep(_PING_SECONDS)
+
+
+def _read_last_words(process: "subprocess.Popen[bytes]") -> set[bytes]:
+    """Returns the numbers of the questions that have made an ended process too large; none if it says nothing."""
+    assert process.stdout is not None  # noqa: S101 - as it was started
+    with process.stdout as said:
+        os.set_blocking(said.fileno(), False)
+        return set((said.read(_MOST_LAST_WORDS) or b"").split())

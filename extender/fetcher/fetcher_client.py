@@ -1,26 +1,29 @@
 """The service's client of its fetcher: starts it, asks it, and starts another when it ends.
 
-What was asked for when a fetcher ended may be why it ended. It is asked again alone, in a second fetcher that exists
-only for that. So nobody's image keeps another's from being known, and a fetcher that is killed costs its callers time.
+What was asked for when a fetcher ended is asked for again at once. It may also be why the fetcher ended: what was asked
+for at a second end is asked for alone, by a process that exists only for that. So nobody's image keeps another's from
+being known, and a fetcher that is killed costs its callers time.
 """
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator
+from typing import TypeVar
 
 import msgspec
 import structlog
 
 from extender.background import in_background
+from extender.circuit_breaker import Backoff
 from extender.credential_sources import Cloud, Source
 from extender.credentials.keyring import Credential
 from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import CredentialsUnavailable, LoginProvider, ProvidedCredentials
-from extender.errors import ConfigError, ExtenderError, RegistryDenied, RegistryNotAsked, RegistryUnavailable
-from extender.fetcher.child import MAIN, SECOND, VERIFIER, FetcherChild, FetcherEnded
+from extender.errors import ConfigError, RegistryDenied, RegistryNotAsked, RegistryUnavailable
+from extender.fetcher.child import ALONE, DEATHS, MAIN, VERIFIER, FetcherChild, FetcherEnded
 from extender.fetcher.messages import (
     Describe,
     Described,
@@ -44,11 +47,12 @@ from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.metrics import counter
 from extender.tables import LruTable
+from extender.turns import NoTurn, Turns
 from extender.verifier.verification import Verification
 from extender.watched_files import report_mirrors_refused
 
-T = TypeVar("T")
 log = structlog.get_logger()
+Asked = TypeVar("Asked", bound=StateDigest | Describe | Verify)
 
 ENDS = counter(
     "multiarch_fetcher_ends_total",
@@ -59,77 +63,38 @@ ENDS = counter(
 )
 
 # Together with the service this is less than 512 MiB. One question alone needs little.
-RESIDENT_BYTES, SECOND_RESIDENT_BYTES = 150 << 20, 100 << 20
+RESIDENT_BYTES, ALONE_RESIDENT_BYTES = 150 << 20, 100 << 20
 # One image at a time, with the names of 200,000 files; only while one is looked into.
 VERIFIER_RESIDENT_BYTES = 200 << 20
-# A start after one that lived for a second follows at once, others after a wait.
-_WELL_SECONDS, _MOST_WAIT_SECONDS = 1.0, 10.0
+# A start after a process that lived for a second follows at once, others after a wait.
+_WELL_SECONDS = 1.0
+_RESTART = Backoff(first_seconds=1.0, max_seconds=10.0)
 _CHECK_SECONDS = 10.0  # for which the start of the service waits to hear that the fetcher's files can be used
-_ALONE_SECONDS = 3.0  # of each suspect, since others wait
+_ALONE_SECONDS = 3.0  # for which one image is asked for alone, since others wait
 _LEEWAY_SECONDS = 0.5  # in which a fetcher says that the time is over, before its caller does
 _PROVIDE_SECONDS = 65.0  # a program has a minute
-_DEATHS = 2
 _SUSPECTED_SECONDS, _MOST_SUSPECTS = 300.0, 4096
 _MOST_MIRRORS = 4  # that a new fetcher is told, since it may refuse the last ones, and then goes by those before
 _MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
 
 
-class _PendingQuestion(msgspec.Struct):
-    """A question with all who may answer it: until when, and how often a fetcher has ended while it was alone."""
+class _Starts:
+    """When the next of some processes may be started: at once, or later if the last ones ended at their start."""
 
-    question: StateDigest | Describe
-    ends_at: float
-    answer: "asyncio.Future[ToQuestion]"
-    deaths: int = 0
+    def __init__(self) -> None:
+        self._failures = 0
+        self._next_at = 0.0
 
-    def now(self, most_seconds: float = 3600.0) -> StateDigest | Describe:
-        """Returns the question with the time that is left for it."""
-        left = self.ends_at - asyncio.get_running_loop().time()
-        return msgspec.structs.replace(self.question, seconds=max(0.0, min(left, most_seconds)))
+    def note(self, *, is_well: bool) -> float:
+        """Notes how the last start went; returns for how many seconds there is none."""
+        self._failures = 0 if is_well else self._failures + 1
+        seconds = _RESTART.seconds(self._failures, lambda: 0.0) if self._failures else 0.0
+        self._next_at = time.monotonic() + seconds
+        return seconds
 
-
-class Suspects(Generic[T]):
-    """The questions that wait to be asked alone, and the images that are asked for alone for some minutes.
-
-    Tenants take turns, so that one with many suspects keeps none of another's from being cleared.
-    """
-
-    def __init__(self, clock: Callable[[], float], size: int = _MOST_SUSPECTS) -> None:
-        """Remembers at most `size` images."""
-        self._clock = clock
-        self._until: LruTable[ImageReference, float] = LruTable(size)
-        self._waiting: dict[str, deque[T]] = {}
-
-    def suspect(self, image: ImageReference) -> None:
-        """Notes that asking for the image may end a fetcher, since one ended meanwhile."""
-        self._until.put(image, self._clock() + _SUSPECTED_SECONDS)
-
-    def clear(self, image: ImageReference) -> None:
-        """Notes that the image was asked for alone, and has an answer."""
-        self._until.remove(image)
-
-    def is_suspect(self, image: ImageReference) -> bool:
-        """Whether to ask for the image alone."""
-        return (self._until.get(image) or 0.0) > self._clock()
-
-    def add(self, tenant: str, question: T) -> None:
-        """Has the question wait for its tenant's turn."""
-        self._waiting.setdefault(tenant, deque()).append(question)
-
-    def put_back(self, tenant: str, question: T) -> None:
-        """Has the question wait once more, as the tenant's first."""
-        self._waiting.setdefault(tenant, deque()).appendleft(question)
-
-    def next(self) -> T | None:
-        """Returns the next question, of the tenant whose turn is longest ago; None if none waits."""
-        if not self._waiting:
-            return None
-        tenant = next(iter(self._waiting))
-        questions = self._waiting.pop(tenant)
-        question = questions.popleft()
-        if questions:
-            self._waiting[tenant] = questions  # which is now the last
-        return question
+    async def wait(self) -> None:
+        """Returns when the next may be started."""
+        await asyncio.sleep(max(0.0, self._next_at - time.monotonic()))
 
 
 class FetcherClient:
@@ -137,22 +102,20 @@ class FetcherClient:
 
     def __init__(self, settings: FetcherSettings) -> None:
         self._settings = settings
-        self._suspects: Suspects[_PendingQuestion] = Suspects(time.monotonic)
+        self._alone_until: LruTable[ImageReference, float] = LruTable(_MOST_SUSPECTS)
         self._main: asyncio.Future[FetcherChild] = asyncio.get_running_loop().create_future()
         self._checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._examining: asyncio.Task[None] | None = None
-        self._second: FetcherChild | None = None
+        self._starts, self._starts_alone = _Starts(), _Starts()
+        self._turns = Turns(total=2, each=2, at_host=1)  # of an image alone, and of one that is looked into
+        self._children: set[FetcherChild] = set()
         self._mirrors: deque[NodeMirrors] = deque(maxlen=_MOST_MIRRORS)
-        self._verifying = asyncio.Lock()
-        self._verifier: FetcherChild | None = None
         self._is_closed = False
 
     async def state_digest(
         self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
     ) -> str | None:
         """As `ImageSource`."""
-        question = StateDigest(tenant=tenant, reference=reference, credential=credential)
-        answer = await self._ask(question, seconds)
+        answer = await self._ask(StateDigest(tenant=tenant, reference=reference, credential=credential), seconds)
         assert isinstance(answer, DigestStated)  # noqa: S101 - as `messages.answers` says
         return answer.digest
 
@@ -160,8 +123,7 @@ class FetcherClient:
         self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
     ) -> Image:
         """As `ImageSource`."""
-        question = Describe(tenant=tenant, reference=reference, credential=credential)
-        answer = await self._ask(question, seconds)
+        answer = await self._ask(Describe(tenant=tenant, reference=reference, credential=credential), seconds)
         assert isinstance(answer, Described)  # noqa: S101 - as `messages.answers` says
         return answer.image
 
@@ -171,20 +133,12 @@ class FetcherClient:
         """As `PlatformSource`: by a process of its own, which reads one image at a time and exists while it does."""
         _check_length(credential)
         question = Verify(tenant=tenant, reference=reference, credential=credential, platform=platform, seconds=seconds)
-        async with self._verifying:
-            if self._is_closed:
-                raise RegistryNotAsked("the service is stopping")
-            settings = msgspec.structs.replace(self._settings, resident_bytes=VERIFIER_RESIDENT_BYTES)
-            self._verifier = FetcherChild(settings, VERIFIER)
-            try:
-                await self._verifier.start()
-                async with asyncio.timeout(seconds + _LEEWAY_SECONDS):
-                    answer = await self._verifier.ask(question)
-            except (OSError, ConfigError, ProtocolError, TimeoutError, FetcherEnded) as exc:
-                ENDS[self._verifier.cause or "ended"].inc()
-                raise RegistryNotAsked(f"the process that looks inside images ended: {type(exc).__name__}") from None
-            finally:
-                await self._verifier.end()
+        try:
+            answer = await self._ask_in_child(VERIFIER, VERIFIER_RESIDENT_BYTES, question)
+        except NoTurn:
+            raise RegistryNotAsked("other images were looked into first") from None
+        except FetcherEnded as exc:
+            raise RegistryNotAsked(f"the process that looks inside images ended: {exc}") from None
         if isinstance(answer, FailedAnswer):
             raise error_of(answer)
         assert isinstance(answer, Verified)  # noqa: S101 - as `messages.answers` says
@@ -211,7 +165,7 @@ class FetcherClient:
         return _RemoteProvider(self, spec, provider)
 
     def tell_mirrors(self, objects: MirrorObjects) -> None:
-        """Has the fetchers ask where the objects say, from the next question on; too many objects change nothing."""
+        """Has fetchers ask where the objects say, from the next question on; too many objects change nothing."""
         mirrors = NodeMirrors(objects)
         try:
             frame(mirrors)
@@ -221,8 +175,6 @@ class FetcherClient:
         self._mirrors.append(mirrors)
         if self._main.done() and not self._main.exception():
             self._main.result().tell(mirrors)
-        if self._second:
-            self._second.tell(mirrors)
 
     def _tell(self, child: FetcherChild) -> None:
         for mirrors in self._mirrors:
@@ -240,25 +192,21 @@ class FetcherClient:
 
     async def keep_running(self) -> None:
         """Runs fetchers, one after the other, until cancelled."""
-        failures = 0
         while True:
             began_at = time.monotonic()
             cause = await self._run_one()
-            failures = 0 if time.monotonic() - began_at >= _WELL_SECONDS else failures + 1
-            wait_seconds = min(2.0 ** (failures - 1), _MOST_WAIT_SECONDS) if failures else 0.0
-            ENDS[cause].inc()
-            log.warning("fetcher.ended", cause=cause, next_seconds=wait_seconds)
-            await asyncio.sleep(wait_seconds)
+            self._note_end(MAIN, cause, self._starts, is_well=time.monotonic() - began_at >= _WELL_SECONDS)
+            await self._starts.wait()
+
+    def _note_end(self, name: str, cause: str, starts: _Starts, *, is_well: bool) -> None:
+        """Counts and logs the end of a process, which nobody has wanted."""
+        ENDS[cause].inc()
+        log.warning("fetcher.ended", process=name, cause=cause, next_seconds=starts.note(is_well=is_well))
 
     async def close(self) -> None:
-        """Ends the second fetcher; whatever is asked from now on is not."""
+        """Ends what asks for images alone; whatever is asked from now on is not."""
         self._is_closed = True
-        if self._examining:
-            self._examining.cancel()
-            await asyncio.gather(self._examining, return_exceptions=True)
-        for child in (self._second, self._verifier):
-            if child:
-                await child.end()
+        await asyncio.gather(*(child.end() for child in self._children))
 
     async def _run_one(self) -> str:
         """Runs a fetcher until it ends; returns the cause."""
@@ -269,7 +217,7 @@ class FetcherClient:
             self._note_checked(None)
             self._main.set_result(child)
             await child.wait_end()
-        except (OSError, ConfigError, FetcherEnded) as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever it is, another one is started
             self._note_failed_start(exc)
             await child.wait_end()
         finally:
@@ -283,8 +231,9 @@ class FetcherClient:
         log.error("fetcher.unstarted", why=str(error) or type(error).__name__)
         self._note_checked(error if isinstance(error, ConfigError) else None)
         waiting, self._main = self._main, asyncio.get_running_loop().create_future()
-        waiting.set_exception(RegistryNotAsked("the process that asks registries could not be started"))
-        waiting.exception()  # which is no news if nobody waits
+        if not waiting.done():
+            waiting.set_exception(RegistryNotAsked("the process that asks registries could not be started"))
+            waiting.exception()  # which is no news if nobody waits
 
     def _note_checked(self, error: ConfigError | None) -> None:
         if self._checked.done():
@@ -308,91 +257,94 @@ class FetcherClient:
     async def _ask(self, question: StateDigest | Describe, seconds: float) -> ToQuestion:
         """Returns the answer, or raises the error that it is."""
         _check_length(question.credential)
-        loop = asyncio.get_running_loop()
-        wanted = _PendingQuestion(question, loop.time() + seconds, loop.create_future())
         try:
             async with asyncio.timeout(seconds + _LEEWAY_SECONDS):
-                answer = await self._find(wanted)
-        except TimeoutError:
+                answer = await self._find(question, asyncio.get_running_loop().time() + seconds)
+        except (TimeoutError, NoTurn):
             raise RegistryNotAsked(f"{question.reference.domain} was not asked within {seconds:.3g} s") from None
         if isinstance(answer, FailedAnswer):
             raise error_of(answer)
         return answer
 
-    async def _find(self, wanted: _PendingQuestion) -> ToQuestion:
-        image = wanted.question.reference
-        if not self._suspects.is_suspect(image):
+    async def _find(self, question: StateDigest | Describe, ends_at: float) -> ToQuestion:
+        deaths = DEATHS if (self._alone_until.get(question.reference) or 0.0) > time.monotonic() else 0
+        while deaths < DEATHS:
             main = await self.running()
             try:
-                return await main.ask(wanted.now())
+                return await main.ask(_with_seconds(question, ends_at - asyncio.get_running_loop().time()))
             except ProtocolError:
                 raise RegistryNotAsked("the question is too long") from None
-            except FetcherEnded:
-                self._suspects.suspect(image)
-        return await self._find_alone(wanted)
+            except FetcherEnded as exc:
+                deaths += exc.deaths
+        return await self._find_alone(question, ends_at)
 
-    async def _find_alone(self, wanted: _PendingQuestion) -> ToQuestion:
-        if self._is_closed:
-            raise RegistryNotAsked("the service is stopping")
-        self._suspects.add(wanted.question.tenant, wanted)
-        if self._examining is None or self._examining.done():
-            self._examining = asyncio.create_task(self._examine())
-        return await wanted.answer
+    async def _find_alone(self, question: StateDigest | Describe, ends_at: float) -> ToQuestion:
+        """Asks in a process of its own, and again if that ends, unless by its size: another end may be chance.
 
-    async def _examine(self) -> None:
-        """Asks the suspects one by one until there are none."""
-        while True:
-            wanted = self._suspects.next()
-            if wanted is None:
-                if self._second is None:
-                    return
-                await self._second.end()  # meanwhile there may be more
-                self._second = None
-                continue
-            if wanted.answer.done() or asyncio.get_running_loop().time() >= wanted.ends_at:
-                _conclude(wanted, RegistryNotAsked("other images were asked for first, each alone"))
-                continue
+        For some minutes the image is asked for in this way at once, unless its registry now tells about it.
+        """
+        image, question = question.reference, _with_seconds(question, _ALONE_SECONDS)
+        self._alone_until.put(image, time.monotonic() + _SUSPECTED_SECONDS)
+        for _ in range(DEATHS):
             try:
-                second = await self._started_second()
-            except (OSError, ConfigError) as exc:
-                _conclude(wanted, RegistryNotAsked(f"the image was not asked for: {type(exc).__name__}"))
-            except FetcherEnded:  # before it was asked anything
-                self._suspects.put_back(wanted.question.tenant, wanted)
+                answer = await self._ask_in_child(ALONE, ALONE_RESIDENT_BYTES, question, ends_at)
+            except FetcherEnded as exc:
+                if exc.is_over:
+                    break
             else:
-                await self._examine_one(second, wanted)
+                if not isinstance(answer, FailedAnswer) or answer.kind != RegistryUnavailable.__name__:
+                    self._alone_until.remove(image)
+                return answer
+        log.warning("fetcher.ended_by", image=str(image), tenant=question.tenant)
+        raise RegistryUnavailable(f"{image.domain} sent more than could be read")
 
-    async def _started_second(self) -> FetcherChild:
-        """Returns the second fetcher, or another if it has ended. Raises as `FetcherChild.start`."""
-        if self._second and not self._second.has_ended:
-            return self._second
-        if self._second:
-            await self._second.end()
-        settings = msgspec.structs.replace(self._settings, resident_bytes=SECOND_RESIDENT_BYTES)
-        self._second = FetcherChild(settings, SECOND)
-        await self._second.start()
-        self._tell(self._second)
-        return self._second
+    async def _ask_in_child(
+        self, name: str, resident_bytes: int, question: StateDigest | Describe | Verify, ends_at: float = math.inf
+    ) -> ToQuestion:
+        """Returns the answer of a process that exists only for this question. One of a name at a time; tenants in turn.
 
-    async def _examine_one(self, second: FetcherChild, wanted: _PendingQuestion) -> None:
-        image = wanted.question.reference
+        Raises:
+            NoTurn, RegistryNotAsked: no turn came in time, or no process could be started.
+            FetcherEnded: it ended before it answered.
+        """
+        async with self._turns.turn(question.tenant, name):
+            await self._starts_alone.wait()
+            if self._is_closed:
+                raise RegistryNotAsked("the service is stopping")
+            if asyncio.get_running_loop().time() >= ends_at:
+                raise RegistryNotAsked("other images were asked for first, each alone")
+            settings = msgspec.structs.replace(self._settings, resident_bytes=resident_bytes)
+            child = FetcherChild(settings, name)
+            self._children.add(child)
+            try:
+                return await self._ask_child(child, question, ends_at)
+            finally:
+                await child.end()
+                self._children.discard(child)
+
+    async def _ask_child(
+        self, child: FetcherChild, question: StateDigest | Describe | Verify, ends_at: float
+    ) -> ToQuestion:
         try:
-            answer = await second.ask(wanted.now(_ALONE_SECONDS))
+            await child.start()
+        except (OSError, ConfigError, ProtocolError, FetcherEnded) as exc:
+            await child.wait_end()
+            self._note_end(child.name, child.cause, self._starts_alone, is_well=False)
+            raise RegistryNotAsked(f"no process could be started to ask for the image: {type(exc).__name__}") from None
+        self._starts_alone.note(is_well=True)
+        self._tell(child)
+        left = min(ends_at - asyncio.get_running_loop().time(), question.seconds)
+        try:
+            async with asyncio.timeout(left + 2 * _LEEWAY_SECONDS):  # an asker that waits no longer is first
+                return await child.ask(_with_seconds(question, left))
         except ProtocolError:
-            _conclude(wanted, RegistryNotAsked("the question is too long"))
-        except FetcherEnded as exc:
-            wanted.deaths += 1
-            if exc.is_over or wanted.deaths >= _DEATHS:
-                self._suspects.suspect(image)
-                log.warning("fetcher.ended_by", image=str(image), tenant=wanted.question.tenant)
-                _conclude(wanted, RegistryUnavailable(f"{image.domain} sent more than could be read"))
-            else:
-                self._suspects.put_back(wanted.question.tenant, wanted)
-        else:
-            is_cleared = not (isinstance(answer, FailedAnswer) and answer.kind == RegistryUnavailable.__name__)
-            if is_cleared:
-                self._suspects.clear(image)
-            if not wanted.answer.done():
-                wanted.answer.set_result(answer)
+            raise RegistryNotAsked("the question is too long") from None
+        except (TimeoutError, FetcherEnded) as exc:
+            if isinstance(exc, TimeoutError):
+                child.kill("silent")
+            await child.wait_end()
+            self._note_end(child.name, child.cause, self._starts_alone, is_well=True)
+            raise FetcherEnded(child.cause) from None
 
 
 class _RemoteProvider:
@@ -427,9 +379,9 @@ async def open_fetcher(settings: FetcherSettings) -> AsyncIterator[FetcherClient
             await client.close()
 
 
-def _conclude(wanted: _PendingQuestion, error: ExtenderError) -> None:
-    if not wanted.answer.done():
-        wanted.answer.set_exception(error)
+def _with_seconds(question: Asked, seconds: float) -> Asked:
+    """Returns the question with the time that there is for it."""
+    return msgspec.structs.replace(question, seconds=max(0.0, seconds))
 
 
 def _check_length(credential: Credential) -> None:

@@ -17,7 +17,7 @@ import structlog
 
 from extender.background import background_problem
 from extender.errors import ConfigError, ExtenderError, RegistryNotAsked, RegistryUnavailable
-from extender.fetcher.bounds import OVER_MEMORY, kill_session, stay_within
+from extender.fetcher.bounds import end_too_large, kill_session, stay_within
 from extender.fetcher.messages import (
     Channel,
     Describe,
@@ -43,6 +43,7 @@ from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.logs import configure_logs
 from extender.metrics import sums
+from extender.registry.transport import ASKED_BY, READ_FOR
 from extender.registry_figures import gauge_values
 
 log = structlog.get_logger()
@@ -58,7 +59,7 @@ def run(descriptor: int) -> NoReturn:
     try:
         asyncio.run(_serve(socket.socket(fileno=descriptor)))
     except MemoryError:
-        os._exit(OVER_MEMORY)
+        end_too_large(READ_FOR)
     finally:
         _end(1)
 
@@ -82,7 +83,7 @@ def _end(status: int) -> NoReturn:
 
 def _end_without_memory(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
     if isinstance(context.get("exception"), MemoryError):
-        os._exit(OVER_MEMORY)
+        end_too_large(READ_FOR)
     loop.default_exception_handler(dict(context))
 
 
@@ -122,7 +123,7 @@ class _Server:
     async def _open(self, settings: FetcherSettings) -> None:
         configure_logs(settings.log_level, None)
         if settings.resident_bytes:
-            stay_within(settings.resident_bytes)
+            stay_within(settings.resident_bytes, READ_FOR)
         try:
             self._sources = await self._stack.enter_async_context(open_local_sources(settings))
             self._tell_mirrors()
@@ -137,11 +138,12 @@ class _Server:
             self._sources.tell_mirrors(self._mirrors)
 
     async def _answer(self, question: StateDigest | Describe | Verify | Provide) -> None:
+        ASKED_BY.set(question.id)
         try:
             answer = await self._find(question)
             self.channel.send(answer)
         except MemoryError:
-            os._exit(OVER_MEMORY)
+            end_too_large(READ_FOR)
         except ExtenderError as exc:
             self.channel.send(failure_of(exc, question.id))
         except ProtocolError:
@@ -149,6 +151,8 @@ class _Server:
         except Exception:  # a defect of ours must not leave the question without an answer
             log.exception("fetcher.crashed", question=type(question).__name__)
             self.channel.send(failure_of(RegistryUnavailable("asking for it failed"), question.id))
+        finally:
+            READ_FOR.discard(question.id)
 
     async def _find(self, question: StateDigest | Describe | Verify | Provide) -> ToQuestion:
         sources = self._sources

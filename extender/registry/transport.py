@@ -14,6 +14,7 @@ import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -184,6 +185,12 @@ _FAULTS: tuple[tuple[type[Exception], type[RegistryUnavailable], str], ...] = (
 _OWN_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
+ASKED_BY: ContextVar[int] = ContextVar("ASKED_BY", default=0)
+"""The number of the question for which requests are sent."""
+READ_FOR: set[int] = set()
+"""The numbers of the questions for which a body is being read, or was read last and is being used."""
+
+
 class Response(NamedTuple):
     """An HTTP response. `body` is empty if `truncated`, that is, longer than the limit.
 
@@ -222,6 +229,7 @@ async def send(
         RegistryUnavailable: there is no complete response.
     """
     host = host_of(url)
+    READ_FOR.discard(ASKED_BY.get())
     try:
         async with session.request(
             method,
@@ -363,6 +371,7 @@ async def _read(response: aiohttp.ClientResponse, limit_bytes: int) -> tuple[byt
     body = bytearray()
     try:
         async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+            READ_FOR.add(ASKED_BY.get())
             body += chunk
             if len(body) > limit_bytes:
                 return b"", True

@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +22,9 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryNotAsked, RegistryUnavailable
 from extender.fetcher import child as child_module
 from extender.fetcher import fetcher_client
+from extender.fetcher.child import ALONE, FetcherChild
 from extender.fetcher.fetcher_client import ENDS, FetcherClient, open_fetcher
+from extender.fetcher.messages import Channel, Describe, Ping, Provide, StateDigest, ToQuestion, Verify
 from extender.fetcher.settings import FetcherSettings
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
@@ -30,6 +33,7 @@ from extender.watched_files import RELOADS, FileSetting
 from tests.integration.credentials.programs import Program
 
 IMAGE = build_index(["linux/amd64", "linux/arm64"])
+AnyQuestion = StateDigest | Describe | Verify | Provide | Ping
 Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -159,8 +163,101 @@ async def test_program_that_cannot_be_started_costs_answers_only(monkeypatch: py
     assert ENDS["unstarted"].value > before
 
 
+async def test_two_hundred_lookups_are_known_soon_after_it_was_killed() -> None:
+    """All are asked for again at once; the registry takes its time for each."""
+    asked = 0
+
+    async def take_time(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.3)
+        head = f"HTTP/1.1 200 OK\r\nDocker-Content-Digest: {IMAGE.digest}\r\nContent-Length: 0\r\nConnection: close"
+        writer.write(f"{head}\r\n\r\n".encode())
+
+    async with talking(take_time) as slow, open_fetcher(settings_for(slow)) as client:
+        names = [parse_reference(f"{slow}/team/app:{number}") for number in range(200)]
+        looking = [asyncio.create_task(state(client, name)) for name in names]
+        await _until(lambda: asked > 100)
+        os.kill(await pid_of(client), signal.SIGKILL)
+        assert await asyncio.gather(*looking) == [IMAGE.digest] * 200
+        assert asked < 500  # once again each, and none alone
+
+
+async def test_what_was_under_way_at_two_deaths_is_answered_alone(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process for each; what was asked for later is not."""
+    go_on, asked = asyncio.Event(), list[str]()
+
+    async def stall(writer: asyncio.StreamWriter) -> None:
+        asked.append("")
+        await go_on.wait()
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    alone = _record_alone(monkeypatch)
+    async with talking(stall) as slow, open_fetcher(settings_for(registry.host, slow)) as client:
+        names = [parse_reference(f"{slow}/app:{tag}") for tag in range(3)]
+        looking = [asyncio.create_task(state(client, name)) for name in names]
+        for death in (1, 2):
+            await _until(lambda death=death: len(asked) >= 3 * death)  # type: ignore[misc]  # mypy infers no lambda's
+            os.kill(await pid_of(client), signal.SIGKILL)
+        go_on.set()
+        assert await state(client, app_at(registry)) == IMAGE.digest
+        outcomes = await asyncio.gather(*looking, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ManifestNotFound] * 3
+    assert sorted(alone, key=str) == names
+
+
+def _record_alone(monkeypatch: pytest.MonkeyPatch) -> list[ImageReference]:
+    """Returns the images that are asked for alone from now on, in order."""
+    alone: list[ImageReference] = []
+    ask = FetcherChild.ask
+
+    async def record(child: FetcherChild, question: AnyQuestion) -> ToQuestion:
+        if child.name == ALONE and isinstance(question, StateDigest | Describe):
+            alone.append(question.reference)
+        return await ask(child, question)
+
+    monkeypatch.setattr(FetcherChild, "ask", record)
+    return alone
+
+
+@pytest.mark.parametrize("where", ["channel", "socket", "process", "thread", "settings"])
+async def test_want_of_something_at_a_start_is_followed_by_another(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """One error while the process or the channel to it is made, whatever it is."""
+    faults: list[Exception] = [RuntimeError("no thread") if where == "thread" else OSError(24, "no descriptors")]
+    target, name = {
+        "channel": (Channel, "over"),
+        "socket": (socket, "socketpair"),
+        "process": (subprocess, "Popen"),
+        "thread": (asyncio, "to_thread"),
+        "settings": (Channel, "send"),
+    }[where]
+    works = getattr(target, name)
+
+    def fail_once(*args: object, **more: object) -> object:
+        if faults:
+            raise faults.pop()
+        return works(*args, **more)
+
+    unstarted = ENDS["unstarted"].value
+    monkeypatch.setattr(target, name, fail_once)
+    async with open_fetcher(settings_for(registry.host)) as client:
+        if where == "thread":
+            assert await state(client, app_at(registry)) == IMAGE.digest
+            os.kill(await pid_of(client), signal.SIGKILL)
+        else:
+            with pytest.raises(RegistryNotAsked):
+                await state(client, app_at(registry))
+        assert await state(client, app_at(registry)) == IMAGE.digest
+    assert not faults
+    assert ENDS["unstarted"].value - unstarted == (where != "thread")
+
+
 async def test_what_was_under_way_when_it_was_killed_is_answered(registry: EmbeddedRegistry) -> None:
-    """By a second fetcher, one after the other; a third answers what comes then."""
+    """By the next fetcher."""
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     async def stall(writer: asyncio.StreamWriter) -> None:
@@ -241,7 +338,11 @@ async def test_bodies_that_stop_short_of_the_limit_give_way(registry: EmbeddedRe
 async def test_what_makes_it_too_large_leaves_others_their_images(
     registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it is; alone each of its images is harmless here, and is given up."""
+    """Whatever it is; alone each of its images is harmless here, and is given up.
+
+    An image whose registry has not answered yet is asked for beside others again.
+    """
+    alone = _record_alone(monkeypatch)
     monkeypatch.setattr(fetcher_client, "RESIDENT_BYTES", 62 << 20)
     monkeypatch.setattr(fetcher_client, "_ALONE_SECONDS", 1.0)
     over = ENDS["over"].value
@@ -253,8 +354,19 @@ async def test_what_makes_it_too_large_leaves_others_their_images(
         await writer.drain()
         await end.wait()
 
-    async with talking(stop_short) as hostile, open_fetcher(settings_for(registry.host, hostile)) as client:
+    async def stall(writer: asyncio.StreamWriter) -> None:
+        await end.wait()
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    async with (
+        talking(stop_short) as hostile,
+        talking(stall) as slow,
+        open_fetcher(settings_for(registry.host, hostile, slow, timeout_seconds=20.0)) as client,
+    ):
         assert await state(client, app_at(registry)) == IMAGE.digest
+        waiting = asyncio.create_task(
+            client.describe(parse_reference(f"{slow}/app:1"), ANONYMOUS, tenant="team", seconds=30)
+        )
 
         async def describe(tag: int) -> None:
             image = parse_reference(f"{hostile}/app:{tag}")
@@ -268,6 +380,9 @@ async def test_what_makes_it_too_large_leaves_others_their_images(
         outcomes = await asyncio.gather(*attack, return_exceptions=True)
         assert {type(each) for each in outcomes} <= {RegistryUnavailable, RegistryNotAsked}
         end.set()
+        with pytest.raises(ManifestNotFound):
+            await waiting
+    assert {image.domain for image in alone} == {hostile}
 
 
 async def test_want_of_descriptors_is_no_fault_of_the_host(registry: EmbeddedRegistry) -> None:

@@ -9,6 +9,7 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.demo.images import Bundle
 from extender.errors import RegistryNotAsked
 from extender.fetcher import fetcher_client
+from extender.fetcher.child import FetcherChild
 from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
 from extender.fetcher.settings import FetcherSettings
 from extender.images.platform import parse_platform
@@ -43,14 +44,22 @@ async def look(client: FetcherClient, image: ImageReference, seconds: float = 60
 
 
 async def test_a_lie_is_found_by_a_process_that_then_ends(
-    client: FetcherClient, debian_registry: DebianRegistry
+    client: FetcherClient, debian_registry: DebianRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two at a time are looked at one after the other."""
     liar = push(debian_registry, "verifier/liar", gzipped([Put("app", AMD64_ELF)]))
+    children: list[FetcherChild] = []
+
+    class Kept(FetcherChild):
+        def __init__(self, settings: FetcherSettings, name: str) -> None:
+            super().__init__(settings, name)
+            assert all(child.has_ended for child in children)
+            children.append(self)
+
+    monkeypatch.setattr(fetcher_client, "FetcherChild", Kept)
     found = await asyncio.gather(look(client, liar), look(client, liar))
     assert [(each.state, each.program, each.detail) for each in found] == [("refuted", "/app", "x86-64")] * 2
-    assert client._verifier is not None  # noqa: SLF001 - nobody else sees it
-    assert client._verifier.has_ended  # noqa: SLF001
+    assert [child.has_ended for child in children] == [True, True]
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ from typing import ClassVar
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.errors import ManifestNotFound, RegistryNotAsked, RegistryUnavailable
+from extender.errors import ConfigError, ManifestNotFound, RegistryNotAsked, RegistryUnavailable
 from extender.fetcher import fetcher_client
-from extender.fetcher.child import MAIN, SECOND, FetcherEnded
-from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
+from extender.fetcher.child import ALONE, DEATHS, MAIN, FetcherEnded
+from extender.fetcher.fetcher_client import ENDS, FetcherClient, open_fetcher
 from extender.fetcher.messages import Describe, DigestStated, Provide, StateDigest, ToQuestion, failure_of
 from extender.fetcher.settings import FetcherSettings
 from extender.images.reference import digest_of, parse_reference
@@ -19,9 +19,14 @@ DIGEST = digest_of(b"one")
 
 
 class SimulatedChild:
-    """A fetcher that some images end: `large` ones by its size, `fatal` ones otherwise; `slow` ones get no answer."""
+    """A fetcher that some images end: `large` ones by its size, `fatal` ones otherwise; `slow` ones get no answer.
+
+    The next `faults` come of their starts.
+    """
 
     questions: ClassVar[list[tuple[str, str]]] = []
+    starts: ClassVar[list[str]] = []
+    faults: ClassVar[list[Exception]] = []
     living: ClassVar[set["SimulatedChild"]] = set()
 
     def __init__(self, settings: FetcherSettings, name: str) -> None:
@@ -34,6 +39,10 @@ class SimulatedChild:
         return bool(self.cause)
 
     async def start(self) -> None:
+        self.starts.append(self.name)
+        if self.faults and self.name == ALONE:
+            self.cause = "unstarted"
+            raise self.faults.pop()
         self.living.add(self)
 
     async def wait_end(self) -> None:
@@ -56,6 +65,8 @@ class SimulatedChild:
         await asyncio.sleep(0.01)
         if image in ("large", "fatal"):
             self.die("over" if image == "large" else "ended")
+        if self.cause == "over":
+            raise FetcherEnded(self.cause, DEATHS if image == "large" else 0)
         if self.has_ended:
             raise FetcherEnded(self.cause)
         if image == "slow":
@@ -71,7 +82,8 @@ class SimulatedChild:
 @pytest.fixture
 async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FetcherClient]:
     """A client of simulated fetchers, which are waited for less than real ones."""
-    SimulatedChild.questions.clear()
+    for each in (SimulatedChild.questions, SimulatedChild.starts, SimulatedChild.faults):
+        each.clear()
     monkeypatch.setattr(fetcher_client, "FetcherChild", SimulatedChild)
     monkeypatch.setattr(fetcher_client, "_WELL_SECONDS", 0.0)
     monkeypatch.setattr(fetcher_client, "_ALONE_SECONDS", 0.05)
@@ -87,13 +99,13 @@ async def look(client: FetcherClient, image: str, tenant: str = "team", seconds:
 
 
 def asked_alone() -> list[str]:
-    """What the second fetcher was asked, in order."""
-    return [image for name, image in SimulatedChild.questions if name == SECOND]
+    """What was asked for alone, in order."""
+    return [image for name, image in SimulatedChild.questions if name == ALONE]
 
 
 @pytest.mark.parametrize(("image", "times"), [("large", 1), ("fatal", 2)])
 async def test_image_that_ends_fetchers_fails_alone(client: FetcherClient, image: str, times: int) -> None:
-    """What was asked for beside it is known; its size ends the second fetcher once, another end may be chance."""
+    """What was asked for beside it is known; another end than by its size may be chance, and is tried once more."""
     looks = [look(client, f"app-{number}", f"tenant-{number % 3}") for number in range(9)]
     bad, *good = await asyncio.gather(look(client, image, "mallory"), *looks, return_exceptions=True)
     assert type(bad) is RegistryUnavailable
@@ -101,12 +113,85 @@ async def test_image_that_ends_fetchers_fails_alone(client: FetcherClient, image
     assert asked_alone().count(image) == times
 
 
+async def test_all_are_asked_for_again_at_once_after_one_end(client: FetcherClient) -> None:
+    """However many there are: no image is asked for alone, and none waits for another."""
+    looks = [asyncio.create_task(look(client, f"app-{number}")) for number in range(200)]
+    while len(SimulatedChild.questions) < 200:
+        await asyncio.sleep(0)
+    (first,) = SimulatedChild.living
+    first.die("ended")
+    assert await asyncio.gather(*looks) == [DIGEST] * 200
+    assert asked_alone() == []
+    assert SimulatedChild.starts == [MAIN] * 2
+
+
+async def test_what_was_under_way_at_a_second_end_is_asked_for_alone(client: FetcherClient) -> None:
+    """What came after the first end is not."""
+    old = asyncio.create_task(look(client, "old"))
+    await end_when_asked(old, "old", 1)
+    await until_asked("old", 2)
+    new = asyncio.create_task(look(client, "new"))
+    await end_when_asked(new, "new", 1)
+    assert [await old, await new] == [DIGEST] * 2
+    assert asked_alone() == ["old"]
+
+
+async def until_asked(image: str, times: int) -> None:
+    """Returns when fetchers have been asked so often."""
+    while SimulatedChild.questions.count((MAIN, image)) < times:
+        await asyncio.sleep(0)
+
+
+async def end_when_asked(looking: "asyncio.Task[str | None]", image: str, times: int) -> None:
+    """Ends the fetcher that has been asked."""
+    await until_asked(image, times)
+    assert not looking.done()
+    (living,) = SimulatedChild.living
+    living.die("ended")
+
+
+async def test_own_bound_makes_only_those_suspicious_whose_bodies_were_read(client: FetcherClient) -> None:
+    """The others are asked for beside each other, however often that happens."""
+    looks = [look(client, f"app-{number}", seconds=10) for number in range(20)]
+    bad = [look(client, "large", f"mallory-{number}") for number in range(5)]
+    outcomes = await asyncio.gather(*bad, *looks, return_exceptions=True)
+    assert outcomes[5:] == [DIGEST] * 20
+    assert set(asked_alone()) == {"large"}
+
+
+@pytest.mark.parametrize("fault", [FetcherEnded("ended"), OSError(24, "no descriptors"), ConfigError("no")])
+async def test_starts_that_fail_are_counted_and_follow_each_other_slower_and_slower(
+    client: FetcherClient, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """The image is not asked for, which is no fault of its host."""
+    waits: list[float] = []
+    note = fetcher_client._Starts.note  # noqa: SLF001 - real waits are seconds long
+
+    def note_and_skip(starts: fetcher_client._Starts, *, is_well: bool) -> float:
+        waits.append(note(starts, is_well=is_well))
+        starts._next_at = 0.0  # noqa: SLF001
+        return waits[-1]
+
+    monkeypatch.setattr(fetcher_client._Starts, "note", note_and_skip)  # noqa: SLF001
+    SimulatedChild.faults += [fault] * 6
+    before = ENDS["unstarted"].value
+    with pytest.raises(RegistryNotAsked):
+        await look(client, "large")
+    for _ in range(5):
+        with pytest.raises(RegistryNotAsked):
+            await look(client, "large")
+    with pytest.raises(RegistryUnavailable):
+        await look(client, "large")
+    assert [wait for wait in waits if wait] == [1, 2, 4, 8, 10, 10]
+    assert ENDS["unstarted"].value - before == 6
+
+
 async def test_image_that_has_ended_fetchers_ends_no_more_that_others_use(client: FetcherClient) -> None:
     """For some minutes it is asked for alone at once."""
     for _ in range(3):
         with pytest.raises(RegistryUnavailable):
             await look(client, "large", "mallory")
-    assert [name for name, image in SimulatedChild.questions if image == "large"] == [MAIN, SECOND, SECOND, SECOND]
+    assert [name for name, image in SimulatedChild.questions if image == "large"] == [MAIN, ALONE, ALONE, ALONE]
     assert await look(client, "app") == DIGEST
 
 
@@ -126,7 +211,7 @@ async def test_suspect_without_an_answer_stays_one(client: FetcherClient) -> Non
     SimulatedChild.questions.clear()
     with pytest.raises(RegistryUnavailable):
         await look(client, "slow")
-    assert SimulatedChild.questions == [(SECOND, "slow")]
+    assert SimulatedChild.questions == [(ALONE, "slow")]
 
 
 async def test_many_slow_suspects_of_one_tenant_keep_no_other_waiting(client: FetcherClient) -> None:
