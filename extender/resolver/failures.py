@@ -70,6 +70,7 @@ _LIFETIMES_SECONDS = {
 }
 BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
 _RETRY_AFTER_SECONDS = 30.0
+_NOT_ASKED_SECONDS = 2.0  # no host is to blame, and none is asked: a fetcher is back within seconds
 # A tag is often pushed after its pod is created, and a pod is pending for half a minute: so the first retries are soon.
 _SOON_MISSING_SECONDS, _SOON_TIMES, _MISSING_SECONDS = 5.0, 12, 60.0
 
@@ -153,8 +154,11 @@ def lifetime_seconds(error: Exception, in_a_row: int, random: Callable[[], float
     """How long the failure for `error` holds when it is the `in_a_row`-th equal one, counted from 1.
 
     *Unavailable* and *throttled* follow `Backoff`: 10 s doubling to 300 s, or the registry's Retry-After. *Missing*
-    holds for 5 s, and for 60 s from the thirteenth on. The other causes have constant lifetimes.
+    holds for 5 s, and for 60 s from the thirteenth on. What was not asked for, for want of something of ours, is asked
+    for again after 2 s each time. The other causes have constant lifetimes.
     """
+    if isinstance(error, RegistryNotAsked) and not isinstance(error, NameUnresolved):
+        return _NOT_ASKED_SECONDS
     cause = failure_of(error).cause
     if cause is Cause.MISSING:
         return _SOON_MISSING_SECONDS if in_a_row <= _SOON_TIMES else _MISSING_SECONDS

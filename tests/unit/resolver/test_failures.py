@@ -8,7 +8,9 @@ from extender.errors import (
     InvalidManifest,
     InvalidReference,
     ManifestNotFound,
+    NameUnresolved,
     RegistryDenied,
+    RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
@@ -49,6 +51,9 @@ def target() -> Target:
         pytest.param(RegistryThrottled("x", 17.0), Cause.THROTTLED, 17, id="throttled-with-a-time"),
         pytest.param(RegistryThrottled("x"), Cause.THROTTLED, 30, id="throttled-without"),
         pytest.param(RegistryUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable"),
+        pytest.param(RegistryNotAsked("x"), Cause.UNAVAILABLE, 2, id="not-asked"),
+        pytest.param(NameUnresolved("x"), Cause.UNAVAILABLE, 10, id="without-a-name"),
+        pytest.param(EndpointUnavailable("x"), Cause.UNAVAILABLE, 10, id="a-mirror-unavailable"),
         pytest.param(TagNotFound("x"), Cause.MISSING, 5, id="a-leaf-of-missing"),
         pytest.param(KeyError("x"), Cause.UNAVAILABLE, 10, id="a-defect-of-ours"),
         pytest.param(InvalidManifest("x"), Cause.INVALID, 3600, id="invalid"),
@@ -73,6 +78,12 @@ def test_each_failure_stands_for_its_own_time(
 def test_unavailability_doubles_up_to_five_minutes(in_a_row: int, seconds: float) -> None:
     """A registry that stays away is asked more and more seldom, though never given up."""
     assert lifetime_seconds(RegistryUnavailable("x"), in_a_row, lambda: 0.0) == seconds
+
+
+@pytest.mark.parametrize("in_a_row", [1, 2, 5000])
+def test_our_own_shortage_does_not_add_up(in_a_row: int) -> None:
+    """No host has failed, and the images are wanted as soon as there is a fetcher again."""
+    assert lifetime_seconds(RegistryNotAsked("x"), in_a_row, lambda: 0.9) == 2
 
 
 @pytest.mark.parametrize(("in_a_row", "seconds"), [(1, 5), (12, 5), (13, 60), (5000, 60)])
