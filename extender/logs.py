@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import structlog
 
+from extender.printable import printable
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 # Lines a second of one event, or of one logger of a library, whose lines often have a traceback. Who can cause an event
 # at will then fills neither the disk nor the time of the event loop.
@@ -34,7 +36,7 @@ def configure_logs(
     """
     is_terminal = sys.stderr.isatty()
     last: Renderer = (
-        structlog.dev.ConsoleRenderer(colors=is_terminal)
+        _for_a_person(structlog.dev.ConsoleRenderer(colors=is_terminal))
         if form == "console" or (form is None and is_terminal)
         else structlog.processors.JSONRenderer()
     )
@@ -51,6 +53,18 @@ def configure_logs(
     root = logging.getLogger()
     root.handlers = [*(each for each in root.handlers if not isinstance(each, LibraryHandler)), LibraryHandler()]
     root.setLevel(max(logging.WARNING, LEVELS[level]))
+
+
+def _for_a_person(last: Renderer) -> Renderer:
+    """Shows what others wrote as text; lines of a traceback stay lines."""
+
+    def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str | bytes:
+        for name, value in event.items():
+            if isinstance(value, str):
+                event[name] = "\n".join(map(printable, value.split("\n"))) if name == "exception" else printable(value)
+        return last(logger, method, event)
+
+    return render
 
 
 def _with_traceback(last: Renderer) -> Renderer:

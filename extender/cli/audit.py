@@ -12,12 +12,22 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extender.cli.audit_writers import WRITERS
+from extender.cli.console import print_document, print_problem, progress_bar
 from extender.cli.manifest_files import read_manifests
-from extender.cli.options import Assignments, ConfigFile, required_platforms
+from extender.cli.options import (
+    AllNamespaces,
+    Assignments,
+    ConfigFile,
+    Context,
+    Kubeconfig,
+    Manifests,
+    Namespace,
+    check_namespaces,
+    on_cluster,
+    required_platforms,
+)
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.reading import read_config
@@ -60,20 +70,13 @@ class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
         return not self.manifests and not self.images
 
 
-def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="All namespaces of the cluster, as without any option.")
-    ] = False,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="One namespace of the cluster.")] = "",
-    manifests: Annotated[
-        list[str] | None,
-        typer.Option("--filename", "-f", metavar="FILE", help="Manifests instead of a cluster: file, folder or -."),
-    ] = None,
+def audit(
+    all_namespaces: AllNamespaces = False,
+    namespace: Namespace = "",
+    manifests: Manifests = None,
     images: Annotated[
         str, typer.Option("--images", metavar="FILE", help="A list of images, one a line, instead of a cluster; or -.")
     ] = "",
-    context: Annotated[str, typer.Option(help="Context of the kubeconfig; the current one if empty.")] = "",
-    kubeconfig: Annotated[str, typer.Option(metavar="FILE", help="As for kubectl.")] = "",
     require: Annotated[
         list[str] | None,
         typer.Option(metavar="PLATFORM", help="Exit 1 if something does not run on it. Repeatable."),
@@ -99,6 +102,8 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of -o json, and exit.")] = False,
     file: ConfigFile = None,
     assignments: Assignments = None,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
 ) -> None:
     """Show which images, workloads and DaemonSets keep a cluster or manifests from an architecture.
 
@@ -108,13 +113,14 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
     Example: helm template ./chart | multiarch-extender audit -f - --require linux/arm64
     """
     if schema:
-        print(schema_of(Audit))
+        print_document(schema_of(Audit) + "\n")
         return
-    if sum((bool(namespace or all_namespaces), bool(manifests), bool(images))) > 1 or (namespace and all_namespaces):
-        raise ConfigError("give only one of -n, -A, -f and --images: they say where the workloads come from")
+    check_namespaces(namespace, all_namespaces=all_namespaces)
+    if sum((all_namespaces, bool(manifests), bool(images))) > 1 or (namespace and images):
+        raise ConfigError("give only one of -A, -f and --images, and -n with no --images")
     if output not in WRITERS:
         raise ConfigError(f"-o {output} is no format; give one of {', '.join(WRITERS)}")
-    settings = read_config(file, assignments or ())
+    settings = on_cluster(read_config(file, assignments or ()), kubeconfig, context)
     configure_logs("error", "console")
     part = AuditedPart(
         namespace=namespace,
@@ -126,16 +132,16 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         looks_inside=verify,
     )
     known = _read_baseline(baseline) if baseline else None
-    report = asyncio.run(_audit(settings, part, kubeconfig, context))
-    print(WRITERS[output](report), end="")
+    report = asyncio.run(_audit(settings, part))
+    print_document(WRITERS[output](report))
     if report.is_partial:
-        print("interrupted: the report is partial; the next run goes on from the cache", file=sys.stderr)
+        print_problem("interrupted: the report is partial; the next run goes on from the cache")
         raise typer.Exit(1)
     if require or baseline:
         unread = [] if allow_unread else list(_unread(report, known))
         found = [*unread, *(finding.message for finding in new_findings(report, known))]
         for message in found:
-            print(message, file=sys.stderr)
+            print_problem(message)
         if found:
             raise typer.Exit(1)
 
@@ -148,17 +154,17 @@ def _unread(report: Audit, known: Audit | None) -> Iterator[str]:
         yield "nothing was audited: there is no workload; --allow-unread lets that pass"
 
 
-async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: str) -> Audit:
+async def _audit(settings: Config, part: AuditedPart) -> Audit:
     async with contextlib.AsyncExitStack() as stack:
         if part.is_live:
-            client = await stack.enter_async_context(_cluster(settings, kubeconfig, context))
+            client = await stack.enter_async_context(_cluster(settings))
             try:
                 contents = await read_cluster(client, part.namespace)
             except ClusterError as exc:
                 raise ConfigError(f"the cluster cannot be read: {exc}") from exc
             cluster_view = ClusterView(secrets=ClusterSecrets(client))
         else:
-            contents = _read_images(part.images) if part.images else _read_files(part.manifests)
+            contents = _read_images(part.images) if part.images else _read_files(part.manifests, part.namespace)
             cluster_view = ClusterView()
         sources = await stack.enter_async_context(open_local_sources(fetcher_settings(settings)))
         pod_resolver = await stack.enter_async_context(
@@ -166,13 +172,10 @@ async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: 
                 sources, settings, cluster_view, head_first=False, mirrors=await read_mirror_objects(settings)
             )
         )
-        progress = stack.enter_context(_progress())
-        task = progress.add_task("")
-        lookups = ImageLookups(
-            pod_resolver, sources.registry.fetch_tags, lambda image: progress.update(task, advance=1, description=image)
-        )
+        progress = stack.enter_context(progress_bar())
+        lookups = ImageLookups(pod_resolver, sources.registry.fetch_tags, progress.step)
         stack.enter_context(_until_interrupted(lookups))
-        progress.update(task, total=lookups.count(contents.workloads))
+        progress.begin(lookups.count(contents.workloads))
         given = AuditInput(
             workloads=contents.workloads,
             evidence=await lookups.look_up(contents.workloads),
@@ -186,27 +189,26 @@ async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: 
         if part.looks_inside:
             inside = lookups.unverified(contents.workloads, targets_of(given))
             images = len({(each.repository, each.digest) for each in inside})
-            print(
+            print_problem(
                 f"looking inside {images} images for {len(inside)} platforms: two manifests, a configuration and, at "
-                f"most, all layers of each",
-                file=sys.stderr,
+                f"most, all layers of each"
             )
-            progress.reset(task, total=len(inside))
+            progress.begin(len(inside))
             unverified = await lookups.look_inside(inside, PlatformVerifier(sources, pod_resolver.resolver.cache))
             for line in unverified:
-                print(line, file=sys.stderr)
+                print_problem(line)
             given = msgspec.structs.replace(given, evidence=await lookups.look_up(contents.workloads))
         wanted = wanted_newer(given) if part.look_for_newer and not lookups.is_stopped else []
-        progress.reset(task, total=len(wanted))
+        progress.begin(len(wanted))
         newer = await lookups.look_for_newer(wanted, given.policy.compatibility)
         return make_audit(msgspec.structs.replace(given, newer=newer, is_partial=lookups.is_stopped))
 
 
 @contextlib.asynccontextmanager
-async def _cluster(settings: Config, kubeconfig: str, context: str) -> AsyncIterator[ClusterClient]:
+async def _cluster(settings: Config) -> AsyncIterator[ClusterClient]:
     cluster = settings.cluster
     try:
-        client = await open_cluster("auto", kubeconfig or cluster.kubeconfig, context or cluster.context)
+        client = await open_cluster("auto", cluster.kubeconfig, cluster.context)
     except ClusterError as exc:
         raise ConfigError(f"{exc}; name a kubeconfig with --kubeconfig, or manifests with -f") from exc
     try:
@@ -215,10 +217,13 @@ async def _cluster(settings: Config, kubeconfig: str, context: str) -> AsyncIter
         await client.close()
 
 
-def _read_files(paths: Sequence[str]) -> ClusterContents:
+def _read_files(paths: Sequence[str], namespace: str) -> ClusterContents:
+    """The workloads of manifests; `namespace` is that of those that name none."""
     collector, problems = WorkloadCollector(), list[str]()
     objects = list(read_manifests(paths))
     for each in objects:
+        if namespace and isinstance(metadata := each.manifest.setdefault("metadata", {}), dict):
+            metadata["namespace"] = metadata.get("namespace") or namespace
         try:
             if not collector.add(each.manifest, each.source) and (path := unread_containers(each.manifest)):
                 problems.append(
@@ -264,13 +269,6 @@ def _read_baseline(path: str) -> Audit:
         raise ConfigError(f"--baseline {path}: {exc.strerror}; give the output of an earlier audit -o json") from exc
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"--baseline {path}: it is no output of audit -o json: {exc}") from exc
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -7,13 +7,15 @@ workloads are texts, and no request leaves the file.
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
-from html import escape
+from html import escape as escape_html
 from importlib.resources import files
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from extender.printable import printable
 from extender.reports.audit_report import Audit, AuditedWorkload, FindingRule, RunAnswer, WorkloadPlatform
 
 _MOST_IN_PICTURE = 8
@@ -54,7 +56,7 @@ def write_html(report: Audit) -> str:
     style, script = (files("extender.cli").joinpath(f"audit_page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     tables = {"images": _images(report), "workloads": _workloads(report), "findings": _findings(report)}
     data = {name: {"columns": each.columns, "rows": each.rows, "sort": each.sort} for name, each in tables.items()}
-    text = msgspec.json.encode(data).decode().replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    text = json.dumps(msgspec.to_builtins(data), separators=(",", ":")).replace("<", "\\u003c")
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     sections = "".join(_section(name, table) for name, table in tables.items())
     return (
@@ -66,6 +68,11 @@ def write_html(report: Audit) -> str:
         f"{_notes(report)}{_picture(report)}{_nodes(report)}{sections}</main>\n"
         f'<script type="application/json" id="data">{text}</script>\n<script>{script}</script>\n</body>\n</html>\n'
     )
+
+
+def escape(text: str) -> str:
+    """The text as it stands in a page, on one line."""
+    return escape_html(printable(text))
 
 
 def _hash(text: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from extender import __version__
 from extender.cli.audit_html import write_html
+from extender.printable import printable
 from extender.reports.audit_report import (
     RULES,
     Audit,
@@ -25,7 +26,6 @@ from extender.reports.audit_report import (
 
 _INFORMATION = "https://github.com/multiarch-extender/multiarch-extender/blob/main/docs/how-to/audit.md"
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _DOCUMENT = re.compile(r"(?P<file>.*), document (?P<number>\d+)", re.DOTALL)
 _MOST_LOCATIONS = 100  # of a finding in SARIF
 
@@ -209,19 +209,15 @@ def _markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[
 
 
 def aligned_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns; control characters in what a registry or manifest said are left out."""
+    """Aligned columns."""
     cells = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(header))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
     return "\n".join(lines) + "\n"
 
 
-def printable(text: str) -> str:
-    return "".join(character for character in text if character.isprintable())
-
-
 def _xml(text: str) -> str:
-    return escape(_NOT_XML.sub("", text))
+    return escape(printable(text))
 
 
 def _junit_case(workload: AuditedWorkload, index: int) -> str:

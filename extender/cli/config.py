@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from extender.cli.options import Assignments, ConfigFile
+from extender.cli.console import print_document, print_line, print_problem
+from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, on_cluster
 from extender.config.checks import warnings_of
 from extender.config.reading import load_config, read_config, to_yaml
 from extender.config.tree import Config, settings
@@ -28,6 +29,8 @@ def config(
     table: Annotated[
         bool, typer.Option("--table", help="Every setting with its default and meaning, as Markdown.")
     ] = False,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
 ) -> None:
     """Print the effective configuration with every default.
 
@@ -36,12 +39,13 @@ def config(
     Example: multiarch-extender config --check /etc/multiarch-extender/config.yaml
     """
     if table:
-        typer.echo(settings_table(), nl=False)
+        print_document(settings_table())
     elif check is not None:
-        _check(load_config(check, assignments or ()), values_only=values_only)
-        typer.echo(f"{check} is right")
+        _check(on_cluster(load_config(check, assignments or ()), kubeconfig, context), values_only=values_only)
+        print_line(f"{check} is right")
     else:
-        typer.echo(to_yaml(_without_secrets(read_config(file, assignments or ()))), nl=False)
+        shown = on_cluster(read_config(file, assignments or ()), kubeconfig, context)
+        print_document(to_yaml(_without_secrets(shown)))
 
 
 def _check(config: Config, *, values_only: bool) -> None:
@@ -53,7 +57,7 @@ def _check(config: Config, *, values_only: bool) -> None:
 
 def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_problem(f"warning: {warning}")
 
 
 def _without_secrets(config: Config) -> Config:

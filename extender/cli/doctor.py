@@ -5,24 +5,21 @@ import json
 import time
 from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
+import yaml
 
+from extender.cli.console import print_document, print_line
 from extender.cli.examination import Examination
 from extender.cli.installation_objects import read_scheduler_configuration
-from extender.cli.options import Assignments, ConfigFile
+from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Output, read_settings
 from extender.cli.subjects import opened_client
-from extender.config.reading import read_config
 from extender.errors import ConfigError
-from extender.logs import configure_logs
 from extender.reports.installation import CheckFinding, CheckName, CheckState
 
 _PAUSE_SECONDS = 2.0
-_COLUMNS = 118
 _COLOURS = {
     CheckState.FINE: "green",
     CheckState.WARNING: "yellow",
@@ -31,7 +28,7 @@ _COLOURS = {
 }
 
 
-def doctor(  # noqa: PLR0913, PLR0917 - its options
+def doctor(
     selector: Annotated[
         str, typer.Option("--selector", "-l", metavar="LABELS", help="Labels of the installation's objects.")
     ] = "app.kubernetes.io/name=multiarch-extender",
@@ -56,9 +53,11 @@ def doctor(  # noqa: PLR0913, PLR0917 - its options
         float, typer.Option(metavar="SECONDS", min=0.0, help="How long to look again while something is wrong.")
     ] = 0.0,
     is_verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print what is fine as well.")] = False,
-    output: Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print.")] = "text",
+    output: Output = "table",
     file: ConfigFile = None,
     assignments: Assignments = None,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
 ) -> None:
     """Check whether the installation in a cluster does its job, and say what to do where it does not.
 
@@ -69,8 +68,7 @@ def doctor(  # noqa: PLR0913, PLR0917 - its options
 
     Example: multiarch-extender doctor -n shop --scheduler-config /etc/kubernetes/scheduler.yaml --verbose
     """
-    settings = read_config(file, [*(assignments or ()), "cache.url='memory:'"])
-    configure_logs("error", "console")
+    settings = read_settings(file, assignments, kubeconfig, context)
     given = None
     if scheduler_config is not None:
         try:
@@ -89,8 +87,11 @@ def doctor(  # noqa: PLR0913, PLR0917 - its options
             return await _look_until(examination, failures, wait)
 
     findings = asyncio.run(examine())
+    plain: list[dict[str, Any]] = msgspec.to_builtins(findings)
     if output == "json":
-        print(json.dumps(msgspec.to_builtins(findings), indent=2))
+        print_document(json.dumps(plain, indent=2) + "\n")
+    elif output == "yaml":
+        print_document(yaml.safe_dump(plain, sort_keys=False, width=1000))
     else:
         shown = set(CheckState) if is_verbose else {CheckState.WARNING, *failures}
         _print([each for each in findings if each.state in shown])
@@ -109,11 +110,7 @@ async def _look_until(examination: Examination, failures: Set[CheckState], wait_
 
 
 def _print(findings: Sequence[CheckFinding]) -> None:
-    console = Console(highlight=False)
-    console.width = max(console.width, _COLUMNS)
     for each in findings:
-        state = f"[{_COLOURS[each.state]}]{each.state}[/]"
-        text = f"{state} [bold]{each.check}[/] {escape(each.subject)}: {escape(each.seen)}"
-        console.print(text, soft_wrap=True)
+        print_line((each.state, _COLOURS[each.state]), " ", (each.check, "bold"), f" {each.subject}: {each.seen}")
         if each.remedy:
-            console.print(f"  → {escape(each.remedy)}", soft_wrap=True)
+            print_line(f"  → {each.remedy}")

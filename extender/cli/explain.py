@@ -3,19 +3,27 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
 import yaml
 
+from extender.cli.console import print_document
 from extender.cli.explanation_text import print_explanations
-from extender.cli.options import Assignments, ConfigFile
+from extender.cli.options import (
+    Assignments,
+    ConfigFile,
+    Context,
+    Kubeconfig,
+    Manifests,
+    Namespace,
+    Output,
+    read_settings,
+)
 from extender.cli.subjects import Explained, ExplainTarget, explain_all, find_subjects, open_client
-from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
-from extender.logs import configure_logs
 from extender.reports.audit_report import RunAnswer
 
 
@@ -24,15 +32,13 @@ def explain(
         str | None,
         typer.Argument(metavar="[POD|KIND/NAME]", help="A pod, or a workload such as deploy/web. With -f: only these."),
     ] = None,
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Namespace of the target, and of manifests that name none.")
-    ] = "default",
-    manifests: Annotated[
-        str | None, typer.Option("--filename", "-f", metavar="FILE", help="Manifests to explain; - is standard input.")
-    ] = None,
-    output: Annotated[Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print.")] = "table",
+    namespace: Namespace = "",
+    manifests: Manifests = None,
+    output: Output = "table",
     file: ConfigFile = None,
     assignments: Assignments = None,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
 ) -> None:
     """Show why a pod may run on some nodes and not on others, and what would change that.
 
@@ -40,13 +46,14 @@ def explain(
 
     Example: multiarch-extender explain deploy/web -n shop --config /etc/multiarch/config.yaml
     """
-    settings = read_config(file, [*(assignments or ()), "cache.url='memory:'"])
-    configure_logs("error", "console")
+    settings = read_settings(file, assignments, kubeconfig, context)
     if not (target or manifests):
         raise ConfigError("nothing to explain; give a pod, KIND/NAME or -f FILE")
-    found = asyncio.run(_by_lookups(ExplainTarget.parse(target, namespace, manifests), settings))
+    found = asyncio.run(_by_lookups(ExplainTarget.parse(target, namespace, manifests or ()), settings))
     if not found:
-        raise ConfigError(f"-f {manifests}: no object with pods" + (f" is {target}" if target else ""))
+        raise ConfigError(
+            f"-f {' -f '.join(manifests or ())}: no object with pods" + (f" is {target}" if target else "")
+        )
     _print(found, output)
     if any(each.explanation.answer is not RunAnswer.YES for each in found):
         raise typer.Exit(1)
@@ -67,8 +74,8 @@ async def _by_lookups(target: ExplainTarget, settings: Config) -> Sequence[Expla
 def _print(found: Sequence[Explained], output: str) -> None:
     plain: list[dict[str, Any]] = [msgspec.to_builtins(each.explanation) for each in found]
     if output == "json":
-        print(json.dumps(plain, indent=2))
+        print_document(json.dumps(plain, indent=2) + "\n")
     elif output == "yaml":
-        print(yaml.safe_dump(plain, sort_keys=False, width=1000), end="")
+        print_document(yaml.safe_dump(plain, sort_keys=False, width=1000))
     else:
         print_explanations(found)

@@ -4,10 +4,8 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 import yaml
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from extender.cli.console import Part, print_line, print_rows
 from extender.cli.subjects import Explained
 from extender.placement.patch import apply
 from extender.placement.policy import MODE
@@ -15,7 +13,6 @@ from extender.placement.scheduling import Verdict
 from extender.reports.audit_report import RunAnswer
 from extender.reports.explanation import ExplainedImage, ExplainedNodes, Explanation
 
-_COLUMNS = 160
 _COLOURS = {RunAnswer.YES: "green", RunAnswer.NO: "red", RunAnswer.UNKNOWN: "yellow"}
 _PASSES = {
     Verdict.PASSED: "passes: scheduler.unknown or pending is pass",
@@ -27,32 +24,36 @@ _PASSES = {
 
 def print_explanations(found: Sequence[Explained]) -> None:
     """Prints each explanation on standard output; nothing is cut, and a narrow terminal wraps lines."""
-    console = Console(highlight=False)
-    console.width = max(console.width, _COLUMNS)
     for index, each in enumerate(found):
         if index:
-            console.print()
-        _print_one(console, each)
+            print_line()
+        _print_one(each)
 
 
-def _print_one(console: Console, explained: Explained) -> None:
+def _print_one(explained: Explained) -> None:
     told = explained.explanation
     where = f", bound to {told.node_name}" if told.node_name else ""
-    console.print(f"[bold]{told.kind} {told.namespace}/{escape(told.name)}[/]{where}")
+    print_line((f"{told.kind} {told.namespace}/{told.name}", "bold"), where)
     for line in (told.skipped, *_notes(told), *told.problems):
         if line:
-            console.print(f"[yellow]note[/] {escape(line)}")
-    console.print("\n[bold]Images[/]")
+            print_line(("note", "yellow"), f" {line}")
+    _print_title("Images")
     for image in told.images:
-        _print_image(console, image)
-    console.print("\n[bold]Nodes[/]")
+        print_line(f"  {image.reference or 'a container without an image'}")
+        print_rows(_image_rows(image), indent="    ")
+    _print_title("Nodes")
     for kind in told.nodes:
-        _print_nodes(console, kind)
-    _print_webhook(console, explained)
+        _print_nodes(kind)
+    _print_webhook(explained)
     if told.remedies:
-        console.print("\n[bold]What would change the answer[/]")
+        _print_title("What would change the answer")
         for line in told.remedies:
-            console.print(f"  {escape(line)}", soft_wrap=True)
+            print_line(f"  {line}")
+
+
+def _print_title(title: str, rest: str = "") -> None:
+    print_line()
+    print_line((title, "bold"), rest)
 
 
 def _notes(told: Explanation) -> Iterator[str]:
@@ -62,38 +63,35 @@ def _notes(told: Explanation) -> Iterator[str]:
         yield f"the annotation {MODE} is observe: what follows is recorded, and nothing is refused"
 
 
-def _print_image(console: Console, image: ExplainedImage) -> None:
-    console.print(f"  {escape(image.reference or 'a container without an image')}", soft_wrap=True)
-    table = Table.grid(padding=(0, 2))
-    table.add_row("    used by", escape(", ".join(image.used_by)))
+def _image_rows(image: ExplainedImage) -> Iterator[tuple[str, Part]]:
+    yield "used by", ", ".join(image.used_by)
     if image.platforms is not None:
-        table.add_row("    runs on", f"[green]{escape(', '.join(image.platforms)) or 'no platform'}[/]")
+        yield "runs on", (", ".join(image.platforms) or "no platform", "green")
     elif image.cause:
-        table.add_row(f"    {image.state}", f"[yellow]{image.cause}[/]: {escape(image.detail)}")
+        yield image.state, (f"{image.cause}: {image.detail}", "yellow")
     else:
-        table.add_row("    runs on", f"[green]anywhere[/]{f': {escape(image.detail)}' if image.detail else ''}")
+        yield "runs on", (f"anywhere: {image.detail}" if image.detail else "anywhere", "green")
     if image.verified:
-        table.add_row("    verified", f"its program is for {escape(', '.join(image.verified))}")
+        yield "verified", f"its program is for {', '.join(image.verified)}"
     for claim in image.claims:
-        table.add_row("    but", f"[red]it {escape(claim)}[/]")
+        yield "but", (f"it {claim}", "red")
     if image.digest:
-        table.add_row("    digest", image.digest)
+        yield "digest", image.digest
     if image.credential:
-        table.add_row("    credential", escape(image.credential))
+        yield "credential", image.credential
     if image.age_seconds is not None:
         state = "fresh" if image.is_fresh else "stale: asked again in the background"
-        table.add_row("    confirmed", f"{_age(image.age_seconds)} ago by its registry, {state}")
-    console.print(table)
+        yield "confirmed", f"{_age(image.age_seconds)} ago by its registry, {state}"
 
 
-def _print_nodes(console: Console, kind: ExplainedNodes) -> None:
+def _print_nodes(kind: ExplainedNodes) -> None:
     number = "any" if kind.is_assumed else f"{kind.nodes} node{'s' if kind.nodes != 1 else ''}"
     names = f" ({', '.join(kind.names)}{', …' if kind.nodes > len(kind.names) else ''})" if kind.names else ""
     score = f", score {kind.score}" if kind.score else ""
-    answer = f"[{_COLOURS[kind.answer]}]{kind.answer}[/]"
-    console.print(f"  {answer} {escape(kind.platform or 'no platform stated')}: {number}{escape(names)}{score}")
+    platform = kind.platform or "no platform stated"
+    print_line("  ", (kind.answer, _COLOURS[kind.answer]), f" {platform}: {number}{names}{score}")
     for line in _reasons(kind):
-        console.print(f"      {escape(line)}", soft_wrap=True)
+        print_line(f"      {line}")
 
 
 def _reasons(kind: ExplainedNodes) -> Iterator[str]:
@@ -108,21 +106,20 @@ def _reasons(kind: ExplainedNodes) -> Iterator[str]:
         yield f"tolerates {', '.join(tolerated)}"
 
 
-def _print_webhook(console: Console, explained: Explained) -> None:
+def _print_webhook(explained: Explained) -> None:
     told = explained.explanation
     webhook = told.webhook
-    console.print(f"\n[bold]Webhook[/]: {webhook.outcome}, {escape(webhook.verdict)}")
+    _print_title("Webhook", f": {webhook.outcome}, {webhook.verdict}")
     if told.added:
-        console.print(f"  has added {escape(told.added)}", soft_wrap=True)
+        print_line(f"  has added {told.added}")
     if told.annotation:
-        console.print(f"  reason: {escape(told.annotation)}", soft_wrap=True)
+        print_line(f"  reason: {told.annotation}")
     for warning in webhook.warnings:
-        console.print(f"  [yellow]warns[/] {escape(warning)}", soft_wrap=True)
+        print_line("  ", ("warns", "yellow"), f" {warning}")
     if webhook.patch:
         changed = apply(explained.pod, webhook.patch)
         for line in difflib.unified_diff(_lines(explained.pod), _lines(changed), "pod", "with the patch", lineterm=""):
-            colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-            console.print(f"  [{colour}]{escape(line)}[/]" if colour else f"  {escape(line)}", soft_wrap=True)
+            print_line("  ", (line, {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")))
 
 
 def _lines(pod: object) -> list[str]:

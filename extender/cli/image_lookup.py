@@ -1,14 +1,12 @@
-"""Looks images up for commands, with a progress bar on standard error."""
+"""Looks images up for commands."""
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from extender.cli.console import progress_bar
 from extender.config.tree import Config
 from extender.errors import RegistryError
 from extender.fetcher.settings import FetcherSettings
@@ -77,14 +75,8 @@ async def _look_up_all(
             opened.append(sources)
             yield sources
 
-    progress = Progress(
-        TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
     async with open_pod_resolver(settings, ClusterView(), open_sources) as pod_resolver:
-        with progress:
-            task = progress.add_task("", total=len(references))
-
+        with progress_bar(len(references)) as progress:
             looking = asyncio.Lock()
 
             async def one(reference: str) -> LookedUp:
@@ -93,7 +85,7 @@ async def _look_up_all(
                 if wanted is not None and isinstance(answer, Image):
                     async with looking:
                         inside = await _look_inside(opened[0], pod_resolver, reference, answer, wanted)
-                progress.update(task, advance=1, description=reference)
+                progress.step(reference)
                 target = pod_resolver.resolver.cache.references.target_of(reference)
                 return LookedUp(answer, tuple(_answers(opened[0].registry, target, heard)), inside)
 

@@ -1,33 +1,35 @@
 """`inspect`: prints the platforms of images, looked up as the service does it."""
 
 import json
-import sys
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import msgspec
 import typer
 import yaml
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from extender.cli.console import Part, print_document, print_line, print_problem, print_rows
 from extender.cli.image_lookup import EndpointAnswer, LookedUp, answer_of, look_up_images
-from extender.cli.options import Assignments, ConfigFile, required_platforms
-from extender.config.reading import read_config
+from extender.cli.options import (
+    Assignments,
+    ConfigFile,
+    Context,
+    Kubeconfig,
+    Output,
+    read_settings,
+    required_platforms,
+)
 from extender.errors import InvalidReference
 from extender.images.content import Failure
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
-from extender.logs import configure_logs
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
 from extender.service.operator_policies import policy_of
 from extender.verifier.verification import Verification
 
 _COLOURS = {"verified": "green", "claimed": "yellow"}
-_COLUMNS = 160  # enough for a platform, a digest and a sentence
 
 
 class LookedInside(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +61,7 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
 
 def inspect(
     images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image references as pods name them.")],
-    output: Annotated[Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print.")] = "table",
+    output: Output = "table",
     require: Annotated[
         list[str] | None, typer.Option(metavar="PLATFORM", help="Exit 1 if an image does not run on it. Repeatable.")
     ] = None,
@@ -72,6 +74,8 @@ def inspect(
     ] = False,
     file: ConfigFile = None,
     assignments: Assignments = None,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
 ) -> None:
     """Show the platforms of images, with digest, media type, and why something is unknown.
 
@@ -79,8 +83,7 @@ def inspect(
 
     Example: multiarch-extender inspect debian:12 quay.io/prometheus/prometheus --require linux/arm64
     """
-    settings = read_config(file, [*(assignments or ()), "cache.url='memory:'"])
-    configure_logs("error", "console")
+    settings = read_settings(file, assignments, kubeconfig, context)
     required = required_platforms(require or ())
     looked_up = look_up_images(images, settings, look_inside=verify, wanted=required)
     found = [each.answer for each in looked_up]
@@ -99,7 +102,7 @@ def inspect(
         if inside.denied
     ]
     for line in lacking:
-        print(line, file=sys.stderr)
+        print_problem(line)
     if lacking or any(result.unknown for result in results):
         raise typer.Exit(1)
 
@@ -166,42 +169,35 @@ def _lacking(
 def _print(results: Sequence[Inspected], output: str, *, verbose: bool) -> None:
     plain: list[dict[str, Any]] = [msgspec.to_builtins(result) for result in results]
     if output == "json":
-        print(json.dumps(plain, indent=2))
+        print_document(json.dumps(plain, indent=2) + "\n")
     elif output == "yaml":
-        print(yaml.safe_dump(plain, sort_keys=False), end="")
+        print_document(yaml.safe_dump(plain, sort_keys=False))
     else:
         _print_table(results, verbose=verbose)
 
 
 def _print_table(results: Sequence[Inspected], *, verbose: bool) -> None:
-    """Prints whole digests, which can be copied: a narrow terminal wraps lines, and nothing is cut."""
-    console = Console(highlight=False)
-    console.width = max(console.width, _COLUMNS)
     for result in results:
-        console.print(f"[bold]{escape(result.canonical or result.reference)}[/]")
-        table = Table.grid(padding=(0, 2), pad_edge=True)
-        for _ in range(3):
-            table.add_column(no_wrap=True)
-        if result.kind:
-            table.add_row(result.kind, result.digest, result.media_type)
-        if result.unknown:
-            table.add_row("[yellow]unknown[/]", f"{result.unknown['cause']}: {escape(result.unknown['detail'])}")
-        for entry in result.platforms:
-            size = _size(int(entry["size_bytes"]))
-            table.add_row(f"[green]{entry['platform']}[/]", str(entry["digest"]), f"{size}{_of_what(result)}")
-        for inside in result.inside:
-            table.add_row(
-                f"[{_COLOURS.get(inside.state, 'red')}]{inside.state}[/]",
-                f"{inside.platform}: {escape(f'{inside.program} {inside.detail}'.strip())}",
-                f"{_size(inside.read_bytes)} of {_size(inside.layer_bytes)} read",
-            )
-        for item in result.skipped:
-            table.add_row("[dim]skipped[/]", f"[dim]{item['digest']}[/]", f"[dim]{escape(item['why'])}[/]")
-        console.print(table)
+        print_line((result.canonical or result.reference, "bold"))
+        print_rows(_rows(result))
         for endpoint in result.endpoints if verbose else ():
-            console.print(
-                f"  asked {escape(endpoint.url)}: {escape(endpoint.answered or 'not needed')}", soft_wrap=True
-            )
+            print_line(f"  asked {endpoint.url}: {endpoint.answered or 'not needed'}")
+
+
+def _rows(result: Inspected) -> Iterator[Sequence[Part]]:
+    if result.kind:
+        yield result.kind, result.digest or "", result.media_type or ""
+    if result.unknown:
+        yield ("unknown", "yellow"), f"{result.unknown['cause']}: {result.unknown['detail']}"
+    for entry in result.platforms:
+        size = f"{_size(int(entry['size_bytes']))}{_of_what(result)}"
+        yield (str(entry["platform"]), "green"), str(entry["digest"]), size
+    for inside in result.inside:
+        found = f"{inside.platform}: {inside.program} {inside.detail}".rstrip()
+        read = f"{_size(inside.read_bytes)} of {_size(inside.layer_bytes)} read"
+        yield (inside.state, _COLOURS.get(inside.state, "red")), found, read
+    for item in result.skipped:
+        yield ("skipped", "dim"), (item["digest"], "dim"), (item["why"], "dim")
 
 
 def _of_what(result: Inspected) -> str:

@@ -1,38 +1,39 @@
-"""The command `multiarch-extender` (also `kubectl multiarch`): its subcommands and exit codes.
-
-Exit codes: 0 for success, 1 if the answer is "no", 2 for a usage or configuration error. A file of this folder is a
-subcommand if it defines a function with the file's name.
-"""
+"""The command `multiarch-extender` (also `kubectl multiarch`): its subcommands and exit codes."""
 
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from inspect import isfunction
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from extender import __version__, cli
-from extender.cli.program import PLUGIN, completed_words, program_name
+from extender import __version__
+from extender.cli.console import print_line, print_problem
 from extender.errors import ConfigError
+
+PROGRAM, PLUGIN = "multiarch-extender", "kubectl-multiarch"
+COMMANDS = (
+    "audit", "config", "demo", "doctor", "explain", "fix", "inspect", "policies", "running", "serve", "ungate",
+)  # fmt: skip
+"""The subcommands; each is the function of its name in the file of its name."""
 
 
 def commands(names: Sequence[str] = ()) -> dict[str, Callable[..., None]]:
     """The functions of the subcommands with these names, or of all of them, by name. Imports no other file."""
-    files = sorted(module.name for module in iter_modules(cli.__path__) if module.name != "main")
-    found: dict[str, Callable[..., None]] = {}
-    for name in [file for file in files if file in names] or files:
-        command = getattr(import_module(f"{cli.__name__}.{name}"), name, None)
-        if isfunction(command) and command.__module__ == f"{cli.__name__}.{name}":
-            found[name] = command
-    return found
+    chosen = [name for name in COMMANDS if name in names] or COMMANDS
+    return {name: getattr(import_module(f"extender.cli.{name}"), name) for name in chosen}
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"multiarch-extender {__version__}")
+        version()
         raise typer.Exit
+
+
+def version() -> None:
+    """Print the version."""
+    print_line(f"{PROGRAM} {__version__}")
 
 
 def options(
@@ -54,9 +55,11 @@ def command_line(arguments: Sequence[str], *, add_completion: bool = True) -> ty
         add_completion=add_completion,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         help="Keeps pods on nodes whose CPU platform their images were built for.",
     )
     app.callback()(options)
+    app.command(hidden=True)(version)
     for name, command in commands(arguments[:1]).items():
         app.command(name)(command)
     return app
@@ -64,16 +67,12 @@ def command_line(arguments: Sequence[str], *, add_completion: bool = True) -> ty
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    name = program_name()
-    words = completed_words(name)
+    is_plugin = Path(sys.argv[0]).name == PLUGIN  # which has no completion: kubectl asks another program for that
     try:
-        if words is not None:
-            command_line(words)(prog_name=name)
-        elif name == PLUGIN:  # kubectl completes by itself
-            command_line(sys.argv[1:], add_completion=False)(prog_name="kubectl multiarch")
-        else:
-            command_line(sys.argv[1:])(prog_name=name)
+        command_line(sys.argv[1:], add_completion=not is_plugin)(
+            prog_name="kubectl multiarch" if is_plugin else PROGRAM
+        )
     except ConfigError as exc:
         for line in str(exc).splitlines():
-            print(f"error: {line}", file=sys.stderr)
+            print_problem(f"error: {line}")
         sys.exit(2)

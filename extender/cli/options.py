@@ -1,19 +1,68 @@
-"""Options that several commands share."""
+"""Options that several commands share, each declared once, and what they give together. They mean what kubectl's do."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from extender.config.checks import unheard_of
+from extender.config.reading import read_config
+from extender.config.tree import Config
 from extender.errors import ConfigError
 from extender.images.platform import InvalidPlatform, Platform, parse_platform
+from extender.logs import configure_logs
 
 ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="YAML file of settings.")]
 Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="One setting, over the file; the value is YAML. Repeatable."),
 ]
+Kubeconfig = Annotated[
+    str, typer.Option("--kubeconfig", metavar="FILE", help="By default $KUBECONFIG, else ~/.kube/config.")
+]
+Context = Annotated[
+    str, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig; by default its current one.")
+]
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", metavar="NAME", help="By default the context's; for audit every one.")
+]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Every namespace.")]
+Manifests = Annotated[
+    list[str] | None,
+    typer.Option("--filename", "-f", metavar="FILE", help="Manifests: a file, a folder, or - for standard input."),
+]
+Output = Annotated[Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print.")]
+
+
+def read_settings(file: str | None, assignments: Sequence[str] | None, kubeconfig: str, context: str) -> Config:
+    """The settings of a command that looks, and keeps nothing of what it has seen; it logs errors alone.
+
+    A kubeconfig or a context that is given is the cluster, whatever the settings say.
+
+    Raises:
+        ConfigError: as `read_config`.
+    """
+    settings = read_config(file, assignments or ())
+    configure_logs("error", "console")
+    cache = msgspec.structs.replace(settings.cache, url="memory:")
+    return on_cluster(msgspec.structs.replace(settings, cache=cache), kubeconfig, context)
+
+
+def on_cluster(settings: Config, kubeconfig: str, context: str) -> Config:
+    """The settings with this kubeconfig and this context, where they are not empty."""
+    cluster = settings.cluster
+    if kubeconfig or context:
+        cluster = msgspec.structs.replace(
+            cluster, mode="auto", kubeconfig=kubeconfig or cluster.kubeconfig, context=context or cluster.context
+        )
+    return msgspec.structs.replace(settings, cluster=cluster)
+
+
+def check_namespaces(namespace: str, *, all_namespaces: bool) -> None:
+    """Raises ConfigError if both options are given."""
+    if namespace and all_namespaces:
+        raise ConfigError("--namespace and --all-namespaces exclude each other")
 
 
 def required_platforms(texts: Sequence[str]) -> list[Platform]:

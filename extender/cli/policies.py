@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from extender.cli.console import print_document, print_line, print_problem
+from extender.cli.options import Context, Kubeconfig
 from extender.cli.policy_proof import Confirmation, confirm_policies, serves_mutating_policies
 from extender.cli.shipped_policies import (
     FIRST_VERSION,
@@ -47,8 +49,8 @@ def policies(
     kubernetes: Annotated[
         str | None, typer.Option(metavar="VERSION", help="Print for this version instead of asking a cluster.")
     ] = None,
-    kubeconfig: Annotated[str, typer.Option(metavar="FILE", help="As for kubectl.")] = "",
-    context: Annotated[str, typer.Option(metavar="NAME", help="As for kubectl.")] = "",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
     is_proof: Annotated[
         bool, typer.Option("--prove", help="Print nothing to apply: confirm by dry-run pods that they are at work.")
     ] = False,
@@ -77,16 +79,18 @@ def policies(
             found = None
         else:
             files, found = asyncio.run(_ask(choice, kubeconfig, context, is_proof=is_proof))
-    except (PoliciesImpossible, ClusterError) as exc:
-        typer.echo(f"error: {exc}", err=True)
+    except PoliciesImpossible as exc:
+        print_problem(f"error: {exc}")
         raise typer.Exit(1) from exc
+    except ClusterError as exc:
+        raise ConfigError(str(exc)) from exc
     if found is None:
-        typer.echo(to_yaml(files), nl=False)
+        print_document(to_yaml(files))
         return
     for line in found.confirmed:
-        typer.echo(line)
+        print_line(line)
     for line in found.problems:
-        typer.echo(f"error: {line}", err=True)
+        print_problem(f"error: {line}")
     if found.problems:
         raise typer.Exit(1)
 

@@ -3,21 +3,28 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
 import yaml
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from extender.cli.options import Assignments, ConfigFile
+from extender.cli.console import print_document, print_line, print_rows
+from extender.cli.options import (
+    AllNamespaces,
+    Assignments,
+    ConfigFile,
+    Context,
+    Kubeconfig,
+    Namespace,
+    Output,
+    check_namespaces,
+    read_settings,
+)
 from extender.cli.subjects import list_nodes, open_client
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.workload_lists import POD, fetch_namespace_annotations, list_documents
-from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError
@@ -26,7 +33,6 @@ from extender.images.content import Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.reported_v1 import ReportedPod
-from extender.logs import configure_logs
 from extender.placement.policy import Overrides
 from extender.reports.running_pods import (
     Certainty,
@@ -44,22 +50,21 @@ from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 
 _AT_ONCE = 32  # lookups; the limit for each registry host is a setting
-_COLUMNS = 160
 _COLOURS = {Certainty.KNOWN: "red", Certainty.PROBABLE: "yellow", Certainty.POSSIBLE: "dim"}
 _POD = msgspec.json.Decoder(ReportedPod)
 
 
 def running(
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the pods.")] = "default",
-    all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="The pods of every namespace.")
-    ] = False,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
     everything: Annotated[
         bool, typer.Option("--everything", help="List every container in the table, not only those with findings.")
     ] = False,
-    output: Annotated[Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print.")] = "table",
+    output: Output = "table",
     file: ConfigFile = None,
     assignments: Assignments = None,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
 ) -> None:
     """Show which image each container runs on which platform, and what does not match.
 
@@ -67,13 +72,13 @@ def running(
 
     Example: multiarch-extender running -A --config /etc/multiarch/config.yaml
     """
-    settings = read_config(file, [*(assignments or ()), "cache.url='memory:'"])
-    configure_logs("error", "console")
-    report = asyncio.run(_report("" if all_namespaces else namespace, settings))
+    check_namespaces(namespace, all_namespaces=all_namespaces)
+    settings = read_settings(file, assignments, kubeconfig, context)
+    report = asyncio.run(_report(settings, namespace, all_namespaces=all_namespaces))
     if output == "json":
-        print(json.dumps(msgspec.to_builtins(report), indent=2))
+        print_document(json.dumps(_plain(report), indent=2) + "\n")
     elif output == "yaml":
-        print(yaml.safe_dump(_plain(report), sort_keys=False, width=1000), end="")
+        print_document(yaml.safe_dump(_plain(report), sort_keys=False, width=1000))
     else:
         _print_table(report, everything=everything)
     if report.has_faults:
@@ -85,11 +90,12 @@ def _plain(report: RunningReport) -> dict[str, Any]:
     return plain
 
 
-async def _report(namespace: str, settings: Config) -> RunningReport:
+async def _report(settings: Config, namespace: str, *, all_namespaces: bool) -> RunningReport:
     client = await open_client(settings, is_needed=True)
     if client is None:
         raise ConfigError("cluster.mode: none leaves no cluster whose containers could be listed")
     try:
+        namespace = "" if all_namespaces else namespace or client.namespace
         nodes = await list_nodes(client)
         pods = await _list_pods(client, namespace)
         annotations = await _namespace_annotations(client, namespace)
@@ -154,34 +160,28 @@ async def look_up(pods: Sequence[ReportedPod], pod_resolver: PodResolver) -> lis
 
 
 def _print_table(report: RunningReport, *, everything: bool) -> None:
-    console = Console(highlight=False)
-    console.width = max(console.width, _COLUMNS)
-    shown = [each for each in report.containers if everything or each.findings]
-    for item in shown:
-        _print_container(console, item)
+    for item in [each for each in report.containers if everything or each.findings]:
+        _print_container(item)
     for node in report.nodes:
-        console.print(f"[red]node {escape(node.node)}[/]: its labels say {node.label}, its kubelet {node.node_info}")
+        print_line((f"node {node.node}", "red"), f": its labels say {node.label}, its kubelet {node.node_info}")
     platforms = sorted({each.platform for each in report.containers if each.platform})
     unknown = sum(each.platforms is None for each in report.containers)
-    console.print(
+    print_line(
         f"{len(report.containers)} containers on {', '.join(platforms) or 'no known platform'}, "
         f"{sum(bool(each.findings) for each in report.containers)} with findings, {unknown} of unknown images"
     )
 
 
-def _print_container(console: Console, item: RunningContainer) -> None:
+def _print_container(item: RunningContainer) -> None:
     where = f"{item.namespace}/{item.pod} {item.role} {item.container}"
-    console.print(f"[bold]{escape(where)}[/] on {escape(item.node)} ({item.platform or 'platform not stated'})")
-    table = Table.grid(padding=(0, 2))
+    print_line((where, "bold"), f" on {item.node} ({item.platform or 'platform not stated'})")
     built_for = ", ".join(item.platforms) if item.platforms is not None else f"unknown {item.cause}".rstrip()
-    table.add_row("  image", escape(item.image))
-    table.add_row("  built for", escape(built_for))
+    rows = [("image", item.image), ("built for", built_for)]
     if item.reported:
-        table.add_row("  reported", escape(item.reported))
+        rows.append(("reported", item.reported))
     if item.chosen and item.chosen != item.digest:
-        table.add_row("  chosen", item.chosen)
-    table.add_row("  state", f"{escape(item.state)}, {item.restarts} restarts")
-    console.print(table)
+        rows.append(("chosen", item.chosen))
+    print_rows([*rows, ("state", f"{item.state}, {item.restarts} restarts")])
     for finding in item.findings:
         colour = "green" if finding.kind is Symptom.GAINED_PLATFORM else _COLOURS[finding.certainty]
-        console.print(f"  [{colour}]{finding.kind}[/] ({finding.certainty}) {escape(finding.text)}", soft_wrap=True)
+        print_line("  ", (finding.kind, colour), f" ({finding.certainty}) {finding.text}")

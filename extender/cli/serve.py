@@ -2,19 +2,21 @@
 
 import uvloop
 
-from extender.cli.options import Assignments, ConfigFile
+from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, on_cluster
 from extender.config.reading import load_config
 from extender.logs import configure_logs
 from extender.service.process import run_service
 
 
-def serve(file: ConfigFile = None, assignments: Assignments = None) -> None:
+def serve(
+    file: ConfigFile = None, assignments: Assignments = None, kubeconfig: Kubeconfig = "", context: Context = ""
+) -> None:
     """Answer kube-scheduler and kube-apiserver until SIGTERM.
 
     Example: multiarch-extender serve --config /etc/multiarch-extender/config.yaml
 
     Example: multiarch-extender serve --set cluster.mode=none --set admission.listen=
     """
-    config = load_config(file, assignments or ())
+    config = on_cluster(load_config(file, assignments or ()), kubeconfig, context)
     configure_logs(config.log.level, None)
     uvloop.run(run_service(config))

@@ -62,15 +62,18 @@ _NODE = msgspec.json.Decoder(ReportedNode)
 
 
 class ExplainTarget(msgspec.Struct, frozen=True):
-    """What the arguments name: an object of a kind, or every object of some manifests, or one of these."""
+    """What the arguments name: an object of a kind, or every object of some manifests, or one of these.
+
+    An empty `namespace` is the context's.
+    """
 
     kind: str
     name: str
     namespace: str
-    manifests: str | None
+    manifests: Sequence[str]
 
     @classmethod
-    def parse(cls, text: str | None, namespace: str, manifests: str | None) -> "ExplainTarget":
+    def parse(cls, text: str | None, namespace: str, manifests: Sequence[str]) -> "ExplainTarget":
         """Reads `NAME`, which is a pod's, or `KIND/NAME`.
 
         Raises:
@@ -158,8 +161,10 @@ async def find_subjects(target: ExplainTarget, client: ClusterClient | None) -> 
         ConfigError: the manifests cannot be read.
         ClusterError: the object cannot be read from the cluster.
     """
+    if not target.namespace:
+        target = msgspec.structs.replace(target, namespace=client.namespace if client else "default")
     if target.manifests:
-        manifests = [each.manifest for each in read_manifests([target.manifests])]
+        manifests = [each.manifest for each in read_manifests(target.manifests)]
         namespaces = namespace_annotations(manifests)
         found = [each for manifest in manifests for each in _objects_of(manifest, target, is_live=False)]
         return [msgspec.structs.replace(each, defaults=namespaces.get(each.namespace)) for each in found]

@@ -1,13 +1,14 @@
 """`ungate`: takes our scheduling gate off pods, for uninstalling and for emergencies."""
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Annotated
 
 import typer
 
+from extender.cli.console import print_line, print_problem
+from extender.cli.options import AllNamespaces, Context, Kubeconfig, Namespace, check_namespaces
 from extender.cluster.admission_objects import admission_object_path, delete_admission_object
 from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
 from extender.cluster.gated_pods import is_held, list_gated_pods, patch_pod
@@ -25,10 +26,8 @@ LOOK_SECONDS = 1.0
 
 
 def ungate(
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Pods of this namespace; by default that of kubectl's context.")
-    ] = "",
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Pods of all namespaces.")] = False,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the pods and change nothing.")] = False,
     first_delete: Annotated[
         list[str] | None,
@@ -40,8 +39,8 @@ def ungate(
     lenient: Annotated[
         bool, typer.Option("--lenient", help="Exit 0 whatever happens: for hooks, which must hold up nothing.")
     ] = False,
-    kubeconfig: Annotated[str, typer.Option(metavar="FILE", help="By default $KUBECONFIG, else ~/.kube/config.")] = "",
-    context: Annotated[str, typer.Option(help="Context of the kubeconfig; by default the current one.")] = "",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
 ) -> None:
     """Take the scheduling gate of this service off pods, and its label; gates and labels of others stay.
 
@@ -52,8 +51,7 @@ def ungate(
 
     Example: multiarch-extender ungate --all-namespaces --dry-run
     """
-    if namespace and all_namespaces:
-        raise ConfigError("--namespace and --all-namespaces exclude each other")
+    check_namespaces(namespace, all_namespaces=all_namespaces)
     if dry_run and first_delete:
         raise ConfigError("--dry-run and --first-delete exclude each other")
     try:
@@ -65,12 +63,12 @@ def ungate(
             _within(seconds, _ungate(kubeconfig, context, namespace, all_namespaces, dry_run, paths))
         )
     except ClusterRefused as exc:
-        print(f"error: the pods cannot be listed: {exc}", file=sys.stderr)
+        print_problem(f"error: the pods cannot be listed: {exc}")
         is_complete = False
     except ClusterError as exc:
         if not lenient:
             raise ConfigError(str(exc)) from exc
-        print(f"error: {exc}", file=sys.stderr)
+        print_problem(f"error: {exc}")
         is_complete = False
     if not (is_complete or lenient):
         raise typer.Exit(1)
@@ -82,7 +80,7 @@ async def _within(seconds: float, ungating: Coroutine[None, None, bool]) -> bool
         async with asyncio.timeout(seconds or None):
             return await ungating
     except TimeoutError:
-        print(f"error: ended after {seconds:g} s; some pods may have our gate yet", file=sys.stderr)
+        print_problem(f"error: ended after {seconds:g} s; some pods may have our gate yet")
         return False
 
 
@@ -96,7 +94,7 @@ async def _ungate(
         if dry_run:
             pods = sorted(await list_gated_pods(client, where), key=lambda pod: pod.key)
             for pod in pods:
-                print(f"pod {pod.key} would be ungated")
+                print_line(f"pod {pod.key} would be ungated")
             _print_summary(where, Counter({"would be ungated": len(pods)}))
             return True
         is_gone = all([await _delete(client, path) for path in paths])
@@ -111,7 +109,7 @@ async def _ungate(
 def _print_summary(where: str, outcomes: Counter[str]) -> None:
     scope = f"in namespace {where}" if where else "in all namespaces"
     counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items() if number)
-    print(f"{outcomes.total()} pods with our gate or its label {scope}{': ' if counts else ''}{counts}")
+    print_line(f"{outcomes.total()} pods with our gate or its label {scope}{': ' if counts else ''}{counts}")
 
 
 async def _delete(client: ClusterClient, path: str) -> bool:
@@ -119,7 +117,7 @@ async def _delete(client: ClusterClient, path: str) -> bool:
     try:
         await delete_admission_object(client, path)
     except ClusterError as exc:
-        print(f"error: {path}: {exc}", file=sys.stderr)
+        print_problem(f"error: {path}: {exc}")
         return False
     return True
 
@@ -171,7 +169,7 @@ async def _ungate_one(client: ClusterClient, pod: StoredPod) -> str:
     outcome = await _patch(client, pod, encode_ungating(pod.metadata.uid))
     if outcome:
         return outcome
-    print(f"pod {pod.key} ungated")
+    print_line(f"pod {pod.key} ungated")
     return "ungated"
 
 
@@ -182,9 +180,9 @@ async def _patch(client: ClusterClient, pod: StoredPod, patch: bytes) -> str:
     except ClusterRefused as exc:
         if exc.status == 404:
             return "gone"
-        print(f"error: pod {pod.key}: {exc}", file=sys.stderr)
+        print_problem(f"error: pod {pod.key}: {exc}")
         return "failed"
     except ClusterError as exc:
-        print(f"error: pod {pod.key}: {exc}", file=sys.stderr)
+        print_problem(f"error: pod {pod.key}: {exc}")
         return "failed"
     return ""

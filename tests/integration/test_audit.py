@@ -406,9 +406,9 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["-A", "-f", "x.yaml"], "give only one of -n, -A, -f and --images"),
+        (["-A", "-f", "x.yaml"], "give only one of -A, -f and --images"),
         (["-f", "/nowhere/x.yaml"], "-f /nowhere/x.yaml: No such file or directory; give a file or folder"),
-        (["-f", "-", "--require", ARM], "-f -: standard input is empty; see whether the command before it failed"),
+        (["-f", "-", "--require", ARM], "-f -: standard input is empty; see whether the command that wrote it failed"),
         (["-f", "-", "--require", "linux/amd64/v46"], "no node has the variant 'v46' of amd64; it has v2, v3, v4"),
         (["--images", "-", "--require", ARM], "--images -: it is empty; see whether the command that wrote it failed"),
         (["-f", "-", "-o", "pdf"], "-o pdf is no format; give one of table, json"),

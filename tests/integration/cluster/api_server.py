@@ -206,7 +206,12 @@ class ApiServer:
         selected = f"{request.path}?{selector}"
         version, offset = map(int, request.query.get("continue", f"{self._version}:0").split(":"))
         if offset == 0:
-            found = [document for (path, _), document in self._objects.items() if path == request.path]
+            collection, namespace = listed_collection(request.path)
+            found = [
+                document
+                for (path, _), document in self._objects.items()
+                if path == collection and namespace in ("", document["metadata"].get("namespace"))
+            ]
             self._snapshots[version, selected] = [document for document in found if is_selected(document, selector)]
         if (version, selected) not in self._snapshots:
             raise Refusal(410, "The provided continue parameter is too old")
@@ -284,7 +289,7 @@ def request_kind(request: web.BaseRequest) -> Kind:
     """Returns the kind of a request, by its path and query."""
     if request.method != "GET":
         return "send"
-    if request.path not in COLLECTIONS:
+    if listed_collection(request.path)[0] not in COLLECTIONS:
         return "get"
     return "watch" if request.query.get("watch") == "true" else "list"
 
@@ -294,6 +299,12 @@ def selector_of(request: Request) -> str:
     labels = filter(None, request.query.get("labelSelector", "").split(","))
     fields = filter(None, request.query.get("fieldSelector", "").split(","))
     return ",".join([*fields, *(f"{LABELS}{label}" for label in labels)])
+
+
+def listed_collection(path: str) -> tuple[str, str]:
+    """Returns the collection of which the path is a list, and the namespace that is listed; of all if empty."""
+    found = re.fullmatch(r"/api/v1/namespaces/([^/]+)/pods", path)
+    return (COLLECTIONS[1], found[1]) if found else (path, "")
 
 
 def collection_path(path: str) -> str:

@@ -85,7 +85,7 @@ def _ancestor() -> _Ancestor:
 def serve(descriptor: int) -> None:
     """Forks a process for each request that comes over this socket, until its other end is closed."""
     programs = {
-        each.name: each.load()
+        each.name: each
         for each in importlib.metadata.entry_points(group="console_scripts")
         if each.dist and each.dist.name == "multiarch-extender"
     }
@@ -107,7 +107,7 @@ def serve(descriptor: int) -> None:
                 os.environ.update(request["variables"])
                 os.chdir(request["folder"])
                 sys.argv[:] = request["words"]
-                programs[sys.argv[0]]()
+                programs[sys.argv[0]].load()()
                 return
             for stream in streams:
                 os.close(stream)

@@ -1,0 +1,48 @@
+"""Which options every command has, and that one name means one thing."""
+
+from typing import Any
+
+import pytest
+import typer
+
+from extender.cli.main import COMMANDS, command_line
+
+ABOUT_CLUSTERS = [name for name in COMMANDS if name != "demo"]
+ABOUT_NAMESPACES = ["audit", "doctor", "explain", "fix", "running", "ungate"]
+
+
+def options_of(name: str) -> dict[str, Any]:
+    group: Any = typer.main.get_command(command_line([name]))
+    return {word: each for each in group.commands[name].params for word in each.opts}
+
+
+@pytest.mark.parametrize("name", ABOUT_CLUSTERS)
+def test_a_command_takes_the_cluster_as_kubectl_does(name: str) -> None:
+    assert {"--kubeconfig", "--context"} <= options_of(name).keys()
+
+
+@pytest.mark.parametrize("name", ABOUT_NAMESPACES)
+def test_a_command_about_objects_takes_their_namespace_as_kubectl_does(name: str) -> None:
+    found = options_of(name)
+    assert found["-n"] is found["--namespace"]
+
+
+@pytest.mark.parametrize("name", ["audit", "running", "ungate"])
+def test_a_command_about_many_objects_takes_all_namespaces(name: str) -> None:
+    found = options_of(name)
+    assert found["-A"] is found["--all-namespaces"]
+
+
+@pytest.mark.parametrize("word", ["--kubeconfig", "--context", "--config", "--set", "--filename", "--all-namespaces"])
+def test_one_option_means_one_thing(word: str) -> None:
+    said = {found[word].help for name in COMMANDS if word in (found := options_of(name))}
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("short", "long"), [("-n", "--namespace"), ("-A", "--all-namespaces"), ("-o", "--output"), ("-f", "--filename")]
+)
+def test_a_letter_stands_for_one_word(short: str, long: str) -> None:
+    for name in COMMANDS:
+        found = options_of(name)
+        assert found.get(short) is found.get(long)
