@@ -12,6 +12,7 @@ from extender.errors import ConfigError
 from extender.kubernetes.pod_templates import KubernetesObject, pods_of
 from extender.manifests.stream import ManifestError, check_syntax
 
+STANDARD_INPUT = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MOST_VALUES = 1_000_000  # of one document: aliases of aliases could name more than memory holds
 _DEEPEST = 100
@@ -32,18 +33,41 @@ def read_manifests(paths: Sequence[str]) -> Iterator[SourcedObject]:
     version alone counts.
 
     Raises:
-        ConfigError: a path cannot be read, or is not YAML; names the file and the document. Or nothing at all came from
-            standard input, as from a command that failed.
+        ConfigError: as `read_texts`, or it is not YAML; names the file and the document.
+    """
+    for file, text in read_texts(paths):
+        for number, document in _documents(file, text):
+            for found in _objects_in(document):
+                yield SourcedObject(found, f"{_shown(file)}, document {number}")
+
+
+def read_texts(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The name and the text of each file, those of a folder in the order of their names; `-` is standard input.
+
+    Raises:
+        ConfigError: a file cannot be read, or is not UTF-8; a folder has no manifests, or there is not a byte in all of
+            a path. A chart that renders to nothing gives an empty line at least.
     """
     for path in paths:
-        for file in _files(path):
-            for number, document in _documents(file):
-                for found in _objects_in(document):
-                    yield SourcedObject(found, f"{_shown(file)}, document {number}")
+        texts = [(file, _read(file)) for file in _files(path)]
+        if not any(text for _, text in texts):
+            raise ConfigError(f"-f {path}: {_shown(path)} is empty; see whether the command that wrote it failed")
+        yield from texts
+
+
+def _read(file: str) -> str:
+    try:
+        return (sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()).decode()
+    except OSError as exc:
+        raise ConfigError(
+            f"-f {file}: {exc.strerror}; give a file or folder of manifests, or - for standard input"
+        ) from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"-f {_shown(file)}: it is no text in UTF-8, which manifests must be") from exc
 
 
 def _files(path: str) -> Sequence[str]:
-    if path == "-" or not Path(path).is_dir():
+    if path == STANDARD_INPUT or not Path(path).is_dir():
         return (path,)
     files = [str(each) for each in sorted(Path(path).rglob("*")) if each.suffix in _SUFFIXES and each.is_file()]
     if not files:
@@ -51,23 +75,14 @@ def _files(path: str) -> Sequence[str]:
     return files
 
 
-def _documents(file: str) -> Iterator[tuple[int, object]]:
+def _documents(file: str, text: str) -> Iterator[tuple[int, object]]:
     """The documents of a file, counted from 1."""
     number = 1
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
-        if file == "-" and not text:  # a chart that renders to nothing gives an empty line at least
-            raise ConfigError("-f -: standard input is empty; see whether the command before it failed")
         check_syntax(text)
         for document in yaml.load_all(text, _LOADER):
             yield number, _plain(document, [_MOST_VALUES], 0)
             number += 1
-    except OSError as exc:
-        raise ConfigError(
-            f"-f {file}: {exc.strerror}; give a file or folder of manifests, or - for standard input"
-        ) from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"-f {_shown(file)}: it is no text in UTF-8") from exc
     except ManifestError as exc:
         raise ConfigError(f"-f {_shown(file)}: it is no YAML of a manifest: {exc}") from exc
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
@@ -103,4 +118,4 @@ def _objects_in(document: object) -> Iterator[KubernetesObject]:
 
 
 def _shown(file: str) -> str:
-    return "standard input" if file == "-" else file
+    return "standard input" if file == STANDARD_INPUT else file

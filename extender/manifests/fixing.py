@@ -11,9 +11,6 @@ from extender.placement.facts import ImageFact, PodImage
 from extender.placement.patch import Json, Operation
 from extender.placement.template_changes import TemplateChange, TemplateMutator, TemplateQuestion
 
-RESOURCE_LIST = "ResourceList"
-"""The kind of the one document that a KRM function gets and gives."""
-
 FactsOf = Callable[[Sequence[PodImage]], list[ImageFact]]
 """Gives the facts of images, in order."""
 
@@ -40,10 +37,14 @@ class FixedTemplate(msgspec.Struct, frozen=True):
 
 
 class ManifestStream:
-    """A stream of manifests and the pod templates in it. Raises ManifestError if it cannot be read."""
+    """A stream of manifests and the pod templates in it. Raises ManifestError if it cannot be read.
 
-    def __init__(self, text: str, mutator: TemplateMutator) -> None:
+    `namespace` is that of objects that name none.
+    """
+
+    def __init__(self, text: str, mutator: TemplateMutator, namespace: str = "") -> None:
         self._mutator = mutator
+        self._namespace = namespace
         check_syntax(text)
         self._documents: list[DocumentText] = list(split_documents(text))
         self._values: dict[int, Json] = {
@@ -52,12 +53,6 @@ class ManifestStream:
             if document.may_have_templates
         }
         self.templates = list(self._find(namespace_annotations(self._values.values())))
-
-    @property
-    def resource_list(self) -> Json:
-        """The value of the document if the stream is a KRM function's ResourceList; else None."""
-        found = [value for value in self._values.values() if isinstance(value, dict)]
-        return found[0] if len(found) == 1 and found[0].get("kind") == RESOURCE_LIST else None
 
     @property
     def images(self) -> list[PodImage]:
@@ -80,27 +75,12 @@ class ManifestStream:
         )
         return text, findings
 
-    def with_results(self, text: str, results: Sequence[Mapping[str, Json]]) -> str:
-        """The text of a ResourceList with these results at the end of those it has."""
-        kept = next(index for index, value in self._values.items() if value is self.resource_list)
-        documents = list(split_documents(text))
-        present = self.resource_list.get("results") if isinstance(self.resource_list, dict) else None
-        if not results:
-            return text
-        count = len(present) if isinstance(present, list) else 0
-        operations = [Operation("add", f"/results/{count + at}", item) for at, item in enumerate(results)]
-        if not count:
-            operations = [Operation("add" if present is None else "replace", "/results", list(results))]
-        body = edit_document(documents[kept].body, [((), operation) for operation in operations])
-        documents[kept] = msgspec.structs.replace(documents[kept], body=body)
-        return "".join(document.marker + document.body for document in documents)
-
     def _find(self, namespaces: Mapping[str, Mapping[str, str]]) -> Iterator[FoundTemplate]:
         for index, value in self._values.items():
             line = self._documents[index].line
             for template in pod_templates(value):
                 try:
-                    question = self._mutator.question(template, namespaces.get(template.namespace))
+                    question = self._mutator.question(template, namespaces.get(template.namespace or self._namespace))
                     yield FoundTemplate(index, line, template, question)
                 except (msgspec.ValidationError, RecursionError) as exc:
                     yield FoundTemplate(index, line, template, None, f"its pod template cannot be read: {exc}")

@@ -15,7 +15,7 @@ from extender.errors import ExtenderError
 _MARKER = re.compile(r"(?:---|\.\.\.)(?:\s|\Z)")
 _PROPERTY = r"(?:[&!]\S+\s+|\#[^\n]*\n\s*)*"  # an anchor, a tag or a comment before a value
 _OF_INTEREST = re.compile(
-    rf"""["']?\bkind["']?\s*:\s*{_PROPERTY}["']?(?:Namespace|ResourceList)\b
+    rf"""["']?\bkind["']?\s*:\s*{_PROPERTY}["']?Namespace\b
     |["']?\bcontainers["']?\s*:\s*{_PROPERTY}[-*[]""",
     re.VERBOSE,
 )
@@ -40,7 +40,7 @@ class DocumentText(msgspec.Struct, frozen=True):
 
     @property
     def may_have_templates(self) -> bool:
-        """Whether the text has a list of containers, or is a Namespace or a ResourceList."""
+        """Whether the text has a list of containers, or is a Namespace."""
         return _OF_INTEREST.search(self.body) is not None
 
 

@@ -1,4 +1,4 @@
-"""`fix` as a user runs it: diffs, checks, files, standard input, and a KRM function's contract."""
+"""`fix` as a user runs it: diffs, checks, files and standard input."""
 
 import json
 import textwrap
@@ -20,11 +20,11 @@ class Fix:
 
     def __init__(self, registry: EmbeddedRegistry) -> None:
         self.host = registry.host
-        self._options = ["--set", f"registry.plain_http=['{self.host}']", "--set", f"registry.allow=['{self.host}']"]
+        self.options = ["--set", f"registry.plain_http=['{self.host}']", "--set", f"registry.allow=['{self.host}']"]
 
     async def __call__(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
         """Its exit code, standard output and standard error."""
-        return await run("fix", *arguments, *self._options, stdin=stdin)
+        return await run("fix", *arguments, *self.options, stdin=stdin)
 
     def manifest(self, image: str, kind: str = "DaemonSet") -> str:
         """A manifest of one container, with comments."""
@@ -161,53 +161,34 @@ async def test_the_modes_of_affinity(fix: Fix) -> None:
         assert sorted(name[:9].rstrip("D") for name in found) == [kind[:9] for kind in kinds]
 
 
-def resource_list(*items: str, **more: object) -> str:
-    """What a function runner sends."""
-    made = {
-        "apiVersion": "config.kubernetes.io/v1",
-        "kind": "ResourceList",
-        "items": [yaml.safe_load(item) for item in items],
-        **more,
+@pytest.mark.parametrize("arguments", [["fix"], ["fix", "--check"], ["fix", "--write"], ["explain"], ["audit"]])
+async def test_no_setting_comes_from_a_manifest(fix: Fix, tmp_path: Path, arguments: list[str]) -> None:
+    """A pull request's author writes manifests, and with settings could have programs run that these name."""
+    (tmp_path / "plugin").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "plugin").chmod(0o755)
+    provider = {"name": "plugin", "defaultCacheDuration": "1s"}
+    api_version = "credentialprovider.kubelet.k8s.io/v1"
+    providers = {
+        "apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig",
+        "providers": [{**provider, "apiVersion": api_version, "matchImages": [fix.host]}],
+    }  # fmt: skip
+    (tmp_path / "providers.yaml").write_text(yaml.safe_dump(providers))
+    data = {
+        "registry.credential_providers.config": f"{tmp_path}/providers.yaml",
+        "registry.credential_providers.bin_dir": str(tmp_path),
     }
-    return yaml.safe_dump(made, sort_keys=False)
-
-
-async def test_a_resource_list_is_answered_as_a_function_answers(fix: Fix) -> None:
-    """The same list with fixed items, and a result for each of what was done and what was not; order and rest stay."""
-    config_map = (
-        "{apiVersion: v1, kind: ConfigMap, metadata: {name: c, annotations: {config.kubernetes.io/index: '0'}}}"
-    )
-    sent = resource_list(config_map, fix.manifest("legacy"), fix.manifest("missing"))
-    code, out, err = await fix("-f", "-", stdin=sent)
-    answer, before = yaml.safe_load(out), yaml.safe_load(sent)
-    assert code == 1
-    assert "shop/missing" in err
-    assert [answer["items"][0], answer["items"][2]] == [before["items"][0], before["items"][2]]
-    assert architectures_of(answer["items"][1]["spec"]["template"]["spec"]) == ["amd64"]
-    reference = {"apiVersion": "apps/v1", "kind": "DaemonSet", "namespace": "shop"}
-    assert [(result["severity"], result["resourceRef"]) for result in answer["results"]] == [
-        ("info", {**reference, "name": "legacy"}),
-        ("error", {**reference, "name": "missing"}),
-    ]
-
-
-async def test_a_function_that_gets_its_own_output_adds_no_result_of_a_change(fix: Fix) -> None:
-    """Results that others have left stay; ours come after them."""
-    first = await fix("-f", "-", stdin=resource_list(fix.manifest("legacy"), results=[{"message": "other"}]))
-    assert [item["message"].split()[0] for item in yaml.safe_load(first[1])["results"]] == ["other", "added"]
-    assert await fix("-f", "-", stdin=first[1]) == first
-
-
-async def test_a_functions_configuration_has_settings(fix: Fix) -> None:
-    """The data of the ConfigMap; a wrong one is an error with exit 2."""
-    function = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"admission.node_affinity": "preferred"}}
-    sent = resource_list(fix.manifest("web", "Deployment"), functionConfig=function)
-    code, out, _ = await fix("-f", "-", stdin=sent)
-    affinity = yaml.safe_load(out)["items"][0]["spec"]["template"]["spec"]["affinity"]
-    assert (code, list(affinity["nodeAffinity"])) == (0, ["preferredDuringSchedulingIgnoredDuringExecution"])
-    function["data"] = {"admission.nowhere": "1"}
-    code, _, err = await fix("-f", "-", stdin=resource_list(functionConfig=function))
-    assert (code, "admission.nowhere" in err) == (2, True)
+    settings = [part for key, value in data.items() for part in ("--set", f"{key}={value}")]
+    manifests = {
+        "apiVersion": "config.kubernetes.io/v1", "kind": "ResourceList",
+        "items": [yaml.safe_load(fix.manifest("legacy"))],
+        "functionConfig": {"apiVersion": "v1", "kind": "ConfigMap", "data": data},
+    }  # fmt: skip
+    command = (*arguments, "-f", "-", *fix.options, "--set=cluster.mode=none", "--set=cache.url='memory:'")
+    _, out, err = await run(*command, stdin=yaml.safe_dump(manifests))
+    assert "legacy" in out + err
+    assert not (tmp_path / "ran").exists()
+    await run(*command, *settings, stdin=yaml.safe_dump(manifests))
+    assert (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

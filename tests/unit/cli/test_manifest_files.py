@@ -53,7 +53,7 @@ def test_a_folder_gives_its_manifests_sorted(tmp_path: Path) -> None:
 
 def test_standard_input_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     """As from `helm template`."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(POD % "a"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((POD % "a").encode())))
     assert sources("-") == [("a", "standard input, document 1")]
 
 

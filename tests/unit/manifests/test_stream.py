@@ -32,7 +32,6 @@ def test_only_documents_that_may_have_templates_are_named() -> None:
         '{"containers":[{"image":"app"}]}',
         "kind: &kind Namespace",
         'kind: !!str "Namespace"',
-        "kind: ResourceList",
     ]
     others = ["kind: Deployment", "containers:\n  type: array", "mankind: Namespace", "kind: Namespaced", ""]
     found = [document.may_have_templates for document in split_documents("\n---\n".join([*texts, *others]))]
