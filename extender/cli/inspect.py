@@ -156,7 +156,7 @@ def _unknown(reference: str, answer: Image | Failure) -> dict[str, str] | None:
 def _lacking(
     reference: str, answer: Image | Failure, required: Sequence[Platform], compatibility: Compatibility
 ) -> list[str]:
-    if isinstance(answer, Failure):
+    if isinstance(answer, Failure) or not answer.entries:  # what has no platforms is unknown, or runs anywhere
         return []
     platforms = frozenset(entry.platform for entry in answer.entries)
     return [

@@ -123,9 +123,10 @@ class ImageVerifier:
         self._requests += 1
         try:
             config = await self._client.fetch_blob(self._reference, document.config.digest, self._credential)
+            claim = read_config(config)
         except (RegistryError, InvalidManifest) as exc:
             return unknown(f"its configuration cannot be had: {exc}"[:200])
-        stated = read_config(config)
+        stated = None if claim.doubt else claim.platform
         if is_child and stated and (stated.os, stated.architecture) != (self._platform.os, self._platform.architecture):
             return StartVerdict(PlatformState.CONTRADICTORY, detail=str(stated))
         start = read_start(config)

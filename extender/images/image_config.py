@@ -1,30 +1,62 @@
-"""Reads the platform from an image config blob, and nothing else.
+"""Reads from an image config blob what it says of where the image runs, and nothing else.
 
 Source: OCI image-spec config.md. Docker's `application/vnd.docker.container.image.v1+json` has the same fields.
 """
 
-from extender.errors import InvalidManifest
-from extender.images.manifest_wire import CONFIG_DECODER
-from extender.images.platform import InvalidPlatform, Platform, platform_of
+import msgspec
+
+from extender.images.platform import InvalidPlatform, Platform, has_known_words, platform_of
 from extender.images.untrusted import decode_json
 
 _UNSTATED = frozenset({"", "unknown"})
+# Of an operator's bundle for OLM: manifests that a program from a volume copies (operator-framework/api, bundle.md).
+_DATA_LABEL = "operators.operatorframework.io.bundle.mediatype.v1"
 
 
-def read_config(body: bytes) -> Platform | None:
-    """The platform in an image config; None if it states none, in which case it belongs to an artifact. O(bytes).
+class _Process(msgspec.Struct, frozen=True, rename="pascal"):
+    labels: dict[str, object] | None = None
 
-    Cosign's signatures and older attestations have a config of the usual type whose `os` and `architecture` are both
-    missing, empty or `unknown`. A config with only one of the two is an error, as the other is never guessed.
+
+class _Config(msgspec.Struct, frozen=True):
+    os: str | None = None
+    architecture: str | None = None
+    variant: str | None = None
+    config: _Process | None = None
+
+
+class ConfigClaim(msgspec.Struct, frozen=True):
+    """What a config says. `platform` is None if its words are none, as in an artifact's config or for `is_artifact`.
+
+    `doubt` is why the words tell nothing of a single manifest: one sentence, empty if they do. `is_data`: the image has
+    no program of its own, by its labels.
+    """
+
+    platform: Platform | None
+    doubt: str = ""
+    is_artifact: bool = False
+    is_data: bool = False
+
+
+def read_config(body: bytes) -> ConfigClaim:
+    """What an image config says of where the image runs. O(bytes).
+
+    Nodes do not look at it when they pull a single manifest, so there it is a hint, and words that no platform has,
+    such as `amd64` with the variant `v8`, tell nothing. They do look where an index states no platform.
+    A config without `os` is for linux, as runtimes take it. Cosign's signatures and older attestations have a config of
+    the usual type whose `os` and `architecture` are both missing, empty or `unknown`.
 
     Raises:
-        InvalidManifest: `body` is not a config, has only one of `os` and `architecture`, or has invalid values in them.
+        InvalidManifest: `body` is not a config.
     """
-    config = decode_json(CONFIG_DECODER, body)
+    config = decode_json(_Config, body)
     os, architecture = config.os or "", config.architecture or ""
     if os.lower() in _UNSTATED and architecture.lower() in _UNSTATED:
-        return None
+        return ConfigClaim(None, "its config states no platform", is_artifact=True)
+    is_data = bool(config.config and _DATA_LABEL in (config.config.labels or {}))
     try:
-        return platform_of(os, architecture, config.variant or "")
+        platform = platform_of(os or "linux", architecture, config.variant or "")
     except InvalidPlatform as exc:
-        raise InvalidManifest(f"the image config states no platform: {exc}") from exc
+        return ConfigClaim(None, f"its config: {exc}", is_data=is_data)
+    if not has_known_words(platform):
+        return ConfigClaim(platform, f"its config says {platform}, which is no known platform", is_data=is_data)
+    return ConfigClaim(platform, is_data=is_data)

@@ -15,7 +15,6 @@ import msgspec
 
 from extender.errors import InvalidManifest, UnsupportedManifest
 from extender.images import manifest_wire as wire
-from extender.images.image_config import read_config
 from extender.images.platform import InvalidPlatform, Platform, platform_of
 from extender.images.reference import is_digest, matches_digest
 from extender.images.untrusted import decode_json, quote
@@ -43,6 +42,7 @@ IMAGE_CONFIGS = frozenset(
 # Old registries replaced the config type of real images by these (distribution/distribution#1621); Docker accepts them.
 LEGACY_CONFIGS = frozenset({"", "application/octet-stream", "application/json", "text/html"})
 ATTESTATION = "application/vnd.docker.attestation.manifest.v1+json"
+_REFERENCE_TYPE = "vnd.docker.reference.type"  # the annotation of attestations
 
 
 def media_type_of(content_type: str) -> str:
@@ -66,6 +66,8 @@ class Kind(enum.StrEnum):
 
     INDEX = "index"
     MANIFEST = "manifest"
+    DATA = "data"
+    """A single image without a program of its own: what runs in its containers comes from a volume."""
     ARTIFACT = "artifact"
 
 
@@ -89,7 +91,10 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was read about one digest."""
+    """Everything that was read about one digest.
+
+    Without `entries`, an image of kind *manifest* says nothing that can be known of where it runs.
+    """
 
     digest: str
     media_type: str
@@ -128,12 +133,12 @@ class IndexDocument(msgspec.Struct, frozen=True, kw_only=True):
 class ManifestDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A single image. `size_bytes` is what a node pulls: manifest, config and layers.
 
-    `platform` is set if the config is embedded. Otherwise fetch `config` and pass its bytes to `read_config`.
+    `embedded` has the config's bytes if they came with the manifest. Otherwise fetch `config`.
     """
 
     media_type: str
     config: Descriptor
-    platform: Platform | None
+    embedded: bytes | None
     size_bytes: int
 
 
@@ -156,7 +161,7 @@ def read_manifest(body: bytes, content_type: str) -> Document:
     """
     if body.count(b"{") > _MAX_OBJECTS:
         raise UnsupportedManifest(f"the document holds more than {_MAX_OBJECTS} objects")
-    document = decode_json(wire.DOCUMENT_DECODER, body)
+    document = decode_json(wire.Document, body)
     media_type = _media_type(document, media_type_of(content_type))
     if media_type in INDEXES:
         return _read_index(media_type, document.manifests or ())
@@ -197,7 +202,7 @@ def _media_type_by_shape(document: wire.Document) -> str:
     shapes = {
         OCI_INDEX: document.manifests is not None,
         OCI_MANIFEST: document.config is not None or document.layers is not None,
-        SIGNED_SCHEMA1: bytes(document.fs_layers) != b"null",
+        SIGNED_SCHEMA1: document.fs_layers is not None,
     }
     found = [media_type for media_type, there in shapes.items() if there]
     if len(found) > 1:
@@ -214,13 +219,9 @@ def _read_single(media_type: str, document: wire.Document, body_bytes: int) -> M
         return ArtifactDocument(media_type=media_type, why=why)
     if not is_digest(config.digest or ""):
         raise InvalidManifest("the manifest's config has no valid digest")
-    data = _embedded(config)
-    platform = read_config(data) if data is not None else None
-    if data is not None and platform is None:
-        return ArtifactDocument(media_type=media_type, why="its config states no platform")
     size_bytes = body_bytes + _size_bytes(config.size) + sum(_size_bytes(layer.size) for layer in document.layers or ())
     return ManifestDocument(
-        media_type=media_type, config=_to_fetch(config), platform=platform, size_bytes=_size_bytes(size_bytes)
+        media_type=media_type, config=_to_fetch(config), embedded=_embedded(config), size_bytes=_size_bytes(size_bytes)
     )
 
 
@@ -287,7 +288,7 @@ def _why_nothing_to_run(descriptor: wire.RawDescriptor, platform: wire.RawPlatfo
     counts whatever its `artifactType` is.
     """
     media_type, artifact_type = descriptor.media_type or "", descriptor.artifact_type or ""
-    if (descriptor.annotations and bytes(descriptor.annotations.reference_type)) or artifact_type == ATTESTATION:
+    if _REFERENCE_TYPE in (descriptor.annotations or {}) or artifact_type == ATTESTATION:
         return "an attestation"
     if "unknown" in ((platform.os or "").lower(), (platform.architecture or "").lower()):
         return "its platform is unknown"

@@ -14,12 +14,6 @@ class RawPlatform(msgspec.Struct, frozen=True, gc=False):
     variant: str | None = None
 
 
-class Annotations(msgspec.Struct, frozen=True, gc=False):
-    """The one annotation that changes what a descriptor is; raw JSON, empty if missing."""
-
-    reference_type: msgspec.Raw = msgspec.field(name="vnd.docker.reference.type", default=msgspec.Raw())
-
-
 class RawDescriptor(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A descriptor (descriptor.md); `platform` occurs only in an index, `data` is base64."""
 
@@ -27,7 +21,7 @@ class RawDescriptor(msgspec.Struct, frozen=True, rename="camel", gc=False):
     digest: str | None = None
     size: int | None = None
     platform: RawPlatform | None = None
-    annotations: Annotations | None = None
+    annotations: dict[str, object] | None = None
     artifact_type: str | None = None
     data: str | None = None
 
@@ -46,8 +40,4 @@ class Document(msgspec.Struct, frozen=True, rename="camel", gc=False):
     manifests: list[RawDescriptor] | None = None
     config: RawDescriptor | None = None
     layers: list[Layer] | None = None
-    fs_layers: msgspec.Raw = msgspec.Raw(b"null")
-
-
-DOCUMENT_DECODER = msgspec.json.Decoder(Document)
-CONFIG_DECODER = msgspec.json.Decoder(RawPlatform)
+    fs_layers: object = None

@@ -120,6 +120,15 @@ def variants_of(architecture: str) -> tuple[str, ...]:
     return tuple(_RUNS.get(architecture, ()))
 
 
+def has_known_words(platform: Platform) -> bool:
+    """Whether Go has a port for the operating system and the architecture, and the architecture has the variant."""
+    return platform in _USUAL or (
+        platform.os in OPERATING_SYSTEMS
+        and platform.architecture in ARCHITECTURES
+        and (not platform.variant or platform.variant in variants_of(platform.architecture))
+    )
+
+
 def shared_platform(platform: Platform) -> Platform:
     """The one object for a usual platform; any other platform itself."""
     return _USUAL.get(platform, platform)

@@ -15,11 +15,21 @@ NodeName = NewType("NodeName", str)
 PodUid = NewType("PodUid", str)
 
 
+class VolumeMount(Wire, frozen=True):
+    """core/v1 VolumeMount."""
+
+    name: str = ""
+    mount_path: str = ""
+
+
 class Container(Wire, frozen=True):
-    """The image of a container, init container or ephemeral container."""
+    """The image of a container, init container or ephemeral container, and where its command finds its program."""
 
     image: str | None = None
     image_pull_policy: str | None = None
+    command: tuple[str, ...] | None = None
+    working_dir: str | None = None
+    volume_mounts: tuple[VolumeMount, ...] | None = None
 
 
 class ImageVolumeSource(Wire, frozen=True):
@@ -29,10 +39,24 @@ class ImageVolumeSource(Wire, frozen=True):
     pull_policy: str | None = None
 
 
-class Volume(Wire, frozen=True):
-    """core/v1 Volume, of which only an image volume's source is read."""
+class TextSource(Wire, frozen=True):
+    """A source of texts that the API server keeps, such as core/v1 ConfigMapVolumeSource."""
 
+
+class Volume(Wire, frozen=True):
+    """core/v1 Volume, of which only an image volume's source is read, and whether it holds texts."""
+
+    name: str = ""
     image: ImageVolumeSource | None = None
+    config_map: TextSource | None = None
+    secret: TextSource | None = None
+    projected: TextSource | None = None
+    downward_api: TextSource | None = msgspec.field(name="downwardAPI", default=None)
+
+    @property
+    def holds_texts(self) -> bool:
+        """Whether its files are texts of the API server, in which there is no program."""
+        return any(each is not None for each in (self.config_map, self.secret, self.projected, self.downward_api))
 
 
 class Toleration(Wire, frozen=True, omit_defaults=True):
@@ -58,7 +82,7 @@ class PodOS(Wire, frozen=True):
 
 
 class PodSpec(Wire, frozen=True):
-    """core/v1 PodSpec; hashable, and equal for pods of one template."""
+    """core/v1 PodSpec."""
 
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None

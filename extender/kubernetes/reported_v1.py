@@ -19,7 +19,6 @@ from extender.kubernetes.core_v1 import (
     Pod,
     PodSpec,
     Toleration,
-    Volume,
 )
 from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference, Wire
 
@@ -53,12 +52,6 @@ class NamedContainer(Container, frozen=True):
 
     name: str = ""
     restart_policy: str | None = None
-
-
-class NamedVolume(Volume, frozen=True):
-    """core/v1 Volume with its name."""
-
-    name: str = ""
 
 
 class ContainerStateWaiting(Wire, frozen=True):
@@ -118,7 +111,6 @@ class ReportedSpec(PodSpec, frozen=True):
     containers: tuple[NamedContainer, ...] | None = None
     init_containers: tuple[NamedContainer, ...] | None = None
     ephemeral_containers: tuple[NamedContainer, ...] | None = None
-    volumes: tuple[NamedVolume, ...] | None = None
 
 
 class NamedSpec(CreatedSpec, frozen=True):
@@ -127,7 +119,6 @@ class NamedSpec(CreatedSpec, frozen=True):
     containers: tuple[NamedContainer, ...] | None = None
     init_containers: tuple[NamedContainer, ...] | None = None
     ephemeral_containers: tuple[NamedContainer, ...] | None = None
-    volumes: tuple[NamedVolume, ...] | None = None
     host_network: bool | None = None
 
 
@@ -195,7 +186,6 @@ class AuditedSpec(PodSpec, frozen=True):
     containers: tuple[AuditedContainer, ...] | None = None
     init_containers: tuple[AuditedContainer, ...] | None = None
     ephemeral_containers: tuple[AuditedContainer, ...] | None = None
-    volumes: tuple[NamedVolume, ...] | None = None
     resources: ResourceRequirements | None = None
     overhead: Quantities | None = None
     service_account_name: str | None = None

@@ -4,6 +4,7 @@ Depends on neither nodes nor policy.
 """
 
 import enum
+import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -12,7 +13,7 @@ from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.platform_states import DeniedPlatform, PlatformState
-from extender.kubernetes.core_v1 import Pod
+from extender.kubernetes.core_v1 import Container, Pod, Volume, VolumeMount
 
 
 class RunsOn(msgspec.Struct, frozen=True, gc=False):
@@ -29,7 +30,7 @@ class RunsOn(msgspec.Struct, frozen=True, gc=False):
 
 
 class Anywhere(msgspec.Struct, frozen=True, gc=False):
-    """The image constrains no node: it is mounted as a volume and states no platforms, or its RuntimeClass runs it."""
+    """The image constrains no node: it is data and states no platforms, or its RuntimeClass runs it."""
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +55,8 @@ class Role(enum.StrEnum):
     """How a pod uses an image."""
 
     CONTAINER = "container"
+    DATA = "data"
+    """For a container whose program comes from a volume: the image is what that program works on."""
     VOLUME = "volume"
 
 
@@ -112,7 +115,7 @@ def images_of(pod: Pod, runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME
     os = spec.os.name if spec.os else ""
     runtime = runtime_classes.get(spec.runtime_class_name) if spec.runtime_class_name else None
     found = [
-        PodImage(item.image or "", Role.CONTAINER, item.image_pull_policy or "", os, runtime)
+        PodImage(item.image or "", role_of(item, spec.volumes or ()), item.image_pull_policy or "", os, runtime)
         for items in (spec.containers, spec.init_containers, spec.ephemeral_containers)
         for item in items or ()
     ]
@@ -122,6 +125,34 @@ def images_of(pod: Pod, runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME
         if volume.image and volume.image.reference
     ]
     return tuple(dict.fromkeys(found))
+
+
+def role_of(container: Container, volumes: Sequence[Volume]) -> Role:
+    """How a container of a pod with these volumes uses its image.
+
+    It is data if the container's own command names a program in a volume, such as a copier that an init container has
+    put there. A script from a ConfigMap is no program: the image's shell runs it.
+    """
+    mount = program_mount(container)
+    if mount is None or any(each.name == mount.name and each.holds_texts for each in volumes):
+        return Role.CONTAINER
+    return Role.DATA
+
+
+def program_mount(container: Container) -> VolumeMount | None:
+    """The mount in which a container's own command finds its program; None if it is the image's, or cannot be told."""
+    if not container.command or not container.volume_mounts:
+        return None
+    name, folder = container.command[0], container.working_dir or ""
+    if "/" not in name or not posixpath.join(folder, name).startswith("/"):
+        return None
+    program = _path(posixpath.join(folder, name))
+    mounts = [each for each in container.volume_mounts if f"{program}/".startswith(f"{_path(each.mount_path)}/")]
+    return max(mounts, key=lambda each: len(_path(each.mount_path)), default=None)
+
+
+def _path(path: str) -> str:
+    return posixpath.normpath(f"/{path}").rstrip("/").replace("//", "/")
 
 
 def facts_of(
@@ -161,12 +192,27 @@ def fact_of(
 
 
 def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
-    if image.role is Role.VOLUME and not (
-        content.kind is Kind.INDEX and content.states_platforms and (content.platforms or content.denied)
-    ):
+    if image.role is not Role.CONTAINER or content.kind is Kind.DATA:
+        return _fact_of_data(image, content)
+    return _fact_of_program(image, content) if content.claimed else _unreadable(content)
+
+
+def _fact_of_data(image: PodImage, content: Content) -> ImageFact:
+    """Of an image that a node only pulls, for which an index must list the node's platform."""
+    if image.role is Role.DATA and content.kind is Kind.ARTIFACT:
+        return _unreadable(content)
+    if not (content.kind is Kind.INDEX and content.states_platforms and content.claimed):
         return Anywhere()
-    if not content.platforms and not content.denied:
-        return Unknown(Cause.ARTIFACT, "it is an artifact, not an image that a container can run")
+    return _fact_of_program(image, content)
+
+
+def _unreadable(content: Content) -> Unknown:
+    if content.kind is Kind.MANIFEST:
+        return Unknown(Cause.UNSUPPORTED, "its configuration names no platform that is known")
+    return Unknown(Cause.ARTIFACT, "it is an artifact, not an image that a container can run")
+
+
+def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
     if image.runtime is not None:
         return _fact_of_runtime(image.runtime, content)
     platforms = of_system(content.platforms, image.os)

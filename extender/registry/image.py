@@ -11,9 +11,18 @@ from typing import Protocol
 import msgspec
 
 from extender.credentials.keyring import Credential
-from extender.errors import RegistryUnavailable, UnsupportedManifest
-from extender.images.image_config import read_config
+from extender.errors import (
+    AddressRefused,
+    InvalidManifest,
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryRefusedImage,
+    RegistryUnavailable,
+    UnsupportedManifest,
+)
+from extender.images.image_config import ConfigClaim, read_config
 from extender.images.manifest import (
+    Descriptor,
     Document,
     Image,
     IndexDocument,
@@ -37,6 +46,16 @@ MAX_PLATFORMS = 64
 # Parts that do not run. Images have an attestation and a zstd twin per platform, BuildKit's caches have layers by the
 # hundred. The first ones are listed with the reason, and the others counted: nobody reads a list of a thousand.
 MAX_SKIPPED, LISTED_SKIPPED = 1000, 64
+_MOST_WHY = 200  # characters of a reason that holds an error's text
+# After these errors a part will not be readable a moment later either.
+_LASTING = (
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryRefusedImage,
+    AddressRefused,
+    InvalidManifest,
+    UnsupportedManifest,
+)
 
 
 class FetchedManifest(msgspec.Struct, frozen=True):
@@ -119,8 +138,9 @@ async def describe_image(
 ) -> Image:
     """Returns the description of the image behind `manifest`; sends no request if an index states every platform.
 
-    An image with nothing to run is an artifact, and `skipped` says why. One unreadable part fails the whole image: if
-    its platform were left out, all nodes of that platform would be refused.
+    An image with nothing to run is an artifact, and `skipped` says why. A part that cannot be read now fails the whole
+    image: if its platform were left out, all nodes of that platform would be refused. A part that is gone or no image
+    adds nothing where the index states platforms, as runtimes try it last.
 
     Raises:
         InvalidManifest: a document is not what it claims to be.
@@ -130,11 +150,10 @@ async def describe_image(
     """
     survey = _Survey(client, reference, credential, tenant)
     document = await survey.read(manifest, depth=0)
-    kind = Kind.INDEX if isinstance(document, IndexDocument) else Kind.MANIFEST
     return Image(
         digest=manifest.digest,
         media_type=document.media_type,
-        kind=kind if survey.entries else Kind.ARTIFACT,
+        kind=survey.kind if survey.entries or survey.kind is not Kind.INDEX else Kind.ARTIFACT,
         entries=tuple(survey.entries.values()),
         skipped=survey.listed_skipped(),
         states_platforms=survey.states_platforms,
@@ -147,6 +166,7 @@ class _Survey:
     def __init__(self, client: ManifestClient, reference: ImageReference, credential: Credential, tenant: str) -> None:
         self.entries: dict[Platform, PlatformEntry] = {}
         self.states_platforms = False
+        self.kind = Kind.ARTIFACT
         self._skipped: list[Skipped] = []
         self._unlisted = 0
         self._client = client
@@ -155,12 +175,19 @@ class _Survey:
         self._tenant = tenant
         self._requests_left = MAX_REQUESTS
         self._seen: set[str] = set()
+        self._is_too_large = False
 
-    async def read(self, manifest: FetchedManifest, depth: int) -> Document:
-        """Adds what this manifest and its descendants state; returns the document it holds."""
+    async def read(self, manifest: FetchedManifest, depth: int, *, is_optional: bool = False) -> Document:
+        """Adds what this manifest and its descendants state; returns the document it holds.
+
+        `is_optional`: an index above states platforms, which are known whether or not a descendant can be read.
+        """
         document = read_manifest(manifest.body, manifest.media_type)
         if isinstance(document, IndexDocument):
-            await self._read_index(document, depth)
+            self.kind = Kind.INDEX
+            await self._read_index(document, depth, is_optional=is_optional or document.states_platforms)
+        elif isinstance(document, ManifestDocument) and depth:
+            await self._read_child(document, manifest.digest)
         elif isinstance(document, ManifestDocument):
             await self._read_single(document, manifest.digest)
         else:
@@ -173,7 +200,7 @@ class _Survey:
             return tuple(self._skipped)
         return (*self._skipped, Skipped("", f"{self._unlisted} more parts do not run"))
 
-    async def _read_index(self, index: IndexDocument, depth: int) -> None:
+    async def _read_index(self, index: IndexDocument, depth: int, *, is_optional: bool) -> None:
         """Adds the entries that state a platform first: runtimes use another child only if none of these matches."""
         self.states_platforms = self.states_platforms or index.states_platforms
         for skipped in index.skipped:
@@ -181,32 +208,54 @@ class _Survey:
         for entry in index.entries:
             self._add(entry)
         if index.children and depth == MAX_DEPTH:
-            raise UnsupportedManifest(f"more than {MAX_DEPTH} indexes are nested in each other")
+            raise self._too_large(f"more than {MAX_DEPTH} indexes are nested in each other")
         for child in index.children:
             if child.digest not in self._seen:
                 self._seen.add(child.digest)
                 self._spend()
-                manifest = await self._client.fetch_manifest(
-                    self._reference.pinned_to(child.digest), self._credential, self._tenant
-                )
-                await self.read(manifest, depth + 1)
+                await self._fetch_child(child, depth + 1, is_optional=is_optional)
+
+    async def _fetch_child(self, child: Descriptor, depth: int, *, is_optional: bool) -> None:
+        try:
+            manifest = await self._client.fetch_manifest(
+                self._reference.pinned_to(child.digest), self._credential, self._tenant
+            )
+            await self.read(manifest, depth, is_optional=is_optional)
+        except _LASTING as exc:
+            if self._is_too_large or not is_optional:
+                raise
+            self._skip(Skipped(child.digest, f"it states no platform, and cannot be read: {exc}"[:_MOST_WHY]))
+
+    async def _read_child(self, document: ManifestDocument, digest: str) -> None:
+        """Adds what the config of an index's entry says, by which runtimes choose if the entry states no platform."""
+        claim = await self._read_config(document)
+        if claim.platform is None:
+            self._skip(Skipped(digest, claim.doubt))
+        else:
+            self._add(PlatformEntry(claim.platform, digest, document.size_bytes))
 
     async def _read_single(self, document: ManifestDocument, digest: str) -> None:
-        platform = document.platform
-        if platform is None:
-            self._spend()
-            config = await self._client.fetch_blob(self._reference, document.config.digest, self._credential)
-            platform = read_config(config)
-        if platform is None:
-            self._skip(Skipped(digest, "its config states no platform"))
+        """Adds what the config of a single image says, which is a hint: no runtime compares it."""
+        claim = await self._read_config(document)
+        self.kind = Kind.ARTIFACT if claim.is_artifact else Kind.DATA if claim.is_data else Kind.MANIFEST
+        if claim.is_data:
+            self._skip(Skipped(digest, "its labels say that it is data for a program of another image"))
+        elif claim.platform is None or claim.doubt:
+            self._skip(Skipped(digest, claim.doubt))
         else:
-            self._add(PlatformEntry(platform, digest, document.size_bytes))
+            self._add(PlatformEntry(claim.platform, digest, document.size_bytes))
+
+    async def _read_config(self, document: ManifestDocument) -> ConfigClaim:
+        if document.embedded is not None:
+            return read_config(document.embedded)
+        self._spend()
+        return read_config(await self._client.fetch_blob(self._reference, document.config.digest, self._credential))
 
     def _add(self, entry: PlatformEntry) -> None:
         if self.entries.setdefault(entry.platform, entry) is not entry:
             self._skip(Skipped(entry.digest, f"an earlier entry is for {entry.platform} too"))
         if len(self.entries) > MAX_PLATFORMS:
-            raise UnsupportedManifest(f"it has more than {MAX_PLATFORMS} platforms")
+            raise self._too_large(f"it has more than {MAX_PLATFORMS} platforms")
 
     def _skip(self, part: Skipped) -> None:
         if len(self._skipped) < LISTED_SKIPPED:
@@ -214,9 +263,13 @@ class _Survey:
             return
         self._unlisted += 1
         if len(self._skipped) + self._unlisted > MAX_SKIPPED:
-            raise UnsupportedManifest(f"it has more than {MAX_SKIPPED} parts that do not run")
+            raise self._too_large(f"it has more than {MAX_SKIPPED} parts that do not run")
+
+    def _too_large(self, why: str) -> UnsupportedManifest:
+        self._is_too_large = True
+        return UnsupportedManifest(why)
 
     def _spend(self) -> None:
         if not self._requests_left:
-            raise UnsupportedManifest(f"more than {MAX_REQUESTS} requests would be needed to learn its platforms")
+            raise self._too_large(f"more than {MAX_REQUESTS} requests would be needed to learn its platforms")
         self._requests_left -= 1

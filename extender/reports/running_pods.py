@@ -28,6 +28,7 @@ from extender.kubernetes.reported_v1 import (
     ReportedPod,
 )
 from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM
+from extender.placement.facts import Anywhere, PodImage, Role, fact_of, role_of
 from extender.placement.nodes import name_of_node, platform_of_node
 from extender.placement.policy import PREFIX, Overrides, Policy, is_ignored
 from extender.placement.reasons import platforms_text
@@ -132,6 +133,7 @@ class _ContainerUse(NamedTuple):
     role: str
     container: NamedContainer
     status: ContainerStatus
+    image_role: Role
 
 
 def references_of(pod: ReportedPod) -> list[str]:
@@ -178,6 +180,7 @@ def _uses(pod: ReportedPod) -> Iterator[_ContainerUse]:
                 "sidecar" if is_sidecar else role,
                 container,
                 by_name.get(container.name, ContainerStatus(container.name)),
+                role_of(container, spec.volumes or ()),
             )
 
 
@@ -238,6 +241,8 @@ def _findings(
     if judged is None:
         yield from _of_unknown(use, platform)
         return
+    if isinstance(fact_of(PodImage(named, use.image_role), content_of(judged), may_be_pending=False), Anywhere):
+        return
     name = f"image {named}"
     built_for = f"is built only for {platforms_text(content_of(judged).platforms)}, and the node is {platform}"
     if not runs_on(content_of(judged).platforms, platform, compatibility):
@@ -275,7 +280,11 @@ def _of_tag(
     now, then = images.get(named), images.get(reported)
     if not (isinstance(now, Image) and isinstance(then, Image)) or now.digest == then.digest:
         return
-    if not _is_of_one_repository(named, reported) or any(entry.digest == then.digest for entry in now.entries):
+    if (
+        not now.entries
+        or not _is_of_one_repository(named, reported)
+        or any(entry.digest == then.digest for entry in now.entries)
+    ):
         return
     has, had = content_of(now).platforms, content_of(then).platforms
     if not runs_on(has, platform, compatibility):

@@ -12,7 +12,7 @@ import msgspec
 from extender.errors import ExtenderError
 from extender.kubernetes.pod_templates import KubernetesObject, pods_of
 from extender.kubernetes.reported_v1 import AuditedContainer, AuditedPod, AuditedSpec, NamedOwner, OwnedMeta
-from extender.placement.facts import PodImage, Role
+from extender.placement.facts import PodImage, Role, program_mount, role_of
 from extender.reports.quantities import requested
 
 _FINISHED = ("Succeeded", "Failed")
@@ -229,10 +229,18 @@ class WorkloadCollector:
 
     def _shared(self, spec: AuditedSpec) -> AuditedSpec:
         """The one object for equal specs; the node's name and the volumes of a service account differ and are left."""
-        kept = msgspec.structs.replace(
-            spec, node_name=None, volumes=tuple(volume for volume in spec.volumes or () if volume.image) or None
-        )
+        kinds = ("containers", "init_containers", "ephemeral_containers")
+        containers = {kind: tuple(map(_with_used_mounts, getattr(spec, kind) or ())) or None for kind in kinds}
+        mounts = {mount.name for each in containers.values() for one in each or () for mount in one.volume_mounts or ()}
+        volumes = tuple(each for each in spec.volumes or () if each.image or each.name in mounts) or None
+        kept = msgspec.structs.replace(spec, node_name=None, volumes=volumes, **containers)
         return self._specs.setdefault(msgspec.json.encode(kept), kept)
+
+
+def _with_used_mounts(container: AuditedContainer) -> AuditedContainer:
+    """The container without the mounts in which its command finds no program."""
+    mount = program_mount(container)
+    return msgspec.structs.replace(container, volume_mounts=(mount,) if mount else None)
 
 
 _POD = msgspec.json.Decoder(AuditedPod)
@@ -245,7 +253,8 @@ def uses_of(spec: AuditedSpec, *, is_injected: bool = False) -> Iterator[ImageUs
     """Each use of an image by a pod of this spec, in pod order."""
 
     def use(container: AuditedContainer, used_as: str) -> ImageUse:
-        image = PodImage(container.image or "", Role.CONTAINER, container.image_pull_policy or "")
+        role = role_of(container, spec.volumes or ())
+        image = PodImage(container.image or "", role, container.image_pull_policy or "")
         return ImageUse(image=image, used_as=used_as, name=container.name, is_injected=is_injected)
 
     for container in spec.containers or ():

@@ -35,7 +35,6 @@ class _Process(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class _StartDocument(msgspec.Struct, frozen=True):
-    os: str | None = None
     config: _Process | None = None
 
 
@@ -47,17 +46,14 @@ class StartConfig(msgspec.Struct, frozen=True):
     folder: str
 
 
-_MANIFEST, _CONFIG = msgspec.json.Decoder(_LayersDocument), msgspec.json.Decoder(_StartDocument)
-
-
 def read_layers(manifest: bytes) -> Sequence[LayerDescriptor]:
     """The layers, the top one first. Raises InvalidManifest."""
-    return tuple(reversed((decode_json(_MANIFEST, manifest).layers or [])[:_MOST_LAYERS]))
+    return tuple(reversed((decode_json(_LayersDocument, manifest).layers or [])[:_MOST_LAYERS]))
 
 
 def read_start(config: bytes) -> StartConfig:
     """How a container of an image with this configuration starts. Raises InvalidManifest."""
-    process = decode_json(_CONFIG, config).config or _Process()
+    process = decode_json(_StartDocument, config).config or _Process()
     environment = [pair.partition("=")[::2] for pair in process.env or ()]
     path = next((value for name, value in reversed(environment) if name == "PATH"), _DEFAULT_PATH)
     return StartConfig(

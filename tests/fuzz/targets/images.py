@@ -101,8 +101,8 @@ def manifests(data: bytes) -> None:
     elif isinstance(document, ManifestDocument):
         assert is_digest(document.config.digest)
         assert 0 <= document.size_bytes < 2**63
-        if document.platform:
-            check_platform(document.platform)
+        if document.embedded is not None:
+            configs(document.embedded)
     else:
         assert isinstance(document, ArtifactDocument)
         assert len(document.why) <= _REASON_CHARACTERS
@@ -112,7 +112,7 @@ def manifests(data: bytes) -> None:
 def configs(data: bytes) -> None:
     """A config states a platform, or none, or is refused; so is a platform that an operator or a node writes."""
     try:
-        platform = read_config(data)
+        platform = read_config(data).platform
     except InvalidManifest as exc:
         check_sentence(exc)
         platform = None
@@ -164,7 +164,7 @@ def _check_image(image: Image) -> None:
     assert len(image.media_type) <= 255
     assert len(image.entries) <= MAX_PLATFORMS
     assert len(image.skipped) <= LISTED_SKIPPED + 1
-    assert (image.kind is Kind.ARTIFACT) == (not image.entries)
+    assert bool(image.entries) != (image.kind in (Kind.ARTIFACT, Kind.DATA)) or image.kind is Kind.MANIFEST
     for entry in image.entries:
         _check_entry(entry)
     for skipped in image.skipped:

@@ -37,7 +37,7 @@ def platforms_behind(body: bytes, content_type: str, blobs: Blobs) -> frozenset[
         nested = (platforms_behind(blobs[child.digest], child.media_type, blobs) for child in document.children)
         return frozenset(entry.platform for entry in document.entries).union(*nested)
     if isinstance(document, ManifestDocument):
-        platform = document.platform or read_config(blobs[document.config.digest])
+        platform = read_config(document.embedded or blobs[document.config.digest]).platform
         return frozenset({platform} if platform else ())
     return frozenset()
 
@@ -47,7 +47,7 @@ def asked_for(body: bytes, content_type: str) -> str | None:
     document = read_manifest(body, content_type)
     if isinstance(document, IndexDocument):
         return "children" if document.children else None
-    return "config" if isinstance(document, ManifestDocument) and document.platform is None else None
+    return "config" if isinstance(document, ManifestDocument) and document.embedded is None else None
 
 
 def image_of(config: bytes) -> bytes:
@@ -98,7 +98,7 @@ def test_a_captured_document_ends_at_its_true_platforms(facts: dict[str, Any]) -
     """Following what each document asks for leads to the platforms that are known to be right, and no others."""
     body, expected = (VECTORS / facts["file"]).read_bytes(), facts["platforms"] or BY_CONFIG.get(facts["file"], [])
     if facts["file"].endswith(".config.json"):
-        found = frozenset({read_config(body)})
+        found = frozenset({read_config(body).platform})
     else:
         needs = facts["needs"] and facts["needs"].partition("+")[0]
         assert asked_for(body, facts["content_type"]) == needs

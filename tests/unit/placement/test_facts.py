@@ -66,11 +66,74 @@ def test_a_pod_without_lists_has_no_images(body: bytes) -> None:
     assert images_of(msgspec.json.decode(body, type=Pod)) == ()
 
 
+@pytest.mark.parametrize(
+    ("container", "role"),
+    [
+        pytest.param({"command": ["/util/cpb", "/bundle"]}, Role.DATA, id="a copier of an init container"),
+        pytest.param({"command": ["/util/bin/../cpb"]}, Role.DATA, id="a path with dots"),
+        pytest.param({"command": ["//util//cpb"]}, Role.DATA, id="a path with more slashes"),
+        pytest.param({"command": ["/file"]}, Role.DATA, id="a mount of one file"),
+        pytest.param({"command": ["bin/cpb"], "workingDir": "/util"}, Role.DATA, id="from the working folder"),
+        pytest.param({"command": ["/claimed/tool"]}, Role.DATA, id="a volume of a template of claims"),
+        pytest.param({"command": ["/util/../bin/sh"]}, Role.CONTAINER, id="out of the mount again"),
+        pytest.param({"command": ["/utilities/cpb"]}, Role.CONTAINER, id="only the beginning of the name"),
+        pytest.param({"command": ["/bin/sh", "/util/run"]}, Role.CONTAINER, id="the image's shell"),
+        pytest.param({"command": ["cpb"]}, Role.CONTAINER, id="from the search path"),
+        pytest.param({"command": ["bin/cpb"]}, Role.CONTAINER, id="from the image's working folder"),
+        pytest.param({"command": ["$(TOOLS)/cpb"]}, Role.CONTAINER, id="a variable"),
+        pytest.param({"args": ["/util/cpb"]}, Role.CONTAINER, id="arguments for the image's program"),
+        pytest.param({"command": []}, Role.CONTAINER, id="an empty command"),
+        pytest.param({"command": ["/scripts/run.sh"]}, Role.CONTAINER, id="a script of a ConfigMap"),
+        pytest.param({"command": ["/keys/run"]}, Role.CONTAINER, id="of a Secret"),
+        pytest.param({"command": ["/joined/run"]}, Role.CONTAINER, id="of several"),
+        pytest.param({"command": ["/info/run"]}, Role.CONTAINER, id="of the pod's own fields"),
+        pytest.param({"command": ["/util/scripts/run.sh"]}, Role.CONTAINER, id="of a ConfigMap within a volume"),
+        pytest.param({"command": ["/scripts/util/cpb"]}, Role.DATA, id="and the other way round"),
+    ],
+)
+def test_a_container_whose_program_comes_from_a_volume_uses_its_image_as_data(
+    container: dict[str, object], role: Role
+) -> None:
+    """The program that its own command names must stand in a volume that can hold one."""
+    mounts = {
+        "util": "/util", "util2": "/scripts/util/", "util3": "/file", "claim": "/claimed", "texts": "/scripts",
+        "texts2": "/util/scripts", "keys": "/keys", "joined": "/joined", "info": "/info",
+    }  # fmt: skip
+    volumes = [
+        *({"name": name, "emptyDir": {}} for name in ("util", "util2", "util3")),
+        *({"name": name, "configMap": {"name": "a"}} for name in ("texts", "texts2")),
+        {"name": "keys", "secret": {"secretName": "a"}},
+        {"name": "joined", "projected": {"sources": []}},
+        {"name": "info", "downwardAPI": {}},
+    ]
+    mounted = [{"name": name, "mountPath": path} for name, path in mounts.items()]
+    for kind in ("containers", "initContainers", "ephemeralContainers"):
+        spec = {"volumes": volumes, kind: [{"image": "i", "volumeMounts": mounted, **container}]}
+        assert images_of(msgspec.json.decode(msgspec.json.encode({"spec": spec}), type=Pod)) == (PodImage("i", role),)
+
+
+def test_a_disk_of_kubevirt_is_data() -> None:
+    """virt-launcher's pods serve each disk with a program that they mount over the image's."""
+    disk = {
+        "image": "disk:1",
+        "command": ["/usr/bin/container-disk"],
+        "args": ["--copy-path", "/var/run/kubevirt/container-disks/disk_0"],
+        "volumeMounts": [{"name": "virt-bin-share-dir", "mountPath": "/usr/bin"}],
+    }
+    launcher = {"image": "virt-launcher:1", "command": ["/usr/bin/virt-launcher-monitor"]}
+    spec = {"volumes": [{"name": "virt-bin-share-dir", "emptyDir": {}}], "containers": [launcher, disk]}
+    images = images_of(msgspec.json.decode(msgspec.json.encode({"spec": spec}), type=Pod))
+    assert images == (PodImage("virt-launcher:1"), PodImage("disk:1", Role.DATA))
+
+
 CONTAINER, VOLUME, NEVER = PodImage("i"), PodImage("i", Role.VOLUME), PodImage("i", Role.CONTAINER, "Never")
+DATA = PodImage("i", Role.DATA)
 INDEX = Content(Kind.INDEX, BOTH, states_platforms=True)
 MANIFEST = Content(Kind.MANIFEST, frozenset({AMD64}), states_platforms=False)
 SILENT_INDEX = Content(Kind.INDEX, frozenset({AMD64}), states_platforms=False)
 ARTIFACT = Content(Kind.ARTIFACT, frozenset(), states_platforms=False)
+BUNDLE = Content(Kind.DATA, frozenset(), states_platforms=False)
+MISSING = judged(INDEX, [DeniedPlatform(ARM64, PlatformState.MISSING)], ())
 
 
 @pytest.mark.parametrize(
@@ -85,15 +148,30 @@ ARTIFACT = Content(Kind.ARTIFACT, frozenset(), states_platforms=False)
         (VOLUME, SILENT_INDEX, Anywhere()),
         (VOLUME, ARTIFACT, Anywhere()),
         (NEVER, MANIFEST, RunsOn(frozenset({AMD64}))),
+        (DATA, INDEX, RunsOn(BOTH)),
+        (DATA, MANIFEST, Anywhere()),
+        (DATA, SILENT_INDEX, Anywhere()),
+        (CONTAINER, BUNDLE, Anywhere()),
+        (DATA, BUNDLE, Anywhere()),
+        (DATA, MISSING, RunsOn(frozenset({AMD64}), denied=MISSING.denied)),
     ],
     ids=[
         "index", "manifest", "silent-index", "volume-index", "volume-manifest", "volume-stating-manifest",
-        "volume-silent-index", "volume-artifact", "never-but-known",
+        "volume-silent-index", "volume-artifact", "never-but-known", "data-index", "data-manifest", "data-silent-index",
+        "bundle", "bundle-as-data", "data-missing",
     ],
 )  # fmt: skip
 def test_content_says_where_an_image_runs(image: PodImage, answer: Content, fact: ImageFact) -> None:
-    """A volume constrains only by an index that states platforms; a container by whatever it was built for."""
+    """Data constrains only by an index that states platforms, since it is pulled; a program by what it is for."""
     assert fact_of(image, answer, may_be_pending=True) == fact
+
+
+def test_a_single_image_whose_platform_is_no_word_is_unknown() -> None:
+    """Nothing is refused by it, and nothing is added to pods."""
+    fact = fact_of(CONTAINER, Content(Kind.MANIFEST, frozenset(), states_platforms=False), may_be_pending=True)
+    assert fact == Unknown(Cause.UNSUPPORTED, "its configuration names no platform that is known")
+    assert fit([fact], ARM64, Compatibility()) is Fit.UNRESOLVED
+    assert fact_of(DATA, ARTIFACT, may_be_pending=True) == fact_of(CONTAINER, ARTIFACT, may_be_pending=True)
 
 
 def test_an_artifact_as_a_containers_image_is_unknown() -> None:

@@ -1,5 +1,6 @@
 """What an image is found to be, in how few requests, and where looking ends."""
 
+import base64
 import json
 from collections import Counter
 from typing import Any
@@ -8,7 +9,16 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
-from extender.errors import InvalidManifest, ManifestNotFound, UnsupportedManifest
+from extender.errors import (
+    AddressRefused,
+    InvalidManifest,
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryRefusedImage,
+    RegistryThrottled,
+    RegistryUnavailable,
+    UnsupportedManifest,
+)
 from extender.images.manifest import OCI_INDEX, Image, Kind
 from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.registry.image import (
@@ -190,6 +200,54 @@ async def test_config_without_platform_makes_an_artifact() -> None:
     assert [skipped.why for skipped in image.skipped] == ["its config states no platform"]
 
 
+def single_image(config: dict[str, Any], *, embedded: bool = False) -> Bundle:
+    """An image of which the config says this."""
+    body = json.dumps(config).encode()
+    descriptor: dict[str, Any] = {"mediaType": OCI.config, "digest": digest_of(body), "size": len(body)}
+    if embedded:
+        descriptor["data"] = base64.b64encode(body).decode()
+    manifest = json.dumps({"schemaVersion": 2, "config": descriptor, "layers": []}).encode()
+    return Bundle((body,), (Manifest(OCI.manifest, manifest),))
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+@pytest.mark.parametrize(
+    "config",
+    [{"os": "linux", "architecture": "amd64", "variant": "v8"}, {"architecture": "arm32v7"}, {"os": "linux"}],
+    ids=["built-on-a-mac", "no-architecture-of-that-name", "no-architecture"],
+)
+async def test_single_image_whose_words_mean_nothing_has_no_known_platform(
+    config: dict[str, Any], embedded: bool
+) -> None:
+    """No node looks at them when it pulls, so they refuse none. It is no artifact either."""
+    bundle = single_image(config, embedded=embedded)
+    registry = MemoryRegistry(bundle)
+    image = await describe(registry, bundle.manifests[-1])
+    assert (image.kind, image.entries, image.states_platforms) == (Kind.MANIFEST, (), False)
+    assert [skipped.digest for skipped in image.skipped] == [bundle.digest]
+    assert registry.requests["blobs"] == (0 if embedded else 1)
+
+
+async def test_odd_words_in_an_index_are_a_platform() -> None:
+    """Runtimes compare what an index states, and the config of what it says nothing of: no node matches these."""
+    config = {"os": "linux", "architecture": "amd64", "variant": "v8"}
+    bundle = single_image(config)
+    for index in (index_of(bundle.manifests[-1], platform=config), index_of(bundle.manifests[-1])):
+        image = await describe(MemoryRegistry(bundle), index)
+        assert (image.kind, platforms_of(image)) == (Kind.INDEX, ["linux/amd64/v8"])
+
+
+async def test_image_of_data_has_no_platform() -> None:
+    """An operator's bundle: what reads it comes from another image. In an index its platform decides about the pull."""
+    labels = {"operators.operatorframework.io.bundle.mediatype.v1": "registry+v1"}
+    config = {"os": "linux", "architecture": "amd64", "config": {"Labels": labels}}
+    bundle = single_image(config)
+    image = await describe(MemoryRegistry(bundle), bundle.manifests[-1])
+    assert (image.kind, image.entries) == (Kind.DATA, ())
+    stated = await describe(MemoryRegistry(bundle), index_of(bundle.manifests[-1], platform=config))
+    assert (stated.kind, platforms_of(stated)) == (Kind.INDEX, ["linux/amd64"])
+
+
 async def test_child_that_comes_twice_is_read_once() -> None:
     """The same digest is the same document, wherever it is referred to."""
     child = build_manifest("linux/amd64")
@@ -250,6 +308,84 @@ async def test_unreadable_child_makes_the_whole_unknown() -> None:
     registry.manifests[child.digest] = Manifest(OCI.manifest, b"[]")
     with pytest.raises(InvalidManifest):
         await describe(registry, index_of(child.manifests[-1]))
+
+
+class BrokenRegistry(MemoryRegistry):
+    """Whatever is asked of it besides what it has fails for one reason."""
+
+    def __init__(self, error: Exception, *bundles: Bundle) -> None:
+        super().__init__(*bundles)
+        self.error = error
+
+    async def fetch_manifest(
+        self, reference: ImageReference, credential: Credential, tenant: str = ""
+    ) -> FetchedManifest:
+        """The manifest with the reference's digest."""
+        if reference.digest not in self.manifests:
+            raise self.error
+        return await super().fetch_manifest(reference, credential, tenant)
+
+    async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
+        """The blob with this digest."""
+        if digest not in self.blobs:
+            raise self.error
+        return await super().fetch_blob(reference, digest, credential)
+
+
+def index_with_optional(*children: Manifest) -> Manifest:
+    """An index that states amd64 and arm64, and has children besides of which it says nothing."""
+    stated = json.loads(build_index(["linux/amd64", "linux/arm64"]).manifests[-1].body)["manifests"]
+    return Manifest(
+        OCI_INDEX, json.dumps({"manifests": json.loads(index_of(*children).body)["manifests"] + stated}).encode()
+    )
+
+
+LASTING = [
+    ManifestNotFound("gone"), RegistryDenied("no"), RegistryRefusedImage("no", 451), AddressRefused("no"),
+    InvalidManifest("other bytes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", LASTING, ids=lambda error: type(error).__name__)
+async def test_child_that_cannot_be_had_adds_nothing_to_stated_platforms(error: Exception) -> None:
+    """Runtimes look at it last. It is told among what does not run, be it the child, its config or one further in."""
+    gone, broken = build_manifest("linux/s390x").manifests[-1], single_image({"os": "linux", "architecture": "ppc64le"})
+    inner = index_of(gone)
+    registry = BrokenRegistry(error, Bundle((), (*broken.manifests, inner)))
+    for child, failing in ((gone, gone), (broken.manifests[-1], broken.manifests[-1]), (inner, gone)):
+        image = await describe(registry, index_with_optional(child))
+        assert (image.kind, platforms_of(image)) == (Kind.INDEX, ["linux/amd64", "linux/arm64"])
+        assert image.states_platforms
+        assert [skipped.digest for skipped in image.skipped] == [failing.digest]
+
+
+async def test_child_beside_an_index_that_states_platforms_is_not_optional() -> None:
+    """What one index states says nothing of its neighbours: their platforms are not known without them."""
+    stated, gone = build_index(["linux/amd64"]), build_manifest("linux/arm64").manifests[-1]
+    with pytest.raises(ManifestNotFound):
+        await describe(MemoryRegistry(stated), index_of(stated.manifests[-1], gone))
+
+
+async def test_child_that_is_no_image_adds_nothing_to_stated_platforms() -> None:
+    """Bytes that are no document, and a kind that runtimes no longer pull."""
+    for body in (b"[]", b'{"schemaVersion": 1, "fsLayers": []}'):
+        child = Manifest(OCI.manifest, body)
+        image = await describe(MemoryRegistry(Bundle((), (child,))), index_with_optional(child))
+        assert platforms_of(image) == ["linux/amd64", "linux/arm64"]
+
+
+@pytest.mark.parametrize("error", [RegistryUnavailable("503"), RegistryThrottled("429")], ids=["down", "throttled"])
+async def test_child_that_cannot_be_had_now_is_waited_for(error: Exception) -> None:
+    """What is learned of a digest holds for ever, so a moment's failure must not leave out a platform."""
+    with pytest.raises(type(error)):
+        await describe(BrokenRegistry(error), index_with_optional(build_manifest("linux/s390x").manifests[-1]))
+
+
+async def test_too_many_optional_children_make_an_image_unsupported() -> None:
+    """Those that are not read are not known to add nothing."""
+    children = [build_manifest(f"linux/fake{number}") for number in range(MAX_REQUESTS)]
+    with pytest.raises(UnsupportedManifest, match="requests would be needed"):
+        await describe(MemoryRegistry(*children), index_with_optional(*(child.manifests[-1] for child in children)))
 
 
 def hostile_index(platforms: int, skipped: int) -> Manifest:
