@@ -19,6 +19,7 @@ from aiohttp import web
 
 import extender
 from extender.cli.main import commands
+from extender.demo.images import build_index, build_manifest, join_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import SCENES, arguments_of, fill_registry, pod_of
 from tests.unit.cli.commands import COMMAND, run
@@ -471,6 +472,50 @@ async def test_explain_needs_no_cluster_for_manifests(registry: EmbeddedRegistry
     assert told["schema"] == "multiarch-extender.io/explanation/v1"
     [same] = yaml.safe_load((await run(*arguments, "-o", "yaml"))[1])
     assert same["nodes"] == told["nodes"]
+
+
+async def test_a_single_image_with_an_odd_platform_is_unknown_to_every_command(
+    registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """It refuses no node and adds no affinity. In an index the same words are a platform that no node has."""
+    odd = build_manifest("linux/amd64/v8")
+    registry.add("shop/odd", "1.0", odd)
+    registry.add("shop/listed", "1.0", join_index([("linux/amd64/v8", odd)]))
+    image = f"{registry.host}/shop/odd:1.0"
+    code, out, err = await run("inspect", image, "--require", "linux/amd64", "-o", "json", *plain(registry))
+    [found] = json.loads(out)
+    assert (code, err, found["kind"], found["platforms"]) == (1, "", "manifest", [])
+    assert found["unknown"]["cause"] == "unsupported"
+    assert "linux/amd64/v8" in found["skipped"][0]["why"]
+    answers = {}
+    for name in ("odd", "listed"):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(MANIFEST.format(image=f"{registry.host}/shop/{name}:1.0"))
+        _, out, _ = await run("explain", "-f", str(file), "-o", "json", *plain(registry), "--set", "cluster.mode=none")
+        [told] = json.loads(out)
+        answers[name] = {each["answer"] for each in told["nodes"]}
+    assert answers == {"odd": {"unknown"}, "listed": {"no"}}
+
+
+async def test_an_image_whose_program_comes_from_a_volume_constrains_nothing(
+    registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """But an index must have the node's platform, since its pull fails without."""
+    registry.add("shop/disk", "1.0", build_manifest("linux/amd64"))
+    registry.add("shop/disks", "1.0", build_index(["linux/amd64"]))
+    answers = {}
+    for name in ("disk", "disks"):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(
+            MANIFEST.format(image=f"{registry.host}/shop/{name}:1.0").replace(
+                '1.0"}', '1.0", command: [/util/serve], volumeMounts: [{name: util, mountPath: /util}]}'
+            )
+        )
+        _, out, _ = await run("explain", "-f", str(file), "-o", "json", *plain(registry), "--set", "cluster.mode=none")
+        [told] = json.loads(out)
+        answers[name] = {each["platform"]: each["answer"] for each in told["nodes"]}
+    assert answers["disk"] == {"linux/amd64": "yes", "linux/arm64": "yes"}
+    assert answers["disks"] == {"linux/amd64": "yes", "linux/arm64": "no"}
 
 
 @pytest.mark.parametrize(
