@@ -13,15 +13,15 @@ _UNSTATED = frozenset({"", "unknown"})
 _DATA_LABEL = "operators.operatorframework.io.bundle.mediatype.v1"
 
 
-class _Process(msgspec.Struct, frozen=True, rename="pascal"):
+class _ConfigLabels(msgspec.Struct, frozen=True, rename="pascal"):
     labels: dict[str, object] | None = None
 
 
-class _Config(msgspec.Struct, frozen=True):
+class _ConfigDocument(msgspec.Struct, frozen=True):
     os: str | None = None
     architecture: str | None = None
     variant: str | None = None
-    config: _Process | None = None
+    config: _ConfigLabels | None = None
 
 
 class ConfigClaim(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ def read_config(body: bytes) -> ConfigClaim:
     Raises:
         InvalidManifest: `body` is not a config.
     """
-    config = decode_json(_Config, body)
+    config = decode_json(_ConfigDocument, body)
     os, architecture = config.os or "", config.architecture or ""
     if os.lower() in _UNSTATED and architecture.lower() in _UNSTATED:
         return ConfigClaim(None, "its config states no platform", is_artifact=True)
