@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from extender.certificates.authority import InvalidCertificate
+from extender.certificates.own_certificate import InvalidCertificate
 from extender.cli.installation_objects import (
     UNFINISHED,
     WEBHOOKS,

@@ -12,7 +12,15 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from extender.certificates.authority import InvalidCertificate, expires_at, is_issued_by, names_of, split_bundle
+from extender.certificates.own_certificate import (
+    InvalidCertificate,
+    expires_at,
+    from_secret_data,
+    is_issued_by,
+    names_of,
+    split_bundle,
+)
+from extender.certificates.server_names import names_of_server
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.workload_lists import list_documents
 from extender.config.reading import parse_config
@@ -266,7 +274,7 @@ async def read_certificate(
     data = document.get("data") or {}
     if key not in data:
         raise InvalidCertificate(f"Secret {namespace}/{name} has no key {key}")
-    chain = split_bundle(base64.b64decode(data[key]))
+    chain = split_bundle(_served_of(workload, data, base64.b64decode(data[key])))
     if not chain:
         raise InvalidCertificate(f"key {key} of Secret {namespace}/{name} is empty")
     try:
@@ -280,6 +288,16 @@ async def read_certificate(
         days_left=(expires_at(chain[0]) - datetime.fromtimestamp(time.time(), UTC)).total_seconds() / _DAY_SECONDS,
         where=f"Secret {namespace}/{name}",
     )
+
+
+def _served_of(workload: InstalledWorkload, data: Mapping[str, str], certificate: bytes) -> bytes:
+    """`certificate`, or what a service that looks after its own serves now. Raises InvalidCertificate."""
+    admission = workload.config.admission if workload.config else None
+    if admission is None or admission.tls is None or not admission.tls.self_managed:
+        return certificate
+    own = from_secret_data({each: base64.b64decode(value) for each, value in data.items()})
+    names = names_of_server(admission.self_managed.names, workload.part.namespace)
+    return own.served(names, datetime.fromtimestamp(time.time(), UTC), published=True).certificate
 
 
 def _secret_of(workload: InstalledWorkload) -> tuple[str, str]:

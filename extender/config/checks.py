@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from extender.certificates.server_names import canonical_name
 from extender.config.tree import AdmissionTlsConfig, Config, TlsConfig
 from extender.errors import ConfigError
 from extender.images.platform import (
@@ -22,6 +23,7 @@ from extender.placement.gate import AfterGate, UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
 
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
 
 
 def problems_of(config: Config) -> Iterator[str]:
@@ -32,6 +34,7 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _mirror_problems(config)
     yield from _gate_problems(config)
     yield from _canary_problems(config)
+    yield from _object_problems(config)
     readable = config.registry.pull_secrets
     for name in () if isinstance(readable, bool) else readable:
         if not _NAMESPACE.fullmatch(name):
@@ -72,6 +75,21 @@ def _canary_problems(config: Config) -> Iterator[str]:
     if not _NAMESPACE.fullmatch(namespace):
         right = "write one like multiarch-extender-webhook-canary"
         yield f"admission.canary_namespace: {namespace!r} is no name of a namespace; {right}"
+
+
+def _object_problems(config: Config) -> Iterator[str]:
+    """Names of objects of the API server's, which become parts of a path."""
+    admission = config.admission
+    named = {
+        "admission.gate.lease": (admission.gate.lease,),
+        "admission.gate.policy": (admission.gate.policy,) if admission.gate.policy else (),
+        "admission.self_managed.secret": (admission.self_managed.secret,),
+        "admission.self_managed.configurations": admission.self_managed.configurations,
+    }
+    for path, names in named.items():
+        for name in names:
+            if not _OBJECT.fullmatch(name):
+                yield f"{path}: {name!r} is no name of an object; write one like multiarch-webhook"
 
 
 def warnings_of(config: Config) -> Iterator[str]:
@@ -182,7 +200,7 @@ def _listener_problems(config: Config) -> Iterator[str]:
 
 
 def is_self_managed(config: Config) -> bool:
-    """Whether the service looks after the webhook's certificate and authority itself."""
+    """Whether the service looks after the webhook's certificate itself."""
     return bool(config.admission.tls and config.admission.tls.self_managed)
 
 
@@ -197,6 +215,13 @@ def _self_managed_problems(config: Config) -> Iterator[str]:
             yield f"admission.{name}: {file!r} is not used with admission.tls.self_managed; give one of the two"
     if config.cluster.mode == "none":
         yield "admission.tls.self_managed: it needs a cluster, and cluster.mode is none; give certificate files instead"
+    if not admission.self_managed.names:
+        yield "admission.self_managed.names: [] names no server; name the webhook's Service"
+    for name in admission.self_managed.names:
+        try:
+            canonical_name(name)
+        except ValueError as exc:
+            yield f"admission.self_managed.names: {name!r}: {exc}"
     if not admission.self_managed.configurations:
         yield "admission.self_managed.configurations: [] names no MutatingWebhookConfiguration; name ours"
 

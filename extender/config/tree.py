@@ -67,29 +67,25 @@ class AdmissionTlsConfig(TlsConfig, frozen=True):
     self_managed: Annotated[
         bool,
         Meta(
-            description="The service makes its certificate and its authority, and renews them, as "
-            "`admission.self_managed` says. Then `certificate` and `key` stay empty. It needs rights on that Secret, "
-            "on a Lease of the Secret's name and on those configurations."
+            description="The service makes its certificate and renews it, as `admission.self_managed` says. Then "
+            "`certificate` and `key` stay empty. It needs rights on that Secret and on those configurations."
         ),
     ] = False
 
 
-Days = Annotated[float, Meta(gt=0, le=36_500)]
+Days = Annotated[float, Meta(ge=1, le=36_500)]
 
 
 class SelfManagedConfig(Section, frozen=True):
     secret: Annotated[
         str,
-        Meta(
-            description="Secret in our namespace that the replicas share, and that their leader makes and renews: the "
-            "holder of the Lease of the same name."
-        ),
+        Meta(description="Secret in our namespace that the replicas share; the first of them makes it."),
     ] = "multiarch-webhook-identity"  # noqa: S105  # its name
     names: Annotated[
         tuple[str, ...],
         Meta(
             description="What the certificate is for: the webhook's Service in our namespace, and the DNS names and IP "
-            "addresses of API servers that call a URL."
+            "addresses of API servers that call a URL; international names as `xn--…`."
         ),
     ] = ("multiarch-webhook",)
     configurations: Annotated[
@@ -99,8 +95,8 @@ class SelfManagedConfig(Section, frozen=True):
     certificate_days: Annotated[
         Days,
         Meta(
-            description="Life of a certificate; the next one is made when two thirds of it are over. An authority "
-            "lives eight times as long."
+            description="Life of a certificate; the next one is made and trusted when half of it is over, and served "
+            "when two thirds are."
         ),
     ] = 90.0
 

@@ -7,9 +7,9 @@ from extender.kubernetes.meta_v1 import VersionedMeta, Wire
 
 
 class WebhookClientConfig(Wire, frozen=True, omit_defaults=True):
-    """admissionregistration/v1 WebhookClientConfig: whom the API server trusts when it calls a webhook, base64."""
+    """admissionregistration/v1 WebhookClientConfig: whom the API server trusts when it calls a webhook."""
 
-    ca_bundle: str | None = None
+    ca_bundle: bytes | None = None
 
 
 class MutatingWebhook(Wire, frozen=True, omit_defaults=True):

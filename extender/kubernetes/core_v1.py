@@ -246,10 +246,14 @@ class SecretData(Wire, frozen=True):
 
 
 class OpaqueSecret(Wire, frozen=True):
-    """core/v1 Secret with any keys; the values are base64."""
+    """core/v1 Secret with any keys."""
 
     metadata: VersionedMeta = VersionedMeta()
-    data: dict[str, str] | None = None
+    data: dict[str, bytes] | None = None
+
+    def __repr__(self) -> str:
+        """Leaves the data out, so that it reaches no log or traceback."""
+        return f"OpaqueSecret(version={self.metadata.resource_version!r})"
 
 
 class Secret(Wire, frozen=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from extender.certificates.authority import InvalidCertificate, expires_at
+from extender.certificates.own_certificate import InvalidCertificate, expires_at
 from extender.errors import ConfigError
 from extender.metrics import gauge_of
 from extender.watched_files import RELOADS, FileSetting, WatchedFiles

@@ -1,177 +1,209 @@
-"""The webhook's certificate and authority, looked after by the service itself.
+"""The webhook's own certificate, looked after by each replica of the service: no one of them leads.
 
-They are in a Secret that the replicas share. Their leader renews it and writes the webhook's configuration; each
-replica copies it into files, which its listener reads again when they change.
+They share a Secret, which is written with the version that was read: the API server refuses all but the first writer.
+Each replica also writes the webhook's configuration, where that does not list what is in the Secret, and copies what it
+serves into a file, which its listener reads again when it changes.
 """
 
 import asyncio
 import contextlib
 import os
-import secrets
-import shutil
-import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import structlog
 
 from extender.background import in_background
-from extender.certificates.authority import InvalidCertificate
-from extender.certificates.managed_identity import (
-    IdentityLifetimes,
-    ManagedIdentity,
+from extender.certificates.own_certificate import (
+    InvalidCertificate,
+    KeyPair,
+    OwnCertificates,
     from_secret_data,
     is_ours,
-    new_identity,
-    renew,
+    make_certificate,
     to_secret_data,
 )
-from extender.cluster.client import ClusterClient
-from extender.cluster.leader_election import LeaderElection
-from extender.cluster.own_secret import OwnSecret, SecretContent
-from extender.cluster.webhook_configuration import WebhookConfiguration
+from extender.certificates.server_names import names_of_server
+from extender.cluster.client import (
+    MERGE_PATCH,
+    STRATEGIC_MERGE_PATCH,
+    ClusterClient,
+    ClusterRefused,
+    decode_answer,
+)
 from extender.config.tree import Config, SelfManagedConfig
 from extender.errors import ClusterError, ConfigError
+from extender.kubernetes.admissionregistration_v1 import (
+    MutatingWebhook,
+    MutatingWebhookConfiguration,
+    WebhookClientConfig,
+)
+from extender.kubernetes.core_v1 import OpaqueSecret
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 3.0
-# OSError: the files cannot be written for now. All of these are tried again at the next look.
-_PASSING = (ClusterError, InvalidCertificate, OSError)
+LOOK_SECONDS = 30.0  # between two looks, of one request for the Secret and one for each configuration
+_FIRST_RETRY_SECONDS = 1.0  # doubles up to `LOOK_SECONDS` while something fails or is missing
 START_SECONDS = 60.0
-# Lives of an authority: two years with certificates of 90 days. The next one is trusted beside it for long before it
-# signs anything, and a year or more passes between changes of the webhook's configuration.
-_CERTIFICATES_OF_AN_AUTHORITY = 8
+_PUBLISHED_SECONDS = 30.0  # within which API servers go by the configuration that they were given
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
-
-class ManagedFiles(msgspec.Struct, frozen=True):
-    """The files that hold what the Secret has; all of them change at the same moment."""
-
-    certificate: str
-    key: str
+T = TypeVar("T")
+_SECRET = msgspec.json.Decoder(OpaqueSecret)
+_CONFIGURATION = msgspec.json.Decoder(MutatingWebhookConfiguration)
 
 
 class SelfManaged:
-    """Follows the Secret, and renews it while this replica leads. `folder` is for its files alone.
+    """Keeps the Secret, the webhook's configurations and `file` current while `run` runs.
 
-    `configurations` are told the authority. `names` are the DNS names and IP addresses of the server. `wall_clock`
-    gives seconds since 1970.
+    Needs the verbs get and patch on the Secret and the configurations, and create on secrets in its namespace unless
+    the Secret exists. `file` gets certificate and key. `clock` gives monotonic seconds, `wall_clock` those since 1970.
     """
 
     def __init__(
         self,
-        secret: OwnSecret,
-        configurations: Sequence[WebhookConfiguration],
+        client: ClusterClient,
+        config: SelfManagedConfig,
+        file: Path,
         *,
-        names: Sequence[str],
-        lifetimes: IdentityLifetimes,
-        folder: Path,
-        wall_clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._secret = secret
-        self._configurations = tuple(configurations)
-        self._names = tuple(names)
-        self._lifetimes = lifetimes
-        self._folder = folder
+        self._client = client
+        self._config = config
+        self._secrets = f"/api/v1/namespaces/{client.namespace}/secrets"
+        self._names = names_of_server(config.names, client.namespace)
+        self._file = file
+        self._clock = clock
         self._wall_clock = wall_clock
-        self._version = ""
-        self._failure = "no replica has made them yet"
+        self._served: KeyPair | None = None
+        self._published_at: float | None = None  # since when the configurations have listed what they are to list
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self.failure = "the API server has not answered yet"
+        """Why the last look failed; empty if it did not."""
         self.is_there = asyncio.Event()
-        current = folder / "current"
-        self.files = ManagedFiles(str(current / "tls.crt"), str(current / "tls.key"))
 
-    @property
-    def failure(self) -> str:
-        """Why there are no files yet, or why the last look failed; empty if it did not."""
-        return self._failure
-
-    async def follow(self) -> None:
-        """Copies the Secret into the files whenever it has changed, until cancelled."""
+    async def run(self) -> None:
+        """Looks again and again until cancelled, also after failures."""
         while True:
-            try:
-                self._copy(await self._secret.read())
-            except _PASSING as exc:
-                self._note_failure(exc)
-            await asyncio.sleep(LOOK_SECONDS)
+            seconds = await self.look()
+            await asyncio.sleep(seconds)
 
-    async def lead(self) -> None:
-        """Renews what is due, and publishes it, until cancelled."""
-        while True:
-            try:
-                await self._look_after()
-            except _PASSING as exc:
-                self._note_failure(exc)
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def _look_after(self) -> None:
-        content = await self._secret.read()
-        now = datetime.fromtimestamp(self._wall_clock(), UTC)
-        identity = self._renewed(content, now)
-        data = to_secret_data(identity)
-        if not data.items() <= dict(content.data).items():
-            content = await self._secret.write(data, content.version)
-            log.info("certificates.renewed", authorities=len(identity.authorities))
-        self._copy(content)
-        for each in self._configurations:
-            if await each.publish(identity.bundle):
-                log.info("certificates.published", configuration=each.name)
-
-    def _renewed(self, content: SecretContent, now: datetime) -> ManagedIdentity:
-        """What the Secret should have now. Raises InvalidCertificate for a Secret that is not ours to change."""
-        if not content.data:
-            return new_identity(self._names, self._lifetimes, now)
+    async def look(self) -> float:
+        """Does what is to be done now; returns after how many seconds to look again."""
+        is_settled, failure = False, self.failure
         try:
-            return renew(from_secret_data(content.data), self._names, self._lifetimes, now)
-        except InvalidCertificate as exc:
-            if not is_ours(content.data):
-                raise InvalidCertificate(f"the Secret is not one of ours, and is left as it is: {exc}") from exc
-            log.warning("certificates.damaged", why=str(exc))
-            return new_identity(self._names, self._lifetimes, now)
+            own = await self._read_and_renew()
+            try:
+                is_settled = await self._publish(own.bundle)
+            finally:  # a configuration that cannot be written is no reason not to serve
+                self._serve(own)
+            failure = ""
+        except ClusterRefused as exc:
+            failure = failure if exc.status == 409 else str(exc)  # another replica was quicker
+        except (ClusterError, InvalidCertificate, OSError) as exc:  # OSError: the file cannot be written for now
+            failure = str(exc)
+        if failure and failure != self.failure:
+            log.warning("certificates.failed", why=failure)
+        self.failure = failure
+        if is_settled and not failure:
+            self._retry_seconds = _FIRST_RETRY_SECONDS
+            return LOOK_SECONDS
+        seconds, self._retry_seconds = self._retry_seconds, min(2 * self._retry_seconds, LOOK_SECONDS)
+        return seconds
 
-    def _copy(self, content: SecretContent) -> None:
-        """Writes the files anew if the Secret has changed. Raises InvalidCertificate, and changes nothing then."""
-        if content.version == self._version and self.is_there.is_set():
-            self._failure = ""
+    async def _read_and_renew(self) -> OwnCertificates:
+        """What the Secret has, after it was renewed where that is due."""
+        secret, now = await self._read(_SECRET, f"{self._secrets}/{self._config.secret}"), self._now()
+        before, lifetime = _own_in(secret), timedelta(days=self._config.certificate_days)
+        if before:
+            own = before.renewed(self._names, lifetime, now)
+        else:
+            own = OwnCertificates(make_certificate(self._names, now, lifetime))
+        if own is not before:
+            await self._write_secret(own, secret)
+            log.info("certificates.renewed", names=self._names)
+        return own
+
+    async def _write_secret(self, own: OwnCertificates, before: OpaqueSecret | None) -> None:
+        data = to_secret_data(own)
+        if before is None:
+            data = {key: value for key, value in data.items() if value is not None}
+            made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": self._config.secret}, "data": data}
+            await self._client.send("POST", self._secrets, msgspec.json.encode(made))
+        else:
+            metadata = {"resourceVersion": before.metadata.resource_version}
+            body = msgspec.json.encode({"metadata": metadata, "data": data})
+            await self._client.send("PATCH", f"{self._secrets}/{self._config.secret}", body, MERGE_PATCH)
+
+    async def _publish(self, bundle: bytes) -> bool:
+        """Makes each webhook of the configurations trust `bundle`; returns whether all configurations are there."""
+        trusting, published_at = WebhookClientConfig(ca_bundle=bundle), self._published_at
+        self._published_at, is_complete = None, True
+        for name in self._config.configurations:
+            path = f"{_CONFIGURATIONS}/{name}"
+            found = await self._read(_CONFIGURATION, path)
+            is_complete &= found is not None
+            webhooks = (
+                [MutatingWebhook(each.name, trusting) for each in found.webhooks if each.client_config != trusting]
+                if found
+                else []
+            )
+            if found and webhooks:  # the API server merges them by name, so that those of other fields stay as they are
+                body = {"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": webhooks}
+                await self._client.send("PATCH", path, msgspec.json.encode(body), STRATEGIC_MERGE_PATCH)
+                log.info("certificates.published", configuration=name)
+                published_at = None
+        self._published_at = self._clock() if published_at is None else published_at
+        return is_complete
+
+    def _serve(self, own: OwnCertificates) -> None:
+        """Writes what is to be served into the file, in one step, if that is another than before."""
+        is_published = self._published_at is not None and self._clock() >= self._published_at + _PUBLISHED_SECONDS
+        served = own.served(self._names, self._now(), published=is_published)
+        if served == self._served:
             return
-        if not content.data:
-            return
-        identity = from_secret_data(dict(content.data))
-        self._write(identity)
-        self._version = content.version
-        self._failure = ""
+        made = self._file.with_suffix(".new")
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(served.certificate + served.key)
+        made.replace(self._file)
+        self._served = served
         self.is_there.set()
 
-    def _write(self, identity: ManagedIdentity) -> None:
-        """Writes all files into a new folder, and puts that in the place of the last one in one step."""
-        made = Path(tempfile.mkdtemp(dir=self._folder))
-        current, link = self._folder / "current", self._folder / "next"
-        before = current.resolve() if current.exists() else None
+    async def _read(self, decoder: msgspec.json.Decoder[T], path: str) -> T | None:
+        """The object; None if there is none. Raises ClusterError."""
         try:
-            for name, content in (("tls.crt", identity.serving.certificate), ("tls.key", identity.serving.key)):
-                with os.fdopen(os.open(made / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(content)
-            link.unlink(missing_ok=True)
-            link.symlink_to(made.name)
-            link.replace(current)
-        except OSError:
-            shutil.rmtree(made, ignore_errors=True)
+            return decode_answer(decoder, await self._client.get(path), "object of its kind")
+        except ClusterRefused as exc:
+            if exc.status == 404:
+                return None
             raise
-        if before:
-            shutil.rmtree(before, ignore_errors=True)
 
-    def _note_failure(self, exc: Exception) -> None:
-        if str(exc) != self._failure:
-            log.warning("certificates.failed", why=str(exc))
-        self._failure = str(exc)
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._wall_clock(), UTC)
+
+
+def _own_in(secret: OpaqueSecret | None) -> OwnCertificates | None:
+    """What the Secret has; None if that is to be made. Raises InvalidCertificate if it is not ours to change."""
+    if secret is None or not secret.data:
+        return None
+    try:
+        return from_secret_data(secret.data)
+    except InvalidCertificate as exc:
+        if not is_ours(secret.data):
+            raise InvalidCertificate(f"the Secret is not one of ours, and is left as it is: {exc}") from exc
+        log.warning("certificates.damaged", why=str(exc))
+        return None
 
 
 @contextlib.asynccontextmanager
 async def with_managed_files(config: Config, client: ClusterClient | None) -> AsyncIterator[Config]:
-    """The configuration, with files for what the service is to look after itself; they are kept current meanwhile.
+    """The configuration, with the file of a certificate that the service looks after meanwhile, where it does.
 
     Raises:
         ConfigError: there was no certificate within a minute.
@@ -181,46 +213,15 @@ async def with_managed_files(config: Config, client: ClusterClient | None) -> As
         yield config
         return
     with tempfile.TemporaryDirectory(prefix="multiarch-extender-") as folder:
-        managed = _open(config.admission.self_managed, client, Path(folder))
-        election = LeaderElection(
-            client,
-            namespace=client.namespace,
-            name=config.admission.self_managed.secret,
-            identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
-            clock=time.monotonic,
-            wall_clock=time.time,
-        )
-        async with (
-            in_background(managed.follow(), "certificates"),
-            in_background(election.run(managed.lead), "certificates-leader"),
-        ):
+        file = Path(folder) / "tls.pem"
+        managed = SelfManaged(client, config.admission.self_managed, file)
+        async with in_background(managed.run(), "certificates"):
             try:
                 await asyncio.wait_for(managed.is_there.wait(), START_SECONDS)
             except TimeoutError:
                 raise ConfigError(
                     f"admission.tls.self_managed: no certificate in a minute: {managed.failure}"
                 ) from None
-            files = managed.files
-            managed_tls = msgspec.structs.replace(tls, certificate=files.certificate, key=files.key)
+            managed_tls = msgspec.structs.replace(tls, certificate=str(file), key=str(file))
             admission = msgspec.structs.replace(config.admission, tls=managed_tls)
             yield msgspec.structs.replace(config, admission=admission)
-
-
-def _open(config: SelfManagedConfig, client: ClusterClient, folder: Path) -> SelfManaged:
-    certificate = timedelta(days=config.certificate_days)
-    return SelfManaged(
-        OwnSecret(client, client.namespace, config.secret),
-        [WebhookConfiguration(client, name) for name in config.configurations],
-        names=tuple(_names_of(config.names, client.namespace)),
-        lifetimes=IdentityLifetimes(authority=_CERTIFICATES_OF_AN_AUTHORITY * certificate, certificate=certificate),
-        folder=folder,
-        wall_clock=time.time,
-    )
-
-
-def _names_of(names: Iterable[str], namespace: str) -> Iterator[str]:
-    """The names, and after one that may be a Service of the namespace those by which the API server calls it."""
-    for name in names:
-        yield name
-        if "." not in name and ":" not in name:
-            yield from (f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local")

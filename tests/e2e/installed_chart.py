@@ -238,7 +238,7 @@ async def finalizing_namespaces(api: ApiClient) -> AsyncIterator[None]:
 
 
 async def lead_to(api: ApiClient, objects: Sequence[KubernetesObject], port: int) -> None:
-    """The Service leads to a port of this machine; name and authority are still the chart's."""
+    """The Service leads to a port of this machine; name and caBundle are still the chart's."""
     (service,) = (each for each in objects if each["kind"] == "Service")
     configurations = [each for each in objects if each["kind"] == "MutatingWebhookConfiguration"]
     outside = {"type": "ExternalName", "externalName": "127.0.0.1", "clusterIP": None, "clusterIPs": None}

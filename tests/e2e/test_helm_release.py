@@ -140,7 +140,7 @@ async def until_reviewed(api: ApiClient, image: str) -> None:
 
 
 async def until_published(api: ApiClient) -> dict[str, Any]:
-    """How the API server calls the webhook, when the service has written authority and token there."""
+    """How the API server calls the webhook, when the service has written whom to trust."""
     async with asyncio.timeout(READY_SECONDS):
         while "caBundle" not in (config := await client_config(api)):
             await asyncio.sleep(0.05)
@@ -196,7 +196,7 @@ async def test_from_nothing_to_reviews_and_to_nothing_again(
     assert await names_of(api) <= of_other_tests
 
 
-async def test_an_upgrade_keeps_the_authority_where_a_service_is_called(
+async def test_an_upgrade_keeps_the_certificate_where_a_service_is_called(
     helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
     """As they are, while another field of the same webhook changes; and no replica has to write them again."""

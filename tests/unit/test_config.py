@@ -12,6 +12,7 @@ from extender.config.tree import Config, settings
 from extender.errors import ConfigError
 
 SERVED = ("admission.tls.certificate=/c.pem", "admission.tls.key=/k.pem")
+MANAGED = ("admission.tls.self_managed=true",)
 
 
 def write(folder: Path, text: str) -> str:
@@ -169,6 +170,29 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             ["registry.pull_secrets", "'team-*' is no name of a namespace"],
             id="a pattern of namespaces",
         ),
+        *(
+            pytest.param(
+                (*MANAGED, f"admission.self_managed.names={names}"), ["admission.self_managed.names", *says], id=names
+            )
+            for names, says in (
+                ("[]", ["names no server"]),
+                ("['']", ["no DNS name"]),
+                ("[webhook, bücher.example]", ["'bücher.example'", "xn--"]),
+                ("['fe80::1%eth0']", ["zone"]),
+                ("['[2001:db8::1]']", ["no DNS name"]),
+                ("['10.0.0.01']", ["no DNS name"]),
+                ("['https://webhook.example.com']", ["no DNS name"]),
+                ("[webhook.example.com.]", ["no DNS name"]),
+                (f"[{'a' * 64}.example.com]", ["no DNS name"]),
+            )
+        ),
+        pytest.param((*MANAGED, "admission.self_managed.secret="), ["self_managed.secret", "''"], id="no Secret"),
+        pytest.param(
+            (*MANAGED, "admission.self_managed.configurations=[../pods]"),
+            ["self_managed.configurations", "'../pods' is no name"],
+            id="a configuration by a path",
+        ),
+        pytest.param((*SERVED, "admission.gate.lease=a b"), ["gate.lease", "'a b' is no name"], id="a Lease by words"),
         pytest.param(
             (*SERVED, "admission.tolerations=[{key: a, platforms: []}]"),
             ["tolerations[0].platforms"],
@@ -193,6 +217,7 @@ def test_values_that_contradict_each_other_are_refused(assignments: tuple[str, .
         (*SERVED, "scheduler.listen='[::1]:8880'"),
         (*SERVED, "scheduler.listen='[::1]:8880'", "operations.listen=0.0.0.0:8880"),
         (*SERVED, "scheduler.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0"),
+        (*MANAGED, "admission.self_managed.names=[webhook, '2001:DB8:0::1', WEBHOOK.example.com, '*.example.com']"),
     ],
 )
 def test_values_that_fit_are_accepted(assignments: tuple[str, ...]) -> None:

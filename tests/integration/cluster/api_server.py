@@ -124,6 +124,16 @@ class ApiServer:
         """Returns the requests of one kind so far."""
         return [request for request in self.requests if request.kind == kind]
 
+    def find(self, path: str, name: str) -> Document:
+        """Returns the object of that name in a collection."""
+        return self._objects[path, name]
+
+    def answer(self, request: Request) -> Document:
+        """Answers a request for one object, or of a change, without a connection. Raises Refusal."""
+        self.requests.append(request)
+        self._admit(request)
+        return self._send(request) if request.kind == "send" else self._get(request)
+
     async def handle(self, received: web.BaseRequest) -> web.StreamResponse:
         """Answers one request."""
         body = await received.read()

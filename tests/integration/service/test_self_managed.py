@@ -1,112 +1,302 @@
-"""The service makes its certificate itself: what it writes where, and what it outlives."""
+"""The service makes its certificate itself: what it writes where, whom that is told, and what it outlives."""
 
 import asyncio
 import base64
+import functools
+import json
 import resource
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
-import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from extender.background import background_problem, in_background
-from extender.certificates.managed_identity import IdentityLifetimes
-from extender.cluster.client import ClusterClient, open_cluster
-from extender.cluster.own_secret import OwnSecret
-from extender.cluster.webhook_configuration import WebhookConfiguration
-from extender.service import self_managed
-from extender.service.self_managed import SelfManaged
-from tests.integration.cluster.api_server import ApiServer, serve_api, write_kubeconfig
+from extender.certificates.own_certificate import (
+    OwnCertificates,
+    expires_at,
+    is_issued_by,
+    make_certificate,
+    split_bundle,
+    to_secret_data,
+)
+from extender.certificates.server_names import names_of_server
+from extender.cluster.client import JSON, ClusterClient, ClusterRefused, open_cluster
+from extender.config.tree import SelfManagedConfig
+from extender.server.tls import TlsFiles
+from extender.service.self_managed import LOOK_SECONDS, SelfManaged
+from tests.integration.cluster.api_server import ApiServer, Refusal, Request, serve_api, write_kubeconfig
+from tests.unit.certificates.older_installation import authority_secret
 
-SECRETS = "/api/v1/namespaces/ours/secrets"
+SECRETS = "/api/v1/namespaces/default/secrets"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-BY_SERVICE = {"service": {"name": "webhook", "namespace": "ours", "path": "/admission/pods", "port": 443}}
+BY_SERVICE = {"service": {"name": "webhook", "namespace": "default", "path": "/admission/pods", "port": 443}}
 BY_URL = {"url": "https://webhook.example.com:8443/admission/jobs"}
+CONFIG = SelfManagedConfig(secret="identity", names=("webhook",), configurations=("pods", "jobs"))
+NAMES = names_of_server(CONFIG.names, "default")
+DAY = 86_400.0
+LIFE = timedelta(days=CONFIG.certificate_days)
+
+
+def put_configurations(api: ApiServer) -> None:
+    """The webhook's two configurations, which trust nobody."""
+    for name, client_config in (("pods", BY_SERVICE), ("jobs", BY_URL)):
+        webhooks = [{"name": f"{name}.example.com", "clientConfig": client_config}]
+        api.put(CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": webhooks})
 
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[tuple[ApiServer, ClusterClient]]:
     """An API server with two configurations, and a client."""
     async with serve_api() as api:
-        for name, client_config in (("pods", BY_SERVICE), ("jobs", BY_URL)):
-            webhooks = [{"name": f"{name}.example.com", "clientConfig": client_config}]
-            api.put(CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": webhooks})
+        put_configurations(api)
         client = await open_cluster("kubeconfig", str(write_kubeconfig(api, folder)))
         yield api, client
         await client.close()
 
 
-def managed_in(folder: Path, client: ClusterClient) -> SelfManaged:
-    """What looks after the certificate; its files are in `folder`."""
-    return SelfManaged(
-        OwnSecret(client, "ours", "identity"),
-        [WebhookConfiguration(client, name) for name in ("pods", "jobs", "missing")],
-        names=["webhook.ours.svc"],
-        lifetimes=IdentityLifetimes(authority=timedelta(days=2), certificate=timedelta(days=1)),
-        folder=folder,
-        wall_clock=lambda: 1.8e9,
-    )
+def secret_data(api: ApiServer) -> dict[str, bytes]:
+    """What the Secret has."""
+    found = api.find(SECRETS, "identity")["data"]
+    return {key: base64.b64decode(value) for key, value in found.items()}
 
 
-async def test_configurations_get_the_authority_and_nothing_else(tmp_path: Path) -> None:
+def put_secret(api: ApiServer, data: Mapping[str, bytes | None]) -> None:
+    """Has the Secret hold this."""
+    encoded = {key: base64.b64encode(value).decode() for key, value in data.items() if value is not None}
+    api.put(SECRETS, {"metadata": {"name": "identity"}, "data": encoded})
+
+
+def trusted(api: ApiServer, name: str = "pods") -> bytes:
+    """`caBundle` of a configuration."""
+    (webhook,) = api.find(CONFIGURATIONS, name)["webhooks"]
+    return base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
+
+
+async def test_configurations_get_the_certificate_and_nothing_else(tmp_path: Path) -> None:
     """Path, URL and port stay as they were written; what is as it should be is not written again."""
     async with cluster(tmp_path) as (api, client):
-        managed = managed_in(tmp_path, client)
-        for _ in range(2):
-            await managed._look_after()  # noqa: SLF001  # one look of a leader
+        managed = SelfManaged(client, CONFIG, tmp_path / "tls.pem")
+        assert await managed.look() == await managed.look() == LOOK_SECONDS
         sent = [request for request in api.received("send") if request.path.startswith(CONFIGURATIONS)]
-        authority = api._objects[SECRETS, "identity"]["data"]["ca.crt"]  # noqa: SLF001
-    assert {request.path.rpartition("/")[2]: msgspec.json.decode(request.body)["webhooks"] for request in sent} == {
-        name: [{"name": f"{name}.example.com", "clientConfig": {"caBundle": authority}}] for name in ("pods", "jobs")
+        certificate = base64.b64encode(secret_data(api)["tls.crt"]).decode()
+    assert {request.path.rpartition("/")[2]: json.loads(request.body)["webhooks"] for request in sent} == {
+        name: [{"name": f"{name}.example.com", "clientConfig": {"caBundle": certificate}}] for name in ("pods", "jobs")
     }
     assert len(sent) == 2
     assert all(request.headers["Content-Type"] == "application/strategic-merge-patch+json" for request in sent)
-    assert base64.b64decode(authority).startswith(b"-----BEGIN CERTIFICATE-----")
 
 
-@pytest.mark.parametrize("role", ["follow", "lead"])
-async def test_files_that_cannot_be_written_for_now_are_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
-) -> None:
-    """The task goes on, says why there is nothing yet, and leaves no half of it behind."""
-    monkeypatch.setattr(self_managed, "LOOK_SECONDS", 0.01)
+async def test_one_replica_of_three_makes_it(tmp_path: Path) -> None:
+    """The API server refuses what the others write, and they take what is there then."""
+    async with cluster(tmp_path) as (api, client):
+        replicas = [SelfManaged(client, CONFIG, tmp_path / f"{number}.pem") for number in range(3)]
+        await asyncio.gather(*(each.look() for each in replicas))
+        await asyncio.gather(*(each.look() for each in replicas))
+        assert not any(each.failure for each in replicas)
+        served = {(tmp_path / f"{number}.pem").read_bytes() for number in range(3)}
+        data = secret_data(api)
+    assert served == {data["tls.crt"] + data["tls.key"]}
+    assert split_bundle(trusted(api)) == (data["tls.crt"],)
+
+
+class LocalClient:
+    """A client of a stand-in for the API server without a connection between them."""
+
+    namespace = "default"
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+        self.writes = 0
+
+    async def get(self, path: str, **_: object) -> bytes:
+        return self._answer(Request("get", path, {}, {}))
+
+    async def send(self, method: str, path: str, body: bytes, content_type: str = JSON, **_: object) -> bytes:
+        answer = self._answer(Request("send", path, {}, {"Content-Type": content_type}, method, body))
+        self.writes += 1
+        return answer
+
+    def _answer(self, request: Request) -> bytes:
+        try:
+            return json.dumps(self._api.answer(request)).encode()
+        except Refusal as exc:
+            raise ClusterRefused(str(exc), exc.code) from exc
+
+
+class Simulation:
+    """Three replicas, one of which looks every ten seconds, and an API server that learns a configuration late."""
+
+    def __init__(self, folder: Path, began: datetime) -> None:
+        self.api = ApiServer()
+        put_configurations(self.api)
+        self.client = LocalClient(self.api)
+        self.seconds = 0.0
+        self._began = began.timestamp()
+        self._files = [folder / f"{number}.pem" for number in range(3)]
+        self._replicas = [
+            SelfManaged(
+                cast("ClusterClient", self.client),
+                CONFIG,
+                file,
+                clock=lambda: self.seconds,
+                wall_clock=lambda: self._began + self.seconds,
+            )
+            for file in self._files
+        ]
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self._began + self.seconds, UTC)
+
+    async def run(self, days: float) -> AsyncIterator[tuple[bytes, bytes]]:
+        """What the API server trusts and each replica serves, after each look; quiet hours are left out."""
+        await asyncio.gather(*(replica.look() for replica in self._replicas))
+        known, until, watched_until = trusted(self.api), self.seconds + days * DAY, self.seconds + 900
+        while self.seconds < until:
+            for replica in self._replicas:
+                before = self.client.writes
+                await replica.look()
+                if self.client.writes != before:
+                    watched_until = self.seconds + 900
+                for file in self._files:
+                    yield known, file.read_bytes().partition(b"-----BEGIN PRIVATE")[0]
+                known = trusted(self.api)  # ten seconds late
+                self.seconds += LOOK_SECONDS / 3
+            if self.seconds > watched_until:
+                self.seconds += 7_200
+
+    def is_trusted(self, bundle: bytes, certificate: bytes) -> bool:
+        """Whether Go's client, by a bundle, takes a certificate now."""
+        return self.now < accepted_until(bundle, certificate)
+
+
+@functools.cache
+def accepted_until(bundle: bytes, certificate: bytes) -> datetime:
+    """When a certificate ends; the beginning of time if nothing in the bundle speaks for it."""
+    is_accepted = any(certificate == each or is_issued_by(certificate, each) for each in split_bundle(bundle))
+    return expires_at(certificate) if is_accepted else datetime.min.replace(tzinfo=UTC)
+
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("days", [None, 0, 50, 70], ids=["from nothing", "of today", "50 days old", "70 days old"])
+async def test_nothing_is_served_that_is_not_trusted(tmp_path: Path, days: int | None) -> None:
+    """For 130 days, with three replicas none of which leads, beginning with a Secret of an older installation too."""
+    simulation = Simulation(tmp_path, NOW)
+    if days is not None:
+        put_secret(simulation.api, authority_secret(NAMES, NOW - timedelta(days=days), LIFE))
+        patch = [{"name": "pods.example.com", "clientConfig": BY_SERVICE | {"caBundle": ca_of(simulation.api)}}]
+        simulation.api.put(CONFIGURATIONS, {"metadata": {"name": "pods"}, "webhooks": patch})
+    served, untrusted = list[bytes](), 0
+    async for bundle, certificate in simulation.run(130):
+        untrusted += not simulation.is_trusted(bundle, certificate)
+        if certificate not in served:
+            served.append(certificate)
+    assert untrusted == 0
+    assert len(served) >= 3
+    data = secret_data(simulation.api)
+    assert {"ca.crt", "ca.key"}.isdisjoint(data)
+    assert simulation.client.writes <= 5 * (1 + len(CONFIG.configurations))
+
+
+def ca_of(api: ApiServer) -> str:
+    """The authority in the Secret, in base64."""
+    return base64.b64encode(secret_data(api)["ca.crt"]).decode()
+
+
+async def test_what_is_not_published_is_not_served(tmp_path: Path) -> None:
+    """A replica without the right to write the configuration keeps to what is trusted; it says what is missing."""
+    simulation = Simulation(tmp_path, NOW)
+    async for _ in simulation.run(44):
+        pass
+    simulation.api.denied = {f"{CONFIGURATIONS}/pods"}
+    async for bundle, certificate in simulation.run(40):
+        assert simulation.is_trusted(bundle, certificate)
+    simulation.api.denied = set()
+    async for bundle, certificate in simulation.run(10):
+        assert simulation.is_trusted(bundle, certificate)
+
+
+async def test_a_configuration_that_lost_its_bundle_gets_it_back(tmp_path: Path) -> None:
+    """As after a `kubectl replace`. One that comes later than the service gets it within seconds."""
+    async with cluster(tmp_path) as (api, client):
+        api.remove(CONFIGURATIONS, "jobs")
+        managed = SelfManaged(client, CONFIG, tmp_path / "tls.pem")
+        assert await managed.look() <= 1
+        put_configurations(api)
+        assert await managed.look() == LOOK_SECONDS
+        assert trusted(api, "jobs") == trusted(api, "pods") == secret_data(api)["tls.crt"]
+
+
+async def test_a_tls_client_takes_the_present_and_the_next_certificate(tmp_path: Path) -> None:
+    """By one bundle, before and after the file was swapped; and none for another name."""
+    now = datetime.now(UTC)
+    own = OwnCertificates(make_certificate(NAMES, now, LIFE), make_certificate(NAMES, now, LIFE))
+    assert own.next is not None
+    file = tmp_path / "tls.pem"
+    file.write_bytes(own.present.certificate + own.present.key)
+    files = TlsFiles("admission", str(file), str(file), "")
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=files.context)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.load_verify_locations(cadata=own.bundle.decode())
+
+    async def shown(name: str) -> bytes:
+        port = server.sockets[0].getsockname()[1]
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname=name)
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return ssl.DER_cert_to_PEM_cert(der).encode()
+
+    async with server:
+        assert await shown(NAMES[1]) == own.present.certificate
+        made = tmp_path / "tls.new"
+        made.write_bytes(own.next.certificate + own.next.key)
+        made.replace(file)
+        await files.files.refresh()
+        assert await shown(NAMES[1]) == own.next.certificate
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await shown("other.default.svc")
+
+
+async def test_a_file_that_cannot_be_written_for_now_is_written_later(tmp_path: Path) -> None:
+    """The task goes on, and says why there is nothing yet."""
     folder = tmp_path / "files"
     async with cluster(tmp_path) as (_, client):
-        if role == "follow":
-            (tmp_path / "others").mkdir()
-            await managed_in(tmp_path / "others", client)._look_after()  # noqa: SLF001
-        managed = managed_in(folder, client)
-        async with in_background(getattr(managed, role)(), role), asyncio.timeout(10):
+        managed = SelfManaged(client, CONFIG, folder / "tls.pem")
+        async with in_background(managed.run(), "certificates"), asyncio.timeout(10):
             while "No such file or directory" not in managed.failure:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)  # it tries again and again
-            assert "No such file or directory" in managed.failure
             assert not background_problem()
             folder.mkdir()
             await managed.is_there.wait()
-            while managed.failure:
-                await asyncio.sleep(0.01)
-    assert Path(managed.files.certificate).read_bytes().startswith(b"-----BEGIN CERTIFICATE-----")
+    assert (folder / "tls.pem").read_bytes().startswith(b"-----BEGIN CERTIFICATE-----")
 
 
-async def test_a_write_that_ends_halfway_leaves_the_last_files(tmp_path: Path) -> None:
+async def test_a_write_that_ends_halfway_leaves_the_last_file(tmp_path: Path) -> None:
     """As on a full disk; retries fill it no further."""
-    async with cluster(tmp_path) as (_, client):
-        managed = managed_in(tmp_path / "files", client)
-        (tmp_path / "files").mkdir()
-        await managed._look_after()  # noqa: SLF001
-        before = Path(managed.files.key).read_bytes()
-        managed._version = ""  # noqa: SLF001  # as after a change
-        content = await managed._secret.read()  # noqa: SLF001
+    file = tmp_path / "files" / "tls.pem"
+    file.parent.mkdir()
+    async with cluster(tmp_path) as (api, client):
+        managed = SelfManaged(client, CONFIG, file)
+        await managed.look()
+        before = file.read_bytes()
+        put_secret(api, to_secret_data(OwnCertificates(make_certificate(NAMES, datetime.now(UTC), LIFE))))
         _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         for _ in range(3):
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))  # files of 100 bytes at most
             try:
-                with pytest.raises(OSError, match="File too large"):
-                    managed._copy(content)  # noqa: SLF001
+                with capture_logs():  # pytest's own file would be too large as well
+                    await managed.look()
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert Path(managed.files.key).read_bytes() == before
-        assert len(list((tmp_path / "files").iterdir())) == 2  # a folder, and the link to it
+            assert "File too large" in managed.failure
+        assert file.read_bytes() == before
+        assert len(list(file.parent.iterdir())) == 2
+        await managed.look()
+        assert file.read_bytes() != before

@@ -183,12 +183,12 @@ spec:
 {{- end -}}
 {{- end }}
 
-{{/* What the service needs to look after its certificate: a Secret, a Lease, and rights on these alone. */}}
+{{/* What the service needs to look after its certificate: a Secret, and rights on that and on its configurations. */}}
 {{- define "multiarch.identity" -}}
 {{- $name := include "multiarch.name" . -}}
 {{- $space := .root.Release.Namespace }}
 ---
-# Authority and certificate. The service fills it; the chart makes it so that the service needs no right to
+# The webhook's certificates. The service fills it; the chart makes it so that the service needs no right to
 # create Secrets, and so that it goes when the release does. `kubectl patch` of its data to null has all made anew.
 apiVersion: v1
 kind: Secret
@@ -198,15 +198,6 @@ metadata:
   labels:
     {{- include "multiarch.labels" .root | nindent 4 }}
 type: Opaque
----
-# By which one replica at a time renews them.
-apiVersion: coordination.k8s.io/v1
-kind: Lease
-metadata:
-  name: {{ $name }}-identity
-  namespace: {{ $space }}
-  labels:
-    {{- include "multiarch.labels" .root | nindent 4 }}
 {{- if .root.Values.rbac.create }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -219,10 +210,6 @@ metadata:
 rules:
 - apiGroups: [""]
   resources: [secrets]
-  resourceNames: [{{ $name }}-identity]
-  verbs: [get, patch]
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
   resourceNames: [{{ $name }}-identity]
   verbs: [get, patch]
 ---
@@ -242,7 +229,7 @@ subjects:
   name: {{ $name }}
   namespace: {{ $space }}
 ---
-# The authority goes into the webhook's configuration.
+# The webhook's configuration has whom the API server trusts.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:

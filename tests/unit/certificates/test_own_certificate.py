@@ -1,0 +1,193 @@
+"""What the webhook serves and has trusted is replaced in time."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from extender.certificates.own_certificate import (
+    SETTLE,
+    InvalidCertificate,
+    KeyPair,
+    OwnCertificates,
+    expires_at,
+    from_secret_data,
+    is_ours,
+    make_certificate,
+    names_of,
+    split_bundle,
+    to_secret_data,
+)
+from extender.certificates.server_names import names_of_server
+from tests.unit.certificates.older_installation import authority_secret
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+NAMES = names_of_server(["webhook", "10.0.0.1", "2001:DB8:0::1"], "ns")
+LIFE = timedelta(days=90)
+DAY = timedelta(days=1)
+
+
+def made(at: datetime = NOW) -> KeyPair:
+    """A certificate for the names."""
+    return make_certificate(NAMES, at, LIFE)
+
+
+def secret_of(own: OwnCertificates) -> dict[str, bytes]:
+    """The data of the Secret after a write."""
+    return {key: value for key, value in to_secret_data(own).items() if value is not None}
+
+
+def test_names_are_those_that_the_certificate_gives_back() -> None:
+    """In one form, whatever form the settings have: a certificate is never made anew for its spelling."""
+    assert names_of_server(["Webhook", "webhook", "::ffff:0a00:1"], "ns") == (
+        "webhook", "webhook.ns.svc", "webhook.ns.svc.cluster.local", "::ffff:a00:1"
+    )  # fmt: skip
+    assert names_of(made().certificate) == set(NAMES)
+    own = OwnCertificates(made())
+    assert own.renewed(NAMES, LIFE, NOW + DAY) is own
+
+
+def test_the_next_certificate_is_trusted_from_half_of_the_life_and_served_from_two_thirds() -> None:
+    """And nothing changes in between."""
+    first = OwnCertificates(made())
+    assert first.renewed(NAMES, LIFE, NOW + 45 * DAY - SETTLE) is first
+    both = first.renewed(NAMES, LIFE, NOW + 45 * DAY)
+    assert both.present == first.present
+    assert both.next is not None
+    assert split_bundle(both.bundle) == (both.present.certificate, both.next.certificate)
+    assert both.renewed(NAMES, LIFE, NOW + 89 * DAY) is both
+    assert both.served(NAMES, NOW + 60 * DAY - SETTLE, published=True) == both.present
+    assert both.served(NAMES, NOW + 60 * DAY, published=True) == both.next
+    assert both.served(NAMES, NOW + 60 * DAY, published=False) == both.present
+    after = both.renewed(NAMES, LIFE, NOW + 90 * DAY)
+    assert after.present == both.next
+    assert after.next not in (None, both.next)
+
+
+def test_what_has_ended_is_served_no_more() -> None:
+    """Nobody accepts it, so a next one is better that may not be known yet; and where that has ended too, a new one."""
+    own = OwnCertificates(made(), made(NOW + 89 * DAY))
+    assert own.served(NAMES, NOW + 90 * DAY, published=False) == own.next
+    alone = own.renewed(NAMES, LIFE, NOW + 300 * DAY)
+    assert alone.next is None
+    assert expires_at(alone.present.certificate) == NOW + 390 * DAY
+
+
+def test_other_names_take_another_certificate_once_it_is_trusted() -> None:
+    """It is made at once, and served when all know it. Fewer names need none."""
+    others = ("other.ns.svc",)
+    own = OwnCertificates(made())
+    assert own.renewed(NAMES[:1], LIFE, NOW) is own
+    both = own.renewed(others, LIFE, NOW + DAY)
+    assert both.next is not None
+    assert names_of(both.next.certificate) == set(others)
+    assert both.served(others, NOW + DAY, published=True) == both.present
+    assert both.served(others, NOW + DAY + SETTLE, published=True) == both.next
+    again = both.renewed(("third.ns.svc",), LIFE, NOW + DAY + SETTLE)
+    assert again.present == both.present, "some replicas serve it still"
+    later = both.renewed(("third.ns.svc",), LIFE, NOW + DAY + 2 * SETTLE)
+    assert later.present == both.next
+
+
+def test_replicas_of_two_settings_leave_the_present_certificate_alone() -> None:
+    """As in a rolling update that changes the names: each makes a next one of its own until it is over."""
+    own = OwnCertificates(made())
+    for step in range(20):
+        own_before, names = own, (("a.ns.svc",), ("b.ns.svc",))[step % 2]
+        own = own.renewed(names, LIFE, NOW + step * SETTLE / 10)
+        assert own.present == own_before.present
+
+
+def test_certificates_survive_their_secret() -> None:
+    """One, and two."""
+    for own in (OwnCertificates(made()), OwnCertificates(made(), made(NOW + DAY))):
+        assert from_secret_data(secret_of(own)) == own
+
+
+def test_a_key_that_went_is_removed_from_the_secret() -> None:
+    """A merge patch removes what it names with null."""
+    removed = [key for key, value in to_secret_data(OwnCertificates(made())).items() if value is None]
+    assert sorted(removed) == ["ca.crt", "ca.key", "next.crt", "next.key"]
+
+
+DAMAGE = [None, b"", b"\xff not PEM", made().certificate, made().key]
+
+
+def damaged(key: str, content: bytes | None) -> dict[str, bytes]:
+    """The data of a Secret in which one key is gone, or has something else."""
+    data = secret_of(OwnCertificates(made(), made(NOW + DAY)))
+    del data[key]
+    return data if content is None else data | {key: content}
+
+
+@pytest.mark.parametrize("key", ["tls.crt", "tls.key"])
+@pytest.mark.parametrize("content", DAMAGE)
+def test_damaged_secret_is_refused(key: str, content: bytes | None) -> None:
+    """With words that say what is wrong and quote no key."""
+    with pytest.raises(InvalidCertificate) as refused:
+        from_secret_data(damaged(key, content))
+    assert "PRIVATE" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["next.crt", "next.key"])
+@pytest.mark.parametrize("content", DAMAGE)
+def test_a_damaged_next_certificate_is_made_anew(key: str, content: bytes | None) -> None:
+    """The present one, which is served, stays."""
+    own = from_secret_data(damaged(key, content))
+    assert own.next is None
+    assert names_of(own.present.certificate) == set(NAMES)
+
+
+def test_secret_of_others_is_told_from_ours() -> None:
+    """One that cert-manager made has a certificate and a key too."""
+    data = secret_of(OwnCertificates(made()))
+    assert is_ours(data)
+    assert not is_ours({"tls.crt": data["tls.crt"], "tls.key": data["tls.key"]})
+
+
+def test_what_an_authority_has_signed_is_served_until_its_time_is_over() -> None:
+    """As older installations have it: the authority stays trusted until the next certificate has taken its place."""
+    data = authority_secret(NAMES, NOW, LIFE)
+    own = from_secret_data(data)
+    assert own.renewed(NAMES, LIFE, NOW + 44 * DAY) is own
+    assert own.bundle.startswith(data["ca.crt"])
+    both = own.renewed(NAMES, LIFE, NOW + 45 * DAY)
+    assert split_bundle(both.bundle)[0] == data["ca.crt"]
+    kept = data | secret_of(both)
+    assert kept.items() >= data.items(), "replicas of the older version read it still"
+    assert from_secret_data(kept) == both
+    assert both.served(NAMES, NOW + 60 * DAY, published=True) == both.next
+    after = both.renewed(NAMES, LIFE, NOW + 90 * DAY)
+    assert after.present == both.next
+    assert split_bundle(after.bundle)[0] == after.present.certificate
+    assert {key for key, value in to_secret_data(after).items() if value is None} == {"ca.crt", "ca.key"}
+
+
+def test_a_next_certificate_that_an_older_version_left_behind_is_none() -> None:
+    """After a rollback the older version has made another present one, and trusts nothing else."""
+    data = secret_of(OwnCertificates(made(), made(NOW + DAY))) | authority_secret(NAMES, NOW + 2 * DAY, LIFE)
+    own = from_secret_data(data)
+    assert own.next is None
+    assert own.bundle.startswith(data["ca.crt"])
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused() -> None:
+    """Nobody would trust it."""
+    data = authority_secret(NAMES, NOW, LIFE) | {"ca.crt": authority_secret(NAMES, NOW, LIFE)["ca.crt"]}
+    with pytest.raises(InvalidCertificate, match="authority"):
+        from_secret_data(data)
+
+
+def test_it_signs_nothing_else() -> None:
+    """TLS libraries take it for a trust anchor, and still for no authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=made().certificate.decode())
+    assert context.cert_store_stats() == {"x509": 1, "crl": 0, "x509_ca": 0}
+
+
+def test_keys_are_in_no_text() -> None:
+    """A log or a traceback could show it."""
+    own = OwnCertificates(made(), made())
+    for text in (repr(own), repr(own.present), str(KeyPair(b"c", b"secret"))):
+        assert "PRIVATE" not in text
+        assert "secret" not in text
