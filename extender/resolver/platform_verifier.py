@@ -6,7 +6,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from extender.credentials.keyring import Credential, Keyring
+from extender.credentials.keyring import Credential, CredentialId, Keyring
 from extender.errors import InvalidManifest, RegistryDenied, RegistryError, UnsupportedManifest
 from extender.images.platform import Platform
 from extender.images.platform_states import PlatformState
@@ -39,10 +39,15 @@ class PlatformVerifier:
     async def verify(
         self, target: Target, digest: str, platform: Platform, keyring: Keyring, seconds: float
     ) -> Verification:
-        """Returns and records what is known of a platform of the image, by the first credential that opens it."""
+        """Returns and records what is known of a platform of the image, by the credentials that it was seen with."""
         reference = target.reference.with_digest(digest)
         why = "no credential opens it"
-        order = CredentialOrder(keyring, target.reference, lambda each: self._cache.find(target, each) is not None)
+
+        def has_shown(credential_id: CredentialId) -> bool:
+            known = self._cache.find(target, credential_id)
+            return known is not None and known.digest == digest
+
+        order = CredentialOrder(keyring, target.reference, has_shown)
         async for credential in order.credentials():
             try:
                 found = await self._source.verify(

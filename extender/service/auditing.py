@@ -22,7 +22,7 @@ from extender.cluster.workload_lists import (
     list_objects,
 )
 from extender.credentials.keyring import Credential, JoinedKeyring, Keyring, sources_of
-from extender.errors import ExtenderError, InvalidReference, RegistryDenied, RegistryError
+from extender.errors import ExtenderError, InvalidReference, RegistryDenied
 from extender.images.content import Cause, Content, Failure
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
 from extender.images.platform_states import PlatformState
@@ -36,6 +36,7 @@ from extender.reports.audit_findings import ImageEvidence
 from extender.reports.audit_report import NewerTag
 from extender.reports.workload_reports import UnreadableWorkload, Workload, WorkloadCollector
 from extender.resolver.image_cache import ImageQuery, Target
+from extender.resolver.keyring_lookup import CredentialOrder
 from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
 
@@ -111,7 +112,7 @@ class ImageLookups:
         self._on_done = on_done
         self._stopped = asyncio.Event()
         self._found: dict[tuple[object, ...], ImageEvidence] = {}
-        self._keyrings: dict[str, Keyring] = {}
+        self._keyrings: dict[tuple[str, str], Keyring] = {}  # that an image was seen with, by name, and digest or ""
 
     def stop(self) -> None:
         """Ends the lookups: those that have not ended stay unknown."""
@@ -195,7 +196,7 @@ class ImageLookups:
                     return
                 target = cache.references.target_of(each.reference)
                 assert isinstance(target, Target)  # noqa: S101 - as `unverified` has them
-                keyring = self._keyrings.get(each.reference, self._pod_resolver.keyring)
+                keyring = self._keyrings.get((each.reference, each.digest), self._pod_resolver.keyring)
                 found = await verifier.verify(target, each.digest, each.platform, keyring, _LOOK_SECONDS)
                 if found.state is PlatformState.CLAIMED:
                     problems.append(f"{each.reference} on {each.platform} is not verified: {found.detail}")
@@ -244,8 +245,12 @@ class ImageLookups:
         query = ImageQuery(image.reference, image.pull_policy == "Always")
         keyring = self._keyring_of(workload)
         (answer,) = await self._pod_resolver.resolver.resolve_all([query], keyring, _WAIT_SECONDS)
-        self._keyrings.setdefault(image.reference, keyring)
-        return ImageEvidence(answer or _ENDLESS, self._digest_of(image.reference, keyring, answer))
+        if not isinstance(answer, Content):
+            return ImageEvidence(answer or _ENDLESS)
+        digest = self._pod_resolver.resolver.evidence(query, keyring).digest
+        for key in ((image.reference, ""), (image.reference, digest)):
+            self._keyrings.setdefault(key, keyring)
+        return ImageEvidence(answer, digest)
 
     def _keyring_of(self, workload: Workload) -> Keyring:
         namespace = workload.key.namespace
@@ -253,14 +258,6 @@ class ImageLookups:
         overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
         keyring = self._pod_resolver.question(pod, namespace, overrides, may_read=True).keyring
         return JoinedKeyring(sources_of(keyring))  # of no tenant: all lookups are the caller's own
-
-    def _digest_of(self, reference: str, keyring: Keyring, answer: Content | Failure | None) -> str:
-        cache = self._pod_resolver.resolver.cache
-        target = cache.references.target_of(reference)
-        if isinstance(target, Failure) or not isinstance(answer, Content):
-            return ""
-        known = (cache.find(target, each) for each in keyring.credential_ids_for(target.reference))
-        return next((each.digest for each in known if each), "")
 
     async def _first_newer(
         self,
@@ -276,7 +273,7 @@ class ImageLookups:
         if parse_tag(parsed.tag) is None:
             why = "it is named by digest alone" if not parsed.tag else f"its tag {parsed.tag} states no version"
             return NewerTag(str(platform), None, why)
-        keyring = self._keyrings.get(reference, self._pod_resolver.keyring)
+        keyring = self._keyrings.get((reference, ""), self._pod_resolver.keyring)
         if parsed.repository not in repositories:
             repositories[parsed.repository] = asyncio.create_task(self._list_tags(parsed, keyring))
         tags = await asyncio.shield(repositories[parsed.repository])
@@ -297,12 +294,18 @@ class ImageLookups:
         return NewerTag(str(platform), newer[first])
 
     async def _list_tags(self, reference: ImageReference, keyring: Keyring) -> list[str] | Failure:
+        """The tags as the credentials see them with which the image was seen, or else the keyring's others."""
+        cache = self._pod_resolver.resolver.cache
+        target = cache.references.target_of(str(reference))
+        assert isinstance(target, Target)  # noqa: S101 - a name with a tag
+        order = CredentialOrder(keyring, target.reference, lambda each: cache.find(target, each) is not None)
         failure = Failure(Cause.DENIED, f"{reference.domain} denies it")
         try:
-            for credential in await keyring.load(reference):
-                with contextlib.suppress(RegistryDenied):
-                    return await self._fetch_tags(reference, credential)
-        except (RegistryError, ExtenderError) as exc:
+            async with contextlib.aclosing(order.credentials()) as credentials:
+                async for credential in credentials:
+                    with contextlib.suppress(RegistryDenied):
+                        return await self._fetch_tags(reference, credential)
+        except ExtenderError as exc:
             return Failure(Cause.UNAVAILABLE, str(exc))
         return failure
 

@@ -1,0 +1,94 @@
+"""The credentials of an audit: newer tags and looks inside go by those with which an image was seen."""
+
+import pytest
+
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, credential_id_of
+from extender.credentials.logins import Login
+from extender.credentials.pull_secrets import PullSecrets
+from extender.images.content import Content
+from extender.images.platform import Compatibility, Platform, parse_platform
+from extender.images.platform_states import PlatformState
+from extender.images.reference import ImageReference
+from extender.kubernetes.core_v1 import LocalObjectReference
+from extender.kubernetes.reported_v1 import AuditedSpec
+from extender.placement.facts import PodImage
+from extender.placement.policy import Policy
+from extender.reports.workload_reports import ImageUse, Workload, WorkloadKey
+from extender.resolver.platform_verifier import PlatformVerifier
+from extender.resolver.pod_resolver import PodResolver
+from extender.resolver.resolver import Resolver
+from extender.service.auditing import ImageLookups
+from extender.verifier.verification import Verification
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import FakeRegistry, Keys
+
+KEY = b"k" * 32
+APP, NEWER = "ghcr.io/team/app:1.0", "ghcr.io/team/app:1.1"
+ARM64 = parse_platform("linux/arm64")
+SECRETS = {("wrong", "pull"): "no", ("right", "pull"): "yes", ("right", "other"): "no"}
+
+
+class Secrets:
+    """A `SecretReader`: a login for the registry in each."""
+
+    async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
+        return (Login("ghcr.io", f"{namespace}-{name}", SECRETS[namespace, name]),)
+
+
+def id_of(namespace: str, name: str) -> CredentialId:
+    """The id of the login in a secret."""
+    return credential_id_of(f"{namespace}-{name}", SECRETS[namespace, name], key=KEY)
+
+
+class Registry(FakeRegistry):
+    """Lists tags and looks inside, for its readers alone; records with which credential each was asked for."""
+
+    def __init__(self, *, hides: bool) -> None:
+        super().__init__()
+        self.hides = hides
+        self.readers = {"ghcr.io/team/app": {id_of("right", "pull")}}
+        self.listed: list[CredentialId] = []
+        self.looked: list[CredentialId] = []
+        self.push(APP, "linux/amd64")
+        self.push(NEWER, "linux/amd64", "linux/arm64")
+
+    async def fetch_tags(self, reference: ImageReference, credential: Credential) -> list[str]:
+        self.listed.append(credential.id)
+        await self._admit("GET", reference, credential)
+        return ["1.0", "1.1"]
+
+    async def verify(
+        self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
+    ) -> Verification:
+        self.looked.append(credential.id)
+        await self._admit("GET", reference, credential)
+        return Verification(platform=platform, state=PlatformState.VERIFIED)
+
+
+def workload(namespace: str, *secrets: str) -> Workload:
+    """A workload that uses the image with these pull secrets."""
+    spec = AuditedSpec(image_pull_secrets=tuple(LocalObjectReference(name) for name in secrets))
+    uses = (ImageUse(image=PodImage(APP), used_as="container", name="app"),)
+    return Workload(key=WorkloadKey(namespace, "Deployment", "app"), spec=spec, uses=uses)
+
+
+@pytest.mark.parametrize("hides", [False, True])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_newer_tags_and_looks_inside_use_the_credentials_of_the_evidence(*, hides: bool, is_first: bool) -> None:
+    """Neither those of another namespace, nor another login of the same pod that is tried before it."""
+    clock, registry = Clock(), Registry(hides=hides)
+    resolver = Resolver(registry, size=100, tag_seconds=900, stale_seconds=3600, clock=clock, random=lambda: 0.0)
+    pod_resolver = PodResolver(
+        resolver, Keys(ANONYMOUS), Policy(), lambda _: None, lambda: None, PullSecrets(Secrets(), key=KEY, clock=clock)
+    )
+    lookups = ImageLookups(pod_resolver, registry.fetch_tags, lambda _: None)
+    workloads = [workload("right", "other", "pull"), workload("wrong", "pull")]
+    found = await lookups.look_up(workloads if is_first else workloads[::-1])
+    assert [isinstance(each[0].answer, Content) for each in found] == [is_first, not is_first]
+    newer = await lookups.look_for_newer([(APP, "linux/arm64")], Compatibility())
+    assert newer[APP, "linux/arm64"].tag == "1.1"
+    await lookups.look_inside(
+        lookups.unverified(workloads, [parse_platform("linux/amd64")]), PlatformVerifier(registry, resolver.cache)
+    )
+    assert registry.listed == registry.looked == [id_of("right", "pull")]
+    await resolver.close()
