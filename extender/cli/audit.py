@@ -29,7 +29,6 @@ from extender.cli.options import (
     required_platforms,
 )
 from extender.cluster.client import ClusterClient, open_cluster
-from extender.cluster.secrets import ClusterSecrets
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
@@ -162,14 +161,18 @@ async def _audit(settings: Config, part: AuditedPart) -> Audit:
                 contents = await read_cluster(client, part.namespace)
             except ClusterError as exc:
                 raise ConfigError(f"the cluster cannot be read: {exc}") from exc
-            cluster_view = ClusterView(secrets=ClusterSecrets(client))
+            cluster_view = ClusterView(client=client)
         else:
             contents = _read_images(part.images) if part.images else _read_files(part.manifests, part.namespace)
             cluster_view = ClusterView()
         sources = await stack.enter_async_context(open_local_sources(fetcher_settings(settings)))
         pod_resolver = await stack.enter_async_context(
             open_pod_resolver_of(
-                sources, settings, cluster_view, head_first=False, mirrors=await read_mirror_objects(settings)
+                sources,
+                settings,
+                cluster_view,
+                head_first=False,
+                mirrors=await read_mirror_objects(settings, cluster_view.client),
             )
         )
         progress = stack.enter_context(progress_bar())

@@ -29,7 +29,6 @@ from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import is_held, list_gated_pods
 from extender.cluster.node_trust import HOSTS
 from extender.cluster.openshift_objects import list_mirror_objects
-from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
 from extender.cluster.workload_lists import list_documents
 from extender.config.tree import Config
@@ -302,9 +301,7 @@ class Examination:
             seen = "no pod is running that names one"
             yield CheckFinding(CheckName.REGISTRIES, "registries", CheckState.UNCHECKED, seen)
             return
-        async with open_pod_resolver(
-            self._settings, ClusterView(secrets=ClusterSecrets(client)), open_local_sources
-        ) as pod_resolver:
+        async with open_pod_resolver(self._settings, ClusterView(client=client), open_local_sources) as pod_resolver:
             found = await look_up([pod for _, pod in chosen.values()], pod_resolver)
         for (host, (image, _)), pod in zip(chosen.items(), found, strict=True):
             yield _judge_registry(f"registry {host}", image, pod.images.get(image))

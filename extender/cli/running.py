@@ -23,7 +23,6 @@ from extender.cli.options import (
 )
 from extender.cli.subjects import list_nodes, open_client
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.workload_lists import POD, fetch_namespace_annotations, list_documents
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
@@ -100,7 +99,7 @@ async def _report(settings: Config, namespace: str, *, all_namespaces: bool) -> 
         pods = await _list_pods(client, namespace)
         annotations = await _namespace_annotations(client, namespace)
         async with open_pod_resolver(
-            settings, ClusterView(secrets=ClusterSecrets(client), annotations=annotations), open_local_sources
+            settings, ClusterView(client=client, annotations=annotations), open_local_sources
         ) as pod_resolver:
             counted = [pod for pod in pods if is_counted(pod, _overrides_of(pod, pod_resolver), pod_resolver.policy)]
             found = await look_up(counted, pod_resolver)

@@ -7,7 +7,6 @@ import msgspec
 
 from extender.cli.manifest_files import read_manifests
 from extender.cluster.client import ClusterClient, open_cluster
-from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.workload_lists import (
     UnknownKind,
     fetch_namespace_annotations,
@@ -192,7 +191,7 @@ async def explain_all(
             with contextlib.suppress(ClusterError):
                 annotations |= await fetch_namespace_annotations(client, namespace)
     annotations |= {each.namespace: each.defaults for each in subjects if each.defaults is not None}
-    view = ClusterView(secrets=ClusterSecrets(client) if client else None, annotations=annotations)
+    view = ClusterView(client=client, annotations=annotations)
     async with open_pod_resolver(settings, view, open_local_sources) as pod_resolver:
         explainer = PodExplainer(pod_resolver, admission_policy_of(settings))
         return [await _explain(each, explainer, nodes, settings, client) for each in subjects]

@@ -57,20 +57,20 @@ class GateSwitch(Protocol):
 class ClusterView:
     """The cluster as the outlets see it: none here, or what was read of one and is not watched.
 
-    `nodes` are the cluster's, None without one. `secrets` is where its pull secrets are read, `client` that of its API,
-    and `events` where events are sent, while the view is kept current.
+    `nodes` are the cluster's, None without one. `client` is that of its API, with which all of it is read, `secrets`
+    where its pull secrets are, and `events` where events are sent, while the view is kept current.
     """
 
     def __init__(
         self,
         nodes: CountedNodes | None = None,
-        secrets: SecretReader | None = None,
+        client: ClusterClient | None = None,
         annotations: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         """`nodes` are kept current elsewhere; `annotations` are those of namespaces, where they are known."""
         self.nodes = nodes
-        self.secrets = secrets
-        self.client: ClusterClient | None = None
+        self.client = client
+        self.secrets: SecretReader | None = ClusterSecrets(client) if client else None
         self.events: PodEvents | None = None
         self._gates: GateSwitch | None = None
         self.namespace_annotations: Callable[[str], Mapping[str, str] | None] = (annotations or {}).get
@@ -138,8 +138,7 @@ class WatchedCluster(ClusterView):
         self._watched = WatchedNodes(
             client, level_label=level_label, preferred_nodes=preferred_nodes, clock=time.monotonic
         )
-        super().__init__(self._watched, ClusterSecrets(client))
-        self.client = client
+        super().__init__(self._watched, client)
         self.events = PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time)
         self._mirrors = MirrorViews() if openshift else None
         self._namespaces = NamespaceView()

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
 from extender.background import FILE_CHECK_SECONDS, in_background
-from extender.cluster.client import open_cluster
+from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.openshift_objects import list_mirror_objects
 from extender.config.tree import Config
 from extender.credentials.keyring import JoinedKeyring, Keyring
@@ -133,22 +133,27 @@ async def open_pod_resolver(
     """
     async with (
         open_sources(fetcher_settings(config)) as sources,
-        open_pod_resolver_of(sources, config, cluster_view, mirrors=await read_mirror_objects(config)) as resolver,
+        open_pod_resolver_of(
+            sources, config, cluster_view, mirrors=await read_mirror_objects(config, cluster_view.client)
+        ) as resolver,
     ):
         yield resolver
 
 
-async def read_mirror_objects(config: Config) -> MirrorObjects | None:
-    """Returns what OpenShift's objects say now; None if the settings do not ask for them. Raises ConfigError."""
+async def read_mirror_objects(config: Config, client: ClusterClient | None) -> MirrorObjects | None:
+    """Returns what OpenShift's objects say now; None if the settings do not ask for them. Raises ConfigError.
+
+    Without a client, the cluster is that of the settings.
+    """
     if not config.registry.openshift:
         return None
     cluster = config.cluster
     try:
-        client = await open_cluster("auto", cluster.kubeconfig, cluster.context)
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            if client is None:
+                client = await open_cluster("auto", cluster.kubeconfig, cluster.context)
+                stack.push_async_callback(client.close)
             return (await list_mirror_objects(client))[0]
-        finally:
-            await client.close()
     except ClusterError as exc:
         raise ConfigError(f"registry.openshift: its objects cannot be read: {exc}") from exc
 

@@ -1,0 +1,82 @@
+"""A command that is given a context asks the cluster of that context for everything, and no other one for anything."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from extender.cluster.views import NODES, PODS
+from tests.integration.cluster.api_server import ApiServer, node, pod, serve_api
+from tests.unit.cli.commands import run
+
+MIRRORS = "/apis/config.openshift.io/v1/imagedigestmirrorsets"
+LOGIN = "/api/v1/namespaces/openshift-config/secrets/pull-secret"
+AUTHORITIES = "/api/v1/namespaces/openshift-config-managed/configmaps/merged-trusted-image-registry-ca"
+OPENSHIFT = ("--set", "registry.openshift=true", "--set", "registry.hosts_directory=''", "--set", "registry.allow=[]")
+
+
+class Contexts(NamedTuple):
+    """The clusters of two contexts in one kubeconfig."""
+
+    current: ApiServer
+    prod: ApiServer
+    environment: dict[str, str]
+
+
+@asynccontextmanager
+async def two_contexts(folder: Path) -> AsyncIterator[Contexts]:
+    async with serve_api() as current, serve_api() as prod:
+        servers = {"current": current, "prod": prod}
+        document = {
+            "current-context": "current",
+            "contexts": [{"name": name, "context": {"cluster": name}} for name in servers],
+            "clusters": [{"name": name, "cluster": {"server": server.url}} for name, server in servers.items()],
+        }
+        path = folder / "kubeconfig"
+        path.write_text(yaml.safe_dump(document))
+        prod.put(NODES.path, node("n", "amd64"))
+        prod.put(PODS, pod("web", "registry.example.com/web:1", "n", "Running"))
+        yield Contexts(current, prod, {"KUBECONFIG": str(path)})
+
+
+_OPTION, _SETTING = ("--context", "prod"), ("--set", "cluster.context=prod")
+CONTEXT = {"audit": _OPTION, **dict.fromkeys(("explain", "running", "inspect", "fix", "doctor"), _SETTING)}
+FILE = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {containers: [{name: c, image: "registry.example.com/web:1"}]}
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("audit",),
+        ("explain", "web"),
+        ("explain", "-f", "-"),
+        ("running", "-A"),
+        ("inspect", "registry.example.com/web:1"),
+        ("fix", "-f", "-"),
+    ],
+    ids=" ".join,
+)
+async def test_mirrors_authorities_and_logins_are_those_of_the_context(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """They decide which registry is asked and with what: the wrong cluster's would be shown to the wrong registry."""
+    async with two_contexts(tmp_path) as clusters:
+        await run(*command, *CONTEXT[command[0]], *OPENSHIFT, stdin=FILE, environment=clusters.environment)
+        assert {MIRRORS, LOGIN, AUTHORITIES} <= {each.path for each in clusters.prod.requests}
+        assert clusters.current.requests == []
+
+
+async def test_doctor_examines_the_installation_of_the_context(tmp_path: Path) -> None:
+    """And no other one."""
+    async with two_contexts(tmp_path) as clusters:
+        await run("doctor", *CONTEXT["doctor"], *OPENSHIFT, environment=clusters.environment)
+        assert clusters.prod.requests
+        assert clusters.current.requests == []
