@@ -87,7 +87,15 @@ class EndpointUnavailable(RegistryUnavailable):
 
 
 class RegistryUnreachable(RegistryUnavailable):
-    """No connection to the host came about: it refuses, does not answer, or its TLS is not trusted."""
+    """No connection to the host came about: it refuses, does not answer, or its TLS fails."""
+
+
+class RegistryWithoutTls(RegistryUnreachable):
+    """The host does not speak TLS as we do: it may be one of plain HTTP."""
+
+
+class CertificateUntrusted(RegistryUnreachable):
+    """The host shows a certificate of an authority that is not trusted here, or one for another name."""
 
 
 class RegistryNotAsked(RegistryUnavailable):
@@ -99,7 +107,26 @@ class NameUnresolved(RegistryNotAsked):
 
 
 class AddressRefused(RegistryError):
-    """The operator's rules or the nodes' files forbid a host on the way; it got no request."""
+    """The nodes' files, or a rule of the operator, which the class tells, forbid a host on the way.
+
+    It got no request.
+    """
+
+
+class RegistryNotAllowed(AddressRefused):
+    """`registry.allow` does not name the registry."""
+
+
+class HostDenied(AddressRefused):
+    """`registry.deny` names a host on the way."""
+
+
+class InnerAddress(AddressRefused):
+    """A host on the way is at an address of this machine or its link, and `registry.allow` does not name it."""
+
+
+class PrivateAddress(AddressRefused):
+    """A host on the way is at a private address, which `registry.private_addresses` forbids."""
 
 
 class ClusterError(ExtenderError):

@@ -19,6 +19,8 @@ from extender.cli.options import (
     read_settings,
     required_platforms,
 )
+from extender.cli.registry_settings import line_to_type
+from extender.config.tree import Config
 from extender.errors import InvalidReference
 from extender.images.content import Failure
 from extender.images.manifest import Image, Kind
@@ -87,7 +89,7 @@ def inspect(
     required = required_platforms(require or ())
     looked_up = look_up_images(images, settings, look_inside=verify, wanted=required)
     found = [each.answer for each in looked_up]
-    results = [_inspected(reference, each) for reference, each in zip(images, looked_up, strict=True)]
+    results = [_inspected(reference, each, settings) for reference, each in zip(images, looked_up, strict=True)]
     _print(results, output, verbose=verbose)
     compatibility = policy_of(settings).compatibility
     lacking = [
@@ -107,13 +109,13 @@ def inspect(
         raise typer.Exit(1)
 
 
-def _inspected(reference: str, looked_up: LookedUp) -> Inspected:
+def _inspected(reference: str, looked_up: LookedUp, settings: Config) -> Inspected:
     answer, endpoints = looked_up.answer, list(looked_up.endpoints)
     try:
         canonical = str(parse_reference(reference))
     except InvalidReference:
         canonical = None
-    unknown = _unknown(reference, answer)
+    unknown = _unknown(reference, looked_up, settings)
     if isinstance(answer, Failure):
         return Inspected(
             reference=reference, canonical=canonical, digest=None, media_type=None, kind=None,
@@ -148,9 +150,16 @@ def _inside(found: Verification) -> LookedInside:
     )
 
 
-def _unknown(reference: str, answer: Image | Failure) -> dict[str, str] | None:
+def _unknown(reference: str, looked_up: LookedUp, settings: Config) -> dict[str, str] | None:
+    answer = looked_up.answer
     fact = fact_of(PodImage(reference), answer_of(answer), may_be_pending=False)
-    return {"cause": fact.cause.value, "detail": fact.detail} if isinstance(fact, Pending | Unknown) else None
+    if not isinstance(fact, Pending | Unknown):
+        return None
+    unknown = {"cause": fact.cause.value, "detail": fact.detail}
+    answered = [each.answered for each in looked_up.endpoints]
+    if isinstance(answer, Failure) and (line := line_to_type(answer, reference, answered, settings.registry)):
+        unknown["remedy"] = line
+    return unknown
 
 
 def _lacking(
@@ -189,6 +198,8 @@ def _rows(result: Inspected) -> Iterator[Sequence[Part]]:
         yield result.kind, result.digest or "", result.media_type or ""
     if result.unknown:
         yield ("unknown", "yellow"), f"{result.unknown['cause']}: {result.unknown['detail']}"
+        if remedy := result.unknown.get("remedy"):
+            yield "", f"try {remedy}"
     for entry in result.platforms:
         size = f"{_size(int(entry['size_bytes']))}{_of_what(result)}"
         yield (str(entry["platform"]), "green"), str(entry["digest"]), size

@@ -18,19 +18,25 @@ from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 from extender.errors import (
     AddressRefused,
+    CertificateUntrusted,
     EndpointUnavailable,
     ExtenderError,
+    HostDenied,
+    InnerAddress,
     InvalidManifest,
     ManifestNotFound,
     NameUnresolved,
+    PrivateAddress,
     RegistryDenied,
     RegistryError,
     RegistryFailed,
+    RegistryNotAllowed,
     RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
     RegistryUnreachable,
+    RegistryWithoutTls,
     UnsupportedManifest,
 )
 from extender.fetcher.settings import FetcherSettings
@@ -174,9 +180,11 @@ _ANSWERS: dict[type[Question], tuple[type[ToQuestion], ...]] = {
 _ERRORS: dict[str, type[ExtenderError]] = {
     error.__name__: error
     for error in (
-        AddressRefused, CredentialsUnavailable, EndpointUnavailable, InvalidManifest, ManifestNotFound, NameUnresolved,
-        RegistryDenied, RegistryFailed, RegistryNotAsked, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable,
-        RegistryUnreachable, UnsupportedManifest,
+        AddressRefused, CertificateUntrusted, CredentialsUnavailable, EndpointUnavailable, HostDenied,
+        InnerAddress, InvalidManifest,
+        ManifestNotFound, NameUnresolved, PrivateAddress, RegistryDenied, RegistryFailed, RegistryNotAllowed,
+        RegistryNotAsked, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable, RegistryUnreachable,
+        RegistryWithoutTls, UnsupportedManifest,
     )
 }  # fmt: skip
 

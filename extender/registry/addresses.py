@@ -16,7 +16,14 @@ import structlog
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-from extender.errors import AddressRefused, ConfigError
+from extender.errors import (
+    AddressRefused,
+    ConfigError,
+    HostDenied,
+    InnerAddress,
+    PrivateAddress,
+    RegistryNotAllowed,
+)
 
 log = structlog.get_logger()
 
@@ -105,9 +112,9 @@ class AddressGuard:
         """
         host, port = _canonical(url.raw_host or ""), url.port
         if _matches(self._deny, host, port):
-            raise _refusal("deny", host, "is denied by registry.deny")
+            raise _denied(host)
         if not _matches(self._allow, host, port):
-            raise _refusal("allow", host, "is not in registry.allow")
+            raise _refusal("allow", host, RegistryNotAllowed, "is not in registry.allow")
 
     def check_host(self, url: URL) -> None:
         """Raises AddressRefused if no request may go to the URL's host, by its name or its literal address.
@@ -116,19 +123,24 @@ class AddressGuard:
         """
         host, port = _canonical(url.raw_host or ""), url.port
         if _matches(self._deny, host, port):
-            raise _refusal("deny", host, "is denied by registry.deny")
+            raise _denied(host)
+        if self._is_named(host, port):
+            return
         literal = literal_address(host)
-        inner = _matches(_INNER_NAMES, host, port) or (literal is not None and not self._is_open(literal))
-        if inner and not self._is_named(host, port):
+        if literal is not None and not self._is_open(literal):
+            raise self._refusal_at(host, port, [literal])
+        if _matches(_INNER_NAMES, host, port):
             raise inner_refusal(host)
 
     def keep_reachable(self, host: str, port: int, found: Iterable[ResolveResult]) -> list[ResolveResult]:
         """Returns the addresses of a host that may be connected to. Raises AddressRefused if there are none."""
         name = _canonical(host)
         named = self._is_named(name, port)
-        kept = [result for result in found if self._may_connect(result["host"], port, named=named)]
+        results = list(found)
+        kept = [result for result in results if self._may_connect(result["host"], port, named=named)]
         if not kept:
-            raise inner_refusal(name)
+            addresses = [address for result in results if (address := literal_address(result["host"]))]
+            raise self._refusal_at(name, port, addresses)
         return kept
 
     def _may_connect(self, text: str, port: int, *, named: bool) -> bool:
@@ -136,6 +148,15 @@ class AddressGuard:
         if address is None or _matches(self._deny, str(address), port):
             return False
         return named or self._is_open(address)
+
+    def _refusal_at(self, host: str, port: int | None, addresses: Sequence[Address]) -> AddressRefused:
+        """The refusal of a host at these addresses, none of which may be contacted."""
+        if any(_matches(self._deny, str(each), port) for each in addresses):
+            return _denied(host)
+        if not self._private_addresses and any(map(_is_private, addresses)):
+            words = "is at a private address, which registry.private_addresses forbids"
+            return _refusal("address", host, PrivateAddress, words)
+        return inner_refusal(host)
 
     def _is_named(self, host: str, port: int | None) -> bool:
         return _matches((pattern for pattern in self._allow if pattern.is_name), host, port)
@@ -154,6 +175,21 @@ class AddressGuard:
         if any(address in network for network in _PRIVATE):
             return self._private_addresses
         return isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
+
+
+def _is_private(address: Address) -> bool:
+    """Whether it can be contacted where private addresses may be."""
+    inside = _addresses_inside(address) or (address,)
+    return any(each in network for each in inside for network in _PRIVATE) and not any(
+        each in network for each in inside for network in _NEVER
+    )
+
+
+def patterns_of_others(patterns: Sequence[str], host: str) -> list[str]:
+    """The globs of `allow` or `deny` that do not match the host, which may have a port."""
+    url = URL(f"https://{host}")
+    name, port = _canonical(url.raw_host or ""), url.port
+    return [each for each in patterns if not _parse_pattern("", each).matches(name, port)]
 
 
 def literal_address(host: str) -> Address | None:
@@ -205,12 +241,16 @@ def _matches(patterns: Iterable[_HostPattern], host: str, port: int | None) -> b
 
 def inner_refusal(host: str) -> AddressRefused:
     """Logs a refusal because of a host's address; returns the error."""
-    return _refusal("address", host, "is at an address that is not asked")
+    return _refusal("address", host, InnerAddress, "is at an address that is asked only where registry.allow names it")
 
 
-def _refusal(rule: str, host: str, words: str) -> AddressRefused:
+def _denied(host: str) -> AddressRefused:
+    return _refusal("deny", host, HostDenied, "is denied by registry.deny")
+
+
+def _refusal(rule: str, host: str, kind: type[AddressRefused], words: str) -> AddressRefused:
     log.info("address.refused", registry=host, rule=rule)
-    return AddressRefused(f"{host} {words}")
+    return kind(f"{host} {words}")
 
 
 # Names of this host, of metadata services and of the cluster's API server. They are checked by name because we see no

@@ -28,11 +28,13 @@ from multidict import CIMultiDictProxy
 from yarl import URL
 
 from extender.errors import (
+    CertificateUntrusted,
     NameUnresolved,
     RegistryNotAsked,
     RegistryThrottled,
     RegistryUnavailable,
     RegistryUnreachable,
+    RegistryWithoutTls,
 )
 from extender.registry.refusals import BODY_BYTES
 from extender.registry_figures import CODES, REQUESTS, THROTTLED
@@ -168,8 +170,8 @@ _SECONDS = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
 # The first class that matches an exception gives the error and the words after the host's name.
 _FAULTS: tuple[tuple[type[Exception], type[RegistryUnavailable], str], ...] = (
-    (aiohttp.ClientConnectorCertificateError, RegistryUnreachable, "shows a certificate that is not trusted"),
-    (aiohttp.ClientSSLError, RegistryUnreachable, "cannot be reached over TLS"),
+    (aiohttp.ClientConnectorCertificateError, CertificateUntrusted, "shows a certificate that is not trusted"),
+    (aiohttp.ClientSSLError, RegistryWithoutTls, "cannot be reached over TLS"),
     (aiohttp.ClientConnectorDNSError, NameUnresolved, "has a name that does not resolve"),
     (aiohttp.ClientProxyConnectionError, RegistryNotAsked, "cannot be reached: the proxy does not accept connections"),
     (aiohttp.ClientHttpProxyError, RegistryUnavailable, "cannot be reached through the proxy"),

@@ -419,7 +419,7 @@ _CURES = {
     Cause.INVALID_REFERENCE: "correct its name",
     Cause.DENIED: "name a pull secret that may read it",
     Cause.REFUSED: "ask the registry's owner why it does not hand the image out",
-    Cause.NOT_ALLOWED: "let the operator allow its registry in registry.allow",
+    Cause.NOT_ALLOWED: "let the operator change the setting, or the nodes' file, that keeps us from it",
     Cause.ARTIFACT: "name an image instead of an artifact",
     Cause.UNSUPPORTED: "push it again with a current tool, as an OCI or Docker image",
     Cause.INVALID: "push it again: what the registry has is malformed",

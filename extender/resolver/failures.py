@@ -12,15 +12,21 @@ from extender.circuit_breaker import Backoff
 from extender.credentials.keyring import CredentialId
 from extender.errors import (
     AddressRefused,
+    CertificateUntrusted,
     EndpointUnavailable,
+    HostDenied,
+    InnerAddress,
     InvalidManifest,
     InvalidReference,
     ManifestNotFound,
     NameUnresolved,
+    PrivateAddress,
     RegistryDenied,
+    RegistryNotAllowed,
     RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
+    RegistryWithoutTls,
     UnsupportedManifest,
 )
 from extender.images.content import Cause, Failure
@@ -35,13 +41,22 @@ _SENTENCES = {
     Cause.MISSING: "its registry has no such image",
     Cause.DENIED: "its registry gives access with none of the credentials at hand",
     Cause.REFUSED: "its registry refuses to give it out, by a rule of its own",
-    Cause.NOT_ALLOWED: "the operator's rules keep us from its registry, or from where that registry leads",
+    Cause.NOT_ALLOWED: "the nodes' files for registries have nobody ask for it",
     Cause.THROTTLED: "its registry has been asked too often and wants us to wait",
     Cause.UNAVAILABLE: "its registry cannot be reached or gives no proper answer",
     Cause.INVALID: "its registry's answer is no valid manifest",
     Cause.UNSUPPORTED: "no platform can be learned from a manifest of its kind",
     Cause.INVALID_REFERENCE: "its name is no image reference that can be pulled",
 }
+_SETTINGS: dict[type[BaseException], str] = {
+    RegistryNotAllowed: "registry.allow does not name its registry",
+    HostDenied: "registry.deny names its registry, or a host to which that leads",
+    InnerAddress: "its registry, or a host to which that leads, is at an address that registry.allow has to name",
+    PrivateAddress: "its registry, or a host to which that leads, is private, and registry.private_addresses is false",
+    RegistryWithoutTls: "its registry does not speak TLS with us; registry.plain_http names those of plain HTTP",
+    CertificateUntrusted: "its registry's certificate is not trusted; registry.ca_files gives its authority",
+}
+"""What a setting of the operator's can change. It names no host, as that may be one to which the registry leads."""
 ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
 DENIED = Failure(Cause.DENIED, _SENTENCES[Cause.DENIED])
 THROTTLED = Failure(Cause.THROTTLED, _SENTENCES[Cause.THROTTLED])
@@ -147,7 +162,7 @@ def failure_of(error: Exception) -> Failure:
         case RegistryNotAsked():
             return Failure(cause, "its registry was not asked, since no connection was free in time")
         case _:
-            return Failure(cause, _SENTENCES[cause])
+            return Failure(cause, _SETTINGS.get(type(error), _SENTENCES[cause]))
 
 
 def lifetime_seconds(error: Exception, in_a_row: int, random: Callable[[], float]) -> float:

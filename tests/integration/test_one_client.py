@@ -1,4 +1,4 @@
-"""A command that is given a context asks the cluster of that context for everything, and no other one for anything."""
+"""What commands read of a cluster beside its pods is that of the same cluster: mirrors, logins and authorities."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,8 +42,6 @@ async def two_contexts(folder: Path) -> AsyncIterator[Contexts]:
         yield Contexts(current, prod, {"KUBECONFIG": str(path)})
 
 
-_OPTION, _SETTING = ("--context", "prod"), ("--set", "cluster.context=prod")
-CONTEXT = {"audit": _OPTION, **dict.fromkeys(("explain", "running", "inspect", "fix", "doctor"), _SETTING)}
 FILE = """
 apiVersion: v1
 kind: Pod
@@ -56,6 +54,7 @@ spec: {containers: [{name: c, image: "registry.example.com/web:1"}]}
     "command",
     [
         ("audit",),
+        ("audit", "-f", "-"),
         ("explain", "web"),
         ("explain", "-f", "-"),
         ("running", "-A"),
@@ -69,7 +68,7 @@ async def test_mirrors_authorities_and_logins_are_those_of_the_context(
 ) -> None:
     """They decide which registry is asked and with what: the wrong cluster's would be shown to the wrong registry."""
     async with two_contexts(tmp_path) as clusters:
-        await run(*command, *CONTEXT[command[0]], *OPENSHIFT, stdin=FILE, environment=clusters.environment)
+        await run(*command, "--context", "prod", *OPENSHIFT, stdin=FILE, environment=clusters.environment)
         assert {MIRRORS, LOGIN, AUTHORITIES} <= {each.path for each in clusters.prod.requests}
         assert clusters.current.requests == []
 
@@ -77,6 +76,6 @@ async def test_mirrors_authorities_and_logins_are_those_of_the_context(
 async def test_doctor_examines_the_installation_of_the_context(tmp_path: Path) -> None:
     """And no other one."""
     async with two_contexts(tmp_path) as clusters:
-        await run("doctor", *CONTEXT["doctor"], *OPENSHIFT, environment=clusters.environment)
+        await run("doctor", "--context", "prod", *OPENSHIFT, environment=clusters.environment)
         assert clusters.prod.requests
         assert clusters.current.requests == []

@@ -1,5 +1,7 @@
 """Image strings, token servers and redirects that lead inside: nothing is reached, and all is answered."""
 
+import json
+import shlex
 from collections.abc import AsyncIterator
 
 import pytest
@@ -76,8 +78,35 @@ async def test_inspect_says_the_same(trap: Trap, leading: Leading) -> None:
     )  # fmt: skip
     assert code == 1
     assert out.count('"not-allowed"') == 2
-    assert out.count("the operator's rules keep us from its registry") == 2
+    assert out.count("is at an address that registry.allow has to name") == 2
     assert trap.connections == 0
+
+
+@pytest.mark.parametrize("denied", [(), ("--set", "registry.deny=['127.*', 'x.example.com']")], ids=["", "denied"])
+async def test_the_line_that_inspect_gives_has_the_registry_asked(leading: Leading, denied: tuple[str, ...]) -> None:
+    """It is typed until no rule is left in the way; the table has it whole, and JSON the same."""
+    image, options = f"{leading.host}/good:1", list(denied)
+    named, code = list[str](), 1
+    for _ in range(4):
+        code, out, _ = await run("inspect", image, *options)
+        if code == 0:
+            break
+        [line] = [line.strip() for line in out.splitlines() if line.strip().startswith("try ")]
+        _, documents, _ = await run("inspect", image, *options, "-o", "json")
+        assert json.loads(documents)[0]["unknown"]["remedy"] == line.removeprefix("try ")
+        options += shlex.split(line.removeprefix("try "))
+        named.append(options[-1].partition("=")[0])
+    assert code == 0
+    assert named == [*(["registry.deny"] if denied else []), "registry.allow", "registry.plain_http"]
+    assert denied == () or "registry.deny=['x.example.com']" in options
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+async def test_the_reason_is_whole_in_a_pipe(leading: Leading, columns: str) -> None:
+    """Whatever width a terminal would have."""
+    _, out, _ = await run("inspect", f"{leading.host}/good:1", environment={"COLUMNS": columns})
+    assert "its registry, or a host to which that leads, is at an address that registry.allow has to name" in out
+    assert "--set \"registry.allow=['*', '127.0.0.1']\"" in out
 
 
 async def test_plain_http_does_not_allow(start_service: StartService, leading: Leading) -> None:

@@ -7,7 +7,7 @@ from aiohttp.abc import ResolveResult
 from structlog.testing import capture_logs
 from yarl import URL
 
-from extender.errors import AddressRefused, ConfigError
+from extender.errors import AddressRefused, ConfigError, HostDenied, InnerAddress, PrivateAddress, RegistryNotAllowed
 from extender.registry.addresses import AddressGuard, literal_address
 
 INSIDE = [
@@ -239,21 +239,49 @@ def test_nothing_allowed_is_nothing_asked() -> None:
     guard.check_host(url("auth.example.com"))
 
 
+OPEN_TO_NONE = AddressGuard(private_addresses=False)
+
+
 @pytest.mark.parametrize(
-    ("guard", "host", "rule", "words"),
+    ("guard", "host", "rule", "kind", "words"),
     [
-        (AddressGuard(allow=["quay.io"]), "ghcr.io", "allow", "ghcr.io is not in registry.allow"),
-        (AddressGuard(deny=["*.io"]), "ghcr.io", "deny", "ghcr.io is denied by registry.deny"),
-        (AddressGuard(), "localhost", "address", "localhost is at an address that is not asked"),
+        (AddressGuard(allow=["quay.io"]), "ghcr.io", "allow", RegistryNotAllowed, "is not in registry.allow"),
+        (AddressGuard(deny=["*.io"]), "ghcr.io", "deny", HostDenied, "is denied by registry.deny"),
+        (AddressGuard(), "localhost", "address", InnerAddress, "is asked only where registry.allow names it"),
+        (AddressGuard(), "127.0.0.1", "address", InnerAddress, "is asked only where registry.allow names it"),
+        (OPEN_TO_NONE, "127.0.0.1", "address", InnerAddress, "is asked only where registry.allow names it"),
+        (OPEN_TO_NONE, "10.1.2.3", "address", PrivateAddress, "which registry.private_addresses forbids"),
+        (OPEN_TO_NONE, "fd00:ec2::254", "address", InnerAddress, "is asked only where registry.allow names it"),
     ],
 )
-def test_refusal_says_whose_rule_it_is(guard: AddressGuard, host: str, rule: str, words: str) -> None:
-    """In the error and in the log."""
+def test_refusal_says_whose_rule_it_is(
+    guard: AddressGuard, host: str, rule: str, kind: type[AddressRefused], words: str
+) -> None:
+    """By its class, which names the setting that would change it, in its words and in the log."""
     check = guard.check_host if rule == "address" else guard.check_registry
     with capture_logs() as lines, pytest.raises(AddressRefused) as caught:
-        check(url(host))
-    assert str(caught.value) == words
+        check(url(f"[{host}]" if ":" in host else host))
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(host)
+    assert str(caught.value).endswith(words)
     assert [(line["event"], line["rule"]) for line in lines] == [("address.refused", rule)]
+
+
+@pytest.mark.parametrize(
+    ("guard", "kind"),
+    [
+        (AddressGuard(private_addresses=False), PrivateAddress),
+        (AddressGuard(deny=["10.1.*"]), HostDenied),
+        (AddressGuard(deny=["10.1.*"], private_addresses=False), HostDenied),
+    ],
+)
+def test_refusal_by_what_a_name_resolves_to_says_whose_rule_it_is(
+    guard: AddressGuard, kind: type[AddressRefused]
+) -> None:
+    """The setting that would change it is that of the address."""
+    with pytest.raises(AddressRefused) as caught:
+        guard.keep_reachable("a.example", 443, found("10.1.2.3"))
+    assert type(caught.value) is kind
 
 
 def test_refusal_does_not_tell_the_address() -> None:
