@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from extender.cli.installation_objects import is_held_by_leader
 from extender.cli.shipped_policies import SCHEDULER_LABEL, Name, PolicyChoice, PolicyFile, SelectedNamespaces
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.dry_run import create_dry, restricted_pod
+from extender.config.tree import GateConfig
 from extender.kubernetes.meta_v1 import ApiResourceList
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import Json, JsonObject, look
@@ -59,6 +61,7 @@ async def confirm_policies(cluster: ClusterClient, choice: PolicyChoice, files: 
     spaces = await _namespaces(cluster)
     if Name.GATE in names:
         await _confirm_gate(cluster, choice.namespaces, spaces, result)
+        await _confirm_leader(cluster, sorted({namespace for namespace, _ in choice.accounts}), result)
     if Name.SCHEDULER_NAME in names:
         await _confirm_scheduler(cluster, choice, spaces, result)
     return result
@@ -143,6 +146,19 @@ async def _confirm_gate(
         lambda made: not _gates(made),
         f"a pod with {MODE}: {Mode.IGNORE} is not held",
         result,
+    )
+
+
+async def _confirm_leader(cluster: ClusterClient, namespaces: Sequence[str], result: Confirmation) -> None:
+    """Whether a replica lets held pods go: without one they stay held for good."""
+    lease = GateConfig().lease
+    for namespace in namespaces:
+        if await is_held_by_leader(cluster, namespace, lease):
+            result.confirmed.append(f"namespace {namespace}: a replica lets held pods go (Lease {lease})")
+            return
+    result.problems.append(
+        f"namespace {', '.join(namespaces)}: no replica renews the Lease {lease}, so nobody lets held pods go; "
+        "see docs/runbooks.md#gates-without-leader, or delete the policy"
     )
 
 

@@ -52,7 +52,7 @@ class LeaderElection:
         self._client = client
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._collection}/{name}"
-        self._name = name
+        self.name = name
         self._identity = identity
         self._clock = clock
         self._wall_clock = wall_clock
@@ -94,7 +94,7 @@ class LeaderElection:
                 await self._sleep(RENEW_SECONDS)
 
     async def _lead(self, lead: Callable[[], Coroutine[None, None, None]]) -> None:
-        log.info("lease.acquired", lease=self._name, identity=self._identity)
+        log.info("lease.acquired", lease=self.name, identity=self._identity)
         leading, renewing = asyncio.create_task(lead()), asyncio.create_task(self._renew())
         try:
             await asyncio.wait([leading, renewing], return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +105,7 @@ class LeaderElection:
         if not leading.cancelled():
             leading.result()
             raise RuntimeError("what a leader does has ended")
-        log.warning("lease.lost", lease=self._name, identity=self._identity)
+        log.warning("lease.lost", lease=self.name, identity=self._identity)
 
     async def _renew(self) -> None:
         """Returns when this replica leads no more."""
@@ -128,7 +128,7 @@ class LeaderElection:
             self._is_current = False
             if not (self._is_lost or _is_conflict(exc)):
                 self._is_lost = True
-                log.warning("lease.unreachable", lease=self._name, error=str(exc))
+                log.warning("lease.unreachable", lease=self.name, error=str(exc))
         else:
             self._is_lost = False
 
@@ -189,7 +189,7 @@ class LeaderElection:
     async def _write(self, spec: LeaseSpec) -> Lease:
         document: dict[str, object] = {"spec": spec}
         if self._lease is None:
-            document |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
+            document |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self.name}}
             sent = self._client.send(
                 "POST", self._collection, msgspec.json.encode(document), timeout_seconds=_REQUEST_SECONDS
             )
@@ -211,9 +211,9 @@ class LeaderElection:
             if self._lease and self._lease.spec and self._is_ours():
                 released = {"holder_identity": "", "lease_duration_seconds": 1, "renew_time": self._now()}
                 await self._write(msgspec.structs.replace(self._lease.spec, **released))
-                log.info("lease.released", lease=self._name, identity=self._identity)
+                log.info("lease.released", lease=self.name, identity=self._identity)
         except ClusterError as exc:
-            log.warning("lease.unreachable", lease=self._name, error=str(exc))
+            log.warning("lease.unreachable", lease=self.name, error=str(exc))
 
     def _is_ours(self) -> bool:
         spec = self._lease.spec if self._lease else None

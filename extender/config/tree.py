@@ -177,7 +177,7 @@ class GateConfig(Section, frozen=True):
             description="Lease in our namespace by which one replica at a time lets pods go; the same for all whose "
             "pods it should be."
         ),
-    ] = "multiarch-extender-gates"
+    ] = "multiarch-extender-held-pods"
 
 
 class AdmissionConfig(Section, frozen=True):

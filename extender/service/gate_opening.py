@@ -38,8 +38,8 @@ from extender.service.rights import GATE_RIGHTS
 log = structlog.get_logger()
 
 START_SECONDS = 15.0
-"""How long a replica that starts is not ready because it may not hold pods yet. Then it says so by a metric alone: a
-missing right must not take the other outlets away."""
+"""How long a replica that starts is not ready because nobody is known to lift gates. Then one that serves a webhook or
+the scheduler verbs is, unless pods are held: a missing right alone must not take these away."""
 RELEASE_SECONDS = 5.0
 """How long pods wait for their images that were held before, where none is held any more."""
 LIFTING = gauge(
@@ -56,21 +56,29 @@ _LIST = ResourceAttributes("list", "pods")
 class Gates:
     """Whether pods may be held: some replica leads, and our account may do what lifting a gate takes.
 
-    All replicas have one account, so each proves the rights for all.
+    All replicas have one account, so each proves the rights for all. `serves`: this replica answers a webhook or the
+    scheduler verbs too. `held_pods` is how many pods are held, as far as that is known.
     """
 
-    def __init__(self, election: LeaderElection, rights: OwnRights, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, election: LeaderElection, rights: OwnRights, clock: Callable[[], float], *, serves: bool
+    ) -> None:
         self._election = election
         self._rights = rights
         self._clock = clock
-        self._ready_at = clock() + START_SECONDS
+        self._serves = serves
+        self._starts_until = clock() + START_SECONDS
+        self._was_able = False
+        self.held_pods = 0
 
     def can_gate(self) -> bool:
         """Whether somebody provably lifts gates. No request."""
         return self._election.is_led() and self._rights.are_proven()
 
     def ready_checks(self) -> Mapping[str, Check]:
-        """`gates`: pods can be held, or could not within `START_SECONDS`."""
+        """`gates`: held pods are let go. Nothing else depends on a replica that serves nothing, so it is not ready
+        while nobody lifts gates. One that serves something is, once it was able to, or while it sees no held pod.
+        """
         return {"gates": self._readiness}
 
     @contextlib.asynccontextmanager
@@ -102,9 +110,11 @@ class Gates:
 
     def _readiness(self) -> CheckResult:
         if self.can_gate():
-            self._ready_at = 0.0
+            self._was_able = True
             return CheckResult(detail="leading" if self._election.is_leader else "standing by")
-        return CheckResult(ok=self._clock() >= self._ready_at, detail="nobody is known to lift gates")
+        has_started = self._clock() >= self._starts_until and not self.held_pods
+        detail = f"nobody is known to lift gates (Lease {self._election.name}); {self.held_pods} pods are held"
+        return CheckResult(ok=self._serves and (self._was_able or has_started), detail=detail)
 
 
 @contextlib.asynccontextmanager
@@ -128,17 +138,19 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
         wall_clock=time.time,
     )
     holds = config.admission.unknown is UnknownImages.GATE
-    gates = Gates(election, OwnRights(client, GATE_RIGHTS, needed=holds, clock=time.monotonic), time.monotonic)
+    rights = OwnRights(client, GATE_RIGHTS, needed=holds, clock=time.monotonic)
+    serves = bool(config.admission.listen or config.scheduler.listen)
+    gates = Gates(election, rights, time.monotonic, serves=serves)
     controller = _controller(config, client, cluster_view, pod_resolver, identity)
     LIFTING["wanted"].set(holds)
     LIFTING["able"].set_function(lambda: float(gates.can_gate()))
     try:
         if holds:
             cluster_view.lift_gates_by(gates)
-            async with gates.running(controller, _arming(config, client, gates)), _counting_held(client):
+            async with gates.running(controller, _arming(config, client, gates)), _counting_held(client, gates):
                 yield
         else:
-            async with gates.releasing(controller), _counting_held(client):
+            async with gates.releasing(controller), _counting_held(client, gates):
                 yield
     finally:
         cluster_view.lift_gates_by(None)
@@ -151,14 +163,15 @@ def _arming(config: Config, client: ClusterClient, gates: Gates) -> PolicyArming
     return PolicyArming(client, gate.policy, canary_namespace, can_let_go=gates.can_gate) if gate.policy else None
 
 
-def _counting_held(client: ClusterClient) -> AbstractAsyncContextManager[None]:
+def _counting_held(client: ClusterClient, gates: Gates) -> AbstractAsyncContextManager[None]:
     """Has the metric tell what is held, whoever leads; it stays as it is where that cannot be known."""
 
     async def count() -> None:
         while True:
             with contextlib.suppress(ClusterError):
                 if await is_allowed(client, _LIST):
-                    PODS["seen"].set(await count_held_pods(client))
+                    gates.held_pods = await count_held_pods(client)
+                    PODS["seen"].set(gates.held_pods)
             await asyncio.sleep(_COUNT_SECONDS)
 
     return in_background(count(), "gates-count")

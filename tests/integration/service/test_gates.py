@@ -99,6 +99,41 @@ async def test_nothing_is_held_without_the_rights_to_let_go(
         assert (await until_ready(caller))["gates"] == "[+]"
 
 
+async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy of the API server holds every new pod, so a rollout has to fail, and says why."""
+    monkeypatch.setattr(gate_opening, "START_SECONDS", 0.0)
+    api.forbidden = {("patch", "pods")}
+    async with service_in(api, tmp_path, "", "admission.listen=''", *SETTINGS) as caller:
+        await until(lambda: lease(api))
+        status, marks = await checks(caller, "/readyz")
+        assert (status, marks["gates"]) == (503, "[-]")
+        api.forbidden = set()
+        await until_ready(caller)
+
+
+async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_held_pods(
+    api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is held without the rights, so reviews go on; but held pods that nobody lets go are no good start."""
+    monkeypatch.setattr(gate_opening, "START_SECONDS", 0.0)
+    monkeypatch.setattr(gate_opening, "_COUNT_SECONDS", 0.05)
+    api.forbidden = {("patch", "pods")}
+    async with service_in(api, tmp_path, "", *SETTINGS, registries=[registry.host]) as caller:
+        await until_ready(caller)
+        held = pod(f"{registry.host}/late:1", labels={GATED_LABEL: "true"})
+        held["spec"]["schedulingGates"] = [{"name": GATE}]
+        held["status"] = {"phase": "Pending"}
+        api.put(PODS, held)
+        async with asyncio.timeout(10):
+            while (await checks(caller, "/readyz"))[0] == 200:
+                await asyncio.sleep(0.05)
+        assert (await checks(caller, "/readyz"))[1]["gates"] == "[-]"
+        api.forbidden = set()
+        await until_ready(caller)
+
+
 async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more(
     api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
