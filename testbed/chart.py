@@ -1,8 +1,8 @@
 """Renders the chart of `deploy/helm` by the program helm, and makes what is made from it.
 
 `python -m testbed.chart` writes `values.schema.json` and `deploy/manifests`, and copies the admission policies of the
-package into the chart and into `deploy/policies`. Each file in `deploy/manifests` has a file of values in
-`deploy/helm/manifests`, whose first comment is the head of the file.
+package into the chart. Each file in `deploy/manifests` has a file of values in `deploy/helm/manifests`, whose first
+comment is the head of the file.
 """
 
 import os
@@ -26,12 +26,13 @@ HELM_FOLDER = Path(__file__).resolve().parents[1] / "deploy" / "helm"
 CHART = HELM_FOLDER / "multiarch-extender"
 MANIFESTS = HELM_FOLDER.parent / "manifests"
 POLICIES = Path(extender.__file__).parent / "admission_policies"
-COPIES = (HELM_FOLDER.parent / "policies", CHART / "files" / "policies")
-"""Where the files of `POLICIES` are as well: for people who apply them, and for the chart, which fills them in."""
+COPY = CHART / "files" / "policies"
+"""Where the files of `POLICIES` are as well, for the chart, which fills them in."""
 NAME = "multiarch-extender"
 """The release and its namespace, where nothing else is asked for."""
 
 _SECONDS = 60.0
+_IMAGE = Path(__file__).parent / "pins" / "chart_image.yaml"  # below all values: nothing is rendered without an image
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ONE_TEMPLATE = (
     "network-policy",
@@ -83,7 +84,7 @@ def render(
         f"--namespace={namespace}",
         f"--kube-version={kubernetes}",
     ]
-    command += [f"--values={file}" for file in files]
+    command += [f"--values={file}" for file in (_IMAGE, *files)]
     command += ["--values=-"] if values is not None else []
     command += [] if hooks else ["--no-hooks"]
     command += [f"--show-only=templates/{only}"] if only else []
@@ -138,8 +139,7 @@ def main() -> int:
     """Writes what is made from the chart; returns the exit code."""
     try:
         (CHART / "values.schema.json").write_text(values_schema())
-        for folder in COPIES:
-            shutil.copytree(POLICIES, folder, dirs_exist_ok=True)
+        shutil.copytree(POLICIES, COPY, dirs_exist_ok=True)
         for name in manifest_names():
             (MANIFESTS / f"{name}.yaml").write_text(manifest(name))
     except (HelmMissing, RenderingRefused) as exc:

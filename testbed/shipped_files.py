@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from testbed.chart import objects_of, render
 from testbed.objects import KubernetesObject
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
@@ -37,8 +38,13 @@ def identity_manifests(mode: Mode) -> list[KubernetesObject]:
 
 
 def gate_manifests() -> list[KubernetesObject]:
-    """Returns the roles and bindings that the webhook's account needs to hold pods and let them go."""
-    return list(filter(_is_for_gates, shipped_manifests(Mode.WEBHOOK)))
+    """Returns what the webhook's account needs to hold pods and let them go: roles, their bindings, and the Lease.
+
+    The chart makes it where pods are held. Raises HelmMissing.
+    """
+    values = {"config": {"admission": {"unknown": "gate"}}, "certificates": {"source": "existingSecret"}}
+    rendered = render({"modes": {"webhook": {"name": "multiarch-webhook"}}, **values})
+    return list(filter(_is_for_gates, objects_of(rendered)))
 
 
 def service_configuration(mode: Mode) -> KubernetesObject:

@@ -14,16 +14,15 @@ from extender.cluster.listwatch import Resource
 from extender.cluster.openshift_objects import RESOURCES
 from extender.config.checks import parse_listen
 from extender.config.reading import load_config, read_config
-from extender.config.tree import Config
+from extender.config.tree import Config, GateConfig
 from extender.kubernetes.authorization_v1 import ResourceAttributes
 from extender.service.rights import GATE_RIGHTS, rights_of
-from testbed.shipped_files import Mode, gate_manifests, service_configuration
 
 Document = dict[str, Any]
 
 PROJECT = Path(__file__).parents[3]
 DEPLOY = PROJECT / "deploy"
-MODES = ("second-scheduler", "default-scheduler", "webhook")
+MODES = ("second-scheduler", "default-scheduler", "webhook", "policy")
 WITH_WEBHOOK = ("second-scheduler", "webhook")
 IMAGE = f"registry.example.com/multiarch-extender:{extender.__version__}"
 ON_CONTROL_PLANE = "/etc/kubernetes/multiarch-extender"
@@ -67,6 +66,7 @@ def config_of(mode: str, folder: Path) -> Config:
         ("second-scheduler", "retry", "127.0.0.1:8880", ":10250", "required", "multiarch-scheduler"),
         ("default-scheduler", "assume", "127.0.0.1:8880", "", "none", ""),
         ("webhook", "retry", "", ":10250", "required", ""),
+        ("policy", "retry", "", "", "required", ""),
     ],
     ids=MODES,
 )
@@ -129,10 +129,11 @@ def test_everything_that_selects_the_pods_selects_them(mode: str) -> None:
     selectors += [
         spread["labelSelector"]["matchLabels"] for spread in template["spec"].get("topologySpreadConstraints", [])
     ]
-    if mode in WITH_WEBHOOK:
+    if mode != "default-scheduler":
         (apart,) = template["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
         selectors.append(apart["podAffinityTerm"]["labelSelector"]["matchLabels"])
         selectors.append(of_mode(mode, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"])
+    if mode in WITH_WEBHOOK:
         selectors.append(of_mode(mode, "Service")["spec"]["selector"])
     (egress,) = load("manifests/network-policy.yaml")
     assert all(selector == template["metadata"]["labels"] for selector in selectors)
@@ -152,10 +153,10 @@ def rights_in(rules: list[Document], namespace: str) -> set[ResourceAttributes]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_roles_give_what_the_settings_take_and_no_more(tmp_path: Path, mode: str) -> None:
-    """But for those of held pods, which may be there from other settings, and kube-scheduler's own Lease."""
+    """But for kube-scheduler's own Lease."""
     account = of_mode(mode, "ServiceAccount")["metadata"]
     roles = [each for each in load(f"manifests/{mode}.yaml") if each["kind"] in ("Role", "ClusterRole")]
-    own = [each for each in roles if not each["metadata"]["name"].endswith(("-gates", "-leader"))]
+    own = [each for each in roles if not each["metadata"]["name"].endswith("-leader")]
     given = [rights_in(each["rules"], each["metadata"].get("namespace", "")) for each in own]
     assert set().union(*given) == set(rights_of(config_of(mode, tmp_path), account["namespace"]))
 
@@ -170,16 +171,26 @@ def test_every_watch_is_among_the_rights() -> None:
         assert {ResourceAttributes(verb, resource, group) for verb in ("list", "watch")} <= rights
 
 
-def test_roles_for_gates_are_what_the_controller_does_and_no_more() -> None:
-    """It lists, watches, reads and patches pods, tells of them in events, and leads by one lease."""
-    documents = {document["kind"]: document for document in gate_manifests()}
-    cluster = {tuple(rule["resources"]): set(rule["verbs"]) for rule in documents["ClusterRole"]["rules"]}
-    assert cluster == {("pods",): {right.verb for right in GATE_RIGHTS}, ("events",): {"create"}}
+def test_roles_for_gates_are_what_the_controller_does_and_no_more(tmp_path: Path) -> None:
+    """It lists, watches, reads and patches pods, tells of them in events, leads by one lease, and binds the policy."""
+    found = [
+        each for each in load("manifests/policy.yaml") if each["metadata"]["name"].endswith(("-gates", "-held-pods"))
+    ]
+    documents = {document["kind"]: document for document in found}
+    pods, events, *policies = documents["ClusterRole"]["rules"]
+    assert (pods["resources"], set(pods["verbs"])) == (["pods"], {right.verb for right in GATE_RIGHTS})
+    assert (events["resources"], events["verbs"]) == (["events"], ["create"])
+    assert {each for rule in policies for each in rule["resources"]} == {
+        "mutatingadmissionpolicies",
+        "mutatingadmissionpolicybindings",
+    }
     (named,) = documents["Role"]["rules"]
     lease = documents["Lease"]["metadata"]["name"]
     assert (set(named["verbs"]), named["resourceNames"]) == ({"get", "patch"}, [lease])
-    assert service_configuration(Mode.WEBHOOK)["admission"]["gate"]["lease"] == lease
-    account = of_mode("webhook", "ServiceAccount")["metadata"]
+    gate = config_of("policy", tmp_path).admission.gate
+    assert (gate.lease, GateConfig().lease) == (lease, lease)
+    assert of_mode("policy", "MutatingAdmissionPolicy")["metadata"]["name"] == gate.policy
+    account = of_mode("policy", "ServiceAccount")["metadata"]
     for kind in ("ClusterRoleBinding", "RoleBinding"):
         [subject] = documents[kind]["subjects"]
         assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])

@@ -22,7 +22,7 @@ from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import pointer
 from extender.placement.policy import MODE, REASON, Mode
 from extender.service.endpoints import WORKLOADS
-from testbed.chart import COPIES, POLICIES, HelmMissing, find_helm, objects_of, render
+from testbed.chart import COPY, POLICIES, HelmMissing, find_helm, objects_of, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 ALONE = PolicyChoice(way=Way.ALONE)
@@ -47,11 +47,10 @@ def test_each_file_is_what_the_command_prints(name: Name) -> None:
     assert (POLICIES / f"{name}.yaml").read_text() == to_yaml([files()[name]])
 
 
-@pytest.mark.parametrize("folder", COPIES, ids=lambda folder: folder.parent.name)
-def test_copies_are_those_of_the_package(folder: Path) -> None:
+def test_the_charts_copies_are_those_of_the_package() -> None:
     """`make manifests` writes them."""
-    assert {path.name for path in folder.iterdir()} == {f"{name}.yaml" for name in Name}
-    for path in folder.iterdir():
+    assert {path.name for path in COPY.iterdir()} == {f"{name}.yaml" for name in Name}
+    for path in COPY.iterdir():
         assert path.read_text() == (POLICIES / path.name).read_text()
 
 
@@ -138,7 +137,7 @@ def test_the_chart_renders_what_the_command_prints() -> None:
     modes = {"webhook": {"enabled": False}, "policy": policy, "secondScheduler": second}
     rendered = {(each["kind"], each["metadata"]["name"]): each for each in objects_of(render({"modes": modes}))}
     for name in Name:
-        for each in yaml.safe_load_all((DEPLOY / "policies" / f"{name}.yaml").read_text()):
+        for each in yaml.safe_load_all((POLICIES / f"{name}.yaml").read_text()):
             if (each["kind"], name) == ("MutatingAdmissionPolicyBinding", Name.GATE):
                 continue
             found = rendered[each["kind"], each["metadata"]["name"]]

@@ -15,8 +15,6 @@ CLUSTER, OWN, CANARIES = "", NAME, "canaries"
 REASONS: Mapping[tuple[str, str, bool], str] = {
     ("nodes", CLUSTER, False): "platforms and taints; get: a node that was asked about before the watch has seen it",
     ("namespaces", CLUSTER, False): "annotations",
-    ("secrets", CLUSTER, False): "the pull secrets that pods name; [as you choose]"
-    "(how-to/private-registries.md#pull-secrets)",
     ("pods", CLUSTER, False): "pending ones, held ones, and those of an image that drifts; "
     "patch: [letting held pods go](how-to/hold-until-known.md)",
     ("events", CLUSTER, False): "why a pod is held, and what DaemonSets do not run",

@@ -10,6 +10,8 @@
 {{- if not (or $modes.webhook.enabled $modes.policy.enabled $modes.secondScheduler.enabled $modes.defaultScheduler.enabled) -}}
 {{- include "multiarch.refuse" "modes: nothing would run. Set one of modes.webhook.enabled, modes.policy.enabled, modes.secondScheduler.enabled and modes.defaultScheduler.enabled to true." -}}
 {{- end -}}
+{{- include "multiarch.checks.image" .Values -}}
+{{- include "multiarch.checks.metadata" .Values -}}
 {{- include "multiarch.checks.policy" . -}}
 {{- if and $modes.defaultScheduler.enabled (regexMatch "-(eks|gke)" .Capabilities.KubeVersion.Version) -}}
 {{- include "multiarch.refuse" (printf "modes.defaultScheduler.enabled: this cluster (%s) is a vendor's, whose kube-scheduler takes no configuration of yours. Use modes.webhook or modes.secondScheduler." .Capabilities.KubeVersion.Version) -}}
@@ -24,11 +26,33 @@
 {{- $part := merge (dict "root" $ "values" (get $modes $mode)) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
 {{- include "multiarch.checks.settings" $part -}}
 {{- include "multiarch.checks.canary" $part -}}
+{{- include "multiarch.checks.names" $part -}}
+{{- include "multiarch.checks.egress" $part -}}
 {{- $name := include "multiarch.name" $part -}}
 {{- if hasKey $names $name -}}
 {{- include "multiarch.refuse" (printf "modes.%s.name: %q is the name of modes.%s too; give each part one of its own." $mode $name (get $names $name)) -}}
 {{- end -}}
 {{- $_ := set $names $name $mode -}}
+{{- end -}}
+{{- end }}
+
+{{/* Where nodes pull our image from. */}}
+{{- define "multiarch.checks.image" -}}
+{{- if not (or .global.imageRegistry .image.registry (contains "/" .image.name) (eq .image.pullPolicy "Never")) -}}
+{{- include "multiarch.refuse" "image.registry: no public registry has the service's image. Build it (docs/how-to/build-the-image.md), and set image.registry and image.name." -}}
+{{- end -}}
+{{- end }}
+
+{{/* Labels and annotations that are the chart's own. */}}
+{{- define "multiarch.checks.metadata" -}}
+{{- $selecting := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
+{{- $common := concat $selecting (list "pod-security.kubernetes.io/enforce" "kubernetes.io/metadata.name") -}}
+{{- range $path, $reserved := dict "commonLabels" $common "podLabels" $selecting "podAnnotations" (list "checksum/configuration") -}}
+{{- range $reserved -}}
+{{- if hasKey (get $ $path) . -}}
+{{- include "multiarch.refuse" (printf "%s: the chart decides %s, by which it finds its pods and namespaces, or makes new ones. Leave it out, or choose another key." $path .) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end }}
 
@@ -181,17 +205,27 @@
 {{- end -}}
 {{- end }}
 
-{{/* Expressions on the name of a namespace, which no label of the canary's namespace can meet. */}}
+{{/* Whether webhook and policy select the canary's namespace, which the chart labels so that they do. */}}
 {{- define "multiarch.checks.canary" -}}
 {{- if include "multiarch.has-canary" . -}}
 {{- $canary := include "multiarch.canary" . -}}
-{{- range (include "multiarch.selector.of" . | fromYaml).matchExpressions -}}
-{{- if and (eq .key "kubernetes.io/metadata.name") (eq .operator "In") (not (has $canary (.values | default list))) -}}
-{{- include "multiarch.refuse" (printf "modes.webhook.namespaceSelector: it selects namespaces by name, and not %s, in which dry runs show that the webhook is reached. Add that name, or set canary.enabled to false." $canary) -}}
+{{- $without := printf "in %s dry runs show that the %s. " $canary (ternary "policy works" "webhook is reached" (eq .mode "policy")) -}}
+{{- $labels := merge (dict "kubernetes.io/metadata.name" $canary) (include "multiarch.canary.labels" . | fromYaml) -}}
+{{- range include "multiarch.canary.requirements" . | fromYamlArray -}}
+{{- $has := hasKey $labels .key -}}
+{{- $in := and $has (has (get $labels .key) (.values | default list)) -}}
+{{- if not (get (dict "In" $in "NotIn" (not $in) "Exists" $has "DoesNotExist" (not $has)) .operator) -}}
+{{- $what := printf "it asks for %s %s [%s], which no label of the chart can meet" .key .operator (.values | default list | join ", ") -}}
+{{- $advice := "Change it" -}}
+{{- if and (eq .key "kubernetes.io/metadata.name") (eq .operator "In") -}}
+{{- $what = printf "it selects namespaces by name, and not %s" $canary -}}
+{{- $advice = printf "Add that name ({matchExpressions: [{key: %s, operator: In, values: [%s, %s]}]})" .key (join ", " .values) $canary -}}
+{{- end -}}
+{{- include "multiarch.refuse" (printf "modes.%s.namespaceSelector: %s; %s%s, or set canary.enabled to false." .mode $what $without $advice) -}}
 {{- end -}}
 {{- end -}}
 {{- if has $canary .root.Values.webhook.excludeNamespaces -}}
-{{- include "multiarch.refuse" (printf "webhook.excludeNamespaces: in %s dry runs show that the webhook is reached. Leave it out, or set canary.enabled to false." $canary) -}}
+{{- include "multiarch.refuse" (printf "webhook.excludeNamespaces: %sLeave it out, or set canary.enabled to false." $without) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

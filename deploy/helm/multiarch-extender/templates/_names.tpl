@@ -64,9 +64,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .tag }}{{ end }}
 {{- end }}
 
-{{/* The cluster's version without what vendors add, such as 1.36.3. */}}
+{{/* The cluster's version without what vendors add, such as 1.36.3; --kube-version 1.36 is 1.36.0. */}}
 {{- define "multiarch.kubernetes" -}}
-{{ regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version }}
+{{ slice (splitList "." (printf "%s.0" (regexFind "[0-9]+(\\.[0-9]+)+" .Capabilities.KubeVersion.Version))) 0 3 | join "." }}
 {{- end }}
 
 {{/* Whether a part has a webhook whose certificate the service makes; empty if not. */}}
@@ -124,6 +124,11 @@ if not. */}}
 {{- end -}}
 {{- end }}
 
+{{/* Whether a part puts that policy into force, once a canary has shown that it works; empty if not. */}}
+{{- define "multiarch.arms" -}}
+{{- if and (include "multiarch.has-policy" .) .root.Values.canary.enabled }}true{{ end }}
+{{- end }}
+
 {{/* Whether a part holds pods, or lets go of those that a policy holds; empty if not. */}}
 {{- define "multiarch.has-gates" -}}
 {{- $unknown := dig "admission" "unknown" "pass" (include "multiarch.settings.own" . | fromYaml) -}}
@@ -150,10 +155,22 @@ if not. */}}
 {{- $part := merge (dict "root" $ "values" (get $.Values.modes $mode)) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
 {{- if include "multiarch.has-gates" $part -}}{{- $found = append $found $mode -}}{{- end -}}
 {{- end -}}
+{{- $held := or .Values.gates.releaseOnly (and (not $found) (include "multiarch.held-before" .)) -}}
 {{- range $mode := list "webhook" "policy" "defaultScheduler" "secondScheduler" -}}
-{{- if and $.Values.gates.releaseOnly (not $found) (has $mode $modes) -}}{{- $found = list $mode -}}{{- end -}}
+{{- if and $held (not $found) (has $mode $modes) -}}{{- $found = list $mode -}}{{- end -}}
 {{- end -}}
 {{ toYaml $found }}
+{{- end }}
+
+{{/* Whether the release held pods until this upgrade, as the settings in the cluster say; empty if not. */}}
+{{- define "multiarch.held-before" -}}
+{{- if .Release.IsUpgrade -}}
+{{- range $mode, $values := .Values.modes -}}
+{{- $part := merge (dict "root" $ "values" $values) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
+{{- $map := lookup "v1" "ConfigMap" $.Release.Namespace (include "multiarch.name" $part) | default dict -}}
+{{- if eq (dig "admission" "unknown" "" (dig "data" "config.yaml" "" $map | fromYaml)) "gate" }}true{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Whether a part lets held pods go; empty if not. */}}
@@ -177,7 +194,7 @@ if not. */}}
 {{- define "multiarch.has-canary" -}}
 {{- $seconds := dig "admission" "canary_seconds" 60 (include "multiarch.settings.own" . | fromYaml) -}}
 {{- $shows := and (include "multiarch.has-webhook" .) .root.Values.canary.enabled (ne (float64 $seconds) 0.0) }}
-{{- if or $shows (include "multiarch.has-policy" .) }}true{{ end }}
+{{- if or $shows (include "multiarch.arms" .) }}true{{ end }}
 {{- end }}
 
 {{/* The namespace of a part's canaries. */}}

@@ -62,10 +62,10 @@ rules:
   resources: [imagecontentsourcepolicies]  # the same, older
   verbs: [list, watch]
 {{- end }}
-{{- $secrets := dig "registry" "pull_secrets" true (include "multiarch.settings" . | fromYaml) }}
+{{- $secrets := dig "registry" "pull_secrets" false (include "multiarch.settings" . | fromYaml) }}
 {{- if and $secrets (kindIs "bool" $secrets) }}
 - apiGroups: [""]
-  resources: [secrets]  # the pull secrets that pods name, by name; leave this out with registry.pull_secrets: false
+  resources: [secrets]  # the pull secrets that pods name, by name (registry.pull_secrets)
   verbs: [get]
 {{- end }}
 ---
@@ -354,12 +354,11 @@ webhooks:
   {{- if eq .mode "webhook" }}
   # An outage does not keep pods from being created. Those that were missed are checked by the scheduler's side where
   # second-scheduler.yaml or default-scheduler.yaml is in use, and by nothing where the webhook is alone, unless
-  # deploy/policies/gate.yaml (1.36, with admission.unknown: gate) holds them until the service is back. A service that
-  # is silent costs each pod the whole timeout.
+  # modes.policy (1.36) holds them until the service is back. A service that is silent costs each pod the whole timeout.
   {{- else }}
   # An outage does not keep pods from being created. One that names no scheduler then goes to the default one, which
-  # asks nobody about its images, unless deploy/policies/scheduler-name.yaml (1.36) or scheduler-name-webhook.yaml names
-  # the scheduler. The service still checks pods that have its scheduler's name. A service that is silent costs each pod
+  # asks nobody about its images, unless a policy (1.36) or scheduler-name-webhook.yaml names the scheduler
+  # (modes.secondScheduler.outage). The service still checks pods that have its scheduler's name. A service that is silent costs each pod
   # of these namespaces the whole timeout.
   {{- end }}
   {{- else }}

@@ -3,23 +3,44 @@
 {{- define "multiarch.pod.metadata" -}}
 labels:
   {{- include "multiarch.selector" . | nindent 2 }}
-  {{- with .root.Values.commonLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- with .root.Values.podLabels }}
+  {{- with mergeOverwrite (deepCopy .root.Values.commonLabels) .root.Values.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
-  # A new one makes new pods: settings are read at start only.
-  checksum/configuration: {{ include "multiarch.settings.file" . | sha256sum | trunc 16 | quote }}
+  # A new one makes new pods: the ConfigMap's files are read at start only.
+  checksum/configuration: {{ include "multiarch.files" . | sha256sum | trunc 16 | quote }}
   {{- with .root.Values.podAnnotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
+{{/* The files of a part's ConfigMap. */}}
+{{- define "multiarch.files" -}}
+config.yaml: |
+  {{- include "multiarch.settings.file" . | nindent 2 }}
+{{- if eq .mode "secondScheduler" }}
+scheduler.yaml: |
+  # kube-scheduler. deploy/scheduler/second-scheduler.yaml says why for each value.
+  {{- include "multiarch.second-scheduler.configuration" . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "multiarch.configmap" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ include "multiarch.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "multiarch.labels" .root | nindent 4 }}
+data:
+  {{- include "multiarch.files" . | nindent 2 }}
+{{- end }}
+
 {{- define "multiarch.pod.common" -}}
 serviceAccountName: {{ include "multiarch.name" . }}
 {{ include "multiarch.pod.basis" . | trim }}
+{{ include "multiarch.pod.names" . | trim }}
 {{- $grace := dig "shutdown" "grace_seconds" 20.0 (include "multiarch.settings" . | fromYaml) }}
 # More than shutdown.grace_seconds ({{ $grace }}).
 terminationGracePeriodSeconds: {{ add (ceil $grace) 10 }}
@@ -161,9 +182,9 @@ ports:
   hostPort: 8881
   {{- end }}
 {{- end }}
-startupProbe:
+startupProbe:  # not /readyz: what is not ready waits for the API server, and would by no restart
   httpGet:
-    path: /readyz
+    path: /livez
     port: operations
   periodSeconds: 2
   failureThreshold: 60
@@ -280,16 +301,7 @@ volumeMounts:
 {{- define "multiarch.deployment" -}}
 {{- $hostNetwork := and .root.Values.webhook.hostNetwork (include "multiarch.has-webhook" .) }}
 ---
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {{ include "multiarch.name" . }}
-  namespace: {{ .root.Release.Namespace }}
-  labels:
-    {{- include "multiarch.labels" .root | nindent 4 }}
-data:
-  config.yaml: |
-    {{- include "multiarch.settings.file" . | nindent 4 }}
+{{ include "multiarch.configmap" . }}
 ---
 apiVersion: apps/v1
 kind: Deployment
@@ -312,8 +324,6 @@ spec:
       {{- if $hostNetwork }}
       hostNetwork: true  # for an API server that reaches nodes and not pods
       {{- end }}
-      # The node's own name service, by which the container runtime finds the registries too; no need of CoreDNS.
-      dnsPolicy: Default
       {{- include "multiarch.pod.placement" . | trim | nindent 6 }}
       # The Pod Security standard `restricted`{{ if $hostNetwork }}, but for the host's network{{ end }}.
       securityContext:

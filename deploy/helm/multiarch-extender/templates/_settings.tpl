@@ -8,22 +8,22 @@
 {{- define "multiarch.settings" -}}
 {{- $values := .root.Values -}}
 {{- $own := include "multiarch.settings.own" . | fromYaml -}}
-{{- $base := dict -}}
+{{- $base := dict "registry" (dict "pull_secrets" false) -}}
 {{- $chart := dict "admission" dict -}}
 {{- if eq .mode "webhook" -}}
-{{- $base = dict "admission" (dict "node_affinity" "required" "scheduler_name" "") -}}
+{{- $_ := set $base "admission" (dict "node_affinity" "required" "scheduler_name" "") -}}
 {{- $_ := set $chart "scheduler" (dict "listen" "") -}}
 {{- else if eq .mode "policy" -}}
-{{- $base = dict "admission" (dict "node_affinity" "required") -}}
+{{- $_ := set $base "admission" (dict "node_affinity" "required") -}}
 {{- $_ := set $chart "scheduler" (dict "listen" "") -}}
 {{- else if eq .mode "secondScheduler" -}}
-{{- $base = dict "scheduler" (dict "pending" "retry") -}}
+{{- $_ := set $base "scheduler" (dict "pending" "retry") -}}
 {{- if .values.webhook -}}
 {{- $_ := set $base "admission" (dict "node_affinity" "required") -}}
 {{- $_ := set $chart "admission" (dict "scheduler_name" .values.schedulerName) -}}
 {{- end -}}
 {{- else -}}
-{{- $base = dict "scheduler" (dict "pending" "assume" "assume" (list "linux/amd64")) -}}
+{{- $_ := set $base "scheduler" (dict "pending" "assume" "assume" (list "linux/amd64")) -}}
 {{- end -}}
 {{- if include "multiarch.has-webhook" . -}}
 {{- $_ := set $chart.admission "listen" (printf ":%d" (int $values.webhook.port)) -}}
@@ -52,7 +52,7 @@
 {{- if include "multiarch.lets-go" . -}}
 {{- $gate := dict "lease" (include "multiarch.gates.lease" .) -}}
 {{- with $values.gates.exemptPriorityClasses }}{{- $_ := set $gate "exempt_priority_classes" . -}}{{- end -}}
-{{- if include "multiarch.has-policy" . }}{{- $_ := set $gate "policy" (include "multiarch.gate.policy" .root) -}}{{- end -}}
+{{- if include "multiarch.arms" . }}{{- $_ := set $gate "policy" (include "multiarch.gate.policy" .root) -}}{{- end -}}
 {{- $_ := set $chart.admission "gate" $gate -}}
 {{- end -}}
 {{- $cache := dict -}}
@@ -144,6 +144,7 @@ defaultScheduler:
 {{- define "multiarch.settings.file" -}}
 # The service. `multiarch-extender config` prints every setting. Read at start only: kubectl rollout restart.
 {{- $comments := get (include "multiarch.comments" . | fromYaml) .mode }}
+{{- $_ := set $comments "registry.pull_secrets" "Whose pull secrets are read, which takes the right to get Secrets: true, or a list of namespaces." }}
 {{- range $section, $settings := include "multiarch.settings" . | fromYaml }}
 {{ $section }}:
 {{- range $name, $value := $settings }}
