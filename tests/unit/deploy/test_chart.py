@@ -549,7 +549,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "secret-and-lease-have-nothing-that-an-upgrade-could-put-back",
         "webhook",
-        "",
+        "config: {admission: {unknown: gate}}",
         lambda o: [sorted(each) for each in o if each["kind"] in ("Secret", "Lease")],
         [["apiVersion", "kind", "metadata", "type"], ["apiVersion", "kind", "metadata"]],
     ),
@@ -2056,10 +2056,10 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
             "[{key: kubernetes.io/metadata.name, operator: In, values: [team]}]"
         ),
         (
-            "modes.policy.namespaceSelector: it selects namespaces by name, and not multiarch-extender-policy-canary; in "
-            "multiarch-extender-policy-canary dry runs show that the policy works. Add that name ({matchExpressions: [{key: "
-            "kubernetes.io/metadata.name, operator: In, values: [team, multiarch-extender-policy-canary]}]}), or set "
-            "canary.enabled to false."
+            "modes.policy.namespaceSelector: it selects namespaces by name, and not multiarch-extender-policy-canary; "
+            "in multiarch-extender-policy-canary dry runs show that the policy works. Add that name ("
+            "{matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, "
+            "values: [team, multiarch-extender-policy-canary]}]}), or set canary.enabled to false."
         ),
     ),
     (
