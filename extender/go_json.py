@@ -1,7 +1,8 @@
 """Decodes JSON as Go's encoding/json does, which registries' clients and the kubelet are written with.
 
 What differs from other decoders: keys of structs match in any case, a key given twice is merged with the first, `null`
-changes nothing, and text that is no UTF-8 or half a surrogate pair becomes U+FFFD (encoding/json, `Unmarshal`).
+leaves texts and structs as they are, and text that is no UTF-8 or half a surrogate pair becomes U+FFFD.
+Source: encoding/json, `Unmarshal`, of Go 1.26.
 """
 
 import functools
@@ -13,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec import inspect
 
-_MOST_DIGITS = 19  # of an int64
+_MOST_DIGITS, _MOST_INTEGER = 19, 1 << 63  # of an int64
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 T = TypeVar("T")
@@ -30,14 +31,21 @@ class _Object(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """How a type is read: `read` takes a value and what an earlier key has put there; `zero` stands for a `null`."""
+    """How a type is read: `read` takes a value and what an earlier key has put there.
+
+    `zero` stands for a `null` among others. `clear`: what a `null` leaves of what an earlier key has put there.
+    """
 
     read: Callable[[object, object], object]
     zero: object
+    clear: Callable[[object], object] = lambda before: before
 
 
 def decode(kind: type[T], body: bytes, *, most_values: int) -> T:
     """The value in `body`. Keys that the type does not declare are ignored. O(bytes).
+
+    A map is a dict. Where it matters what later keys have replaced, it is a list of pairs, with None for a `null` that
+    has replaced all before it.
 
     Raises:
         InvalidJson: not JSON, nested too deep, more than `most_values` values, or a field of another type.
@@ -50,8 +58,6 @@ def decode(kind: type[T], body: bytes, *, most_values: int) -> T:
         return msgspec.convert(reading.zero if parsed is None else reading.read(parsed, None), kind)
     except json.JSONDecodeError as exc:
         raise InvalidJson(f"{exc.msg} (character {exc.pos})") from None
-    except msgspec.ValidationError as exc:
-        raise InvalidJson(str(exc)) from None
     except RecursionError:
         raise InvalidJson("it is nested too deep") from None
 
@@ -81,46 +87,75 @@ def _made(kind: inspect.Type) -> _Reading:
             return _Reading(lambda value, before: _read_struct(fields, value, before), {})
         case inspect.DictType():
             values = _made(kind.value_type)
-            return _Reading(lambda value, before: _read_map(values, value, before), {})
+            return _Reading(lambda value, before: _read_map(values, value, before), {}, lambda _: None)
+        case inspect.ListType(item_type=inspect.UnionType(types=(inspect.TupleType(item_types=(_, value_type)), _))):
+            values = _made(value_type)
+            return _Reading(lambda value, before: _read_pairs(values, value, before), [], _cleared)
         case inspect.ListType():
             items = _made(kind.item_type)
-            return _Reading(lambda value, _: _read_list(items, value), [])
-        case inspect.IntType():
-            return _Reading(_read_scalar, 0)
+            return _Reading(lambda value, _: _read_list(items, value), [], lambda _: None)
         case _:
-            return _Reading(_read_scalar, "")
+            return _SCALARS.get(type(kind), _ANY)
 
 
 def _read_struct(fields: dict[str, tuple[str, _Reading]], value: object, before: object) -> object:
-    if not isinstance(value, _Object):
-        return _read_scalar(value, None)
     read = dict(before) if isinstance(before, dict) else {}
-    for key, item in value.pairs:
+    for key, item in _pairs_of(value):
         name, reading = fields.get(key) or fields.get(key.replace("ſ", "s").lower()) or (key, None)
-        if reading and item is not None:
-            read[name] = reading.read(item, read.get(name))
+        if reading:
+            before = read.pop(name, None)
+            after = reading.clear(before) if item is None else reading.read(item, before)
+            if after is not None:
+                read[name] = after
     return read
 
 
 def _read_map(values: _Reading, value: object, before: object) -> object:
-    if not isinstance(value, _Object):
-        return _read_scalar(value, None)
     read = dict(before) if isinstance(before, dict) else {}
-    for key, item in value.pairs:
-        read[_whole(key)] = values.zero if item is None else values.read(item, None)
-    return read
+    return read | dict(_read_pairs(values, value, None))
+
+
+def _read_pairs(values: _Reading, value: object, before: object) -> list[tuple[str, object]]:
+    read = before if isinstance(before, list) else []
+    pairs = _pairs_of(value)
+    return read + [(_whole(key), values.zero if item is None else values.read(item, None)) for key, item in pairs]
+
+
+def _cleared(before: object) -> object:
+    return [*before, None] if isinstance(before, list) else before
+
+
+def _pairs_of(value: object) -> list[tuple[str, object]]:
+    if not isinstance(value, _Object):
+        raise _wrong("object", value)
+    return value.pairs
 
 
 def _read_list(items: _Reading, value: object) -> object:
     if not isinstance(value, list):
-        return _read_scalar(value, None)
+        raise _wrong("array", value)
     return [items.zero if item is None else items.read(item, None) for item in value]
 
 
-def _read_scalar(value: object, _before: object) -> object:
-    if isinstance(value, _Object):
-        return {}  # which has the wrong type, as the conversion says
-    return _whole(value) if isinstance(value, str) else value
+def _read_text(value: object, _before: object) -> object:
+    if not isinstance(value, str):
+        raise _wrong("str", value)
+    return _whole(value)
+
+
+def _read_integer(value: object, _before: object) -> object:
+    if not isinstance(value, int) or isinstance(value, bool) or not -_MOST_INTEGER <= value < _MOST_INTEGER:
+        raise _wrong("int", value)
+    return value
+
+
+_ANY = _Reading(lambda value, _: value, None)
+_SCALARS = {inspect.IntType: _Reading(_read_integer, 0), inspect.StrType: _Reading(_read_text, "")}
+
+
+def _wrong(expected: str, value: object) -> InvalidJson:
+    names = {_Object: "object", list: "array"}
+    return InvalidJson(f"Expected `{expected}`, got `{names.get(type(value), type(value).__name__)}`")
 
 
 def _whole(text: str) -> str:

@@ -177,6 +177,8 @@ RUNTIME_UTILS = GoModule(
     room="nodes",
     instead="",
 )
+PULL_SECRETS = msgspec.structs.replace(NEWEST, programs={"pull-secrets": "."}, room="nodes", instead="")
+"""What the kubelet reads in pull secrets."""
 KUEUE = GoModule(
     name="kueue",
     dependency="sigs.k8s.io/kueue",
@@ -393,6 +395,7 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "krew": lambda: build(KREW),
     "containers-image": lambda: build(CONTAINERS_IMAGE),
     "runtime-utils": lambda: build(RUNTIME_UTILS),
+    "pull-secrets": lambda: build(PULL_SECRETS),
 }
 """What only some tests need, by the names that the command line takes."""
 

@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from extender.errors import UNDECODABLE
+from extender import go_json
 
 _DEFAULT_REGISTRY = "index.docker.io"
 _SCHEME = re.compile(r"https?://")
@@ -64,28 +64,29 @@ class Pattern(NamedTuple):
 
 
 class _DockerAuth(msgspec.Struct):
-    username: str | None = None
-    password: str | None = None
-    auth: str | None = None
+    username: str = ""
+    password: str = ""
+    email: str = ""  # not used, but a value that is no text makes the document invalid
+    auth: str = ""
 
 
 class _DockerConfig(msgspec.Struct):
-    auths: dict[str, msgspec.Raw] | None = None
+    auths: list[tuple[str, _DockerAuth] | None] = []
+    headers: dict[str, str] = msgspec.field(name="HttpHeaders", default_factory=dict)  # as `email`
 
 
-# Entries are decoded one by one, as many as are used: a document may have 100 times as many.
-_CONFIG = msgspec.json.Decoder(_DockerConfig)
-_AUTHS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
-_AUTH = msgspec.json.Decoder(_DockerAuth)
+# Of a document: two thousand logins. Decoding as many takes 10 ms of the service's loop.
+_MOST_VALUES = 8_000
 
 
 class ByPattern(Generic[T]):
     """Values by the pattern of their repositories, in the order in which the kubelet tries them.
 
     Patterns without `*` are found by their host. The others are compared if they have as many labels as the host.
+    A pattern may have None: it gives nothing, and keeps the values for the default registry away as others do.
     """
 
-    def __init__(self, entries: Iterable[tuple[str, T]]) -> None:
+    def __init__(self, entries: Iterable[tuple[str, T | None]]) -> None:
         """Leaves out patterns that no repository can match, as in the kubelet, which logs them and goes on."""
         keyed = [(_key_of(pattern), thing) for pattern, thing in entries]
         # Reverse string order puts quay.io/coreos before quay.io; entries with one key keep their order.
@@ -116,7 +117,7 @@ class ByPattern(Generic[T]):
         """Returns the result of `make` for each value, with the same patterns and in the same order. O(values)."""
         made = ByPattern[U](())
         made._keys, made._exact, made._globs = self._keys, self._exact, self._globs
-        made._things = list(map(make, self._things))
+        made._things = [None if thing is None else make(thing) for thing in self._things]
         return made
 
     def matching(self, repository: str) -> tuple[T, ...]:
@@ -128,7 +129,7 @@ class ByPattern(Generic[T]):
         found, things = self.positions(repository), self._things
         if not found and is_on_default_registry(repository):
             return tuple(self.defaults())
-        return tuple([things[position] for position in found])
+        return tuple([thing for position in found if (thing := things[position]) is not None])
 
     def positions(self, repository: str) -> list[int]:
         """Returns where the matching patterns are in the order of this object."""
@@ -140,13 +141,14 @@ class ByPattern(Generic[T]):
             found.sort()
         return found
 
-    def keyed(self, positions: Iterable[int]) -> Iterator[tuple[str, T]]:
+    def keyed(self, positions: Iterable[int]) -> Iterator[tuple[str, T | None]]:
         """Yields the key of the pattern and the value at each position."""
         return ((self._keys[position], self._things[position]) for position in positions)
 
     def defaults(self) -> Iterator[T]:
         """Yields the values for `index.docker.io`, in order."""
-        return (thing for key, thing in zip(self._keys, self._things, strict=True) if key == _DEFAULT_REGISTRY)
+        things = (thing for key, thing in zip(self._keys, self._things, strict=True) if key == _DEFAULT_REGISTRY)
+        return (thing for thing in things if thing is not None)
 
 
 def matching_all(parts: Sequence[ByPattern[T]], repository: str) -> tuple[T, ...]:
@@ -157,14 +159,14 @@ def matching_all(parts: Sequence[ByPattern[T]], repository: str) -> tuple[T, ...
     if not found and is_on_default_registry(repository):
         return tuple(thing for part in parts for thing in part.defaults())
     found.sort(key=itemgetter(0), reverse=True)
-    return tuple(thing for _, thing in found)
+    return tuple(thing for _, thing in found if thing is not None)
 
 
 class Logins(ByPattern[Login]):
-    """The logins of one or more configurations."""
+    """The logins of one or more configurations. An empty one, as `docker login` writes with a store, gives nothing."""
 
     def __init__(self, logins: Iterable[Login]) -> None:
-        super().__init__((login.pattern, login) for login in logins)
+        super().__init__((login.pattern, login if login.username or login.password else None) for login in logins)
 
 
 def cost_bytes(logins: Iterable[Login]) -> int:
@@ -184,29 +186,31 @@ class DecodedLogins(NamedTuple):
 def decode_docker_config(raw: bytes, *, most: int | None = None) -> DecodedLogins:
     """Returns the logins under `auths` in a Docker configuration, as in a `kubernetes.io/dockerconfigjson` secret.
 
-    Entries after the first `most` are left out and not checked.
+    Entries after the first `most` are left out, but checked as the kubelet checks all.
 
     Raises:
-        InvalidLogins: it is not such JSON, or an `auth` is not base64 of `name:password`.
+        InvalidLogins: it is not such JSON, has more than 8,000 values, or an `auth` is not base64 of `name:password`.
     """
     try:
-        return _logins_of(_CONFIG.decode(raw).auths, most)
-    except UNDECODABLE:  # from None: a message may quote the input
-        raise InvalidLogins("it is no Docker configuration: JSON with a map `auths` is expected") from None
+        config = go_json.decode(_DockerConfig, raw, most_values=_MOST_VALUES)
+    except go_json.InvalidJson as exc:
+        raise InvalidLogins(f"it is no Docker configuration, JSON with a map `auths`: {exc}") from None
+    return _logins_of(config.auths, most)
 
 
 def decode_legacy_config(raw: bytes, *, most: int | None = None) -> DecodedLogins:
     """Returns the logins of a `.dockercfg`, which is only the map `auths`, as in a `kubernetes.io/dockercfg` secret.
 
-    Entries after the first `most` are left out and not checked.
+    Entries after the first `most` are left out as there.
 
     Raises:
         InvalidLogins: as `decode_docker_config`.
     """
     try:
-        return _logins_of(_AUTHS.decode(raw), most)
-    except UNDECODABLE:
-        raise InvalidLogins("it is no .dockercfg: a JSON map of logins is expected") from None
+        auths = go_json.decode(list[tuple[str, _DockerAuth] | None], raw, most_values=_MOST_VALUES)
+    except go_json.InvalidJson as exc:
+        raise InvalidLogins(f"it is no .dockercfg, a JSON map of logins: {exc}") from None
+    return _logins_of(auths, most)
 
 
 def is_on_default_registry(repository: str) -> bool:
@@ -217,26 +221,32 @@ def is_on_default_registry(repository: str) -> bool:
     return first in ("docker.io", _DEFAULT_REGISTRY) or not ("." in first or ":" in first)
 
 
-def _logins_of(entries: dict[str, msgspec.Raw] | None, most: int | None) -> DecodedLogins:
-    entries = entries or {}
-    logins = (_login_of(pattern, _AUTH.decode(entry)) for pattern, entry in islice(entries.items(), most))
-    left_out = 0 if most is None else max(0, len(entries) - most)
-    return DecodedLogins(tuple(login for login in logins if login.username or login.password), left_out)
+def _logins_of(entries: Iterable[tuple[str, _DockerAuth] | None], most: int | None) -> DecodedLogins:
+    logins: dict[str, Login] = {}
+    for each in entries:
+        if each is None:
+            logins.clear()
+        else:
+            logins[each[0]] = _login_of(*each)
+    left_out = 0 if most is None else max(0, len(logins) - most)
+    return DecodedLogins(tuple(islice(logins.values(), most)), left_out)
 
 
 def _login_of(pattern: str, entry: _DockerAuth) -> Login:
     """Returns the login of one entry; an empty one if it has none, as `docker login` writes with a credential store."""
     if entry.auth:
         return Login(pattern, *_decode_auth(pattern, entry.auth))
-    return Login(pattern, entry.username or "", entry.password or "")
+    return Login(pattern, entry.username, entry.password)
 
 
 def _decode_auth(pattern: str, auth: str) -> tuple[str, str]:
-    """Returns name and password of an `auth` field, whose base64 may lack padding or have line breaks."""
-    packed = auth.translate(_LINE_ENDS).rstrip("=")
+    """Returns name and password of an `auth` field, whose base64 may lack all padding or have line breaks."""
+    packed = auth.translate(_LINE_ENDS)
+    if not auth.strip().endswith("="):
+        packed += "=" * (-len(packed) % 4)
     try:
-        text = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True).decode()
-    except ValueError:  # not base64, or not UTF-8; not chained below, since the exception holds the bytes
+        text = base64.b64decode(packed, validate=True).decode(errors="replace") if len(packed) % 4 == 0 else ""
+    except ValueError:  # not base64; not chained below, since the exception holds the bytes
         text = ""
     username, colon, password = text.partition(":")
     if not colon:

@@ -169,7 +169,7 @@ def test_entry_of_a_docker_configuration(entry: dict[str, Any], expected: tuple[
     """`auth` is base64 of name:password, padded or not, and overrides the two fields; an empty entry is no login."""
     logins = decode_docker_config(json.dumps({"auths": {"quay.io": entry}, "credsStore": "desktop"}).encode()).logins
     found = [(login.username, login.password) for login in logins]
-    assert found == ([] if expected is None else [expected])
+    assert found == ([("", "")] if expected is None else [expected])
 
 
 def test_legacy_configuration_is_the_map_alone() -> None:
@@ -207,12 +207,18 @@ def test_configuration_without_logins_is_fine(document: bytes) -> None:
         pytest.param(b"secret", "no Docker configuration", id="no-json"),
         pytest.param(b'{"auths": ["secret"]}', "no Docker configuration", id="no-map"),
         pytest.param(b'{"auths": {"quay.io": "secret"}}', "no Docker configuration", id="no-entry"),
-        pytest.param(b'{"auths": {"quay.io": {"password": "\xff"}}}', "no Docker configuration", id="no-utf-8"),
+        pytest.param(b'{"auths": {"quay.io": {"email": 7}}}', "no Docker configuration", id="no-text"),
+        pytest.param(b'{"HttpHeaders": {"a": 7}}', "no Docker configuration", id="no-headers"),
+        pytest.param(b'{"a": [' + b"0," * 9000 + b"0]}", "more than 8000 values", id="long"),
         pytest.param(b'{"x": ' + b"[" * 5000, "no Docker configuration", id="deep"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "!!secret"}}}', "auth of 'quay.io'", id="no-base64"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "!YTpi"}}}', "auth of 'quay.io'", id="almost-base64"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "c2VjcmV0"}}}', "auth of 'quay.io'", id="no-colon"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "/////w=="}}}', "auth of 'quay.io'", id="auth-no-utf-8"),
+        pytest.param(b'{"auths": {"quay.io": {"auth": "YTpi="}}}', "auth of 'quay.io'", id="too-much-padding"),
+        pytest.param(
+            b'{"auths": {"quay.io": {"auth": "YTo="}}}'.replace(b"YTo=", b"YTpiYw="), "auth of", id="too-little"
+        ),
     ],
 )
 def test_broken_configuration_is_refused_without_quoting_it(document: bytes, complaint: str) -> None:
@@ -222,6 +228,49 @@ def test_broken_configuration_is_refused_without_quoting_it(document: bytes, com
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        pytest.param('{"AUTHS": {"a.io": {"Username": "ann", "PASSWORD": "p"}}}', {"a.io": ("ann", "p")}, id="case"),
+        pytest.param('{"auths": {"a.io": {"Auth": "YW5uOnA="}}}', {"a.io": ("ann", "p")}, id="kubectl-1.13"),
+        pytest.param('{"authſ": {"a.io": {"uſername": "ann", "paſſword": "p"}}}', {"a.io": ("ann", "p")}, id="folded"),
+        pytest.param(
+            '{"auths": {"a.io": null, "b.io": {"username": "ann", "password": "p"}}}',
+            {"a.io": ("", ""), "b.io": ("ann", "p")},
+            id="null",
+        ),
+        pytest.param(
+            '{"auths": {"a.io": {"username": "ann"}}, "Auths": {"b.io": {"username": "bob"}}}',
+            {"a.io": ("ann", ""), "b.io": ("bob", "")},
+            id="maps-are-merged",
+        ),
+        pytest.param(
+            '{"auths": {"a.io": {"username": "ann", "password": "p"}, "a.io": {"username": "bob"}}}',
+            {"a.io": ("bob", "")},
+            id="entries-are-not",
+        ),
+        pytest.param('{"auths": {"a.io": {"username": "ann"}}, "auths": null}', {}, id="taken-back"),
+        pytest.param('{"auths": {"a.io": {"username": "ann"}, "a.io": null}}', {"a.io": ("", "")}, id="one"),
+        pytest.param(
+            '{"auths": {"a.io": {"username": "ann", "Username": null, "auth": "YTpi", "auth": ""}}}',
+            {"a.io": ("ann", "")},
+            id="fields-given-twice",
+        ),
+        pytest.param(
+            b'{"auths": {"a.io": {"username": "\xff", "password": "\\ud800"}}}', {"a.io": ("\ufffd", "\ufffd")},
+            id="no-utf-8",
+        ),
+        pytest.param('{"auths": {"a.io": {"auth": "/zpw"}}}', {"a.io": ("\ufffd", "p")}, id="nor-in-base64"),
+        pytest.param('{"auths": {"Auth": {"username": "ann"}}}', {"Auth": ("ann", "")}, id="a-registry-of-that-name"),
+    ],
+)  # fmt: skip
+def test_keys_are_read_as_the_kubelet_reads_them(document: str | bytes, expected: dict[str, tuple[str, str]]) -> None:
+    """In any case, given twice or null; whatever else is in the document counts all the same."""
+    raw = document if isinstance(document, bytes) else document.encode()
+    found = decode_docker_config(raw).logins
+    assert {login.pattern: (login.username, login.password) for login in found} == expected
 
 
 LABEL = st.text("ab*", max_size=4)
@@ -237,7 +286,7 @@ PATTERNS = st.lists(PATTERN, max_size=12)
 def linear_matching(patterns: list[str], repository: str) -> tuple[int, ...]:
     """The numbers of the matching patterns: each is made a regular expression, and all are tried in turn."""
     keys = ByPattern((pattern, number) for number, pattern in enumerate(patterns))
-    keyed = list(keys.keyed(range(len(keys))))
+    keyed = [(key, number) for key, number in keys.keyed(range(len(keys))) if number is not None]
     host, port, path = re.fullmatch(r"(\[[^][]*\]|[^][:/]*)(?::([0-9]*))?(/.*)?", repository).groups("")  # type: ignore[union-attr]  # every PATTERN without `*` is an address
     found = [
         number
@@ -287,9 +336,22 @@ def test_entries_after_the_first_are_left_out_and_counted(most: int | None, left
         assert decode(json.dumps(document).encode(), most=most) == (expected, left_out)
 
 
-def test_entries_that_are_not_used_are_not_decoded() -> None:
-    """A document may have a hundred times as many as are used, and those would take the time."""
-    document = b'{"auths": {"quay.io": {"username": "ann", "password": "x"}, "ghcr.io": 7}}'
-    assert decode_docker_config(document, most=1) == ((Login("quay.io", "ann", "x"),), 1)
-    with pytest.raises(InvalidLogins):
-        decode_docker_config(document)
+def test_entries_that_are_not_used_are_checked() -> None:
+    """The kubelet refuses the whole document for one of them, and for one that a later key replaces."""
+    used = b'"quay.io": {"username": "ann", "password": "x"}'
+    for document in (
+        b'{"auths": {%s, "ghcr.io": 7}}' % used,
+        b'{"auths": {%s, "ghcr.io": {"auth": "!"}}}' % used,
+        b'{"auths": {"quay.io": {"auth": "!"}, %s}}' % used,
+        b'{"auths": {"quay.io": {"auth": "!"}}, "auths": null}',
+    ):
+        with pytest.raises(InvalidLogins):
+            decode_docker_config(document, most=1)
+
+
+def test_an_empty_login_gives_nothing_and_keeps_the_default_registry_away() -> None:
+    """As `docker login` writes it beside a credential store: the kubelet pulls such an image without a login."""
+    logins = Logins([Login("https://index.docker.io/v1/", "ann", "x"), Login("docker.io/team", "", "")])
+    assert logins.matching("docker.io/team/app") == ()
+    assert [login.username for login in logins.matching("docker.io/library/redis")] == ["ann"]
+    assert matching_all([Logins([login]) for login in (Login("docker.io/team", "", ""),)], "docker.io/team/app") == ()
