@@ -6,6 +6,7 @@ to this package survive.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -17,6 +18,8 @@ Path: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead from a document to a value in it."""
 
 _WITHOUT_PODS = ("metadata", "status")
+# Objects have some hundred maps and lists, and PodSpecs at a depth of ten or less.
+_MOST_VISITED, _DEEPEST = 10_000, 32
 _KNATIVE = "serving.knative.dev"
 # What owns the pods of an object that a person writes, by the object's kind; other kinds own their pods themselves.
 _OWNERS = {"Deployment": "ReplicaSet", "CronJob": "Job"}
@@ -135,10 +138,17 @@ def _templates_of(document: Mapping[str, Any], item: Path) -> Iterator[PodTempla
 
 
 def _mappings(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """The mappings of an object, in order and with their paths, but those in its metadata, status and PodSpecs."""
+    """The mappings of an object, in order and with their paths, but those in its metadata, status and PodSpecs.
+
+    Of an object with too many, or where they are too deep, those found first.
+    """
     waiting: list[tuple[Path, object]] = [(path, value)]
-    while waiting:
+    for _ in range(_MOST_VISITED):
+        if not waiting:
+            return
         path, value = waiting.pop()
+        if len(path) > _DEEPEST:
+            continue
         if isinstance(value, Mapping):
             yield path, value
             if _is_pod_spec(value):
@@ -150,7 +160,7 @@ def _mappings(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, An
             continue
         waiting += [
             ((*path, step), each)
-            for step, each in inner
+            for step, each in islice(inner, _MOST_VISITED)
             if isinstance(each, Mapping | list) and step not in _WITHOUT_PODS
         ][::-1]
 
@@ -158,7 +168,7 @@ def _mappings(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, An
 def _is_pod_spec(value: Mapping[str, Any]) -> bool:
     containers = value.get("containers")
     return isinstance(containers, list) and any(
-        isinstance(each, Mapping) and isinstance(each.get("image"), str) for each in containers
+        isinstance(each, Mapping) and isinstance(each.get("image"), str) for each in containers[:_MOST_VISITED]
     )
 
 
