@@ -19,6 +19,7 @@ from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeName, PodRefer
 from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject
 from extender.metrics import counter
 from extender.placement.affinity import AffinityMode
+from extender.placement.bounds import TOUCHED_BYTES
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Fit, RunsOn, facts_of, fit
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_of_daemon_set
@@ -158,9 +159,10 @@ class DaemonPods:
 def node_of_daemon_pod(pod: CreatedPod) -> NodeName | None:
     """The node for which a DaemonSet's controller makes the pod; None for any other pod.
 
-    The controller puts one required term into the affinity, which names the node (pkg/controller/daemon/util).
+    The controller puts one required term into the affinity, which names the node (pkg/controller/daemon/util). Nobody
+    reads kilobytes of affinity for it.
     """
-    if pod.spec is None or not pod.spec.affinity or not is_of_daemon_set(pod):
+    if pod.spec is None or not pod.spec.affinity or len(pod.spec.affinity) > TOUCHED_BYTES or not is_of_daemon_set(pod):
         return None
     affinity = _AFFINITY.decode(pod.spec.affinity)
     required = affinity and affinity.node_affinity and affinity.node_affinity.required

@@ -24,6 +24,7 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
 from extender.metrics import counter
+from extender.placement.bounds import PATCH_BYTES, TOUCHED_BYTES
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import facts_of
 from extender.placement.mutation import Mutation
@@ -35,9 +36,10 @@ from extender.placement.template_judgement import (
     TemplateJudge,
     TemplateOwner,
     TemplateVerdict,
+    decode_template,
     read_template,
 )
-from extender.placement.template_problems import Problem
+from extender.placement.template_problems import Problem, TemplateProblem, too_large
 from extender.resolver.pod_resolver import PodQuestion
 from extender.server.routes import Reply
 
@@ -46,6 +48,8 @@ log = structlog.get_logger()
 LOOKUP_SECONDS = 1.0
 """The longest time that whoever applies an object waits for lookups of its images."""
 _MOST_TEMPLATES = 64  # of one object: more are left as they are
+_MOST_BYTES = 1024 * 1024  # of all its templates: a large one has some ten thousand
+_TOO_LARGE = f"with those before it, its tolerations, affinity and selectors take more than {TOUCHED_BYTES // 1024} KiB"
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _ENCODER = msgspec.json.Encoder()
 
@@ -65,12 +69,16 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class _ReviewedWorkload(msgspec.Struct, frozen=True):
-    """A review of an object: the templates to ask about, and operations on the object that need no answer."""
+    """A review of an object: the templates to ask about, and operations on the object that need no answer.
+
+    `left` says that the other templates are left as they are; it is empty for nearly all objects.
+    """
 
     review: AdmissionReview
     owner: TemplateOwner
     asked: Sequence[_Asked]
     operations: Sequence[Operation]
+    left: Sequence[TemplateProblem] = ()
 
 
 class WorkloadAdmission:
@@ -137,19 +145,29 @@ class WorkloadAdmission:
     ) -> _ReviewedWorkload | Reply:
         labels = look(document, ("metadata", "labels"))
         owner = TemplateOwner(labels if isinstance(labels, dict) else {}, look(document, ("spec", "managedBy")))
-        asked, operations = list[_Asked](), list[Operation]()
-        for changed in _changed(document, stored):
+        asked, operations, left = list[_Asked](), list[Operation](), list[TemplateProblem]()
+        whole_bytes = touched_bytes = 0
+        for template, old in _changed(document, stored):
+            raw = _ENCODER.encode(template.template)
+            whole_bytes += len(raw)
+            if whole_bytes > _MOST_BYTES:
+                left.append(too_large(template.place, f"with those before it, it takes more than {_MOST_BYTES} bytes"))
+                break
+            changed = ChangedTemplate(template, decode_template(raw), read_template(old) if old else None)
+            touched_bytes += changed.touched_bytes
+            if touched_bytes > TOUCHED_BYTES:
+                left.append(too_large(template.place, _TOO_LARGE))
+                break
             kept = self._judge.keep(changed)
             if kept is not None:
                 operations += _placed(changed.template, kept)
                 continue
-            raw = msgspec.Raw(_ENCODER.encode(changed.template.template))
-            question = self._reviews.gather(changed.pod, review.request.namespace or "", raw)
+            question = self._reviews.gather(changed.pod, review.request.namespace or "", msgspec.Raw(raw))
             if not isinstance(question, Mutation):
                 asked.append(_Asked(changed, question))
-        if not asked and not operations:
+        if not asked and not operations and not left:
             return Reply(encode_response(review))
-        return _ReviewedWorkload(review, owner, asked, operations)
+        return _ReviewedWorkload(review, owner, asked, operations, left)
 
     def _decide(self, workload: _ReviewedWorkload, answers: Sequence[Sequence[Answer]]) -> Reply:
         cluster, kinds = self._cluster_nodes(), self._kinds()
@@ -171,25 +189,30 @@ class WorkloadAdmission:
         return _reply(workload, verdicts)
 
 
-def _changed(document: KubernetesObject, stored: KubernetesObject | None) -> Iterator[ChangedTemplate]:
-    """The templates that differ from the stored ones in their places, up to the limit."""
+def _changed(
+    document: KubernetesObject, stored: KubernetesObject | None
+) -> Iterator[tuple[PodTemplate, PodTemplate | None]]:
+    """The templates that differ from the stored ones in their places, with these, up to the limit."""
     before = {template.path: template for template in pod_templates(stored)}
     for index, template in enumerate(pod_templates(document)):
         old = before.get(template.path)
         if index == _MOST_TEMPLATES:
             return
         if old is None or old.template != template.template:
-            yield ChangedTemplate(template, read_template(template), read_template(old) if old else None)
+            yield template, old
 
 
 def _reply(workload: _ReviewedWorkload, verdicts: Sequence[TemplateVerdict]) -> Reply:
     operations = list(workload.operations)
     for each, verdict in zip(workload.asked, verdicts, strict=True):
         operations += _placed(each.changed.template, verdict.operations)
-    problems = [problem for verdict in verdicts for problem in verdict.problems]
+    problems = [*(problem for verdict in verdicts for problem in verdict.problems), *workload.left]
+    patch = _ENCODER.encode(operations) if operations else b""
+    if len(patch) > PATCH_BYTES:
+        problems.append(too_large("all templates", f"their patch would have more than {PATCH_BYTES // 1024} KiB"))
+        patch = b""
     for problem in problems:
         WARNINGS[problem.problem].inc()
-    patch = _ENCODER.encode(operations) if operations else b""
     lines = list(dict.fromkeys(problem.line for problem in problems))
     return Reply(complete_response(workload.review, encode_fields(patch, lines, {})))
 

@@ -13,6 +13,7 @@ from extender.kubernetes.meta_v1 import GroupVersionKind, Wire
 
 WARNING_CHARACTERS = 256
 """The API truncates longer warnings where there are many (types.go, AdmissionResponse.Warnings)."""
+_MOST_WARNINGS = 32  # the API server passes on 4,096 characters of all together
 
 
 class AdmissionRequest(Wire, frozen=True):
@@ -100,15 +101,16 @@ def encode_fields(
 ) -> bytes:
     """The part of a response that does not depend on the review, as JSON for `complete_response`.
 
-    Pods with the same mutation share it. `patch` is a JSON Patch document (RFC 6902), empty for no change. Each warning
-    is made fit for an HTTP header: one line of at most 256 characters. Audit annotations have one-word keys, to which
-    kube-apiserver prepends the webhook's name. A `denial` is the text with which the request is refused; empty allows.
+    `patch` is a JSON Patch document (RFC 6902), empty for no change. Each warning is made fit for an HTTP header: one
+    line of at most 256 characters; those after the first 32 are left out. Audit annotations have one-word keys, to
+    which kube-apiserver prepends the webhook's name. A `denial` is the text with which the request is refused; empty
+    allows.
     """
     fields = _Fields(
         status=_Denial(denial) if denial else None,
         patch_type="JSONPatch" if patch else None,
         patch=patch or None,
-        warnings=[_header_text(warning) for warning in warnings] or None,
+        warnings=[_header_text(warning) for warning in warnings[:_MOST_WARNINGS]] or None,
         audit_annotations=audit_annotations or None,
     )
     encoded = _ENCODER.encode(fields)

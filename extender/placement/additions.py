@@ -2,8 +2,8 @@
 
 The record lets a later pass over other images (after another webhook added a sidecar) narrow or undo an earlier pass. A
 pod's author can write a record too, so it is not trusted. An item that it names is removed only if the pod has exactly
-that item and we could have written it: a toleration of a rule, an entry of the nodeSelector or `In` on the two platform
-labels, the requirement that no node satisfies, or our schedulerName.
+that item and we could have written it: a toleration of a rule, an entry of the nodeSelector for a platform label, `In`
+or `NotIn` on a platform or level label, the requirement that no node satisfies, or our schedulerName.
 Other items, and records that cannot be read, remove nothing. Depends on neither images nor policy.
 """
 
@@ -14,6 +14,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration, TopologySpreadConstraint
 from extender.placement.affinity import NO_NODE, Alternatives
+from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM
 from extender.placement.patch import Json, JsonObject, look, pointer
 from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
@@ -38,7 +39,7 @@ AFFINITY_PATH = ("spec", "affinity")
 TOLERATIONS_PATH = ("spec", "tolerations")
 SELECTOR_PATH = ("spec", "nodeSelector")
 SPREAD_PATH = ("spec", "topologySpreadConstraints")
-_TERMS = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+TERMS_PATH = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
 _SCHEDULER_NAME = "schedulerName"
 
@@ -46,7 +47,7 @@ _SCHEDULER_NAME = "schedulerName"
 # are not among them: we see only a part of them here, and no pod is valid without them.
 _CONTAINERS = {
     pointer(path[:depth]): path[:depth]
-    for path in (_ANNOTATIONS, TOLERATIONS_PATH, SELECTOR_PATH, SPREAD_PATH, _TERMS, _PREFERRED)
+    for path in (_ANNOTATIONS, TOLERATIONS_PATH, SELECTOR_PATH, SPREAD_PATH, TERMS_PATH, _PREFERRED)
     for depth in range(2, len(path) + 1)
 }
 
@@ -73,15 +74,23 @@ class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
         """Whether both added the same, apart from the lists and maps that were created for it."""
         return msgspec.structs.replace(self, was={}) == msgspec.structs.replace(other, was={})
 
+    @property
+    def has_room(self) -> bool:
+        """Whether no list of them is longer than what is read."""
+        return max(map(len, (self.tolerations, self.required, self.preferred, self.spread))) <= RECORD_ITEMS
+
 
 NOTHING = Additions()
 _RECORD = msgspec.json.Decoder(Additions)
 _ENCODER = msgspec.json.Encoder()
 
 
-def read_record(text: Json) -> Additions | None:
-    """The record in an annotation's value; None if we could not have written it."""
-    if not isinstance(text, str):
+def read_record(text: Json, level_label: str = "") -> Additions | None:
+    """The record in an annotation's value; None if we could not have written it.
+
+    `level_label` is the label by which nodes state their level, empty if there is none.
+    """
+    if not isinstance(text, str) or len(text) > RECORD_CHARACTERS:
         return None
     try:
         record = _RECORD.decode(text)
@@ -91,15 +100,17 @@ def read_record(text: Json) -> Additions | None:
     expressions = [term.match_expressions for term in record.required]
     preferred = [term.preference.match_expressions or () for term in record.preferred]
     expressions += [requirements[:1] for requirements in preferred]  # behind it are labels of the operator's
+    labels = {ARCHITECTURE, OPERATING_SYSTEM, level_label or ARCHITECTURE}
     credible = (
-        all(low < high for low, high in zip((-1, *indices), indices, strict=False))
-        and record.node_selector.keys() <= {ARCHITECTURE, OPERATING_SYSTEM}
+        record.has_room
+        and all(low < high for low, high in zip((-1, *indices), indices, strict=False))
+        and record.node_selector.keys() <= labels
         and not any(term.preference.match_fields for term in record.preferred)
         and all(each.topology_key in KEYS and each.when_unsatisfiable == WEIGHED for each in record.spread)
         and all(expressions)
         and all(item.operator == "In" for requirements in preferred for item in requirements)
         and all(
-            (item.operator == "In" and item.key in (ARCHITECTURE, OPERATING_SYSTEM)) or item == NO_NODE
+            (item.operator in ("In", "NotIn") and item.key in labels) or item == NO_NODE
             for all_ in expressions
             for item in all_
         )
@@ -110,6 +121,11 @@ def read_record(text: Json) -> Additions | None:
 def write_record(additions: Additions) -> str:
     """The value of the annotation that records `additions`."""
     return _ENCODER.encode(additions).decode()
+
+
+def is_recordable(additions: Additions) -> bool:
+    """Whether `read_record` takes the record of `additions`, as it is not too large."""
+    return additions.has_room and len(write_record(additions)) <= RECORD_CHARACTERS
 
 
 def take_back(
@@ -129,7 +145,7 @@ def take_back(
     taken = Additions(
         tolerations=_remove(document, TOLERATIONS_PATH, [item for item in record.tolerations if item in tolerations]),
         node_selector=_take_back_selector(look(document, SELECTOR_PATH), record.node_selector),
-        required=take_back_terms(look(document, _TERMS), record.required),
+        required=take_back_terms(look(document, TERMS_PATH), record.required),
         preferred=_remove(document, _PREFERRED, record.preferred),
         spread=_remove(document, SPREAD_PATH, record.spread),
         scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
@@ -157,7 +173,7 @@ def add(
         _reach_list(document, TOLERATIONS_PATH, was).extend([msgspec.to_builtins(item) for item in tolerations])
     if selector:
         cast("JsonObject", _reach(document, SELECTOR_PATH, {}, was)).update(selector)
-    terms = and_terms(_reach_list(document, _TERMS, was), required) if any(required) else ()
+    terms = and_terms(_reach_list(document, TERMS_PATH, was), required) if any(required) else ()
     if preferred:
         _reach_list(document, _PREFERRED, was).extend(_json(item) for item in preferred)
     if spread:

@@ -123,8 +123,7 @@ def plan_required(
     plan = _plan(affinity, node_selector, wanted)
     if plan.impossible or not any(plan.additions) or told.right:
         return plan
-    selector = [NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()]
-    found = _alternatives(selector, wanted)
+    found = _alternatives(_of_selector(node_selector, told), wanted)
     if (
         found is None
         or len(found) != 1
@@ -165,7 +164,7 @@ _NO_NODE_ALONE: Alternatives = ((NO_NODE,),)
 
 def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wanted") -> Plan:
     """The plan without a nodeSelector."""
-    selector = [NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()]
+    selector = _of_selector(node_selector, wanted.told)
     nodes, alone = wanted.nodes, _alternatives(selector, wanted._replace(products=_products))
     terms = (affinity.required and affinity.required.node_selector_terms) or ()
     if not terms:
@@ -177,7 +176,9 @@ def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wa
             misleads=_misleads(selector, alone, wanted.told),
         )
     present = [
-        (*selector, *(term.match_expressions or ())) for term in terms if term.match_expressions or term.match_fields
+        (*selector, *_decisive(term.match_expressions or (), wanted.told))
+        for term in terms
+        if term.match_expressions or term.match_fields
     ]
     found = [_alternatives(requirements, wanted) for requirements in present]
     in_order = iter([_NO_NODE_ALONE if item is None else item for item in found])
@@ -188,6 +189,16 @@ def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wa
         impossible=bool(found) and all(item is None for item in found),
         misleads=any(_misleads(own, item, wanted.told) for own, item in zip(present, found, strict=True)),
     )
+
+
+def _of_selector(node_selector: Mapping[str, str], told: ToldByLabels) -> list[NodeSelectorRequirement]:
+    return _decisive([NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()], told)
+
+
+def _decisive(requirements: Sequence[NodeSelectorRequirement], told: ToldByLabels) -> list[NodeSelectorRequirement]:
+    """The requirements on labels that tell a platform or a level: those on others are as good as met."""
+    levels = {item.key for item in told.levels.values()} | {odd.level_label for odd in (*told.right, *told.wrong)}
+    return [item for item in requirements if item.key in LABELS or item.key in levels]
 
 
 def plan_preferred(
@@ -219,6 +230,8 @@ class _Product(NamedTuple):
     level: NodeSelectorRequirement | None = None
 
 
+_MET_BY_NO_PLATFORM = ("DoesNotExist", "Gt", "Lt")  # an architecture is not a number
+
 _Groups = Mapping[NodeSelectorRequirement | None, list[Platform]]
 """Nodes by what they must state of their level."""
 _Others = frozenset[Platform] | None
@@ -241,16 +254,15 @@ def _alternatives(present: Sequence[NodeSelectorRequirement], wanted: _Wanted) -
     off odd nodes that are right for it, they name the wrong ones instead, if that keeps it off these.
     """
     groups: dict[NodeSelectorRequirement | None, list[Platform]] = {}
-    for node in sorted(wanted.nodes):
-        if _allows_node(present, node):
-            groups.setdefault(wanted.told.levels.get(node), []).append(node)
+    for node in _allowed_nodes(present, wanted.nodes):
+        groups.setdefault(wanted.told.levels.get(node), []).append(node)
     right = [odd for odd in wanted.told.right if all(map(odd.meets, present))]
     if not groups and not right:
         return None
     others = wanted.others
     if others is not None and len(groups) > 1:  # nodes of one level are others to those of another
         others = others | wanted.nodes
-    wrong = None if others is None else [node for node in others if _allows_node(present, node)]
+    wrong = None if others is None else _allowed_nodes(present, others)
     found = tuple(_restriction(present, product, wrong) for product in wanted.products(groups)) if groups else None
     if found is not None and all(_meets_any(odd, found) for odd in right):
         return found if any(found) else ()
@@ -364,13 +376,24 @@ def _missing(
     present: Sequence[NodeSelectorRequirement], label: str, values: Sequence[str]
 ) -> tuple[NodeSelectorRequirement, ...]:
     """The requirement that `label` is one of `values`; empty if `present` already allows no other value."""
-    listed = [item.values or () for item in present if LABELS.get(item.key) == label and item.operator == "In"]
-    allowed = {value for value in (listed[0] if listed else ()) if _allows(present, label, value)}
-    return () if listed and allowed <= set(values) else (NodeSelectorRequirement(label, "In", tuple(values)),)
+    about = [item for item in present if LABELS.get(item.key) == label]
+    listed = [frozenset(item.values or ()) for item in about if item.operator == "In"]
+    unlisted = [item.values or () for item in about if item.operator == "NotIn"]
+    allowed = listed[0].intersection(*listed).difference(*unlisted) if listed else frozenset[str]()
+    is_void = any(item.operator in _MET_BY_NO_PLATFORM for item in about)
+    is_restricted = bool(listed) and (is_void or allowed <= set(values))
+    return () if is_restricted else (NodeSelectorRequirement(label, "In", tuple(values)),)
 
 
-def _allows_node(present: Sequence[NodeSelectorRequirement], node: Platform) -> bool:
-    return _allows(present, OPERATING_SYSTEM, node.os) and _allows(present, ARCHITECTURE, node.architecture)
+def _allowed_nodes(present: Sequence[NodeSelectorRequirement], nodes: Set[Platform]) -> list[Platform]:
+    """Those of the nodes that meet `present`, sorted. Each label's value is looked at once."""
+    systems = {os for os in {node.os for node in nodes} if _allows(present, OPERATING_SYSTEM, os)}
+    architectures = {
+        architecture
+        for architecture in {node.architecture for node in nodes}
+        if _allows(present, ARCHITECTURE, architecture)
+    }
+    return sorted(node for node in nodes if node.os in systems and node.architecture in architectures)
 
 
 def _allows(present: Sequence[NodeSelectorRequirement], label: str, value: str) -> bool:
@@ -385,7 +408,5 @@ def _admits(requirement: NodeSelectorRequirement, value: str) -> bool:
             return value in values
         case "NotIn":
             return value not in values
-        case "DoesNotExist" | "Gt" | "Lt":  # an architecture is not a number
-            return False
-        case _:
-            return True
+        case operator:
+            return operator not in _MET_BY_NO_PLATFORM

@@ -9,10 +9,21 @@ from typing import cast
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
+from extender.placement.additions import TERMS_PATH, Additions, is_recordable
+from extender.placement.bounds import RECORD_CHARACTERS, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.cluster_nodes import ClusterNodes
-from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, is_unresolved
+from extender.placement.facts import (
+    MANY_IMAGES,
+    MOST_IMAGES,
+    ImageFact,
+    Pending,
+    PodImage,
+    RunsOn,
+    Unknown,
+    is_unresolved,
+)
 from extender.placement.gate import GATED_LABEL
-from extender.placement.patch import JsonObject
+from extender.placement.patch import JsonObject, look
 from extender.placement.policy import SERVICE_KEYS, Overrides
 from extender.placement.reasons import Constraint, refusal_text
 from extender.placement.spread import replica_labels
@@ -21,6 +32,13 @@ from extender.placement.spread import replica_labels
 class _Metadata(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str] | msgspec.UnsetType | None
     labels: Mapping[str, str] | msgspec.UnsetType | None
+
+
+class _OurLabel(msgspec.Struct, frozen=True):
+    gated: str | msgspec.UnsetType = msgspec.field(name=GATED_LABEL, default=msgspec.UNSET)
+
+
+_OUR_LABEL = msgspec.json.Decoder(_OurLabel | None)
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,22 +53,24 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 class _Touched(msgspec.Struct, frozen=True):
     """The parts of a pod that a patch depends on.
 
-    Of its annotations and labels only ours, or whether there are none at all.
+    Of its annotations and labels only ours, or whether there are none at all. An annotation that is too long to be ours
+    is empty.
     """
 
     metadata: _Metadata | msgspec.UnsetType
-    spec: _Spec
+    spec: msgspec.Raw
 
 
 class Creation(msgspec.Struct, frozen=True):
     """Everything that a mutation depends on, besides the operator's settings.
 
-    `touched` is JSON. `facts` are those of `images`. `cluster` has the cluster's nodes. `may_hold`:
-    whether the pod may be held, since somebody will let it go. `replica_labels` select the pods of its workload if they
-    are to be spread.
+    `touched` is JSON, of which the spec has `spec_bytes`. `facts` are those of `images`. `cluster` has the cluster's
+    nodes. `may_hold`: whether the pod may be held, since somebody will let it go. `replica_labels` select the pods of
+    its workload if they are to be spread.
     """
 
     touched: bytes
+    spec_bytes: int
     images: tuple[PodImage, ...]
     facts: tuple[ImageFact, ...]
     overrides: Overrides
@@ -61,6 +81,13 @@ class Creation(msgspec.Struct, frozen=True):
     def document(self) -> JsonObject:
         """A new copy of the touched parts as plain JSON, which the caller may change."""
         return cast("JsonObject", msgspec.json.decode(self.touched))
+
+    @property
+    def excess(self) -> str:
+        """What the pod has too much of to be decided about, in words for its author; empty for almost every pod."""
+        if any(image.reference == MANY_IMAGES for image in self.images):
+            return f"it names more than {MOST_IMAGES} images"
+        return _SIZE if self.spec_bytes > TOUCHED_BYTES else _terms_excess(self.document())
 
     @property
     def constrained(self) -> bool:
@@ -96,6 +123,38 @@ _OTHERS = ""  # no annotation's key: it keeps the map from being empty, and so f
 _NULL = msgspec.Raw(b"null")
 
 
+_SIZE = f"its tolerations, affinity, selectors and gates take more than {TOUCHED_BYTES // 1024} KiB"
+
+
+def excess_with(added: Additions, document: JsonObject) -> str:
+    """What a pod has too much of with what was `added` to its touched parts in `document`; empty for nearly all.
+
+    Such a pod gets nothing: a later pass could not take it back.
+    """
+    if not is_recordable(added):
+        return "the record of what it would get would be too long"
+    if len(_ENCODER.encode(document["spec"])) > TOUCHED_BYTES:
+        return f"with what it would get, {_SIZE}"
+    found = _terms_excess(document)
+    return found and f"with what it would get, {found}"
+
+
+def _terms_excess(document: JsonObject) -> str:
+    terms = look(document, TERMS_PATH)
+    if not isinstance(terms, list):
+        return ""
+    if len(terms) > TERMS:
+        return f"its required node affinity has more than {TERMS} terms"
+    requirements = sum(
+        len(found)
+        for term in terms
+        for found in (look(term, ("matchExpressions",)), look(term, ("matchFields",)))
+        if isinstance(found, list)
+    )
+    is_beyond = requirements > REQUIREMENTS
+    return f"its required node affinity has more than {REQUIREMENTS} requirements" if is_beyond else ""
+
+
 def read_creation(
     pod: CreatedPod,
     images: Sequence[PodImage],
@@ -107,10 +166,7 @@ def read_creation(
 ) -> Creation:
     """The creation of `pod`; `facts` are those of `images`, in the same order."""
     spec = pod.spec or CreatedSpec()
-    touched = _Touched(
-        _Metadata(_ours(pod.metadata.annotations), _our_label(pod.metadata.labels, spec))
-        if pod.metadata
-        else msgspec.UNSET,
+    raw = _ENCODER.encode(
         _Spec(
             spec.tolerations,
             spec.affinity,
@@ -118,10 +174,17 @@ def read_creation(
             spec.node_selector,
             spec.scheduling_gates,
             spec.topology_spread_constraints,
-        ),
+        )
+    )
+    touched = _Touched(
+        _Metadata(_ours(pod.metadata.annotations), _our_label(pod.metadata.labels, spec))
+        if pod.metadata
+        else msgspec.UNSET,
+        msgspec.Raw(raw),
     )
     return Creation(
         _ENCODER.encode(touched),
+        len(raw),
         tuple(images),
         tuple(facts),
         overrides,
@@ -135,18 +198,19 @@ def _our_label(
     labels: msgspec.Raw | msgspec.UnsetType, spec: CreatedSpec
 ) -> Mapping[str, str] | msgspec.UnsetType | None:
     """Our label among the labels of a pod that has a gate; no other pod has it."""
-    if labels is msgspec.UNSET:
+    if isinstance(labels, msgspec.UnsetType):
         return msgspec.UNSET
     if spec.scheduling_gates is msgspec.UNSET:
         return None if labels == _NULL else {}
-    found = msgspec.json.decode(labels, type=dict[str, str] | None)
-    return found and {key: value for key, value in found.items() if key == GATED_LABEL}
+    found = _OUR_LABEL.decode(labels)
+    return found and ({} if isinstance(found.gated, msgspec.UnsetType) else {GATED_LABEL: found.gated})
 
 
 def _ours(annotations: Mapping[str, str] | msgspec.UnsetType | None) -> Mapping[str, str] | msgspec.UnsetType | None:
     if annotations is None or isinstance(annotations, msgspec.UnsetType):
         return annotations
     found = {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
+    found = {key: value if len(value) <= RECORD_CHARACTERS else "" for key, value in found.items()}
     if not annotations or len(found) < len(annotations):
         found[_OTHERS] = ""
     return found

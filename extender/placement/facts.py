@@ -5,7 +5,7 @@ Depends on neither nodes nor policy.
 
 import enum
 import posixpath
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import msgspec
 
@@ -46,6 +46,10 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
     cause: Cause
     detail: str
 
+
+MOST_IMAGES = 256
+MANY_IMAGES = f"(more than {MOST_IMAGES} images)"
+"""Stands for the images of a pod that names too many to be looked up. It is no reference, so it is unknown."""
 
 ImageFact = RunsOn | Anywhere | Pending | Unknown
 _UNRESOLVED = (Pending, Unknown)
@@ -105,6 +109,7 @@ class Fit(enum.Enum):
 def images_of(pod: Pod, runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME_CLASSES) -> tuple[PodImage, ...]:
     """The pod's images without repeats, in pod order: containers, init, ephemeral, then image volumes.
 
+    A pod that names more than 256, repeats included, has `MANY_IMAGES` alone.
     `runtime_classes` has those of which the operator says what they mean, by name.
     A container without an image is kept as the empty reference, which is invalid and so unknown. An image volume
     without a reference is left out, as it names nothing yet.
@@ -114,29 +119,37 @@ def images_of(pod: Pod, runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME
         return ()
     os = spec.os.name if spec.os else ""
     runtime = runtime_classes.get(spec.runtime_class_name) if spec.runtime_class_name else None
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))
+    volumes = [volume.image for volume in spec.volumes or () if volume.image and volume.image.reference]
+    if len(containers) + len(volumes) > MOST_IMAGES:
+        return (PodImage(MANY_IMAGES, os=os, runtime=runtime),)
+    texts = volumes_of_texts(spec.volumes)
     found = [
-        PodImage(item.image or "", role_of(item, spec.volumes or ()), item.image_pull_policy or "", os, runtime)
-        for items in (spec.containers, spec.init_containers, spec.ephemeral_containers)
-        for item in items or ()
+        PodImage(each.image or "", role_of(each, texts), each.image_pull_policy or "", os, runtime)
+        for each in containers
     ]
-    found += [
-        PodImage(volume.image.reference, Role.VOLUME, volume.image.pull_policy or "", os, runtime)
-        for volume in spec.volumes or ()
-        if volume.image and volume.image.reference
-    ]
+    found += [PodImage(each.reference or "", Role.VOLUME, each.pull_policy or "", os, runtime) for each in volumes]
     return tuple(dict.fromkeys(found))
 
 
-def role_of(container: Container, volumes: Sequence[Volume]) -> Role:
-    """How a container of a pod with these volumes uses its image.
+def volumes_of_texts(volumes: Sequence[Volume] | None) -> Set[str]:
+    """The names of the volumes that hold texts which the API server keeps."""
+    return {volume.name for volume in volumes or () if volume.holds_texts}
+
+
+def role_of(container: Container, texts: Set[str]) -> Role:
+    """How a container uses its image; `texts` are the pod's `volumes_of_texts`.
 
     It is data if the container's own command names a program in a volume, such as a copier that an init container has
     put there. A script from a ConfigMap is no program: the image's shell runs it.
     """
     mount = program_mount(container)
-    if mount is None or any(each.name == mount.name and each.holds_texts for each in volumes):
+    if mount is None or mount.name in texts:
         return Role.CONTAINER
     return Role.DATA
+
+
+_MOST_MOUNTS = 64  # of one container: most have a handful, and an author may write a hundred thousand
 
 
 def program_mount(container: Container) -> VolumeMount | None:
@@ -146,9 +159,10 @@ def program_mount(container: Container) -> VolumeMount | None:
     name, folder = container.command[0], container.working_dir or ""
     if "/" not in name or not posixpath.join(folder, name).startswith("/"):
         return None
-    program = _path(posixpath.join(folder, name))
-    mounts = [each for each in container.volume_mounts if f"{program}/".startswith(f"{_path(each.mount_path)}/")]
-    return max(mounts, key=lambda each: len(_path(each.mount_path)), default=None)
+    program = f"{_path(posixpath.join(folder, name))}/"
+    mounts = [(f"{_path(each.mount_path)}/", each) for each in container.volume_mounts[:_MOST_MOUNTS]]
+    holding = [(len(path), each) for path, each in mounts if program.startswith(path)]
+    return max(holding, key=lambda found: found[0], default=(0, None))[1]
 
 
 def _path(path: str) -> str:
@@ -181,6 +195,8 @@ def fact_of(
     """
     if isinstance(answer, Content):
         return _fact_of_content(image, answer)
+    if image.reference == MANY_IMAGES:
+        return Unknown(Cause.UNSUPPORTED, "so many are not looked up")
     failure = answer or Failure(Cause.LOOKING_UP, "its lookup has not ended yet")
     if image.pull_policy == "Never":
         return Unknown(Cause.NEVER_PULLED, "it is never pulled (imagePullPolicy: Never), so the node's copy decides")

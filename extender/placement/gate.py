@@ -12,6 +12,7 @@ import msgspec
 
 from extender.images.content import LOCAL, RETRYABLE, Cause
 from extender.kubernetes.core_v1 import CreatedPod
+from extender.placement.bounds import TOUCHED_BYTES
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, is_unresolved
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.policy import PREFIX, REASON, UNKNOWN, Choice, Overrides
@@ -146,9 +147,9 @@ _GATES = msgspec.json.Decoder(list[dict[str, object]] | None)
 
 
 def has_gate(pod: CreatedPod) -> bool:
-    """Whether our gate holds the pod. The gates of others do not count."""
+    """Whether our gate holds the pod. The gates of others do not count, and nobody reads kilobytes of them."""
     raw = pod.spec.scheduling_gates if pod.spec else msgspec.UNSET
-    if isinstance(raw, msgspec.UnsetType):
+    if isinstance(raw, msgspec.UnsetType) or len(raw) > TOUCHED_BYTES:
         return False
     return any(gate.get("name") == GATE for gate in _GATES.decode(raw) or ())
 

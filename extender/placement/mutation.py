@@ -22,14 +22,15 @@ from extender.placement.additions import (
     take_back,
     write_record,
 )
+from extender.placement.bounds import PATCH_BYTES, TOUCHED_BYTES
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
-from extender.placement.creation import Creation, read_creation
+from extender.placement.creation import Creation, excess_with, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
 from extender.placement.patch import JsonObject, Operation, diff, look
 from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
 from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
-from extender.placement.reasons import held_text, passed_text, shown_reference
+from extender.placement.reasons import held_text, left_text, passed_text, shown_reference
 
 
 class AdmissionOutcome(enum.StrEnum):
@@ -51,7 +52,8 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     """The response for one pod; `patch` is a JSON Patch document, empty for no change.
 
     `reason` is what the pod's annotation says. `unresolved` has the images of a pod that was let through without them.
-    `would_be` is what enforcing would have made of a pod that is only observed; None for others.
+    `would_be` is what enforcing would have made of a pod that is only observed; None for others. `excess` is what a pod
+    has too much of to get anything, empty for nearly all.
     """
 
     outcome: AdmissionOutcome
@@ -61,6 +63,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     audit_annotations: Mapping[str, str] = {}
     would_be: AdmissionOutcome | None = None
+    excess: str = ""
 
     @property
     def fields(self) -> bytes:
@@ -137,11 +140,18 @@ class Mutator:
         """
         overrides = self._admission.gate.overrides_for(pod, overrides)
         creation = read_creation(pod, images, facts, overrides, cluster, may_hold=may_hold)
+        if excess := creation.excess:
+            return _leave(creation, excess, _letting_go(creation))
         before, after = creation.document(), creation.document()
-        record = read_record(look(before, ADDED_PATH))
+        record = read_record(look(before, ADDED_PATH), self._policy.level_label)
         taken = take_back(after, record, self._offered, self._admission.scheduler_name)
         verdict = self._judge(creation, after)
         added = self._add(after, verdict)
+        if excess := excess_with(added, after):
+            after = creation.document()
+            take_back(after, record, self._offered, self._admission.scheduler_name)
+            let_go(after)
+            return _leave(creation, excess, diff(before, after))
         if record and record.same_as(taken) and record.same_as(added) and _is_noted(before, after):
             after = creation.document()  # otherwise our additions would move behind what others have appended since
         if verdict.outcome is AdmissionOutcome.GATED:
@@ -202,9 +212,12 @@ class Mutator:
         if would_be:
             audit |= _would_annotations(would_be, verdict.reason)
             outcome, patch = AdmissionOutcome.OBSERVED, _letting_go(creation)
+        encoded = _encode(patch)
+        if len(encoded) > PATCH_BYTES:
+            return _leave(creation, f"its patch would have more than {PATCH_BYTES // 1024} KiB", [])
         return Mutation(
             outcome=outcome,
-            patch=_encode(patch),
+            patch=encoded,
             reason=verdict.reason,
             unresolved=() if observed else verdict.unresolved,
             warnings=(*creation.overrides.problems, *verdict.planned.warnings, *self._nowhere(creation)),
@@ -264,7 +277,12 @@ def _would_annotations(outcome: AdmissionOutcome, reason: str) -> dict[str, str]
 
 
 def _letting_go(creation: Creation) -> list[Operation]:
-    """The operations that take our gate off the pod, and what a policy has written of it; none if it has no gate."""
+    """The operations that take our gate off the pod, and what a policy has written of it; none if it has no gate.
+
+    A pod of large parts keeps it, until the gate controller takes it off.
+    """
+    if creation.spec_bytes > TOUCHED_BYTES:
+        return []
     before, after = creation.document(), creation.document()
     if is_gated(after):
         let_go(after)
@@ -272,6 +290,18 @@ def _letting_go(creation: Creation) -> list[Operation]:
         if isinstance(annotations, dict):
             annotations.pop(REASON, None)
     return diff(before, after)
+
+
+def _leave(creation: Creation, excess: str, patch: list[Operation]) -> Mutation:
+    """The response for a pod that has too much of something to get anything."""
+    encoded = _encode(patch)
+    return Mutation(
+        outcome=AdmissionOutcome.EXEMPT,
+        patch=encoded if len(encoded) <= PATCH_BYTES else b"",
+        excess=excess,
+        warnings=(*creation.overrides.problems, left_text(excess)),
+        audit_annotations={"verdict": f"left alone: {excess}"},
+    )
 
 
 def _encode(patch: list[Operation]) -> bytes:

@@ -107,6 +107,11 @@ def passed_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]], why: s
     return f"{_unresolved(unresolved)}; the pod was let through without it, {why}" if unresolved else ""
 
 
+def left_text(excess: str) -> str:
+    """That a pod was let through although it has too much of something, which `excess` says, to be decided about."""
+    return f"the pod was let through without node affinity and tolerations: {excess}"
+
+
 def platforms_text(platforms: Iterable[Platform], characters: int = _PLATFORMS_CHARACTERS) -> str:
     """The sorted platforms as `linux/amd64, linux/arm64`; a list beyond `characters` is cut off by `and 7 more`."""
     words = [shorten(str(platform), _PLATFORM_CHARACTERS) for platform in sorted(platforms)]

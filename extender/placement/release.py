@@ -22,14 +22,14 @@ from extender.placement.additions import (
     write_record,
 )
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
-from extender.placement.creation import Creation, read_creation
+from extender.placement.creation import Creation, excess_with, read_creation
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATE, GATED_LABEL, Treatment
 from extender.placement.mutation import untouched
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
 from extender.placement.policy import ADDED, PLATFORMS, REASON, Mode, Overrides, Policy
-from extender.placement.reasons import held_text, passed_text
+from extender.placement.reasons import held_text, left_text, passed_text
 
 
 class ReleaseOutcome(enum.StrEnum):
@@ -99,6 +99,8 @@ class ReleasePlanner:
             return skipped
         overrides = self._gate.overrides_for(pod, overrides)
         creation = read_creation(pod, images, facts, overrides, cluster)
+        if excess := creation.excess:
+            return _leave(pod, excess)
         treatment = self._planner.treat(creation, expired=expired)
         document = creation.document()
         planned = self._planner.plan_stored(creation, document, treatment)
@@ -108,8 +110,15 @@ class ReleasePlanner:
         passed = "" if planned.impossible else passed_text(treatment.passed, why)
         reason = "; ".join(filter(None, (passed, planned.reason)))
         added = add(document, tolerations=planned.tolerations, required=planned.required, preferred=planned.preferred)
+        if excess := excess_with(added, document):
+            return _leave(pod, excess)
         annotations = _annotations(creation, added, reason, self._planner.annotated_platforms(creation))
         return Release(_outcome_of(treatment, planned), _patch(pod, annotations, _spec(document, added)), reason)
+
+
+def _leave(pod: GatedPod, excess: str) -> Release:
+    reason = left_text(excess)
+    return Release(ReleaseOutcome.PASSED, _patch(pod, {REASON: reason}, {}), reason)
 
 
 def _outcome_of(treatment: Treatment, planned: PlannedAdditions) -> ReleaseOutcome:

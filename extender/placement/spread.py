@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, LabelSelector, TopologySpreadConstraint
+from extender.placement.bounds import TOUCHED_BYTES
 from extender.placement.cluster_nodes import ARCHITECTURE
 
 WEIGHED = "ScheduleAnyway"
@@ -38,9 +39,12 @@ _LABELS = msgspec.json.Decoder(dict[str, str] | None)
 
 
 def replica_labels(pod: CreatedPod) -> Mapping[str, str]:
-    """The labels that select the pods of this version of the workload; empty for a pod without a controller."""
+    """The labels that select the pods of this version of the workload; empty for a pod without a controller.
+
+    Empty too for one with kilobytes of labels.
+    """
     metadata = pod.metadata
-    if metadata is None or isinstance(metadata.labels, msgspec.UnsetType):
+    if metadata is None or isinstance(metadata.labels, msgspec.UnsetType) or len(metadata.labels) > TOUCHED_BYTES:
         return {}
     if not any(owner.controller for owner in metadata.owner_references or ()):
         return {}

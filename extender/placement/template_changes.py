@@ -87,7 +87,7 @@ class TemplateMutator:
         operations = tuple(_OPERATIONS.decode(mutation.patch)) if mutation.patch else ()
         if not _has_record(question.pod):
             operations = tuple(operation for operation in operations if operation.path.startswith(_OF_POD))
-        added = read_record(mutation.audit_annotations.get("added")) if operations else None
+        added = read_record(mutation.audit_annotations.get("added"), self._policy.level_label) if operations else None
         words = tuple(_words(added or NOTHING))
         if operations and not template.takes_words:
             untaken = f"its pods at {template.place} need {', '.join(words)}, which cannot be written there"

@@ -16,7 +16,7 @@ from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_record, take_back
 from extender.placement.affinity import AffinityMode
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
-from extender.placement.creation import read_creation
+from extender.placement.creation import Creation, read_creation
 from extender.placement.facts import ImageFact, PodImage, images_of, is_unresolved
 from extender.placement.gate import GatePolicy
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
@@ -25,7 +25,7 @@ from extender.placement.node_match import demands_of
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import ADDED, SERVICE_KEYS, Mode, Overrides, Policy
-from extender.placement.template_problems import JudgedTemplate, TemplateProblem, problems_of
+from extender.placement.template_problems import JudgedTemplate, TemplateProblem, problems_of, too_large
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """The label of objects that Kueue plans."""
@@ -65,17 +65,17 @@ class ChangedTemplate(msgspec.Struct, frozen=True):
     stored: CreatedPod | None = None
 
     @property
+    def touched_bytes(self) -> int:
+        """The size of what may be changed, as JSON."""
+        return _creation_of(self.pod).spec_bytes
+
+    @property
     def has_same_images(self) -> bool:
         """Whether the stored template has the same images, for the same RuntimeClass."""
         stored = self.stored
         return (
             stored is not None and images_of(stored) == images_of(self.pod) and _runtime(stored) == _runtime(self.pod)
         )
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether something was added to the stored template, or to the one from which this was made."""
-        return any(pod is not None and _record_of(pod) is not None for pod in (self.stored, self.pod))
 
 
 class TemplateVerdict(msgspec.Struct, frozen=True):
@@ -87,7 +87,11 @@ class TemplateVerdict(msgspec.Struct, frozen=True):
 
 def read_template(template: PodTemplate) -> CreatedPod:
     """The template as a pod. Raises msgspec.ValidationError for one that no API server would accept."""
-    raw = _ENCODER.encode(template.template)
+    return decode_template(_ENCODER.encode(template.template))
+
+
+def decode_template(raw: bytes) -> CreatedPod:
+    """As `read_template`, of the template's JSON."""
     msgspec.json.decode(raw, type=WrittenPod)  # a mutation relies on the types that the API server demands
     return msgspec.json.decode(raw, type=CreatedPod)
 
@@ -120,7 +124,7 @@ class TemplateJudge:
         """
         if not changed.template.takes_words:
             return False
-        if changed.is_recorded:
+        if self._is_recorded(changed):
             return True
         if changed.template.kind == DAEMON_SET:
             return self._guards
@@ -133,8 +137,10 @@ class TemplateJudge:
         up. It is None too where the author has changed what the additions depend on.
         """
         stored = changed.stored
-        record = _record_of(stored) if stored is not None else None
+        record = self._record_of(stored)
         if stored is None or record is None or not changed.has_same_images:
+            return None
+        if any(_creation_of(pod).excess for pod in (changed.pod, stored)):
             return None
         before, after = _touched(changed.pod), _touched(stored)
         own, own_stored = _touched(changed.pod), _touched(stored)
@@ -160,17 +166,31 @@ class TemplateJudge:
 
         `kinds` are the nodes of the cluster, None where they are not known.
         """
+        enforced = msgspec.structs.replace(overrides, mode=Mode.ENFORCE)
+        required = self._required.mutate(changed.pod, images, facts, enforced, cluster, may_hold=True)
+        if required.excess:
+            return TemplateVerdict(problems=(too_large(changed.template.place, required.excess),))
         words = self.gets_words(changed, owner)
         unresolved = words and any(map(is_unresolved, facts))
         operations: tuple[Operation, ...] = ()
-        if words and not (unresolved and (changed.has_same_images or not changed.is_recorded)):
+        if words and not (unresolved and (changed.has_same_images or not self._is_recorded(changed))):
             mutator = self._mutator_of(changed.template, owner)
             mutation = mutator.mutate(changed.pod, images, facts, overrides, cluster, may_hold=True)
             operations = _operations_of(mutation, changed.template)
+            if mutation.excess:
+                return TemplateVerdict(operations, (too_large(changed.template.place, mutation.excess),))
         is_guarded = words and not unresolved and changed.template.kind == DAEMON_SET
-        judged = self._judged(changed, images, facts, overrides, cluster)
+        judged = self._judged(changed, images, facts, required)
         problems = tuple(problems_of(judged, self._policy.compatibility, None if is_guarded else kinds))
         return TemplateVerdict(operations, problems)
+
+    def _is_recorded(self, changed: ChangedTemplate) -> bool:
+        """Whether something was added to the stored template, or to the one from which this was made."""
+        return any(self._record_of(pod) is not None for pod in (changed.stored, changed.pod))
+
+    def _record_of(self, pod: CreatedPod | None) -> Additions | None:
+        annotations = pod.metadata.annotations if pod and pod.metadata else None
+        return read_record(annotations.get(ADDED), self._policy.level_label) if isinstance(annotations, dict) else None
 
     def _mutator_of(self, template: PodTemplate, owner: TemplateOwner) -> Mutator:
         if template.kind == DAEMON_SET:
@@ -182,14 +202,11 @@ class TemplateJudge:
         changed: ChangedTemplate,
         images: Sequence[PodImage],
         facts: Sequence[ImageFact],
-        overrides: Overrides,
-        cluster: ClusterNodes,
+        mutation: Mutation,
     ) -> JudgedTemplate:
         template, spec = changed.template, changed.pod.spec
         assert spec is not None  # noqa: S101 -- a template has a PodSpec
-        enforced = msgspec.structs.replace(overrides, mode=Mode.ENFORCE)
-        mutation = self._required.mutate(changed.pod, images, facts, enforced, cluster, may_hold=True)
-        added = read_record(mutation.audit_annotations.get("added")) or NOTHING
+        added = read_record(mutation.audit_annotations.get("added"), self._policy.level_label) or NOTHING
         is_daemon_set = template.kind == DAEMON_SET
         return JudgedTemplate(
             place=template.place,
@@ -215,14 +232,13 @@ def _runtime(pod: CreatedPod) -> str:
     return (pod.spec and pod.spec.runtime_class_name) or ""
 
 
-def _record_of(pod: CreatedPod) -> Additions | None:
-    annotations = pod.metadata.annotations if pod.metadata else None
-    return read_record(annotations.get(ADDED)) if isinstance(annotations, dict) else None
+def _creation_of(pod: CreatedPod) -> Creation:
+    return read_creation(pod, (), (), Overrides(), NO_NODES)
 
 
 def _touched(pod: CreatedPod) -> JsonObject:
     """A new copy of the parts that are changed."""
-    return read_creation(pod, (), (), Overrides(), NO_NODES).document()
+    return _creation_of(pod).document()
 
 
 def _with_additions_of(document: JsonObject, stored: JsonObject) -> JsonObject:

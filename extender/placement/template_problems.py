@@ -34,6 +34,7 @@ class Problem(enum.StrEnum):
     NOTHING_IN_COMMON = "nothing_in_common"
     NO_NODE = "no_node"
     WRONG_NODES = "wrong_nodes"
+    TOO_LARGE = "too_large"
 
 
 class TemplateProblem(msgspec.Struct, frozen=True):
@@ -91,6 +92,13 @@ def problems_of(
     elif judged.contradicts or _is_nowhere(judged, compatibility, kinds or {}):
         rest = f"{only}: its selector, affinity or tolerations allow none"
         yield TemplateProblem(Problem.NO_NODE, _line(judged.place, blamed[0].reference, rest))
+
+
+def too_large(place: str, excess: str) -> TemplateProblem:
+    """That nothing is decided about a template, which has too much of something, as `excess` says."""
+    return TemplateProblem(
+        Problem.TOO_LARGE, shorten(f"{place}: nothing is decided about it: {excess}", LINE_CHARACTERS)
+    )
 
 
 def _unavailable(judged: JudgedTemplate) -> Iterator[TemplateProblem]:

@@ -4,30 +4,39 @@ import copy
 from typing import Any
 
 import hypothesis
-from hypothesis import given
+import msgspec
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.images.content import RETRYABLE, Cause
+from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
-from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
+from extender.placement.cluster_nodes import ClusterNodes, OddNodes
+from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown, images_of
+from extender.placement.mutation import Mutator
+from extender.placement.nodes import NodeConditions
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import ADDED
+from extender.placement.policy import ADDED, Overrides
 from extender.placement.tolerations import TolerationRule
+from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (
     ARCH,
     ARM_RULE,
     ARM_TOLERATION,
     BOTH_RULE,
     OS,
+    POLICY,
     PREFERRED,
     REQUIRED,
     after,
     built_for,
+    created,
     mutate,
     settings,
 )
 
+LEVEL = "node.example.com/level"
 NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
 untimed = hypothesis.settings(deadline=None)
 
@@ -67,6 +76,7 @@ EXPRESSIONS = st.builds(
             (OS, ["linux"]),
             ("beta.kubernetes.io/arch", ["arm64"]),
             ("zone", ["a"]),
+            (LEVEL, ["v3"]),
         ]
     ),
     st.sampled_from(["In", "In", "NotIn", "Exists"]),
@@ -150,6 +160,58 @@ def test_pass_over_other_images_ends_where_they_would_have_begun(
     """Nothing of the first pass is left that the second would not have done."""
     patched = after(document, kept, before, admission=admission)
     assert after(patched, kept, then, admission=admission) == after(document, kept, then, admission=admission)
+
+
+LEVELLED = msgspec.structs.replace(
+    POLICY, level_label=LEVEL, preferred_nodes=NodeConditions(labels={"capacity": "spot"}), preference={"arm64": 3}
+)
+LEVELS = ["linux/amd64", "linux/arm64", "linux/amd64/v2", "linux/amd64/v3", "linux/arm/v7", "windows/amd64"]
+PLATFORMS = st.sets(st.sampled_from(LEVELS)).map(lambda texts: frozenset(map(parse_platform, texts)))
+ODD = st.builds(
+    lambda platform, labels: OddNodes(platform, tuple(labels.items()), LEVEL),
+    st.sampled_from([None, *map(parse_platform, LEVELS)]),
+    st.dictionaries(st.sampled_from([ARCH, OS, "beta.kubernetes.io/arch", LEVEL]), st.sampled_from(["amd64", "V3"])),
+)
+CLUSTERS = st.builds(ClusterNodes, PLATFORMS, st.sets(ODD, max_size=2).map(frozenset))
+LEVELLED_FACTS = FACTS | st.sets(st.sampled_from(LEVELS), min_size=1).map(lambda texts: built_for(*texts))
+OWNED = {"labels": {"app": "a"}, "ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
+
+
+PLAIN = {"metadata": {}, "spec": {"containers": [{"image": "a:1"}, {"image": "b:1"}]}}
+UNLABELLED = ClusterNodes(
+    frozenset(map(parse_platform, ("linux/amd64", "linux/arm64"))),
+    frozenset({OddNodes(parse_platform("linux/amd64"), (), LEVEL)}),
+)
+OLD_ARM = ClusterNodes(frozenset(map(parse_platform, ("linux/amd64", "linux/arm", "linux/arm/v6"))))
+
+
+@untimed
+@given(PODS, LEVELLED_FACTS, LEVELLED_FACTS, LEVELLED_FACTS, SETTINGS, CLUSTERS, st.booleans())
+@example(PLAIN, built_for("linux/amd64"), Anywhere(), Anywhere(), settings("required"), UNLABELLED, False)
+@example(PLAIN, built_for("linux/arm/v7"), Anywhere(), Anywhere(), settings("required"), OLD_ARM, False)
+def test_whatever_is_written_can_be_read_and_taken_back(
+    document: Any,
+    kept: ImageFact,
+    before: ImageFact,
+    then: ImageFact,
+    admission: AdmissionPolicy,
+    cluster: ClusterNodes,
+    spread: bool,
+) -> None:
+    """Labels of levels, nodes without labels, preferences for some nodes, and constraints that spread, too."""
+    document = {**document, "metadata": {**document["metadata"], **OWNED}}
+
+    def passed(pod: Any, other: ImageFact) -> Any:
+        decoded = created(pod)
+        mutator = Mutator(LEVELLED, admission)
+        mutation = mutator.mutate(decoded, images_of(decoded), (kept, other), Overrides(spread=spread), cluster)
+        return apply(pod, mutation.patch)
+
+    patched = passed(document, before)
+    text = (patched["metadata"].get("annotations") or {}).get(ADDED)
+    assert text is None or read_record(text, LEVEL) is not None
+    assert passed(patched, before) == patched
+    assert passed(patched, then) == passed(document, then)
 
 
 @untimed

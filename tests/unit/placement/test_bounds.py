@@ -1,0 +1,220 @@
+"""What is decided about has bounds: a pod, template or held pod beyond them is left as it is, with a warning."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.images.content import Cause
+from extender.kubernetes.core_v1 import CreatedPod, GatedPod
+from extender.kubernetes.pod_templates import pod_templates
+from extender.placement.additions import read_record
+from extender.placement.bounds import PATCH_BYTES, RECORD_CHARACTERS, RECORD_ITEMS, REQUIREMENTS, TERMS, TOUCHED_BYTES
+from extender.placement.facts import MOST_IMAGES, ImageFact, Unknown, fact_of, images_of
+from extender.placement.gate import GATE
+from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
+from extender.placement.policy import ADDED, REASON, Overrides
+from extender.placement.release import ReleaseOutcome, ReleasePlanner
+from extender.placement.template_changes import TemplateMutator
+from extender.placement.template_judgement import ChangedTemplate, TemplateJudge, TemplateOwner, read_template
+from extender.placement.template_problems import LINE_CHARACTERS, Problem
+from tests.unit.placement.json_patch import apply
+from tests.unit.placement.mutating import (
+    AMD64,
+    ARM_TOLERATION,
+    BOTH_TOLERATION,
+    POLICY,
+    built_for,
+    created,
+    expression,
+    pod,
+    settings,
+    terms_of,
+    with_terms,
+)
+
+Json = Any
+ADMISSION = settings("both", "multiarch", unknown="gate")
+WIDE = built_for(*(f"system{number % 8}/architecture{number}" for number in range(64)))
+
+
+def terms(number: int, requirements: int = 1) -> Json:
+    """Returns so many terms, the first of so many requirements."""
+    first = {"matchExpressions": [expression("zone", "a", operator="NotIn")] * requirements}
+    return with_terms(first, *({"matchExpressions": [expression("zone", f"z{each}")]} for each in range(number - 1)))
+
+
+def filling(size_bytes: int) -> Json:
+    """Returns tolerations with which the touched parts of a pod take so many bytes."""
+    empty = {"tolerations": [{"key": ""}], "schedulerName": "default-scheduler"}
+    return [{"key": "k" * (size_bytes - len(msgspec.json.encode(empty)))}]
+
+
+def decide(document: Json, *facts: ImageFact, may_hold: bool = False) -> Mutation:
+    """Returns the mutation; one fact counts for all images."""
+    decoded = created(document)
+    images = images_of(decoded)
+    return Mutator(POLICY, ADMISSION).mutate(
+        decoded, images, facts if len(facts) > 1 else facts * len(images), Overrides(), may_hold=may_hold
+    )
+
+
+WITHIN = {
+    "terms": pod(affinity=terms(TERMS)),
+    "requirements": pod(affinity=terms(1, REQUIREMENTS - 2)),
+    "bytes": pod(tolerations=filling(TOUCHED_BYTES - 1_000)),
+    "images": pod(images=MOST_IMAGES),
+}
+BEYOND = {
+    "terms": pod(affinity=terms(TERMS + 1)),
+    "requirements": pod(affinity=terms(1, REQUIREMENTS + 1)),
+    "bytes": pod(tolerations=filling(TOUCHED_BYTES + 1)),
+    "images": pod(images=MOST_IMAGES + 1),
+}
+
+
+@pytest.mark.parametrize("document", WITHIN.values(), ids=WITHIN.keys())
+def test_a_pod_within_the_bounds_gets_what_any_other_gets(document: Json) -> None:
+    """And what it gets is taken back like that of any other."""
+    mutation = decide(document, AMD64)
+    assert mutation.outcome is AdmissionOutcome.PATCHED
+    patched = apply(document, mutation.patch)
+    selector = patched["spec"].get("nodeSelector", {})
+    assert "kubernetes.io/arch" in selector or "kubernetes.io/arch" in str(terms_of(patched))
+    unknown = [Unknown(Cause.NEVER_PULLED, "x")] * len(images_of(created(document)))
+    assert apply(patched, decide(patched, *unknown).patch)["spec"] == {**document["spec"], "schedulerName": "multiarch"}
+
+
+@pytest.mark.parametrize("document", BEYOND.values(), ids=BEYOND.keys())
+def test_a_pod_beyond_the_bounds_is_left_with_a_warning(document: Json) -> None:
+    """It is allowed, and held for nothing."""
+    mutation = decide(document, AMD64)
+    assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.EXEMPT, b"")
+    [warning] = mutation.warnings
+    assert (
+        warning.startswith("the pod was let through without node affinity and tolerations: its ")
+        or "it names" in warning
+    )
+    assert len(warning) < 256
+    held = decide(document, Unknown(Cause.DENIED, "x"), may_hold=True)
+    assert (held.outcome, held.patch) == (AdmissionOutcome.EXEMPT, b"")
+
+
+@pytest.mark.parametrize("document", BEYOND.values(), ids=BEYOND.keys())
+def test_a_pod_beyond_the_bounds_that_is_held_is_let_go(document: Json) -> None:
+    """With a reason, and nothing else."""
+    gates = {"schedulingGates": [{"name": GATE}]}
+    held = {**document, "spec": {**document["spec"], **gates}}
+    stored = msgspec.json.decode(msgspec.json.encode(held), type=GatedPod)
+    planner = ReleasePlanner(POLICY, ADMISSION)
+    facts = [AMD64] * len(images_of(stored))
+    release = planner.plan_release(stored, images_of(stored), facts, Overrides(), expired=False)
+    assert release.outcome is ReleaseOutcome.PASSED
+    patch = msgspec.json.decode(release.patch)
+    assert patch["metadata"]["annotations"] == {REASON: release.reason}
+    assert patch["spec"] == {"schedulingGates": [{"$patch": "delete", "name": GATE}]}
+
+
+def test_a_gate_of_a_policy_is_taken_off_a_pod_of_too_many_terms() -> None:
+    """It is in the same review; a pod of too many bytes waits for the gate controller."""
+    document = pod(affinity=terms(TERMS + 1), schedulingGates=[{"name": GATE}, {"name": "other"}])
+    patched = apply(document, decide(document, AMD64).patch)
+    assert patched["spec"]["schedulingGates"] == [{"name": "other"}]
+
+
+@pytest.mark.parametrize("document", BEYOND.values(), ids=BEYOND.keys())
+@pytest.mark.parametrize("kind", ["Job", "DaemonSet"])
+def test_a_template_beyond_the_bounds_is_left_with_a_warning(document: Json, kind: str) -> None:
+    """To whoever applies it, by the webhook and by `fix`."""
+    [template] = pod_templates({"apiVersion": "v1", "kind": kind, "spec": {"template": document}})
+    decoded = read_template(template)
+    images = images_of(decoded)
+    facts = [AMD64] * len(images)
+    judge = TemplateJudge(POLICY, ADMISSION, guards=True)
+    verdict = judge.judge(
+        ChangedTemplate(template, decoded),
+        TemplateOwner({"kueue.x-k8s.io/queue-name": "q"}),
+        images,
+        facts,
+        Overrides(),
+    )
+    assert verdict.operations == ()
+    [problem] = verdict.problems
+    assert problem.problem is Problem.TOO_LARGE
+    assert problem.line.startswith("spec.template: nothing is decided about it: it")
+    assert len(problem.line) <= LINE_CHARACTERS
+    mutator = TemplateMutator(POLICY, ADMISSION)
+    change = mutator.change(template, mutator.question(template, None), facts)
+    assert change.operations == ()
+    assert change.warnings
+
+
+def test_what_would_be_too_large_to_take_back_is_not_written() -> None:
+    """64 platforms over 8 systems make eight terms of each, and a record of all."""
+    document = pod(affinity=terms(20))
+    mutation = decide(document, WIDE)
+    assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.EXEMPT, b"")
+    assert "with what it would get" in mutation.warnings[0] or "the record" in mutation.warnings[0]
+    few = decide(pod(), WIDE)
+    assert few.outcome is AdmissionOutcome.PATCHED
+    record = apply(pod(), few.patch)["metadata"]["annotations"][ADDED]
+    assert read_record(record) is not None
+
+
+def test_what_was_added_goes_from_a_pod_that_has_grown_too_large() -> None:
+    """Another webhook has added terms, so that affinity would no longer be taken back."""
+    document = pod(affinity=terms(40))
+    patched = apply(document, decide(document, AMD64).patch)
+    patched["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ] += [{"matchExpressions": [expression("zone", f"y{each}")]} for each in range(20)]
+    taken = apply(patched, decide(patched, WIDE).patch)
+    assert "kubernetes.io/arch" not in str(taken["spec"])
+    assert ADDED not in taken["metadata"]["annotations"]
+
+
+FORGED = {
+    "many items": msgspec.json.encode(
+        {"tolerations": [{"key": f"k{each}"} for each in range(RECORD_ITEMS + 1)]}
+    ).decode(),
+    "many characters": '{"tolerations":[]' + " " * RECORD_CHARACTERS + "}",
+}
+
+
+@pytest.mark.parametrize("record", FORGED.values(), ids=FORGED.keys())
+def test_a_record_that_is_too_large_is_none_of_ours(record: str) -> None:
+    """The pod gets what any other gets, and the record is replaced."""
+    document = pod(metadata={"annotations": {ADDED: record}})
+    assert read_record(record) is None
+    patched = apply(document, decide(document, AMD64).patch)
+    assert patched == apply(
+        pod(metadata={"annotations": {ADDED: ""}}), decide(pod(metadata={"annotations": {ADDED: ""}}), AMD64).patch
+    )
+
+
+def test_a_patch_has_a_bound_of_its_own() -> None:
+    """A list from which items go at both ends is patched item by item."""
+    others = [{}, {"key": "a"}] * 3_000
+    record = msgspec.json.encode({"tolerations": [ARM_TOLERATION, BOTH_TOLERATION]}).decode()
+    document = pod(metadata={"annotations": {ADDED: record}}, tolerations=[ARM_TOLERATION, *others, BOTH_TOLERATION])
+    mutation = decide(document, Unknown(Cause.NEVER_PULLED, "x"))
+    assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.EXEMPT, b"")
+    assert mutation.warnings[0].endswith(f": its patch would have more than {PATCH_BYTES // 1024} KiB")
+
+
+@pytest.mark.parametrize("place", ["containers", "initContainers", "ephemeralContainers", "volumes"])
+def test_a_pod_of_more_than_256_images_is_unknown(place: str) -> None:
+    """Wherever it names them, and however often the same one."""
+    items: list[Json] = [{"image": f"a:{each}"} for each in range(MOST_IMAGES)]
+    if place == "volumes":
+        items = [{"image": {"reference": each["image"]}} for each in items]
+    assert len(images_of(_decoded({place: items}))) == MOST_IMAGES
+    [image] = images_of(_decoded({place: [*items, items[0]]}))
+    fact = fact_of(image, None, may_be_pending=True)
+    assert isinstance(fact, Unknown)
+    assert fact.cause is Cause.UNSUPPORTED
+    assert image.reference == "(more than 256 images)"
+
+
+def _decoded(spec: Json) -> CreatedPod:
+    return msgspec.json.decode(msgspec.json.encode({"spec": spec}), type=CreatedPod)
