@@ -16,11 +16,6 @@ QUOTA_NAMES = ("docker.io", "other")
 REQUESTS = counter(
     "multiarch_registry_requests_total", "Requests to registries and token servers, by status code.", "code", CODES
 )
-THROTTLED = Gauge(
-    "multiarch_registry_throttled_seconds",
-    "Seconds until the registry that throttled us last may be asked again; 0 when none does.",
-    registry=REGISTRY,
-)
 MIRRORS = counter(
     "multiarch_mirror_requests_total",
     "Questions for a mirror, by what came of them; missing: it lacks it or denies it; resting: it has failed lately "
@@ -49,7 +44,6 @@ WITHHELD = counter(
 
 # By family and registry; the registry is empty where the family has no label.
 _GAUGES: Mapping[tuple[str, str], Gauge] = {
-    ("multiarch_registry_throttled_seconds", ""): THROTTLED,
     **{("multiarch_registry_quota_limit", name): child for name, child in QUOTA_LIMIT.items()},
     **{("multiarch_registry_quota_remaining", name): child for name, child in QUOTA_REMAINING.items()},
 }

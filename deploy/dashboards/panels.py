@@ -264,7 +264,7 @@ REGISTRIES = Row(
         ),
         Panel(
             "Registries left alone",
-            "For how long the registry that throttled us last is not asked, and questions that mirrors did not get.",
+            "For how long Docker Hub, or where you log in, is not asked, and questions that mirrors did not get.",
             "Credentials raise most limits; a mirror ends them.",
             (
                 Query("max(multiarch_registry_throttled_seconds)", "seconds until it may be asked"),

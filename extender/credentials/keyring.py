@@ -212,6 +212,15 @@ def label_of(keyring: Keyring, reference: ImageReference, credential_id: Credent
     return ""
 
 
+def is_operators(keyring: Keyring, reference: ImageReference, credential_id: CredentialId) -> bool:
+    """Whether the credential is the operator's own for the image, and not of a pull secret or anonymous."""
+    return credential_id != ANONYMOUS.id and any(
+        credential_id in source.credential_ids_for(reference)
+        for source in sources_of(keyring)
+        if source.tenant == OPERATOR
+    )
+
+
 async def load_source(
     source: Keyring, reference: ImageReference, *, refresh: bool = False, tenant: str
 ) -> tuple[Credential, ...]:

@@ -37,7 +37,7 @@ from extender.errors import (
     RegistryWithoutTls,
 )
 from extender.registry.refusals import BODY_BYTES
-from extender.registry_figures import CODES, REQUESTS, THROTTLED
+from extender.registry_figures import CODES, REQUESTS
 
 # A header has 8 KB at most, and real answers have 2 KB of them. Interim answers before the final one count too.
 MOST_HEAD_BYTES = 64 << 10
@@ -314,9 +314,6 @@ def is_about_request(status: int) -> bool:
 def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThrottled:
     """Returns the error for a 429. `wall_clock` gives seconds since the epoch, for a Retry-After that is a date."""
     seconds = retry_after_seconds(answer.headers.get("Retry-After", ""), wall_clock())
-    if seconds is not None:
-        until = wall_clock() + seconds
-        THROTTLED.set_function(lambda: max(0.0, until - wall_clock()))
     return RegistryThrottled(f"{host_of(answer.url)} asks us to come back later (429)", seconds)
 
 

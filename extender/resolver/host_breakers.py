@@ -97,6 +97,11 @@ class HostBreakers:
         account = self._accounts.get((name, credential_id))
         return THROTTLED if account and account.wait_seconds() else None
 
+    def throttled_seconds(self, host: str, credential_id: CredentialId) -> float:
+        """How long requests with this credential are refused from now on since the host throttles it."""
+        account = self._accounts.get((host, credential_id))
+        return account.wait_seconds() if account else 0.0
+
     @contextlib.contextmanager
     def visit(self, target: Target, credential_id: CredentialId, tenant: str) -> Iterator[None]:
         """Records the outcome of the body, which sends the request. Raises BreakerOpen if it is refused now."""

@@ -11,15 +11,32 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+from prometheus_client import Gauge
 
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring, load_source, sources_of
-from extender.images.content import Answer, Failure
+from extender.credentials.keyring import (
+    ANONYMOUS,
+    Credential,
+    CredentialId,
+    Keyring,
+    is_operators,
+    load_source,
+    sources_of,
+)
+from extender.images.content import Answer, Cause, Failure
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
+from extender.metrics import REGISTRY
 from extender.resolver.failures import DENIED, Failures, depends_on_credential, judged, summary
 from extender.resolver.image_cache import CachedImage, ImageCache, ImageQuery, Target
 from extender.resolver.persistence import Persistence
 from extender.resolver.registry_lookup import RegistryLookup
+
+THROTTLED = Gauge(
+    "multiarch_registry_throttled_seconds",
+    "Seconds until requests with the operator's login, or to Docker Hub without one, are made again after a 429, the "
+    "last of them; 0 when none wait. Other registries and logins, which pods may name, do not count.",
+    registry=REGISTRY,
+)
 
 
 class CredentialOrder:
@@ -144,6 +161,8 @@ class KeyringLookup:
 
         async def works(credential: Credential) -> T | Failure | None:
             outcome = await ask(target, credential, keyring.tenant)
+            if isinstance(outcome, Failure) and outcome.cause is Cause.THROTTLED:
+                self._note_throttled(target.reference, keyring, credential.id)
             if isinstance(outcome, Failure) and depends_on_credential(outcome):
                 failures[credential] = outcome
                 return None
@@ -163,6 +182,13 @@ class KeyringLookup:
                 if outcome := await works(credential):
                     return outcome
         return judged(summary(failures.values()) or DENIED, is_unread=keyring.is_unread(target.reference))
+
+    def _note_throttled(self, reference: ImageReference, keyring: Keyring, credential_id: CredentialId) -> None:
+        """Shows the wait in the metric if it is the operator's: pods may name registries that throttle everybody."""
+        is_shared = credential_id == ANONYMOUS.id and reference.domain == "docker.io"  # by the nodes' address
+        if is_shared or is_operators(keyring, reference, credential_id):
+            wait = partial(self._registry_lookup.throttled_seconds, reference.domain, credential_id)
+            THROTTLED.set_function(wait)
 
 
 class CacheState(msgspec.Struct, frozen=True, gc=False):

@@ -78,6 +78,10 @@ class RegistryLookup:
         """The failure that a lookup with this credential would end in now without a request; None if it would ask."""
         return self._failures.current(target, credential_id) or self._breakers.failure(target, credential_id, tenant)
 
+    def throttled_seconds(self, host: str, credential_id: CredentialId) -> float:
+        """How long the host has told this credential to wait from now on; 0.0 if it has not."""
+        return self._breakers.throttled_seconds(host, credential_id)
+
     async def find(self, target: Target, credential: Credential, tenant: str) -> CachedImage | Failure:
         """The target's digest and content as the credential sees them. Every error becomes a `Failure`.
 

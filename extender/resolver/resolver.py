@@ -25,7 +25,7 @@ from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import ENDED, FEWEST_FAILURES, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes, Target
 from extender.resolver.image_source import ImageSource
-from extender.resolver.keyring_lookup import CacheLookup, CacheState, KeyringLookup
+from extender.resolver.keyring_lookup import THROTTLED, CacheLookup, CacheState, KeyringLookup
 from extender.resolver.persistence import Persistence
 from extender.resolver.registry_lookup import OnConfirmed, RegistryLookup
 from extender.turns import NoTurn, Slots
@@ -255,8 +255,8 @@ class Resolver:
         await asyncio.gather(*lookups, return_exceptions=True)
         await self.child_checks.close()
         await self._persistence.close()
-        for child in IMAGES.values():
-            child.set_function(float)
+        for each in (THROTTLED, *IMAGES.values()):
+            each.set_function(float)
 
     def _count(self, state: str) -> int:
         match state:

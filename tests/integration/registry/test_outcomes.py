@@ -419,14 +419,6 @@ async def test_redirects_are_counted(make_client: MakeClient) -> None:
     assert counted("3xx") == before + 6
 
 
-async def test_throttling_shows_in_a_gauge(make_client: MakeClient) -> None:
-    """The seconds until the registry may be asked again."""
-    async with FaultyRegistry(sends(429, {"Retry-After": "90"})) as registry:
-        with pytest.raises(RegistryThrottled):
-            await make_client(registry.host).fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
-    assert REGISTRY.get_sample_value("multiarch_registry_throttled_seconds") == 90.0
-
-
 async def test_small_refusal_keeps_the_connection(make_client: MakeClient) -> None:
     """The body of a refusal is not read, and the connection is used again all the same."""
     peers: set[object] = set()

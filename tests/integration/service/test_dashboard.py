@@ -1,6 +1,8 @@
 """A real Prometheus reads a real service that has done a little of everything: each panel's queries return data."""
 
 import asyncio
+import base64
+import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -67,7 +69,10 @@ class LimitedRegistry(FaultyRegistry):
 
 @asynccontextmanager
 async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncIterator[Caller]:
-    """A service with every outlet, in a container with a limit and a cluster with two nodes."""
+    """A service with every outlet, in a container with a limit and a cluster with two nodes.
+
+    The operator has logins for the registries.
+    """
     for name, architecture in (("a", "amd64"), ("b", "arm64")):
         api.put("/api/v1/nodes", node(name, architecture))
     api.put("/api/v1/namespaces", namespace("shop"))
@@ -76,7 +81,10 @@ async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncI
     issued.cert_chain_pems[0].write_to_path(folder / "tls.crt")
     issued.private_key_pem.write_to_path(folder / "tls.key")
     TlsFiles("another", str(folder / "tls.crt"), str(folder / "tls.key"), "")  # its expiry is in a metric
+    logins = {"auths": {host: {"auth": base64.b64encode(b"ann:word").decode()} for host in registries}}
+    (folder / "docker.json").write_text(json.dumps(logins))
     settings = (
+        f"registry.docker_config={folder / 'docker.json'}",
         "admission.unknown=gate",
         "admission.node_affinity=required",
         "admission.wait_seconds=1",

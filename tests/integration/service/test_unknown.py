@@ -1,6 +1,8 @@
 """Unknown is never yes: every way not to know an image, under every policy, at every outlet."""
 
+import base64
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -134,3 +136,17 @@ async def test_pods_own_wish_counts_for_unknown_images_only(
         "multiarch-extender.io/unknown" in warning for warning in (await caller.review(denied)).get("warnings", [])
     )
     assert warned == (annotation == "nonsense")
+
+
+@pytest.mark.parametrize("has_login", [False, True])
+async def test_registry_that_a_pod_names_raises_no_alert_by_throttling(
+    start_service: StartService, failing: Failing, tmp_path: Path, *, has_login: bool
+) -> None:
+    """The metric of the alert is about registries that the operator has a login for."""
+    logins = {"auths": {failing.host: {"auth": base64.b64encode(b"ann:word").decode()}} if has_login else {}}
+    (tmp_path / "config.json").write_bytes(msgspec.json.encode(logins))
+    login = f"registry.docker_config={tmp_path / 'config.json'}"
+    caller = await start_service(*settings("pass"), login, plain_http=failing.host)
+    await caller.filter(with_nodes(pod(f"{failing.host}/throttled:1")))
+    seconds = await caller.metric("multiarch_registry_throttled_seconds")
+    assert (seconds > 0) is has_login

@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS
+from extender.credentials.keyring import ANONYMOUS, Credential, JoinedKeyring
+from extender.errors import RegistryThrottled
 from extender.images.content import Failure
 from extender.metrics import REGISTRY
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import FakeRegistry, Keys
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys
 
 APP = "ghcr.io/team/app:1"
 LOOKUP = ImageQuery(APP)
@@ -91,6 +92,36 @@ async def test_a_lookup_s_duration_is_measured_from_start_to_end(
     registry.open.set()
     await caller
     assert REGISTRY.get_sample_value("multiarch_lookup_duration_seconds_sum") == before + 3
+
+
+@pytest.mark.parametrize(
+    ("image", "credentials", "tenants", "seconds"),
+    [
+        pytest.param("evil.example/team/app:1", (), (), 0, id="any-registry"),
+        pytest.param("evil.example/team/app:1", (), (TENANT,), 0, id="any-registry-with-a-pull-secret"),
+        pytest.param("docker.io/team/app:1", (), (TENANT,), 0, id="docker-hub-with-a-pull-secret"),
+        pytest.param("docker.io/team/app:1", (), (), 90, id="docker-hub"),
+        pytest.param("ghcr.io/team/app:1", (OTHER,), (), 90, id="the-operators-login"),
+        pytest.param("ghcr.io/team/app:1", (OTHER,), (TENANT,), 0, id="a-pull-secret-beside-it"),
+    ],
+)
+async def test_throttling_shows_if_it_is_the_operators(
+    resolver: Resolver,
+    registry: FakeRegistry,
+    clock: Clock,
+    image: str,
+    credentials: tuple[Credential, ...],
+    tenants: tuple[Credential, ...],
+    seconds: float,
+) -> None:
+    """Whoever writes a pod may name registries and logins that are throttled for ever, and raises no alert by that."""
+    registry.fault = lambda method, reference: RegistryThrottled("later", 90.0)
+    operators = Keys(*credentials, ANONYMOUS)
+    keyring = JoinedKeyring((Keys(*tenants, tenant="team"), operators) if tenants else (operators,), tenant="team")
+    await resolver.resolve_all([ImageQuery(image)], keyring, 5.0)
+    assert REGISTRY.get_sample_value("multiarch_registry_throttled_seconds") == seconds
+    clock.advance(90)
+    assert REGISTRY.get_sample_value("multiarch_registry_throttled_seconds") == 0
 
 
 async def test_images_are_counted_by_state_when_they_are_asked_for(resolver: Resolver, registry: FakeRegistry) -> None:
