@@ -51,7 +51,9 @@ class Verdict(enum.StrEnum):
     ASSUMED_NO = "assumed-no"
     PASSED = "passed"
     UNSTATED = "unstated"
-    """The node states no platform or is not in view, so it passes."""
+    """The node states no platform, so it passes."""
+    NOT_IN_VIEW = "not-in-view"
+    """The node is not in view, so it passes if it is not found either. No platform has this verdict."""
     LEFT_OUT = "left-out"
     """Another requested node is preferred, or lists an image that this one may lack. No platform has this verdict."""
     LISTED = "listed"
@@ -231,7 +233,7 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     if uniform and not decision.leaves_out and not decision.never_pulled:
         return _all_pass(args, uniform)
     requested = look_up(args, nodes)
-    table = _verdict_table(nodes, decision, unseen=uniform or Verdict.UNSTATED)
+    table = _verdict_table(nodes, decision, unseen=uniform or Verdict.NOT_IN_VIEW)
     if decision.leaves_out:
         table = _leave_out(table, requested.codes, nodes, decision)
     numbers = requested.codes.translate(table)
@@ -295,7 +297,7 @@ def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     """
     if not decision.can_be_learned:
         return False
-    numbers = look_up(args, nodes).codes.translate(_verdict_table(nodes, decision, unseen=Verdict.UNSTATED))
+    numbers = look_up(args, nodes).codes.translate(_verdict_table(nodes, decision, unseen=Verdict.NOT_IN_VIEW))
     return 1 in numbers.translate(_IS_UNRESOLVED)
 
 
@@ -330,7 +332,7 @@ def preempt_nodes(
     There are none while an image is to be retried, as pods evicted in vain do not come back. Preference does not count:
     filter keeps a node that is asked about alone, so any of them may be nominated.
     """
-    verdicts = {name: decision.verdict(nodes.get(name)) for name in args.victims}
+    verdicts = {name: decision.verdict(nodes[name]) if name in nodes else Verdict.NOT_IN_VIEW for name in args.victims}
     kept = {
         name: victims
         for name, victims in args.victims.items()

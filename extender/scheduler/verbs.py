@@ -241,7 +241,7 @@ class SchedulerVerbs:
             nodes = self._nodes.of(args)
             decision = await self._decide_in_time(args, nodes, question)
             decided = filter_nodes(args, nodes, decision)
-            if Verdict.UNSTATED in decided.verdicts:
+            if Verdict.NOT_IN_VIEW in decided.verdicts:
                 await self._find_missing(args, nodes, decision)
                 decided = filter_nodes(args, nodes, decision)
             elif self._is_rash(args, nodes, decision, decided):
@@ -267,7 +267,7 @@ class SchedulerVerbs:
         except NodesNotKnown as exc:
             return _filter_reply(ExtenderFilterResult(error=str(exc)))
         decided = filter_nodes(args, nodes, decision)
-        if Verdict.UNSTATED in decided.verdicts:
+        if Verdict.NOT_IN_VIEW in decided.verdicts:
             return None
         if self._view and not self._view.is_current and self._is_rash(args, nodes, decision, decided):
             return None

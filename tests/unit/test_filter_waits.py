@@ -1,4 +1,4 @@
-"""How long a filter call waits for an image that is being looked up."""
+"""When a filter call waits: for an image that is being looked up, or for a node that is not in view."""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from extender.credentials.keyring import JoinedKeyring
-from extender.images.content import Answer
+from extender.images.content import Answer, Content
+from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.placement.nodes import NodeLookup, NodePlatforms
@@ -66,3 +67,38 @@ async def test_a_pod_is_waited_for_once_however_often_it_is_tried() -> None:
     now = 0.2
     assert await waits("a") == []
     assert await waits("b") == [0.1]
+
+
+class Known(PodResolver, frozen=True):
+    """Knows that each image is built for amd64."""
+
+    def fresh(self, question: PodQuestion) -> list[Answer]:
+        """Answers at once."""
+        platforms = frozenset({Platform("linux", "amd64")})
+        return [Content(Kind.INDEX, platforms, states_platforms=True) for _ in question.images]
+
+
+class MixedView(View):
+    """A node, one that states no platform, and one of another platform."""
+
+    platforms = NodePlatforms(
+        {
+            NodeName("amd"): Platform("linux", "amd64"),
+            NodeName("virtual"): None,
+            NodeName("arm"): Platform("linux", "arm64"),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "is_answered"),
+    [(["amd", "arm"], True), (["amd", "virtual", "arm"], True), (["amd", "new"], False)],
+)
+async def test_only_a_node_that_is_not_in_view_is_looked_up_first(names: list[str], is_answered: bool) -> None:
+    """One that states no platform is in view: asking for it would teach nothing, at each call about it."""
+    client: Any = None
+    resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
+    pods = Known(resolver, JoinedKeyring(()), Policy(), lambda _: {}, lambda: None)
+    verbs = SchedulerVerbs(pods, nodes=MixedView(), wait_seconds=0.1, pending_limit_seconds=30, clock=time.monotonic)
+    body = msgspec.json.encode({**msgspec.json.decode(request("a")), "NodeNames": names})
+    assert (verbs.filter_nowait(body) is not None) is is_answered

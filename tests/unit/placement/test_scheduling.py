@@ -237,7 +237,7 @@ def test_node_out_of_view_is_noticed_where_its_platform_could_matter() -> None:
     """The first arm64 node may be asked about before it is in view; an amd64-only pod must not miss that."""
     args = decode_args(b'{"Pod":{},"NodeNames":["x","first-of-its-kind"]}')
     outcome = filter_nodes(args, view_of({"x": "linux/amd64"}), decide([AMD64_ONLY]))
-    assert outcome.verdicts == {Verdict.YES: 1, Verdict.UNSTATED: 1}
+    assert outcome.verdicts == {Verdict.YES: 1, Verdict.NOT_IN_VIEW: 1}
 
 
 def test_names_that_are_no_strings_are_the_callers_mistake() -> None:
@@ -248,12 +248,12 @@ def test_names_that_are_no_strings_are_the_callers_mistake() -> None:
 
 
 def test_a_node_that_is_not_in_view_passes() -> None:
-    """It is never dropped silently, and counts as one that states no platform."""
+    """It is never dropped silently, and counts as another than one that states no platform."""
     args, _ = ask(NAMES, {"new": None, **MIXED})
     outcome = filter_nodes(args, view_of(MIXED), decide([AMD64_ONLY]))
     assert outcome.answer.node_names is not None
     assert msgspec.json.decode(outcome.answer.node_names) == ["new", "a", "z"]
-    assert outcome.verdicts == {Verdict.YES: 2, Verdict.NO: 2, Verdict.UNSTATED: 1}
+    assert outcome.verdicts == {Verdict.YES: 2, Verdict.NO: 2, Verdict.NOT_IN_VIEW: 1}
 
 
 def test_with_an_empty_view_every_node_passes() -> None:
@@ -261,7 +261,7 @@ def test_with_an_empty_view_every_node_passes() -> None:
     args, _ = ask(NAMES, MIXED)
     outcome = filter_nodes(args, view_of({}), decide([AMD64_ONLY, LOOKING_UP]))
     assert outcome.answer == args.echo()
-    assert outcome.verdicts == {Verdict.UNSTATED: 4}
+    assert outcome.verdicts == {Verdict.NOT_IN_VIEW: 4}
 
 
 @both_forms
