@@ -1,6 +1,7 @@
 """What the author of a pod template must mend, in one line each: what no webhook can mend when its pods are created.
 
-A line names the place and the image first, and has no more than 120 characters: kubectl and helm print it as it is.
+A line names the place and the image first: kubectl and helm print it as it is. The API server keeps 256 characters of
+it, in which the image is whole before the place is.
 Source: kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers, Response.
 """
 
@@ -12,17 +13,18 @@ import msgspec
 
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform
+from extender.kubernetes.admission_v1 import WARNING_CHARACTERS
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.node_kinds import HOST_NAME, NodeKind
 from extender.placement.node_match import NodeDemands, as_daemon_pods, obstacles
 from extender.placement.reasons import Constraint, blame, claims_text, shorten
 
-LINE_CHARACTERS = 120
-"""The longest warning that the API's guide recommends."""
+LINE_CHARACTERS = WARNING_CHARACTERS
+"""The longest line."""
 _MOST_IMAGES = 3  # named for one template, of those that cannot be had
 _PLATFORMS_CHARACTERS = 36
-_FEWEST_CHARACTERS = 18  # of an image: with fewer nobody knows it
+_PLACE_CHARACTERS = 48  # that are left of a place beside a long image
 
 
 class Problem(enum.StrEnum):
@@ -190,8 +192,8 @@ def _platforms(platforms: frozenset[Platform]) -> str:
 
 
 def _line(place: str, reference: str, rest: str) -> str:
-    """One line of at most `LINE_CHARACTERS`; the image loses its middle first, and then the place."""
-    around = len(f": image  {rest}")
-    reference = shorten(reference, max(_FEWEST_CHARACTERS, LINE_CHARACTERS - around - len(place)))
-    place = shorten(place, max(1, LINE_CHARACTERS - around - len(reference)))
+    """One line of at most `LINE_CHARACTERS`; the place loses its middle first, and then the image."""
+    left = LINE_CHARACTERS - len(f": image  {rest}")
+    place = shorten(place, max(_PLACE_CHARACTERS, left - len(reference)))
+    reference = shorten(reference, max(1, left - len(place)))
     return shorten(f"{place}: image {reference} {rest}", LINE_CHARACTERS)

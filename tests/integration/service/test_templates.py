@@ -87,7 +87,7 @@ async def warned(caller: Caller, created: Json, stored: Json | None = None) -> l
     """The warnings, each as its author may see it."""
     response, _ = await reviewed(caller, created, stored)
     lines: list[str] = response.get("warnings", [])
-    assert all(len(line) <= 120 and "\n" not in line for line in lines)
+    assert all(len(line) <= 256 and "\n" not in line for line in lines)
     return lines
 
 

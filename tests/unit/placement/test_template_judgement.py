@@ -7,10 +7,12 @@ import msgspec
 import pytest
 
 from extender.images.content import Cause
-from extender.images.platform import parse_platform
+from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.pod_templates import PodTemplate, pod_templates
 from extender.placement.affinity import AffinityMode
-from extender.placement.facts import ImageFact, RunsOn, Unknown, images_of
+from extender.placement.facts import ImageFact, PodImage, RunsOn, Unknown, images_of
+from extender.placement.node_kinds import NodeKind
+from extender.placement.node_match import NodeDemands
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Overrides
@@ -22,7 +24,7 @@ from extender.placement.template_judgement import (
     TemplateOwner,
     read_template,
 )
-from extender.placement.template_problems import Problem
+from extender.placement.template_problems import JudgedTemplate, Problem, problems_of
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.mutating import POLICY
 
@@ -121,3 +123,35 @@ def test_an_author_is_told_of_a_denied_image_where_its_secrets_were_tried(
     facts: list[ImageFact] = [AMD64, Unknown(Cause.DENIED, "the registry says no")]
     verdict = JUDGE.judge(ChangedTemplate(template, pod), TemplateOwner({}), images_of(pod), facts, Overrides())
     assert [each.problem for each in verdict.problems] == problems
+
+
+DIGEST = "sha256:" + "a1" * 32
+PLACE = "spec.template.spec.replicatedJobs[12].template.spec.template"
+ARM64 = RunsOn(frozenset({parse_platform("linux/arm64")}))
+MISSING = Unknown(Cause.MISSING, "x")
+
+
+@pytest.mark.parametrize("facts", [[AMD64], [AMD64, ARM64], [MISSING]], ids=["wrong nodes", "torn", "missing"])
+@pytest.mark.parametrize(
+    ("place", "image", "shown"),
+    [
+        pytest.param(PLACE, f"registry.example.com/team/app@{DIGEST}", f"{PLACE}: image {{}} ", id="digest"),
+        pytest.param(PLACE * 4, f"registry.example.com/team/app:1@{DIGEST}", ": image {} ", id="long place"),
+        pytest.param(PLACE, f"registry.example.com/{'team/' * 60}app:1", ": image ", id="long image"),
+    ],
+)
+def test_a_line_has_the_whole_image_in_what_the_api_server_keeps(
+    place: str, image: str, shown: str, facts: list[ImageFact]
+) -> None:
+    """The place loses its middle before the image does."""
+    judged = JudgedTemplate(
+        place=place,
+        images=[PodImage(image), PodImage("other:1")][: len(facts)],
+        facts=facts,
+        demands=NodeDemands(),
+        is_daemon_set=True,
+    )
+    kinds = {NodeKind(parse_platform("linux/arm64"), (), ()): 3}
+    [problem] = problems_of(judged, Compatibility(), kinds)
+    assert len(problem.line) <= 256
+    assert shown.format(image) in problem.line
