@@ -81,6 +81,8 @@ class Connections:
         self.pending_bytes = 0
         self._open: dict[Limited, None] = {}
         self._deadlines: dict[Limited, float] = {}  # of requests that arrive, the first that began first
+        self.are_awaited = asyncio.Event()
+        """Set while there may be such requests."""
         self._none_idle_before = 0.0
 
     @property
@@ -109,10 +111,12 @@ class Connections:
     def await_head(self, connection: Limited) -> None:
         """Starts the deadline of a head."""
         self._deadlines[connection] = self.clock() + HEAD_SECONDS
+        self.are_awaited.set()
 
     def await_body(self, connection: Limited) -> None:
         """Starts the deadline of a body."""
         self._deadlines[connection] = self.clock() + BODY_SECONDS
+        self.are_awaited.set()
 
     def is_awaiting(self, connection: Limited) -> bool:
         """Whether a request is arriving, or the first one is awaited."""
@@ -144,7 +148,7 @@ class Connections:
         connection.pending_bytes = 0
 
     def end_late(self) -> None:
-        """Ends the connections whose request is late; the listener calls this every second."""
+        """Ends the connections whose request is late; the listener calls this every second of `are_awaited`."""
         now = self.clock()
         for connection in [each for each, deadline in self._deadlines.items() if deadline <= now]:
             if connection.expire():
@@ -152,6 +156,8 @@ class Connections:
                 REFUSALS["time"].inc()
             else:
                 self.await_head(connection)
+        if not self._deadlines:
+            self.are_awaited.clear()
 
     def _end_idle(self) -> bool:
         """Ends the one that has idled longest, if that is long; one that has asked only if all others have."""

@@ -128,6 +128,7 @@ class Listener:
 
     async def _end_late(self) -> None:
         while True:
+            await self.connections.are_awaited.wait()
             await asyncio.sleep(_BETWEEN_LOOKS_SECONDS)
             self.connections.end_late()
 
