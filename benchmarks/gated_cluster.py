@@ -18,7 +18,7 @@ _SETTLE_SECONDS = 0.05  # for the service to take in the answer to its patch
 
 
 class GatedCluster(Collections):
-    """Has one Lease, allows everything, and tells one watcher of labelled pods about each pod that is posted."""
+    """Has one Lease, allows everything, and tells the controller's watch about each pod that is posted."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__(nodes)
@@ -36,7 +36,7 @@ class GatedCluster(Collections):
             return web.Response(text=patched)
         if request.method != "GET":
             return self._change(path, body)
-        if "labelSelector" in request.query and "watch" in request.query:
+        if "labelSelector" in request.query and "watch" in request.query and "fieldSelector" not in request.query:
             return await self._watch_held(request)
         return web.Response(status=404) if "/leases/" in path else await super().answer(request)
 

@@ -3,26 +3,26 @@
 The label's removal takes a pod out of the watch, so the watch has what is held and nothing else.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Set
 
 import msgspec
 
 from extender.cluster.client import METADATA, STRATEGIC_MERGE_PATCH, ClusterClient, ClusterRefused, decode_answer
 from extender.cluster.listwatch import Resource
 from extender.cluster.views import PENDING, PODS
+from extender.cluster.workload_lists import list_documents
 from extender.kubernetes.core_v1 import StoredPod
-from extender.kubernetes.meta_v1 import List
 from extender.placement.gate import GATE, GATED_LABEL
 
 _LABELLED = {"labelSelector": f"{GATED_LABEL}=true"}
 GATED_PODS = Resource(name="gated-pods", path=PODS, query=_LABELLED)
-_PAGE_PODS = 250
+HELD_PODS = Resource(name="held-pods", path=PODS, query={**_LABELLED, "fieldSelector": PENDING})
+"""The same pods but for those that a scheduler has placed, for a replica that only counts them."""
 _TIMEOUT_SECONDS = 10.0
 _MAX_BODY_BYTES = 8 << 20  # a pod has 1.5 MiB in etcd, as JSON a few times that
 
 
 _POD = msgspec.json.Decoder(StoredPod)
-_PAGE = msgspec.json.Decoder(List)
 
 
 def is_held(pod: StoredPod) -> bool:
@@ -45,6 +45,33 @@ def decode_stored_pod(document: bytes | msgspec.Raw) -> StoredPod:
     return decode_answer(_POD, document, "pod")
 
 
+class CountedPods:
+    """How many pods our gate holds. A `Handler` for the watch of `HELD_PODS`."""
+
+    def __init__(self) -> None:
+        self._keys: set[str] = set()
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._keys)
+
+    def upsert(self, document: msgspec.Raw) -> None:
+        """Counts the pod, if it is held. Raises ClusterError if it is none."""
+        pod = decode_stored_pod(document)
+        if is_held(pod):
+            self._keys.add(pod.key)
+        else:
+            self._keys.discard(pod.key)
+
+    def delete(self, key: str) -> None:
+        """Counts that pod no more."""
+        self._keys.discard(key)
+
+    def keep_only(self, keys: Set[str]) -> None:
+        """Counts no pods but these."""
+        self._keys &= keys
+
+
 async def list_gated_pods(client: ClusterClient, namespace: str = "") -> list[StoredPod]:
     """The pods of the namespace, or of all, that have our gate or its label; for a clean-up that must find all.
 
@@ -53,40 +80,22 @@ async def list_gated_pods(client: ClusterClient, namespace: str = "") -> list[St
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else PODS
     found: dict[str, StoredPod] = {}
     for query in ({"fieldSelector": PENDING}, _LABELLED):
-        pages = _list_pages(client, path, query)
-        async for page in pages:
-            found |= {pod.key: pod for pod in page if is_held(pod) or _is_labelled(pod)}
+        async for document in list_documents(client, path, query):
+            pod = decode_stored_pod(document)
+            if is_held(pod) or _is_labelled(pod):
+                found[pod.key] = pod
     return list(found.values())
 
 
-async def count_held_pods(client: ClusterClient) -> int:
-    """How many pods our gate holds, of those that have its label, from the API server's cache.
+async def unlabelled_pods(client: ClusterClient) -> AsyncIterator[msgspec.Raw]:
+    """Yields the pods that our gate holds, that no scheduler has placed, and that lack the label.
 
     Raises ClusterError.
     """
-    body = await client.get(PODS, {**_LABELLED, "fieldSelector": PENDING, "resourceVersion": "0"})
-    page = decode_answer(_PAGE, body, "list")
-    return sum(is_held(decode_stored_pod(document)) for document in page.items or ())
-
-
-async def list_unlabelled_pods(client: ClusterClient) -> list[msgspec.Raw]:
-    """The pods that no scheduler has placed and that lack the label, from the API server's cache: some may be ours.
-
-    Raises ClusterError.
-    """
-    query = {"fieldSelector": PENDING, "labelSelector": f"!{GATED_LABEL}", "resourceVersion": "0"}
-    documents = decode_answer(_PAGE, await client.get(PODS, query), "list").items or ()
-    return [document for document in documents if is_held(decode_stored_pod(document))]
-
-
-async def _list_pages(client: ClusterClient, path: str, query: Mapping[str, str]) -> AsyncIterator[list[StoredPod]]:
-    query = {**query, "limit": str(_PAGE_PODS)}
-    while True:
-        page = decode_answer(_PAGE, await client.get(path, query), "list")
-        yield [decode_stored_pod(document) for document in page.items or ()]
-        if not page.metadata.continue_:
-            return
-        query["continue"] = page.metadata.continue_
+    query = {"fieldSelector": PENDING, "labelSelector": f"!{GATED_LABEL}"}
+    async for document in list_documents(client, PODS, query):
+        if is_held(decode_stored_pod(document)):
+            yield document
 
 
 async def read_pod(client: ClusterClient, namespace: str, name: str) -> bytes | None:

@@ -21,9 +21,13 @@ from extender.kubernetes.coordination_v1 import Lease, LeaseSpec
 
 log = structlog.get_logger()
 
-LEASE_SECONDS = 10  # a standby takes over 12 s after the last renewal at most, as it may have seen that one 2 s late
+LEASE_SECONDS = (
+    10  # a standby takes over 16 s after the last renewal at most: it saw that one 3 s late, and looks 3 s late
+)
 FRESH_SECONDS = 20.0  # after which nobody leads: longer than a takeover, in which a standby must not think so
-RENEW_SECONDS = 2.0  # between two renewals by the leader, and between two looks by a standby
+# Between two renewals by the leader, and between two looks by a standby: the longest with which a leader that is
+# answered again tries twice before it steps down, and a takeover ends within `FRESH_SECONDS`.
+RENEW_SECONDS = 3.0
 STEP_DOWN_SECONDS = 7.0  # after its last renewal a leader stops leading, well before another replica may begin
 DEAD_SECONDS = 60.0  # more than clocks of one cluster differ by, since certificates and tokens would not hold either
 _REQUEST_SECONDS = 3.0

@@ -86,6 +86,7 @@ AGE = gauge(
         "nodes",
         "namespaces",
         "gated-pods",
+        "held-pods",
         "imagedigestmirrorsets",
         "imagetagmirrorsets",
         "imagecontentsourcepolicies",

@@ -16,8 +16,8 @@ from extender.kubernetes.authorization_v1 import ResourceAttributes, SelfSubject
 log = structlog.get_logger()
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-CHECK_SECONDS = 30.0  # between two checks; a few requests each
-RETRY_SECONDS = 2.0  # while the API server cannot be asked, or says no
+CHECK_SECONDS = 60.0  # between two checks; a few requests each
+RETRY_SECONDS = 2.0  # while the API server cannot be asked, or says no; doubles up to `CHECK_SECONDS` where it says no
 PROVEN_SECONDS = 90.0  # for how long a check counts
 _REQUEST_SECONDS = 5.0
 
@@ -34,7 +34,7 @@ async def is_allowed(client: ClusterClient, right: ResourceAttributes) -> bool:
 class OwnRights:
     """Whether all of `wanted` was allowed when the API server was asked last, while `run` runs.
 
-    `needed`: what is missing is a fault, which is logged as such and looked at again soon.
+    `needed`: what is missing is a fault, which is logged as such.
     """
 
     def __init__(
@@ -52,7 +52,10 @@ class OwnRights:
         self._clock = clock
         self._sleep = sleep
         self._proven_until = 0.0
+        self._retry_seconds = RETRY_SECONDS
         self._problem = ""
+        self.were_proven = asyncio.Event()
+        """Whether everything was allowed once."""
 
     def are_proven(self) -> bool:
         """Whether everything was allowed within `PROVEN_SECONDS`, and nothing has been refused since."""
@@ -74,8 +77,11 @@ class OwnRights:
         if refused:
             self._proven_until = 0.0
             self._report(f"may not {', '.join(map(str, refused))}")
-            return RETRY_SECONDS if self._needed else CHECK_SECONDS
+            seconds, self._retry_seconds = self._retry_seconds, min(2 * self._retry_seconds, CHECK_SECONDS)
+            return seconds
         self._proven_until = started_at + PROVEN_SECONDS
+        self._retry_seconds = RETRY_SECONDS
+        self.were_proven.set()
         self._problem = ""
         return CHECK_SECONDS
 

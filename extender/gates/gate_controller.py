@@ -5,8 +5,6 @@ pod is changed. One replica at a time runs it (`cluster.leader_election`).
 """
 
 import asyncio
-import heapq
-import itertools
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
@@ -19,9 +17,9 @@ from extender.cluster.gated_pods import (
     GATED_PODS,
     decode_stored_pod,
     is_held,
-    list_unlabelled_pods,
     patch_pod,
     read_pod,
+    unlabelled_pods,
 )
 from extender.cluster.listwatch import AGE, ListWatch
 from extender.cluster.pod_events import PodEvents
@@ -43,7 +41,7 @@ from extender.turns import FairQueue
 log = structlog.get_logger()
 
 PATCHES_AT_ONCE = 16  # 32 give a fifth more patches a second, and three times the latency of each
-_TICK_SECONDS = 0.2
+_SYNC_SECONDS = 0.2  # between two looks whether the cluster is in view yet
 _DEFECT_SECONDS = 30.0  # before a pod is judged again after a mistake of ours
 _REFUSED_SECONDS = 5.0  # before a pod is judged again that its namespace's share keeps from waiting for its images
 _SEARCH_SECONDS = 300.0  # between two searches for pods whose label somebody took off, each a list of pending pods
@@ -64,8 +62,8 @@ RELEASES = counter(
 )
 PODS = gauge(
     "multiarch_gates_pods",
-    "Gated pods: held until their images are known, or about to be let go, as the leader sees them; seen: those that a "
-    "replica has counted lately, leading or not.",
+    "Gated pods: held until their images are known, or about to be let go, as the leader sees them; seen: those that "
+    "each replica sees, leading or not.",
     "state",
     ("held", "releasing", "seen"),
 )
@@ -144,14 +142,12 @@ class GateController:
         OLDEST["held"].set_function(self._pods.oldest_seconds)
         try:
             while not self._is_ready():  # views have no event
-                await self._sleep(_TICK_SECONDS)
+                await self._sleep(_SYNC_SECONDS)
             async with self._tasks as tasks:
                 tasks.create_task(watch.run())
-                tasks.create_task(self._tick())
                 tasks.create_task(self._events.run())
                 tasks.create_task(self._find_unlabelled())
-                for number in range(PATCHES_AT_ONCE):
-                    tasks.create_task(self._work(number))
+                tasks.create_task(self._work())
         finally:
             self._pods.forget_all()
             AGE[GATED_PODS.name].set_function(float)
@@ -159,8 +155,8 @@ class GateController:
     def _begin(self) -> None:
         self._pods.forget_all()
         self._queue: FairQueue[HeldPod] = FairQueue()
-        self._timers: list[tuple[float, int, HeldPod]] = []
-        self._numbers = itertools.count()
+        self._judged_now = 0
+        self._is_free = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
 
     def _take_up(self, pod: HeldPod) -> None:
@@ -169,57 +165,59 @@ class GateController:
         self._enqueue(pod)
 
     def _enqueue(self, pod: HeldPod) -> None:
+        """Has the pod judged; one that is being judged now again afterwards."""
         if not pod.is_queued:
             pod.is_queued = True
-            self._queue.put(pod.namespace, pod)
+            if not pod.is_busy:
+                self._queue.put(pod.namespace, pod)
 
     def _later(self, pod: HeldPod, seconds: float) -> None:
-        heapq.heappush(self._timers, (self._clock() + seconds, next(self._numbers), pod))
+        """Has the pod judged again after so many seconds."""
 
-    async def _tick(self) -> None:
-        """Judges pods again whose time has come."""
-        while True:
-            await self._sleep(_TICK_SECONDS)
-            while self._timers and self._timers[0][0] <= self._clock():
-                pod = heapq.heappop(self._timers)[2]
-                if pod in self._pods:
-                    self._enqueue(pod)
+        async def wait() -> None:
+            await self._sleep(seconds)
+            if pod in self._pods:
+                self._enqueue(pod)
+
+        self._tasks.create_task(wait())
 
     async def _find_unlabelled(self) -> None:
         """Takes in pods that have the gate and not its label, so that the watch does not show them."""
         while True:
             try:
-                for document in await list_unlabelled_pods(self._client):
+                async for document in unlabelled_pods(self._client):
                     self._pods.take_in(decode_stored_pod(document), document)
             except ClusterError as exc:
                 log.info("gate.search_failed", why=str(exc))
             await self._sleep(_SEARCH_SECONDS)
 
-    async def _work(self, number: int) -> None:
-        """Judges one pod after the other; workers of the highest numbers rest while the API server is slow."""
+    async def _work(self) -> None:
+        """Has queued pods judged, several at once; fewer while the API server is slow."""
         while True:
-            while number >= self._pace.limit:
-                await self._sleep(_TICK_SECONDS)
+            while self._judged_now >= self._pace.limit:
+                self._is_free.clear()
+                await self._is_free.wait()
             pod = await self._queue.get()
-            if number >= self._pace.limit:  # it was lowered while nothing was to do
+            if pod in self._pods:
+                pod.is_queued = False
+                pod.is_busy = True
+                self._judged_now += 1
+                self._tasks.create_task(self._judge_safely(pod))
+
+    async def _judge_safely(self, pod: HeldPod) -> None:
+        try:
+            await self._judge(pod)
+        except ClusterError as exc:
+            self._retry(pod, exc)
+        except Exception:
+            log.exception("gate.failed", pod=pod.key)
+            self._later(pod, _DEFECT_SECONDS)
+        finally:
+            self._judged_now -= 1
+            self._is_free.set()
+            pod.is_busy = False
+            if pod.is_queued:  # it has changed meanwhile
                 self._queue.put(pod.namespace, pod)
-                continue
-            pod.is_queued = False
-            if pod not in self._pods:
-                continue
-            if pod.is_busy:  # another worker has it, and its answer comes first
-                self._later(pod, _TICK_SECONDS)
-                continue
-            pod.is_busy = True
-            try:
-                await self._judge(pod)
-            except ClusterError as exc:
-                self._retry(pod, exc)
-            except Exception:
-                log.exception("gate.failed", pod=pod.key)
-                self._later(pod, _DEFECT_SECONDS)
-            finally:
-                pod.is_busy = False
 
     async def _judge(self, held: HeldPod) -> None:
         """Lets the pod go if that is decided; else has it wait for its images. Raises ClusterError."""

@@ -23,10 +23,10 @@ log = structlog.get_logger()
 
 _GROUP = "/apis/admissionregistration.k8s.io/v1"
 _BINDINGS = f"{_GROUP}/mutatingadmissionpolicybindings"
-_CHECK_SECONDS = (
-    10.0  # between two looks whether the binding is there: an upgrade may have taken that of the chart away
-)
-_RETRY_SECONDS = 1.0  # an API server takes notice of a binding about a second after it is made
+# Between two looks whether the binding is there: an upgrade may have taken that of the chart away.
+_CHECK_SECONDS = 30.0
+# An API server takes notice of a binding about a second after it is made. Doubles up to `_CHECK_SECONDS`.
+_RETRY_SECONDS = 1.0
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _CANARY = restricted_pod(annotations={MODE: Mode.ENFORCE.value})  # others may only be observed
 
@@ -56,15 +56,19 @@ class PolicyArming:
 
     async def run(self) -> None:
         """Has the policy in force from when it works until cancelled, also after ClusterErrors."""
+        seconds = _RETRY_SECONDS
         while True:
             try:
                 problem = await self._arm()
             except ClusterError as exc:
                 problem = str(exc)
-            if problem and problem != self._problem:
-                log.warning("policy.unarmed", policy=self._name, why=problem)
+            if problem != self._problem:
+                seconds = _RETRY_SECONDS
+                if problem:
+                    log.warning("policy.unarmed", policy=self._name, why=problem)
             self._problem = problem
-            await self._sleep(_RETRY_SECONDS if problem else _CHECK_SECONDS)
+            await self._sleep(seconds if problem else _CHECK_SECONDS)
+            seconds = min(2 * seconds, _CHECK_SECONDS)
 
     async def _arm(self) -> str:
         """Takes the next step, as far as it can be taken; returns why the policy is not in force yet, or empty."""

@@ -17,9 +17,10 @@ import structlog
 
 from extender.background import in_background
 from extender.cluster.client import ClusterClient
-from extender.cluster.gated_pods import count_held_pods
+from extender.cluster.gated_pods import HELD_PODS, CountedPods
 from extender.cluster.leader_election import LeaderElection
-from extender.cluster.own_rights import RETRY_SECONDS, OwnRights, is_allowed
+from extender.cluster.listwatch import AGE, ListWatch
+from extender.cluster.own_rights import CHECK_SECONDS, OwnRights, is_allowed
 from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
 from extender.errors import ClusterError
@@ -49,15 +50,14 @@ LIFTING = gauge(
     "state",
     ("wanted", "able"),
 )
-_COUNT_SECONDS = 30.0  # between two counts of held pods
-_LIST = ResourceAttributes("list", "pods")
+_LIST, _WATCH = ResourceAttributes("list", "pods"), ResourceAttributes("watch", "pods")
 
 
 class Gates:
     """Whether pods may be held: some replica leads, and our account may do what lifting a gate takes.
 
     All replicas have one account, so each proves the rights for all. `serves`: this replica answers a webhook or the
-    scheduler verbs too. `held_pods` is how many pods are held, as far as that is known.
+    scheduler verbs too. `held_pods` counts the held pods, as far as they are known.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Gates:
         self._serves = serves
         self._starts_until = clock() + START_SECONDS
         self._was_able = False
-        self.held_pods = 0
+        self.held_pods = CountedPods()
 
     def can_gate(self) -> bool:
         """Whether somebody provably lifts gates. No request."""
@@ -88,8 +88,7 @@ class Gates:
             yield
 
     async def _release(self, controller: GateController) -> None:
-        while not self._rights.are_proven():  # noqa: ASYNC110  # rights have no event
-            await asyncio.sleep(RETRY_SECONDS)
+        await self._rights.were_proven.wait()
         await self._election.run(controller.run)
 
     @contextlib.asynccontextmanager
@@ -112,8 +111,8 @@ class Gates:
         if self.can_gate():
             self._was_able = True
             return CheckResult(detail="leading" if self._election.is_leader else "standing by")
-        has_started = self._clock() >= self._starts_until and not self.held_pods
-        detail = f"nobody is known to lift gates (Lease {self._election.name}); {self.held_pods} pods are held"
+        has_started = self._clock() >= self._starts_until and not len(self.held_pods)
+        detail = f"nobody is known to lift gates (Lease {self._election.name}); {len(self.held_pods)} pods are held"
         return CheckResult(ok=self._serves and (self._was_able or has_started), detail=detail)
 
 
@@ -164,17 +163,26 @@ def _arming(config: Config, client: ClusterClient, gates: Gates) -> PolicyArming
 
 
 def _counting_held(client: ClusterClient, gates: Gates) -> AbstractAsyncContextManager[None]:
-    """Has the metric tell what is held, whoever leads; it stays as it is where that cannot be known."""
+    """Has the metric tell what is held, whoever leads; where the account may not list pods it tells nothing."""
 
     async def count() -> None:
-        while True:
-            with contextlib.suppress(ClusterError):
-                if await is_allowed(client, _LIST):
-                    gates.held_pods = await count_held_pods(client)
-                    PODS["seen"].set(gates.held_pods)
-            await asyncio.sleep(_COUNT_SECONDS)
+        while not await _may_count(client):  # noqa: ASYNC110  # rights have no event
+            await asyncio.sleep(CHECK_SECONDS)
+        PODS["seen"].set_function(lambda: len(gates.held_pods))
+        try:
+            await ListWatch(client, HELD_PODS, gates.held_pods, clock=time.monotonic, random=random.random).run()
+        finally:
+            PODS["seen"].set_function(float)
+            AGE[HELD_PODS.name].set_function(float)
 
     return in_background(count(), "gates-count")
+
+
+async def _may_count(client: ClusterClient) -> bool:
+    try:
+        return await is_allowed(client, _LIST) and await is_allowed(client, _WATCH)
+    except ClusterError:
+        return False
 
 
 def _controller(

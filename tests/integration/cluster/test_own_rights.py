@@ -73,7 +73,9 @@ async def test_one_right_that_is_missing_is_enough(tmp_path: Path) -> None:
     async with checked(tmp_path) as (checks, rights):
         await checks.first()
         checks.api.forbidden = {("patch", "pods")}
-        assert await checks.next() == RETRY_SECONDS
+        assert [await checks.next() for _ in range(7)] == [RETRY_SECONDS * n for n in (1, 2, 4, 8, 16)] + [
+            CHECK_SECONDS
+        ] * 2
         assert not rights.are_proven()
         checks.api.forbidden = set()
         assert await checks.next() == CHECK_SECONDS
