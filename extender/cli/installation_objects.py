@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 
+from extender.bounded_yaml import InvalidYaml, read_documents
 from extender.certificates.own_certificate import (
     InvalidCertificate,
     expires_at,
@@ -175,8 +175,8 @@ def _scheduler_configuration(texts: Iterable[str]) -> KubernetesObject | None:
 def read_scheduler_configuration(text: str, where: str) -> KubernetesObject:
     """The KubeSchedulerConfiguration that a YAML text holds. Raises ConfigError."""
     try:
-        documents = [each for each in yaml.safe_load_all(text) if isinstance(each, dict)]
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        documents = [each for each in read_documents(text, unique_keys=True) if isinstance(each, dict)]
+    except InvalidYaml as exc:
         raise ConfigError(f"{where} is no YAML: {exc}") from exc
     found = next((each for each in documents if each.get("kind") == "KubeSchedulerConfiguration"), None)
     if found is None:

@@ -6,17 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-import yaml
 
+from extender.bounded_yaml import InvalidYaml, read_documents
 from extender.errors import ConfigError
 from extender.kubernetes.pod_templates import KubernetesObject, pods_of
-from extender.manifests.stream import ManifestError, check_syntax
 
 STANDARD_INPUT = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")
-_MOST_VALUES = 1_000_000  # of one document: aliases of aliases could name more than memory holds
-_DEEPEST = 100
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class SourcedObject(msgspec.Struct, frozen=True):
@@ -77,28 +73,19 @@ def _files(path: str) -> Sequence[str]:
 
 def _documents(file: str, text: str) -> Iterator[tuple[int, object]]:
     """The documents of a file, counted from 1."""
-    number = 1
     try:
-        check_syntax(text)
-        for document in yaml.load_all(text, _LOADER):
-            yield number, _plain(document, [_MOST_VALUES], 0)
-            number += 1
-    except ManifestError as exc:
+        for number, document in enumerate(read_documents(text), 1):
+            yield number, _plain(document)
+    except InvalidYaml as exc:
         raise ConfigError(f"-f {_shown(file)}: it is no YAML of a manifest: {exc}") from exc
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        why = " ".join(str(exc).split())
-        raise ConfigError(f"-f {_shown(file)}, document {number}: it is no YAML of a manifest: {why}") from exc
 
 
-def _plain(value: object, left: list[int], depth: int) -> object:
-    """The value as JSON has it: keys and dates as texts. Raises ValueError if it is too large or deep."""
-    left[0] -= 1
-    if left[0] < 0 or depth > _DEEPEST:
-        raise ValueError("its aliases, written out, are too large or too deep")
+def _plain(value: object) -> object:
+    """The value as JSON has it: keys and other scalars as texts."""
     if isinstance(value, dict):
-        return {_key(key): _plain(item, left, depth + 1) for key, item in value.items()}
+        return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item, left, depth + 1) for item in value]
+        return [_plain(item) for item in value]
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import aiohttp
 import msgspec
 
+from extender.bounded_yaml import check_yaml
 from extender.cluster.library import lighten_library
 from extender.errors import UNDECODABLE, ClusterError
 from extender.kubernetes.meta_v1 import Status
@@ -168,6 +169,7 @@ async def load_connection(mode: Literal["in-cluster", "kubeconfig"], kubeconfig:
         async with asyncio.timeout(_LOAD_SECONDS):
             paths = [] if mode == "in-cluster" else _paths_in(path)
             stamp = stamp_of(paths)
+            _check_kubeconfig(paths)
             if mode == "in-cluster":
                 config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # it has no annotations
                 namespace = _read_namespace(_NAMESPACE_FILE)
@@ -179,6 +181,13 @@ async def load_connection(mode: Literal["in-cluster", "kubeconfig"], kubeconfig:
     except Exception as exc:  # a malformed kubeconfig makes the loader fail in any way Python can
         where = "in-cluster configuration" if mode == "in-cluster" else f"kubeconfig {path}"
         raise ClusterError(f"cannot use the {where}: {_words(exc)}") from exc
+
+
+def _check_kubeconfig(paths: Sequence[str]) -> None:
+    """Raises InvalidYaml for a file that the library, which knows no bound, had better not read."""
+    for path in map(Path, paths):
+        if path.exists():
+            check_yaml(path.read_text("utf-8"))
 
 
 def _read_namespace(file: Path) -> str:

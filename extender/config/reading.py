@@ -1,24 +1,28 @@
-"""Reads the settings from a YAML file and `--set`, and words the message of each refusal."""
+"""Reads the settings from a YAML file and `--set`, and tells all that is wrong with them at once."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
+from msgspec import inspect
 
+from extender.bounded_yaml import InvalidYaml, PlainText, read_texts
 from extender.config.checks import problems_of
-from extender.config.tree import Config, settings
+from extender.config.fitting import Fitting, field_of, is_section, is_text, members_of
+from extender.config.tree import Config
 from extender.errors import ConfigError
+
+_CONFIG = inspect.type_info(Config)
 
 
 def load_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
     """The settings, checked as a whole: `--set path=value` overrides the YAML file, which overrides the defaults.
 
     Raises:
-        ConfigError: the file cannot be read, a key is unknown, a value is wrong, or values contradict each other. The
-            message names the key's path, the value and what would be right.
+        ConfigError: the file cannot be read, a key is unknown or there twice, a value is wrong, or values contradict
+            each other. The message has a line for each, which names the key's path, the value and what would be right.
     """
     config = read_config(file, assignments)
     if problems := list(problems_of(config)):
@@ -36,13 +40,9 @@ def parse_config(text: str | bytes, file: str, assignments: Sequence[str] = ()) 
     return _convert(_parse(text, file), assignments)
 
 
-def _convert(tree: dict[str, Any], assignments: Sequence[str]) -> Config:
-    for assignment in assignments:
-        _assign(tree, assignment)
-    try:
-        return msgspec.convert(tree, Config, strict=False)
-    except msgspec.ValidationError as exc:
-        raise ConfigError(_explain(str(exc), tree)) from exc
+def to_yaml(config: Config) -> str:
+    """The whole Config as YAML, defaults included; reading it back gives an equal Config."""
+    return yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False, width=120)
 
 
 def _read_file(file: str) -> dict[str, Any]:
@@ -54,91 +54,63 @@ def _read_file(file: str) -> dict[str, Any]:
 
 def _parse(text: str | bytes, file: str) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:  # ValueError is PyYAML's for the date 2001-13-45
-        raise ConfigError(f"{file} is no YAML: {exc}") from exc
-    if tree is None:
+        tree = read_texts(text)
+    except InvalidYaml as exc:
+        raise ConfigError(f"{file} is no YAML of settings: {exc}") from exc
+    if tree is None or (isinstance(tree, PlainText) and tree.is_null):
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(
-            f"{file} holds {type(tree).__name__} {tree!r:.80}; it must be a map such as `scheduler: {{…}}`"
-        )
+        form = "a list" if isinstance(tree, list) else "a text"
+        raise ConfigError(f"{file} holds {form}; it must be a map such as `scheduler: {{…}}`")
     return tree
 
 
-def _assign(tree: dict[str, Any], assignment: str) -> None:
+def _convert(tree: dict[str, Any], assignments: Sequence[str]) -> Config:
+    fitting = Fitting()
+    for assignment in assignments:
+        try:
+            tree = _assigned(tree, _CONFIG, *_parsed(assignment))
+        except ConfigError as exc:
+            fitting.problems.append(str(exc))
+    fitted = fitting.fit(tree, _CONFIG)
+    if fitting.problems:
+        raise ConfigError("\n".join(fitting.problems))
+    return msgspec.convert(fitted, Config)
+
+
+def _parsed(assignment: str) -> tuple[Sequence[str], Any]:
+    """The keys and the value of `path=value`. The key of a map may have dots, as that of a label."""
     path, equals, text = assignment.partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set {assignment}: write path=value, for example --set scheduler.wait_seconds=0.2")
-    try:
-        value = yaml.safe_load(text) if text else ""
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        raise ConfigError(f"--set {path}: {text!r} is no YAML value: {exc}") from exc
-    for key in keys[:-1]:
-        inner = tree.get(key)
-        tree[key] = inner if isinstance(inner, dict) else {}
-        tree = tree[key]
-    tree[keys[-1]] = value
-
-
-REMOVED = {
-    "admission.network_policy": "Reviews are taken for the API server's; a network policy says who reaches the port.",
-    "admission.path_token_file": "Reviews need no token; admission.tls.client_ca asks callers for a certificate.",
-    "admission.self_managed.job_configurations": "Name all in admission.self_managed.configurations.",
-    "admission.self_managed.scheduler_name_configurations": "Name all in admission.self_managed.configurations.",
-    "admission.self_managed.token_days": "Reviews need no token.",
-    "facts": "Policies read the annotation that admission.platforms_annotation writes; explain looks for itself.",
-    "placement.count_starts": "kube-state-metrics counts starts of containers.",
-    "admission.self_managed.authority_days": "A certificate is its own authority.",
-    "admission.self_managed.lease": "No replica leads: the Secret is written with the version that was read.",
-    "admission.self_managed.service": "Name the Service first in admission.self_managed.names.",
-    "cluster.stale_seconds": "Readiness fails once a view is 300 s old.",
-    "log.format": "Events are JSON, and written for a person where standard error is a terminal.",
-    "operations.metrics_listen": "Metrics are at operations.listen; a network policy says who reaches it.",
-    "placement.ignore_runtime_classes": "Write placement.runtime_classes: {NAME: []} for each class.",
-    "registry.always_seconds": "Tags that pods pull at each start are fresh for 60 s.",
-    "registry.concurrency_per_host": "Sixteen lookups are at one registry host at a time.",
-    "scheduler.insecure": "Give scheduler.tls, or listen on a loopback address behind a proxy of the pod.",
-    "shutdown.linger_seconds": "It is a quarter of shutdown.grace_seconds.",
-}
-"""Settings that were removed, and what is instead of each."""
-
-_AT = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
-_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
-_INDEX = re.compile(r"\[\d*\]\Z")  # the index of a list's item, since the setting is the list
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-
-
-def _explain(message: str, tree: object) -> str:
-    """The refusal for a validation message: path, value, what is wrong, what would be right."""
-    found = _AT.fullmatch(message)
-    what, path = (found["what"], found["path"] or "") if found else (message, "")
-    path = path.removeprefix(".")
-    if unknown := _UNKNOWN_FIELD.fullmatch(what):
-        section = f"{path}." if path else ""
-        if instead := REMOVED.get(f"{section}{unknown[1]}"):
-            return f"{section}{unknown[1]}: there is no such setting any more; take it out. {instead}"
-        known = sorted(
-            {
-                setting.path.removeprefix(section).split(".")[0]
-                for setting in settings()
-                if setting.path.startswith(section)
-            }
-        )
-        hint = f"; known there: {', '.join(known)}" if known else ""
-        return f"{section}{unknown[1]}: there is no such setting{hint}"
-    value = tree
-    for name, index in _STEP.findall(path):
-        try:
-            value = value[int(index)] if index else value[name] if name else value  # type: ignore[index]  # a miss is caught
-        except (KeyError, IndexError, TypeError):
+    kind: inspect.Type | None = _CONFIG
+    for at, key in enumerate(keys):
+        maps = [each for each in members_of(kind) if isinstance(each, inspect.DictType)] if kind else []
+        if maps:
+            keys, kind = [*keys[:at], ".".join(keys[at:])], maps[0].value_type
             break
-    setting_path = _INDEX.sub("", path)
-    documentation = next((f". {setting.documentation}" for setting in settings() if setting.path == setting_path), "")
-    return f"{path or 'the configuration'}: {value!r:.200} is wrong: {what[:1].lower()}{what[1:]}{documentation}"
+        kind = field_of(kind, key)
+    try:
+        value = read_texts(text)
+    except InvalidYaml as exc:
+        if not is_text(kind):
+            raise ConfigError(f"--set {path}: {text!r} is no YAML value: {exc}") from exc
+        value = None
+    if is_text(kind) and (not isinstance(value, str) or isinstance(value, PlainText)):
+        value = PlainText(text.strip())
+    return keys, value if text else ""
 
 
-def to_yaml(config: Config) -> str:
-    """The whole Config as YAML, defaults included; reading it back gives an equal Config."""
-    return yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False, allow_unicode=True, width=120)
+def _assigned(tree: Any, kind: inspect.Type | None, keys: Sequence[str], value: Any) -> Any:  # noqa: ANN401  # a tree
+    """A copy of the tree with the value at the end of these keys; a section that is given keeps its other settings."""
+    if not keys:
+        if not (isinstance(tree, dict) and isinstance(value, dict) and kind and is_section(kind)):
+            return value
+        return tree | {key: _assigned(tree.get(key), field_of(kind, key), (), each) for key, each in value.items()}
+    if tree is None or (isinstance(tree, PlainText) and tree.is_null):
+        tree = {}
+    if not isinstance(tree, dict):
+        return tree  # which is wrong there, and is told
+    key, *rest = keys
+    return tree | {key: _assigned(tree.get(key), field_of(kind, key), rest, value)}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from extender.bounded_yaml import InvalidYaml, read_yaml
 from extender.credential_sources import Source
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.logins import Login, Pattern, parse_pattern
@@ -141,10 +142,10 @@ def _setting_of(path: str) -> str:
 def _read_config(path: str) -> CredentialProviderConfig:
     where = _setting_of(path)
     try:
-        config = msgspec.yaml.decode(Path(path).read_bytes(), type=CredentialProviderConfig)
+        config = msgspec.convert(read_yaml(Path(path).read_bytes(), unique_keys=True), CredentialProviderConfig)
     except OSError as exc:
         raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
-    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:  # ValueError is PyYAML's for 2001-13-45
+    except (msgspec.MsgspecError, InvalidYaml) as exc:
         raise ConfigError(f"{where}: {exc}") from exc
     if config.api_version not in CONFIG_VERSIONS:
         raise ConfigError(f"{where}: apiVersion must be {CONFIG_VERSIONS[0]}, not {config.api_version}")

@@ -21,12 +21,13 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.scalarstring import SingleQuotedScalarString
 
+from extender.bounded_yaml import InvalidYaml, check_yaml
 from extender.kubernetes.pod_templates import Path
 from extender.kubernetes.yaml_scalars import needs_quotes
-from extender.manifests.stream import DEEPEST, ManifestError
+from extender.manifests.stream import ManifestError
 from extender.placement.patch import Json, Operation
 
-_MOST_NODES = 1_000_000  # of one document: aliases of aliases could name more than memory holds
+_MOST_MERGES = 100  # of one document, with each of which ruamel.yaml compares all others
 _Loaded: TypeAlias = Any  # what ruamel.yaml makes of a document, or its plain value
 
 
@@ -36,7 +37,7 @@ def read_document(text: str, line: int = 1) -> Json:
     Raises:
         ManifestError: it is not YAML, or too large when its aliases are written out.
     """
-    return _plain_document(_load(text, line), line)
+    return _plain(_load(text, line))
 
 
 def edit_document(text: str, operations: Sequence[tuple[Path, Operation]]) -> str:
@@ -70,8 +71,13 @@ def _yaml(text: str = "") -> YAML:
 
 
 def _load(text: str, line: int) -> _Loaded:
+    if text.count("<<") > _MOST_MERGES:
+        raise ManifestError(f"line {line} and after: it merges more than {_MOST_MERGES} maps")
     try:
+        check_yaml(text, first_line=line)
         return _yaml().load(text)
+    except InvalidYaml as exc:
+        raise ManifestError(str(exc)) from exc
     except MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
         where = f"line {mark.line + line}" if mark else "somewhere"
@@ -80,24 +86,16 @@ def _load(text: str, line: int) -> _Loaded:
         raise ManifestError(f"line {line} and after: {exc!s:.200}") from exc
 
 
-def _plain_document(loaded: object, line: int) -> Json:
-    left = [_MOST_NODES]
-
-    def plain(value: object, depth: int) -> Json:
-        left[0] -= 1
-        if left[0] < 0 or depth > DEEPEST:
-            raise ManifestError(f"line {line} and after: its aliases make it too large or too deep")
-        if isinstance(value, dict):
-            return {str(key): plain(inner, depth + 1) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [plain(inner, depth + 1) for inner in value]
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int):
-            return int(value)
-        return float(value) if isinstance(value, float) else str(value)
-
-    return plain(loaded, 0)
+def _plain(value: object) -> Json:
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if isinstance(value, float) else str(value)
 
 
 def _same(one: Json, other: Json) -> bool:
@@ -265,12 +263,8 @@ def _round_trip(text: str, steps: Sequence[Path], operations: Sequence[Operation
 
 def _collections(document: object) -> Iterator[CommentedMap | CommentedSeq]:
     """Every use of a map or list in the document, those behind aliases as often as they are used."""
-    left = _MOST_NODES
     waiting = [document]
     while waiting:
-        left -= 1
-        if left < 0:
-            raise ManifestError("its aliases make it too large")
         found = waiting.pop()
         if isinstance(found, CommentedMap):
             yield found

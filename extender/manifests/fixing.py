@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from extender.bounded_yaml import InvalidYaml, check_yaml
 from extender.kubernetes.pod_templates import Path, PodTemplate, namespace_annotations, pod_templates
 from extender.manifests.editing import edit_document, read_document
-from extender.manifests.stream import DocumentText, ManifestError, check_syntax, split_documents
+from extender.manifests.stream import DocumentText, ManifestError, split_documents
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.patch import Json, Operation
 from extender.placement.template_changes import TemplateChange, TemplateMutator, TemplateQuestion
@@ -45,7 +46,10 @@ class ManifestStream:
     def __init__(self, text: str, mutator: TemplateMutator, namespace: str = "") -> None:
         self._mutator = mutator
         self._namespace = namespace
-        check_syntax(text)
+        try:
+            check_yaml(text)
+        except InvalidYaml as exc:
+            raise ManifestError(str(exc)) from exc
         self._documents: list[DocumentText] = list(split_documents(text))
         self._values: dict[int, Json] = {
             index: read_document(document.body, document.line)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 
 import msgspec
-import yaml
 
 from extender.errors import ExtenderError
 
@@ -19,9 +18,6 @@ _OF_INTEREST = re.compile(
     |["']?\bcontainers["']?\s*:\s*{_PROPERTY}[-*[]""",
     re.VERBOSE,
 )
-DEEPEST = 200
-"""How deep a document may be nested."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class ManifestError(ExtenderError):
@@ -42,34 +38,6 @@ class DocumentText(msgspec.Struct, frozen=True):
     def may_have_templates(self) -> bool:
         """Whether the text has a list of containers, or is a Namespace."""
         return _OF_INTEREST.search(self.body) is not None
-
-
-def check_syntax(text: str) -> None:
-    """Raises ManifestError where the stream is not YAML, such as a file that is cut off, or is too deep to be read."""
-    depth, line, anchors = 0, 1, set[str | None]()
-    try:
-        for event in yaml.parse(text, _LOADER):
-            line = event.start_mark.line + 1 if event.start_mark else line
-            if isinstance(event, yaml.DocumentStartEvent):
-                anchors.clear()
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-            elif isinstance(event, yaml.AliasEvent):
-                if event.anchor not in anchors:
-                    raise ManifestError(f"line {line}: found undefined alias")
-            elif isinstance(event, yaml.NodeEvent):
-                anchors.add(event.anchor)
-                depth += isinstance(event, yaml.CollectionStartEvent)
-                if depth > DEEPEST:
-                    raise ManifestError(f"line {line}: it is nested too deep")
-    except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark or exc.context_mark
-        last = len(text.rstrip().splitlines()) or 1  # which a mark may be behind
-        line = last if mark is None else min(mark.line + 1, last)
-        raise ManifestError(f"line {line}: {exc.problem or exc.context}") from exc
-    except yaml.reader.ReaderError as exc:
-        line = text.count("\n", 0, exc.position) + 1
-        raise ManifestError(f"line {line}: {exc.reason}: character {exc.character:#x}") from exc
 
 
 def split_documents(text: str) -> Iterator[DocumentText]:

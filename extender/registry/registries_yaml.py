@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 
+from extender.bounded_yaml import InvalidYaml, read_yaml
 from extender.errors import ConfigError
 
 MOST_BYTES = 256 << 10
 _HOSTS = {"docker.io": "registry-1.docker.io"}
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Tls(msgspec.Struct, frozen=True):
@@ -74,10 +73,10 @@ def read_registries_yaml(data: bytes, *, default_endpoint: bool) -> Rendered:
     if len(data) > MOST_BYTES:
         raise ConfigError(f"it has more than {MOST_BYTES >> 10} KiB")
     try:
-        read = msgspec.convert(yaml.load(data, _LOADER) or {}, _Registries)  # noqa: S506 - a safe loader
+        read = msgspec.convert(read_yaml(data) or {}, _Registries)
     except msgspec.ValidationError as exc:
         raise ConfigError(str(exc)) from exc
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+    except InvalidYaml as exc:
         raise ConfigError(f"it is no YAML: {exc}") from exc
     configs = {host: config or _HostConfig() for host, config in (read.configs or {}).items()}
     hosts = {host: _default_table(host, config) for host, config in configs.items()}

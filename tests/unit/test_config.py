@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from extender.config.checks import parse_listen, problems_of, warnings_of
-from extender.config.reading import REMOVED, load_config, read_config, to_yaml
+from extender.config.reading import load_config, read_config, to_yaml
 from extender.config.tree import Config, settings
 from extender.errors import ConfigError
 
@@ -65,24 +65,27 @@ def test_empty_file_gives_the_defaults(tmp_path: Path) -> None:
         pytest.param("scheduler: {wait: 1}", ["scheduler.wait", "no such setting", "wait_seconds"], id="unknown key"),
         pytest.param("admission: {tls: {cert: x}}", ["admission.tls.cert", "certificate"], id="unknown nested key"),
         pytest.param(
-            "scheduler: {wait_seconds: soon}", ["scheduler.wait_seconds", "'soon'", "float", "Longest"], id="type"
+            "scheduler: {wait_seconds: soon}",
+            ["scheduler.wait_seconds", "'soon'", "a number from 0 up to 30", "Longest"],
+            id="type",
         ),
         pytest.param("scheduler: {pending: maybe}", ["scheduler.pending", "'maybe'", "retry"], id="enum"),
         pytest.param(
             "admission: {node_affinity: hard}", ["admission.node_affinity", "'hard'", "required"], id="literal"
         ),
         pytest.param(
-            "placement: {preference: {arm64: 11}}", ["placement.preference", "11", "<= 10"], id="range in a map"
+            "placement: {preference: {arm64: 11}}",
+            ["placement.preference.arm64", "11", "from 0 up to 10"],
+            id="range in a map",
         ),
-        pytest.param("cache: {size: 0}", ["cache.size", "0", ">= 1"], id="range"),
-        pytest.param("scheduler: {assume: [7]}", ["scheduler.assume[0]", "7", "str"], id="list item"),
+        pytest.param("cache: {size: 0}", ["cache.size", "0", "a whole number from 1"], id="range"),
+        pytest.param("scheduler: {assume: [{a: b}]}", ["scheduler.assume[0]", "a map", "a text"], id="list item"),
         pytest.param(
             "admission: {tolerations: [{kee: x}]}", ["admission.tolerations[0]", "kee"], id="unknown key in a list"
         ),
-        pytest.param("scheduler: 3", ["scheduler", "3", "object"], id="section that is no map"),
+        pytest.param("scheduler: 3", ["scheduler", "3", "a map of settings"], id="section that is no map"),
         pytest.param("[1, 2]", ["must be a map"], id="file that is no map"),
         pytest.param("a: [", ["no YAML"], id="file that is no YAML"),
-        pytest.param("a: 2001-13-45", ["no YAML"], id="impossible date"),
         pytest.param("[" * 2000, ["no YAML"], id="deep"),
     ],
 )
@@ -94,13 +97,153 @@ def test_refusal_names_path_value_and_what_is_right(tmp_path: Path, text: str, s
         assert part in str(refusal.value)
 
 
-@pytest.mark.parametrize("path", REMOVED)
-def test_a_removed_setting_is_refused_with_what_is_instead(path: str) -> None:
-    """Whoever has it in a file reads that it is gone, and what to do."""
-    assert path not in {setting.path for setting in settings()}
-    with pytest.raises(ConfigError, match=rf"^{re.escape(path)}: there is no such setting any more") as refusal:
-        read_config(None, [f"{path}=1"])
-    assert str(refusal.value).endswith(REMOVED[path])
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [
+        (
+            "registry: {deny: ['*.evil.example']}\nscheduler: {}\nregistry: {timeout_seconds: 5}\n",
+            "line 3: the key 'registry'",
+        ),
+        ("registry:\n  deny: [a]\n  'deny': []\n", "line 3: the key 'deny'"),
+        ("admission:\n  tolerations:\n  - {operator: Exists, platforms: [a], platforms: [b]}\n", "line 3: the key 'pl"),
+        ("placement:\n  runtime_classes:\n    off: [a]\n    off: [b]\n", "line 4: the key 'off'"),
+        ("cache: &a {size: 1}\nscheduler: {<<: *a, <<: *a}\n", "line 2: the key '<<'"),
+        ('{"log": {"level": "info", "level": "debug"}}', "line 1: the key 'level'"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str, twice: str) -> None:
+    """At every depth: the first one would count for nothing, and it may be the list of what is denied."""
+    with pytest.raises(ConfigError, match=f"is no YAML of settings: {twice}.* is there a second time"):
+        read_config(write(tmp_path, text))
+    with pytest.raises(ConfigError, match="second time"):
+        read_config(None, ["registry={deny: [a], deny: []}"])
+
+
+def test_two_documents_are_refused(tmp_path: Path) -> None:
+    """One of them would count for nothing."""
+    with pytest.raises(ConfigError, match="more than one document"):
+        read_config(write(tmp_path, "registry: {deny: [a]}\n---\nlog: {level: debug}\n"))
+
+
+def test_a_section_that_is_assigned_keeps_what_the_file_says_beside_it(tmp_path: Path) -> None:
+    """A map of a setting's own is replaced."""
+    file = write(tmp_path, "registry: {deny: [a], credential_providers: {config: a, bin_dir: b}}\n")
+    config = read_config(file, ["registry={timeout_seconds: 5, credential_providers: {bin_dir: c}}"])
+    providers = config.registry.credential_providers
+    assert (config.registry.deny, config.registry.timeout_seconds) == (("a",), 5)
+    assert (providers.config, providers.bin_dir) == ("a", "c")
+    assert read_config(file, ["placement.preference={}"]).placement.preference == {}
+
+
+def test_an_assignment_changes_no_section_that_shares_its_text(tmp_path: Path) -> None:
+    """An alias is read as if it were written out."""
+    file = write(tmp_path, "scheduler: {tls: &tls {client_ca: a}}\nadmission: {tls: *tls}\n")
+    config = read_config(file, ["scheduler.tls.client_ca=b"])
+    assert config.scheduler.tls
+    assert config.admission.tls
+    assert (config.scheduler.tls.client_ca, config.admission.tls.client_ca) == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["off", "on", "yes", "no", "true", "1.0", "1e3", "0x1f", "010", "1:30", "2001-01-01", "2001-13-45", "=", ".inf"],
+)
+def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
+    """Without quotes too, in a value, in a list, and as the key of a map or a value of it."""
+    text = f"placement: {{level_label: {word}, preferred_nodes: {{labels: {{{word}: {word}}}}}}}\n"
+    text += f"registry: {{deny: [{word}]}}\n"
+    labels = "placement.preferred_nodes.labels"
+    assigned = [f"placement.level_label={word}", f"registry.deny=[{word}]"]
+    assigned.append(f"{labels}={{{word}: {word}}}" if word in ("=", ".inf") else f"{labels}.{word}={word}")
+    for config in (read_config(write(tmp_path, text)), read_config(None, assigned)):
+        assert config.placement.level_label == word
+        assert config.registry.deny == (word,)
+        assert config.placement.preferred_nodes.labels == {word: word}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "read", "value"),
+    [
+        ("cache.url=memory:", lambda c: c.cache.url, "memory:"),
+        ("cache.url='memory:'", lambda c: c.cache.url, "memory:"),
+        ("cache.url=redis://:a#b@c/0?prefix={x}", lambda c: c.cache.url, "redis://:a#b@c/0?prefix={x}"),
+        ("operations.listen=[::1]:8881", lambda c: c.operations.listen, "[::1]:8881"),
+        ("registry.docker_config=*x", lambda c: c.registry.docker_config, "*x"),
+        ("registry.docker_config=- a: [", lambda c: c.registry.docker_config, "- a: ["),
+        ("registry.docker_config=", lambda c: c.registry.docker_config, ""),
+        ("registry.verify=off", lambda c: c.registry.verify, "off"),
+        ("registry.verify=false", lambda c: c.registry.verify, "off"),
+        (
+            "admission.tolerations=[{operator: Exists, platforms: [linux/386]}]",
+            lambda c: c.admission.tolerations[0].platforms,
+            ("linux/386",),
+        ),
+        (
+            "placement.preferred_nodes.labels.a.example/b=1",
+            lambda c: c.placement.preferred_nodes.labels,
+            {"a.example/b": "1"},
+        ),
+        ("registry.pull_secrets=[on, 1]", lambda c: c.registry.pull_secrets, ("on", "1")),
+        ("registry.pull_secrets=off", lambda c: c.registry.pull_secrets, False),
+        ("placement.run_386_on_amd64=yes", lambda c: c.placement.run_386_on_amd64, True),
+        ("registry.private_addresses='false'", lambda c: c.registry.private_addresses, False),
+        ("scheduler.wait_seconds='1e-1'", lambda c: c.scheduler.wait_seconds, 0.1),
+        ("cache.size=1e4", lambda c: c.cache.size, 10_000),
+    ],
+)
+def test_an_assigned_text_needs_no_quotes(assignment: str, read: Callable[[Config], object], value: object) -> None:
+    """And may have them."""
+    assert read(read_config(None, [assignment])) == value
+
+
+WRONG = """
+scheduler: {wait_seconds: soon, tls: 3, listen: null}
+admission: {tolerations: [{key: "!", operator: Same}, {value: x, platforms: [a]}], wiat_seconds: 1}
+registry: {deny: evil, clouds: [gcloud], pull_secrets: {a: b}, private_addresses: 1}
+placement: {preference: {arm64: 11, amd64: 1.5}}
+cache: []
+"""
+
+
+def test_all_that_is_wrong_is_told_at_once_in_the_words_of_settings(tmp_path: Path) -> None:
+    """A line for each, none of which names a type of Python."""
+    with pytest.raises(ConfigError) as refusal:
+        read_config(write(tmp_path, WRONG), ["cache.size=-1", "log=loud"])
+    lines = str(refusal.value).splitlines()
+    assert sorted(re.split(" is wrong|; known there", line)[0] for line in lines) == sorted([
+        "scheduler.wait_seconds: 'soon'", "scheduler.tls: '3'", "scheduler.listen: null", "log: 'loud'",
+        "admission.tolerations[0].key: '!'", "admission.tolerations[0].operator: 'Same'",
+        "admission.tolerations[0]: it lacks platforms", "admission.tolerations[1]: a map", "registry.deny: 'evil'",
+        "registry.clouds[0]: 'gcloud'", "registry.pull_secrets: a map", "registry.private_addresses: '1'",
+        "placement.preference.arm64: '11'", "placement.preference.amd64: '1.5'", "cache: a list",
+        "admission.wiat_seconds: there is no such setting",
+    ])  # fmt: skip
+    for words in (
+        "'soon' is wrong: it must be a number from 0 up to 30. Longest time",
+        "null is wrong: it must be a text, '' for none. host:port of the scheduler verbs",
+        "'evil' is wrong: it must be a list such as [a, b]. Globs of hosts",
+        "'gcloud' is wrong: it must be one of ",
+        "a map is wrong: it must be true or false or a list such as [a, b]. Read the pull secrets",
+        "'11' is wrong: it must be a whole number from 0 up to 10. Score",
+        "a map is wrong: without a key the operator must be Exists. Each is added",
+    ):
+        assert words in str(refusal.value)
+    assert not re.search(r"\b(str|int|float|bool|array|object|NoneType|Expected)\b", str(refusal.value))
+
+
+@pytest.mark.parametrize("assignment", ["registry.deny=[~]", "placement.level_label=null", "registry.docker_config=~"])
+def test_nothing_is_no_text(assignment: str) -> None:
+    """An empty text is written as such."""
+    with pytest.raises(ConfigError, match="null is wrong: it must be a text, '' for none"):
+        read_config(None, [assignment])
+
+
+@pytest.mark.parametrize("value", ["{<<: [*A, *A]}", "[*A, *A]", "{a: *A, b: *A}"])
+def test_a_bomb_is_refused(tmp_path: Path, value: str) -> None:
+    """Of merges, of lists and of maps, each of which doubles forty times."""
+    text = "x: &a0 {a: 1}\n" + "".join(f"x{at}: &a{at + 1} {value.replace('A', f'a{at}')}\n" for at in range(40))
+    with pytest.raises(ConfigError, match="its aliases, written out, are too large"):
+        read_config(write(tmp_path, text))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from extender.registry.registries_yaml import read_registries_yaml
     ("text", "problem"),
     [
         ("mirrors: [", "it is no YAML"),
-        ("mirrors: {a: &x [*x]}", "Expected `object | null`"),
+        ("mirrors: {a: &x [*x]}", "line 1: found an alias within what it names"),
         ("mirrors: [a.io]", "Expected `object | null`, got `array`"),
         ("mirrors: {a.io: {endpoint: https://m.io}}", "Expected `array | null`, got `str`"),
         ("mirrors: {a.io: {endpoint: ['ftp://m.io']}}", "'ftp://m.io' is no http or https address"),
