@@ -25,14 +25,17 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OWN_MEMORY = Path("/proc/self/statm")
 
 
-def stay_within(most_bytes: int, to_blame: Collection[int]) -> None:
-    """Bounds this process from now on: it ends by `end_too_large` when more than `most_bytes` are resident."""
+def stay_within(most_bytes: int, to_blame: Collection[int], is_asked: threading.Event) -> None:
+    """Bounds this process from now on: it ends by `end_too_large` when more than `most_bytes` are resident.
+
+    `is_asked` is set while it has something to do, without which nothing grows.
+    """
     threading.stack_size(_STACK_BYTES)
     os.nice(_NICE)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     with contextlib.suppress(ValueError, OSError):  # a limit that is lower already
         resource.setrlimit(resource.RLIMIT_DATA, (most_bytes + _MAPPED_BYTES, hard))
-    threading.Thread(target=_watch, args=(most_bytes, to_blame), daemon=True).start()
+    threading.Thread(target=_watch, args=(most_bytes, to_blame, is_asked), daemon=True).start()
 
 
 def resident_bytes() -> int:
@@ -50,8 +53,9 @@ def end_too_large(to_blame: Collection[int]) -> NoReturn:
     os._exit(OVER_MEMORY)
 
 
-def _watch(most_bytes: int, to_blame: Collection[int]) -> None:
+def _watch(most_bytes: int, to_blame: Collection[int], is_asked: threading.Event) -> None:
     while resident_bytes() <= most_bytes:
+        is_asked.wait()
         time.sleep(_WATCH_SECONDS)
     end_too_large(to_blame)
 

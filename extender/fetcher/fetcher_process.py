@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 from asyncio import sslproto
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,7 @@ class _Server:
         self._sources: LocalSources | None = None
         self._mirrors: MirrorObjects | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_asked = threading.Event()
         self._told: dict[tuple[str, ...], float] = {}
 
     def receive(self, message: bytes) -> None:
@@ -118,12 +120,18 @@ class _Server:
     def _begin(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._is_asked.set()
+        task.add_done_callback(self._end_task)
+
+    def _end_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._is_asked.clear()
 
     async def _open(self, settings: FetcherSettings) -> None:
         configure_logs(settings.log_level, None)
         if settings.resident_bytes:
-            stay_within(settings.resident_bytes, READ_FOR)
+            stay_within(settings.resident_bytes, READ_FOR, self._is_asked)
         try:
             self._sources = await self._stack.enter_async_context(open_local_sources(settings))
             self._tell_mirrors()
