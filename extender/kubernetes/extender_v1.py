@@ -18,6 +18,7 @@ from extender.kubernetes.meta_v1 import ObjectMeta
 
 _NULL = msgspec.Raw(b"null")
 _NONE_FAILED = msgspec.Raw(b"{}")
+_NO_NODES = msgspec.Raw(b'{"items":[]}')
 _NOT = b"\1".ljust(256, b"\0")  # a table for bytes.translate
 _T = TypeVar("_T")
 
@@ -133,8 +134,8 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
         if self.nodes is None:
             names = _joined(compress(raw_names, kept), b"[", b",", b"]")
             return ExtenderFilterResult(node_names=names, failed_and_unresolvable_nodes=failed)
-        items = compress(_RAW_NODE_LIST.decode(self.raw_nodes).items, kept)
-        nodes = msgspec.Raw(_ENCODER.encode(_RawNodeList(list(items))))
+        items = list(compress(_RAW_NODE_LIST.decode(self.raw_nodes).items, kept))
+        nodes = _joined(items, b'{"items":[', b",", b"]}") if items else _NO_NODES
         return ExtenderFilterResult(nodes=nodes, failed_and_unresolvable_nodes=failed)
 
 
@@ -314,13 +315,13 @@ def _failed(raw_names: Iterable[bytes], reason: str) -> msgspec.Raw:
     return _joined(raw_names, b"{", value + b",", value + b"}")
 
 
-def _joined(texts: Iterable[bytes], opening: bytes, between: bytes, closing: bytes) -> msgspec.Raw:
+def _joined(texts: Iterable[bytes | msgspec.Raw], opening: bytes, between: bytes, closing: bytes) -> msgspec.Raw:
     """The texts joined by `between`, inside `opening` and `closing`. They may be hundreds of kilobytes: copied once."""
     pieces = list(texts)
     if not pieces:
         return msgspec.Raw(opening + closing[-1:])
-    pieces[0] = opening + pieces[0]
-    pieces[-1] += closing
+    pieces[0] = b"%b%b" % (opening, pieces[0])
+    pieces[-1] = b"%b%b" % (pieces[-1], closing)
     return msgspec.Raw(between.join(pieces))
 
 

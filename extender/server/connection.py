@@ -44,9 +44,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # kube-scheduler calls one verb after the other. A body has up to 5,000 nodes, as the largest cluster that Kubernetes
-# supports, of up to 25 KiB each: a node is 8-15 KB of JSON, most of it status.images (50 images of 5 names at most),
-# and labels and annotations vary. One such body fits beside many that have names alone.
-SCHEDULER = Limits(connections=256, body_bytes=5_000 * 25 * 1024, pending_bytes=5_000 * 25 * 1024 + 32 * MIB)
+# supports. A node is 8-15 KB of JSON, most of it status.images (50 images of 5 names at most), so 16 KiB is more than
+# a cluster's nodes have on average. One such body fits beside many that have names alone, and its answer beside it.
+SCHEDULER = Limits(connections=256, body_bytes=5_000 * 16 * 1024, pending_bytes=5_000 * 16 * 1024 + 32 * MIB)
 # Three API servers with 200 reviews under way each, their limit of mutating requests by default. A TLS connection takes
 # 31 KB, and 145 KB once much has come at once: 93 MB at most. etcd refuses objects over 1.5 MiB by default, and a
 # review holds two of them (object and oldObject) and an envelope.

@@ -6,7 +6,8 @@ import gc
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import trustme
 from aiohttp import web
 
 from extender.server import connection as limits_module
-from extender.server.connection import REFUSALS, Connection, Limits
+from extender.server.connection import MIB, REFUSALS, Connection, Connections, Limits
 from extender.server.listener import Listener, open_listener
 from extender.server.routes import FastConnection, Reply, Route, route_server
 from extender.server.tls import TlsFiles
@@ -451,3 +452,51 @@ async def test_handshake_that_fails_leaves_nothing_to_the_garbage_collector(
 def connections_in_memory() -> int:
     """How many objects of connections there are."""
     return sum(type(each) in (Connection, FastConnection) for each in gc.get_objects())
+
+
+class _Sent(asyncio.Transport):
+    """Takes what is written, as a peer that reads at once, and keeps its length."""
+
+    length = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.length += len(data)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.length += sum(map(len, list_of_data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_large_body_is_joined_once_and_not_copied() -> None:
+    """With an answer of its size, what is kept is twice the body at most: kube-scheduler may send all whole nodes."""
+
+    async def never(_body: bytes) -> Reply:
+        raise AssertionError
+
+    echo = Route("filter", never, lambda body, _: body, lambda body: Reply(b"[%b]" % body))
+    limits = Limits(body_bytes=64 * MIB, pending_bytes=64 * MIB)
+    server = route_server({"/pods": echo}, body_limit_bytes=limits.body_bytes, draining=bool)
+    connection = FastConnection(server, Connections(limits, asyncio.get_running_loop().time))
+    sent, pieces = _Sent(), 512
+    connection.connection_made(sent)
+    await asyncio.sleep(0)
+    tracemalloc.start()
+    try:
+        connection.data_received(head_of(pieces * 64 * 1024))
+        for number in range(pieces):
+            connection.data_received(bytes([number % 256]) * 64 * 1024)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+    assert sent.length > pieces * 64 * 1024
+    assert peak < 2.5 * pieces * 64 * 1024
