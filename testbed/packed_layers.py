@@ -1,26 +1,16 @@
-"""Packs files as layers of images: plain tar archives, gzip, zstd, eStargz and zstd:chunked.
+"""Packs files as layers of images: plain tar archives, gzip, zstd, and in pieces as eStargz and zstd:chunked do."""
 
-The last two are written from their specifications (containerd/stargz-snapshotter: docs/estargz.md; containers/storage:
-pkg/chunked), as small as a reader of their tables needs.
-"""
-
-import functools
 import gzip
-import hashlib
 import importlib
-import json
-import re
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from extender.images.reference import digest_of
 
 _zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 _TAR = "application/vnd.oci.image.layer.v1.tar"
-_HOLE = re.compile(rb"\0{1024,}")
-_WINDOW, _OFFSET, _SPLIT = 64, 31, (1 << 16) - 1  # of bup's rolling checksum: a piece has 64 KiB on average
 
 
 class Put(NamedTuple):
@@ -59,7 +49,7 @@ def folder(path: str) -> Put:
 
 def archive_of(files: Sequence[Put]) -> bytes:
     """A tar archive of these files, in order."""
-    return b"".join(_header(file) + _padded(file.body) for file in files) + bytes(1024)
+    return b"".join(_each(files)) + bytes(1024)
 
 
 def plain(files: Sequence[Put]) -> Layer:
@@ -81,33 +71,19 @@ def zstandard(files: Sequence[Put]) -> Layer:
 
 
 def estargz(files: Sequence[Put]) -> Layer:
-    """A gzip member for each file's content, a table of contents, and a footer that tells where it is."""
-    packed, entries, archive = _in_pieces(files, lambda data: gzip.compress(data, mtime=0))
-    toc = json.dumps({"version": 1, "entries": entries}).encode()
-    start = len(packed)
-    table = archive_of([Put("stargz.index.json", toc, 0o644)])
-    footer = b"\x1f\x8b\x08\x04" + bytes(6) + (26).to_bytes(2, "little") + b"SG" + (22).to_bytes(2, "little")
-    footer += f"{start:016x}STARGZ".encode() + b"\x01\x00\x00\xff\xff" + bytes(8)
-    annotations = {"containerd.io/snapshot/stargz/toc.digest": digest_of(toc)}
-    body = packed + gzip.compress(table, mtime=0) + footer
-    return Layer(body, f"{_TAR}+gzip", annotations, digest_of(archive + table))
+    """A gzip member for each file, and one for a table of contents, as eStargz has them."""
+    archive = [*_each(files), archive_of([Put("stargz.index.json", b"{}", 0o644)])]
+    body = b"".join(gzip.compress(part, mtime=0) for part in archive)
+    return Layer(body, f"{_TAR}+gzip", {}, digest_of(b"".join(archive)))
 
 
 def zstd_chunked(files: Sequence[Put]) -> Layer:
-    """Zstd frames for each file's content, and the table of contents in a frame that is skipped.
-
-    A content is in pieces, as podman and buildah make them: holes, and what is between places that a checksum picks.
-    """
-    packed, entries, archive = _in_pieces(files, lambda data: bytes(_zstd.compress(data)), _pieces)
-    toc = json.dumps({"version": 1, "entries": entries}).encode()
-    table = bytes(_zstd.compress(toc))
-    start = len(packed) + 8
-    body = packed + b"\x50\x2a\x4d\x18" + len(table).to_bytes(4, "little") + table
-    annotations = {
-        "io.github.containers.zstd-chunked.manifest-checksum": digest_of(table),
-        "io.github.containers.zstd-chunked.manifest-position": f"{start}:{len(table)}:{len(toc)}:1",
-    }
-    return Layer(body, f"{_TAR}+zstd", annotations, digest_of(archive))
+    """A zstd frame for each file, and a table of contents in a frame that is skipped, as zstd:chunked has them."""
+    archive = [*_each(files), bytes(1024)]
+    table = bytes(_zstd.compress(b"{}"))
+    skipped = b"\x50\x2a\x4d\x18" + len(table).to_bytes(4, "little") + table
+    body = b"".join(bytes(_zstd.compress(part)) for part in archive) + skipped
+    return Layer(body, f"{_TAR}+zstd", {}, digest_of(b"".join(archive)))
 
 
 PACKINGS: dict[str, Callable[[Sequence[Put]], Layer]] = {
@@ -115,56 +91,8 @@ PACKINGS: dict[str, Callable[[Sequence[Put]], Layer]] = {
 }  # fmt: skip
 
 
-def _whole(body: bytes) -> Sequence[bytes]:
-    return (body,)
-
-
-@functools.cache
-def _pieces(body: bytes) -> Sequence[bytes]:
-    """A content between its holes of 1 KiB and more, and split further where the rolling checksum has 16 ones."""
-    pieces, at = list[bytes](), 0
-    for hole in _HOLE.finditer(body):
-        pieces += [*_split(body[at : hole.start()]), hole[0]]
-        at = hole.end()
-    return (*pieces, *_split(body[at:]))
-
-
-def _split(body: bytes) -> Iterator[bytes]:
-    began, low, high = 0, _WINDOW * _OFFSET, _WINDOW * (_WINDOW - 1) * _OFFSET
-    for at, (added, dropped) in enumerate(zip(body, bytes(_WINDOW) + body, strict=False), 1):
-        low += added - dropped
-        high += low - _WINDOW * (dropped + _OFFSET)
-        if high & _SPLIT == _SPLIT:
-            yield body[began:at]
-            began = at
-    if began < len(body):
-        yield body[began:]
-
-
-def _in_pieces(
-    files: Sequence[Put], pack: Callable[[bytes], bytes], pieces: Callable[[bytes], Sequence[bytes]] = _whole
-) -> tuple[bytes, list[dict[str, object]], bytes]:
-    """The archive with the pieces of each content packed by themselves, the table's entries, the archive unpacked."""
-    packed, archive, waiting = b"", b"", b""
-    entries: list[dict[str, object]] = []
-    for file in files:
-        waiting += _header(file)
-        entry: dict[str, object] = {"name": file.path, "mode": file.mode}
-        more = list[dict[str, object]]()
-        if file.kind == "file":
-            packed, archive, waiting = packed + pack(waiting), archive + waiting, b""
-            digest = "sha256:" + hashlib.sha256(file.body).hexdigest()
-            entry |= {"type": "reg", "size": len(file.body), "offset": len(packed), "digest": digest}
-            for piece in pieces(file.body):
-                more.append({"name": file.path, "type": "chunk", "offset": len(packed), "chunkSize": len(piece)})
-                packed, archive = packed + pack(piece), archive + piece
-            entry["endOffset"] = len(packed)
-            waiting = _padded(file.body)[len(file.body) :]
-        else:
-            entry |= {"type": {"folder": "dir"}.get(file.kind, file.kind), "linkName": file.link}
-        entries += [entry, *more[1:]]
-    waiting += bytes(1024)
-    return packed + pack(waiting), entries, archive + waiting
+def _each(files: Sequence[Put]) -> list[bytes]:
+    return [_header(file) + _padded(file.body) for file in files]
 
 
 def _header(file: Put) -> bytes:

@@ -1,10 +1,12 @@
 """Looks inside an image: reads its layers from the top one down until it is known which program it starts.
 
-`extender.verifier` says what the bytes mean; this file reads them, by ranges, and bounds what is read and unpacked.
+`extender.verifier` says what the bytes mean; this file fetches them, by ranges, hashes them, and bounds what is read.
 Nothing is kept, and nothing is written.
 """
 
 import asyncio
+import concurrent.futures
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 import msgspec
@@ -15,31 +17,16 @@ from extender.images.image_config import read_config
 from extender.images.manifest import IndexDocument, ManifestDocument, read_manifest
 from extender.images.platform import Platform
 from extender.images.platform_states import PlatformState
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, hash_for, is_digest
 from extender.registry.image import FetchedManifest, ManifestClient
-from extender.verifier.archive_reading import ArchiveReader, InvalidLayer, LayerEntry
-from extender.verifier.image_files import FoundFile, ImageFiles
-from extender.verifier.listed_layers import (
-    FOOTER_BYTES,
-    Listing,
-    find_listing,
-    read_footer,
-    read_listing,
-    unpack_head,
-)
-from extender.verifier.program_headers import HEAD_BYTES, read_head
+from extender.verifier.archive_reading import InvalidLayer, LayerBudget, LayerEntry, read_layer
+from extender.verifier.image_files import ImageFiles
 from extender.verifier.start_config import LayerDescriptor, read_layers, read_start
-from extender.verifier.start_program import MoreWanted, StartVerdict, judge_start, unknown
-from extender.verifier.unpacking import Unpacker, first_block_end, unpacker_for
+from extender.verifier.start_program import StartVerdict, judge_start, unknown
 from extender.verifier.verification import Verification
 
 _FIRST_PART_BYTES, _MOST_PART_BYTES = 128 << 10, 4 << 20  # what is read of a layer at once, and no body is longer
-_PACKED_HEAD_BYTES = 3 * HEAD_BYTES  # of a file in a listed layer: enough where packing makes it no smaller
-_MOST_PACKED_HEAD_BYTES = 160 << 10  # a block of zstd has 128 KiB at most
-_MOST_LISTING_BYTES = 4 << 20
-_PROBED_BYTES = 16
 _FOREIGN = ("foreign", "nondistributable")
-_STEPS_AT_ONCE = 8  # of 256 KiB each, after which a ping is answered
 
 
 class VerifierBounds(msgspec.Struct, frozen=True):
@@ -88,8 +75,8 @@ class ImageVerifier:
         self._bounds = bounds
         self._files = ImageFiles()
         self._layers: list[LayerDescriptor] = []
-        self._digests: list[str] = []  # of the layers that were read
-        self._requests = self._read = self._unpacked = self._entries = self._layer_bytes = 0
+        self._budget = LayerBudget(bounds.unpacked_bytes, bounds.entries)
+        self._requests = self._read = self._layer_bytes = 0
 
     async def verify(self, seconds: float) -> Verification:
         """Returns what is known of the platform after `seconds` at most.
@@ -133,10 +120,13 @@ class ImageVerifier:
         self._layers = list(read_layers(manifest.body))
         self._layer_bytes = sum(max(layer.size or 0, 0) for layer in self._layers)
         while True:
-            judgement = judge_start(start, self._files, self._platform)
-            if isinstance(judgement, StartVerdict):
-                return judgement
-            await self._read_more(judgement)
+            verdict = judge_start(start, self._files, self._platform)
+            if verdict is not None:
+                return verdict
+            if self._layers:
+                await self._read_layer(self._layers.pop(0))
+            if not self._layers:
+                self._files.finish()
 
     async def _manifest(self) -> tuple[FetchedManifest, bool]:
         """The manifest of the platform, and whether an index lists it."""
@@ -157,78 +147,18 @@ class ImageVerifier:
         except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
             raise _Stop(unknown(f"its manifest for the platform cannot be had: {exc}"[:200])) from exc
 
-    async def _read_more(self, wanted: MoreWanted) -> None:
-        if wanted.file:
-            await self._read_head(wanted.file)
-        elif self._layers:
-            await self._read_layer(self._layers.pop(0))
-        if not self._layers:
-            self._files.finish()
-
     async def _read_layer(self, layer: LayerDescriptor) -> None:
         if any(word in (layer.media_type or "") for word in _FOREIGN):
             raise InvalidLayer("a layer that would have to be read is not in its registry")
-        if not layer.digest or not layer.size or layer.size < 0:
+        if not is_digest(layer.digest or "") or not layer.size or layer.size < 0:
             raise InvalidLayer("a layer has no digest or no size")
-        listing = find_listing(layer.annotations or {}, layer.size)
-        if listing:
-            try:
-                self._add(await self._read_listed(layer.digest, layer.size, listing), layer.digest)
-            except InvalidLayer:
-                pass  # which the layer itself decides
-            else:
-                return
-        self._add(await self._unpack(layer.digest, layer.size), layer.digest)
-
-    def _add(self, entries: dict[str, LayerEntry], digest: str) -> None:
-        if self._platform.os == "windows":
-            entries = {path.lower(): entry for path, entry in entries.items()}
-        self._entries += len(entries)
-        if self._entries > self._bounds.entries:
-            raise InvalidLayer(f"its layers have more than {self._bounds.entries} files")
-        self._digests.append(digest)
-        self._files.add(entries)
-
-    async def _read_listed(self, digest: str, size: int, listing: Listing) -> dict[str, LayerEntry]:
-        place = listing.place
-        if place is None:
-            place = read_footer(await self._part(digest, size - FOOTER_BYTES, size), size)
-        if place.end - place.start > _MOST_LISTING_BYTES:
-            raise InvalidLayer("a layer's table of contents is too long")
-        return read_listing(listing, await self._part(digest, *place), self._bounds.entries)
-
-    async def _read_head(self, file: FoundFile) -> None:
-        """Reads the first bytes of a file in a listed layer."""
-        digest, start = self._digests[file.layer], file.entry.offset
-        packed = await self._part(digest, start, start + _PACKED_HEAD_BYTES)
-        end = min(first_block_end(packed), _MOST_PACKED_HEAD_BYTES)
-        if end > len(packed):
-            packed += await self._part(digest, start + len(packed), start + end)
-        head = read_head(unpack_head(packed, HEAD_BYTES))
-        self._files.learn(file, msgspec.structs.replace(file.entry, head=head))
-
-    async def _unpack(self, digest: str, size: int) -> dict[str, LayerEntry]:
-        """Reads a whole layer, in parts that become larger."""
-        left = self._bounds.entries - self._entries
-        archive = ArchiveReader(left, reads_all_files=self._platform.os == "windows")
-        entries: dict[str, LayerEntry] = {}
-        unpacker: Unpacker | None = None
-        at, length = 0, _FIRST_PART_BYTES
-        while at < size:
-            part = await self._part(digest, at, min(at + length, size))
-            if not part:
-                raise InvalidLayer("a layer is shorter than its manifest says")
-            unpacker = unpacker or unpacker_for(part[:_PROBED_BYTES])
-            for number, out in enumerate(unpacker.feed(part)):
-                self._unpacked += len(out)
-                if self._unpacked > self._bounds.unpacked_bytes:
-                    raise InvalidLayer(f"its layers hold more than {self._bounds.unpacked_bytes >> 20} MiB")
-                entries.update(archive.feed(out))
-                if number % _STEPS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-            at, length = at + len(part), min(4 * length, _MOST_PART_BYTES)
-        archive.end()
-        return entries
+        blob = _Blob(layer.digest or "", layer.size, self._part, asyncio.get_running_loop())
+        is_windows = self._platform.os == "windows"
+        try:
+            entries = await asyncio.to_thread(_read_whole, blob, self._budget, reads_all_files=is_windows)
+        finally:
+            blob.close()
+        self._files.add({path.lower(): entry for path, entry in entries.items()} if is_windows else entries)
 
     async def _part(self, digest: str, start: int, end: int) -> bytes:
         if self._read + end - start > self._bounds.read_bytes:
@@ -240,3 +170,61 @@ class ImageVerifier:
             raise InvalidLayer(f"a layer cannot be read: {exc}"[:200]) from exc
         self._read += len(part)
         return part
+
+
+class _Blob:
+    """A layer for a thread that reads it, while a loop fetches its parts, which become larger. Hashes what it gives."""
+
+    def __init__(
+        self,
+        digest: str,
+        size: int,
+        fetch: Callable[[str, int, int], Coroutine[None, None, bytes]],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.is_wanted = True
+        self._digest, self._size, self._fetch, self._loop = digest, size, fetch, loop
+        self._hash = hash_for(digest)
+        self._part, self._from = b"", 0  # the part that is being read, and from where on
+        self._at, self._length = 0, _FIRST_PART_BYTES
+        self._fetching: concurrent.futures.Future[bytes] | None = None
+
+    def read(self, size: int, /) -> bytes:
+        """Returns the next bytes, `size` at most, and none at the end. Raises InvalidLayer."""
+        if self._from == len(self._part) and self._at < self._size:
+            self._part, self._from = self._next_part(), 0
+        given = self._part[self._from : self._from + size]
+        self._from += len(given)
+        return given
+
+    def has_digest(self) -> bool:
+        """Whether all bytes of the layer, of which the rest is read now, have its digest. Raises InvalidLayer."""
+        while self.read(_MOST_PART_BYTES):
+            pass
+        return self._digest.endswith(f":{self._hash.hexdigest()}")
+
+    def close(self) -> None:
+        """Ends the thread's reading. To be called in the loop."""
+        self.is_wanted = False
+        if self._fetching:
+            self._fetching.cancel()
+
+    def _next_part(self) -> bytes:
+        if not self.is_wanted:
+            raise InvalidLayer("a layer is not wanted any more")
+        end = min(self._at + self._length, self._size)
+        self._fetching = asyncio.run_coroutine_threadsafe(self._fetch(self._digest, self._at, end), self._loop)
+        part = self._fetching.result()
+        if not part:
+            raise InvalidLayer("a layer is shorter than its manifest says")
+        self._hash.update(part)
+        self._at, self._length = self._at + len(part), min(4 * self._length, _MOST_PART_BYTES)
+        return part
+
+
+def _read_whole(blob: _Blob, budget: LayerBudget, *, reads_all_files: bool) -> dict[str, LayerEntry]:
+    """The layer's entries, once all of its bytes have its digest: what is found out is a fact about that."""
+    entries = read_layer(blob, budget, reads_all_files=reads_all_files)
+    if not blob.has_digest():
+        raise InvalidLayer("a layer does not have the digest that its manifest says")
+    return entries

@@ -24,6 +24,11 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
+def hash_for(digest: str) -> "hashlib._Hash":
+    """A new hash of the algorithm of a valid digest, for content that comes in parts."""
+    return _HASHES[digest.partition(":")[0]]()
+
+
 def digest_of(body: bytes, algorithm: str = "sha256") -> str:
     """The digest of `body` as `algorithm:hex`. O(bytes).
 

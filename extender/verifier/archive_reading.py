@@ -1,23 +1,32 @@
-"""Reads a tar archive as its bytes come: each entry with the first bytes of programs, and nothing of what follows.
+"""Reads a layer: each file of its tar archive with the first bytes of programs, whatever packs it, as runtimes do.
 
-Layers are tar archives as POSIX and GNU tar write them (image-spec layer.md). Everything is bounded: what is kept of an
-entry, of an extended header, and how many entries there are. Nothing is written anywhere.
+What is held at a time is bounded, and so is what all layers of an image hold together. Nothing is written anywhere.
 """
 
 import enum
+import gzip
+import importlib
+import io
 import posixpath
-from collections.abc import Callable, Iterator
+import sys
+import tarfile
+import zlib
+from types import ModuleType
+from typing import Any, Protocol
 
 import msgspec
 
 from extender.verifier.program_headers import HEAD_BYTES, OTHER, ProgramHead, read_head
 
-_BLOCK = 512
-_MOST_EXTENDED_BYTES = 1 << 20  # of one extended header; names are 4 KiB at most
+_GZIP = b"\x1f\x8b"
+_ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes((0x50 + number, 0x2A, 0x4D, 0x18)) for number in range(16)))
+# Of the window that a frame asks for: 32 MiB, which is what buildah, podman and BuildKit use at their highest level.
+_WINDOW_LOG = 25
+_BLOCK, _STEP_BYTES = 512, 256 << 10
+_MOST_HEADER_BYTES = 1 << 20  # of one file, extended headers and all; names are 4 KiB at most
 _MOST_PATH_CHARACTERS, _MOST_DEPTH = 4096, 128  # PATH_MAX; nested packages of npm are 50 deep
 MOST_NAME_CHARACTERS = 16 << 20
 """Of all names in an image together, of which 100,000 files have 8 million."""
-_MOST_HEADERS_IN_A_ROW = 16  # extended ones, before one entry
 _ANY_EXECUTE = 0o111
 
 
@@ -38,162 +47,184 @@ class EntryType(enum.Enum):
 
 
 class LayerEntry(msgspec.Struct, frozen=True, gc=False):
-    """One entry. `target` is where a link leads, as the archive says it.
-
-    `head` is what a program's first bytes say; None if they were not read and stand at `offset` of the layer's blob.
-    """
+    """One entry. `target` is where a link leads, as the archive says it; `head` what a program's first bytes say."""
 
     type: EntryType
     target: str = ""
-    head: ProgramHead | None = OTHER
-    offset: int = 0
+    head: ProgramHead = OTHER
 
 
 FOLDER, FILE = LayerEntry(EntryType.FOLDER), LayerEntry(EntryType.FILE)
-_TYPES = {b"0": EntryType.FILE, b"\0": EntryType.FILE, b"7": EntryType.FILE, b"1": EntryType.HARD_LINK,
-          b"2": EntryType.SYMLINK, b"5": EntryType.FOLDER}  # fmt: skip
 
 
-class _Header(msgspec.Struct):
-    """The entry that is being read."""
+class LayerBlob(Protocol):
+    """The bytes of a layer as they are stored. `is_wanted` becomes false once nobody waits for what is in them."""
 
-    path: str
-    type: EntryType
-    target: str
-    is_program: bool
-    has_holes: bool
+    is_wanted: bool
+
+    def read(self, size: int, /) -> bytes:
+        """Returns the next bytes, `size` at most, and none at the end. Waits for them. Raises InvalidLayer."""
 
 
-class ArchiveReader:
-    """Takes the bytes of one archive in order. `entries` counts what it has read, extended headers included."""
+class LayerBudget:
+    """What may be unpacked of all layers of an image together, and how many files they may have."""
 
-    def __init__(self, most_entries: int, *, reads_all_files: bool = False) -> None:
-        """`reads_all_files`: a file may be a program whatever its mode, as in layers of Windows."""
-        self._most_entries = most_entries
-        self._reads_all_files = reads_all_files
-        self._rest = b""
-        self._skip = 0
-        self._wanted = _BLOCK
-        self._take: Callable[[bytes], tuple[str, LayerEntry] | None] = self._take_header
-        self._extended: dict[str, str] = {}
-        self._headers_in_a_row = 0
-        self._characters = 0
-        self._current = _Header("", EntryType.FILE, "", is_program=False, has_holes=False)
-        self._size = 0
-        self._kind = b""
-        self._is_over = False
-        self.entries = 0
+    def __init__(self, unpacked_bytes: int, entries: int) -> None:
+        self._most_bytes, self._most_entries = unpacked_bytes, entries
+        self._bytes = self._entries = self._characters = 0
 
-    def feed(self, data: bytes) -> Iterator[tuple[str, LayerEntry]]:
-        """Yields the path, without a slash at its ends, and the entry of each that is complete. Raises InvalidLayer."""
-        at = 0
-        if self._rest:
-            data, self._rest = self._rest + data, b""
-        while not self._is_over:
-            if self._skip:
-                step = min(self._skip, len(data) - at)
-                at, self._skip = at + step, self._skip - step
-                if self._skip:
-                    return
-            if len(data) - at < self._wanted:
-                self._rest = data[at:]
-                return
-            part, at = data[at : at + self._wanted], at + self._wanted
-            found = self._take(part)
-            if found:
-                yield found
+    def unpack(self, size: int) -> None:
+        """Counts bytes. Raises InvalidLayer if they are too many."""
+        self._bytes += size
+        if self._bytes > self._most_bytes:
+            raise InvalidLayer(f"its layers hold more than {self._most_bytes >> 20} MiB")
 
-    def end(self) -> None:
-        """Raises InvalidLayer if the bytes have ended in the middle of an entry."""
-        if not self._is_over and (self._skip or self._rest or self._take != self._take_header):
-            raise InvalidLayer("a layer ends in the middle of a file")
-
-    def _take_header(self, block: bytes) -> tuple[str, LayerEntry] | None:
-        if not any(block):
-            self._is_over = True
-            return None
-        if sum(block) - sum(block[148:156]) + 8 * 32 != _number(block[148:156]):
-            raise InvalidLayer("a layer is no archive that can be read")
-        self.entries += 1
-        if self.entries > self._most_entries:
+    def add(self, path: str, entry: LayerEntry) -> None:
+        """Counts a file. Raises InvalidLayer if there are too many, or their names are too long together."""
+        self._entries += 1
+        self._characters += characters_of(path, entry)
+        if self._entries > self._most_entries:
             raise InvalidLayer(f"its layers have more than {self._most_entries} files")
-        self._size, self._kind = _number(block[124:136]), block[156:157]
-        if self._kind in (b"x", b"L", b"K", b"g"):
-            self._begin_extended()
-            return None
-        return self._begin_entry(block)
-
-    def _begin_extended(self) -> None:
-        self._headers_in_a_row += 1
-        if self._size > _MOST_EXTENDED_BYTES or self._headers_in_a_row > _MOST_HEADERS_IN_A_ROW:
-            raise InvalidLayer("a layer has headers without end")
-        if self._kind == b"g":
-            self._skip = _padded(self._size)
-        elif self._size:
-            self._wanted, self._take = _padded(self._size), self._take_extended
-
-    def _take_extended(self, body: bytes) -> tuple[str, LayerEntry] | None:
-        body = body[: self._size]
-        if self._kind == b"x":
-            self._extended.update(_records(body))
-        else:
-            self._extended["path" if self._kind == b"L" else "linkpath"] = _text(body)
-        self._wanted, self._take = _BLOCK, self._take_header
-        return None
-
-    def _begin_entry(self, block: bytes) -> tuple[str, LayerEntry] | None:
-        extended, self._extended, self._headers_in_a_row = self._extended, {}, 0
-        if "size" in extended:
-            self._size = _decimal(extended["size"])
-        sparse = self._kind == b"S" or any(key.startswith("GNU.sparse.") for key in extended)
-        path = extended.get("GNU.sparse.name") or extended.get("path") or _name_of(block)
-        target = extended.get("linkpath") or _text(block[157:257])
-        check_names(path, target)
-        kind = _TYPES.get(self._kind, EntryType.FILE)
-        may_run = self._reads_all_files or bool(_number(block[100:108]) & _ANY_EXECUTE)
-        is_program = may_run and (self._kind in (b"0", b"\0", b"7", b"S"))
-        self._current = _Header(clean_path(path), kind, target, is_program, sparse)
-        if kind is not EntryType.FILE and kind is not EntryType.HARD_LINK:
-            self._size = 0
-        if self._kind == b"S" and block[482]:
-            self._wanted, self._take = _BLOCK, self._take_sparse_map
-            return None
-        return self._begin_body()
-
-    def _take_sparse_map(self, block: bytes) -> tuple[str, LayerEntry] | None:
-        if block[504]:
-            return None
-        return self._begin_body()
-
-    def _begin_body(self) -> tuple[str, LayerEntry] | None:
-        head = min(self._size, HEAD_BYTES)
-        if self._current.is_program and not self._current.has_holes and head:
-            self._wanted, self._take = head, self._take_head
-            return None
-        self._skip = _padded(self._size)
-        return self._finish(OTHER)
-
-    def _take_head(self, head: bytes) -> tuple[str, LayerEntry] | None:
-        self._skip = _padded(self._size) - len(head)
-        return self._finish(read_head(head))
-
-    def _finish(self, head: ProgramHead) -> tuple[str, LayerEntry]:
-        self._wanted, self._take = _BLOCK, self._take_header
-        current, entry = self._current, FILE
-        if current.is_program:
-            entry = LayerEntry(EntryType.PROGRAM, head=head)
-        elif current.type is EntryType.FOLDER:
-            entry = FOLDER
-        elif current.type is not EntryType.FILE:
-            entry = LayerEntry(current.type, current.target)
-        self._characters += characters_of(current.path, entry)
         if self._characters > MOST_NAME_CHARACTERS:
             raise InvalidLayer("its layers have names without end")
-        return current.path, entry
 
 
-def check_names(path: str, target: str) -> None:
-    """Raises InvalidLayer if no file can have such a path, or no link such a target."""
+def read_layer(blob: LayerBlob, budget: LayerBudget, *, reads_all_files: bool = False) -> dict[str, LayerEntry]:
+    """The layer's entries by path, without a slash at its ends; what follows the archive's end is left unread.
+
+    `reads_all_files`: a file may be a program whatever its mode, as in layers of Windows.
+
+    Raises:
+        InvalidLayer: it cannot be read, or the budget is spent.
+    """
+    zstd = _zstd()
+    try:
+        return _read_archive(_Archive(_unpacked(blob, zstd), blob, budget), budget, reads_all_files=reads_all_files)
+    except (gzip.BadGzipFile, zlib.error, zstd.ZstdError, EOFError) as exc:
+        raise InvalidLayer("a layer cannot be unpacked") from exc
+    except RecursionError as exc:
+        raise InvalidLayer("a layer has headers without end") from exc
+    except (tarfile.TarError, ValueError, ArithmeticError, LookupError) as exc:
+        raise InvalidLayer("a layer is no archive that can be read") from exc
+
+
+def _zstd() -> ModuleType:
+    """The module, of the standard library from Python 3.14 on, else its backport. It is loaded with the first layer."""
+    return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+
+
+class _Source(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _Rewound:
+    """A blob from whose beginning a few bytes have been read."""
+
+    def __init__(self, first: bytes, blob: LayerBlob) -> None:
+        self._first, self._blob = first, blob
+
+    def read(self, size: int, /) -> bytes:
+        if not self._first:
+            return self._blob.read(size)
+        part, self._first = self._first[:size], self._first[size:]
+        return part
+
+
+def _unpacked(blob: LayerBlob, zstd: ModuleType) -> _Source:
+    first = blob.read(len(_ZSTD[0]))
+    packed: Any = _Rewound(first, blob)
+    if first.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=packed)
+    if first.startswith(_ZSTD):
+        limit = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
+        unpacker: _Source = zstd.ZstdFile(packed, options=limit)
+        return unpacker
+    rewound: _Source = packed
+    return rewound
+
+
+class _Archive(io.BufferedIOBase):
+    """The unpacked bytes as a file that goes forward only. `header_bytes` are those read since it was last set to 0."""
+
+    def __init__(self, source: _Source, blob: LayerBlob, budget: LayerBudget) -> None:
+        self._source, self._blob, self._budget = source, blob, budget
+        self._at = 0
+        self.header_bytes = 0
+        self.last_block = b""
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        if whence != io.SEEK_SET or place < self._at:
+            raise InvalidLayer("a layer is no archive that can be read")
+        while self._at < place and self._step(min(place - self._at, _STEP_BYTES)):
+            pass
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        wanted = -1 if size is None else size
+        self.header_bytes += wanted
+        if wanted < 0 or self.header_bytes > _MOST_HEADER_BYTES:
+            raise InvalidLayer("a layer has headers without end")
+        parts, left = [], wanted
+        while left and (part := self._step(left)):
+            parts.append(part)
+            left -= len(part)
+        self.last_block = b"".join(parts)
+        return self.last_block
+
+    def _step(self, size: int) -> bytes:
+        if not self._blob.is_wanted:
+            raise InvalidLayer("a layer is not wanted any more")
+        part = self._source.read(size)
+        self._at += len(part)
+        self._budget.unpack(len(part))
+        return part
+
+
+class _NoGlobals(dict[str, str]):
+    """The global extended headers of an archive, which runtimes pass over."""
+
+    def __setitem__(self, key: str, value: str) -> None:
+        pass
+
+
+def _read_archive(archive: _Archive, budget: LayerBudget, *, reads_all_files: bool) -> dict[str, LayerEntry]:
+    entries: dict[str, LayerEntry] = {}
+    try:
+        tar = tarfile.TarFile(fileobj=archive, encoding="utf-8", errors="surrogateescape", pax_headers=_NoGlobals())
+    except tarfile.ReadError:
+        if archive.tell():
+            raise
+        return entries  # no bytes at all
+    while (info := tar.next()) is not None:
+        tar.members = []  # type: ignore[attr-defined]  # typeshed lacks it; every member would stay there
+        archive.header_bytes = 0
+        _check_names(info.name, info.linkname)
+        path, entry = clean_path(info.name), _entry_of(info, archive, reads_all_files=reads_all_files)
+        budget.add(path, entry)
+        entries[path] = entry
+        archive.header_bytes = 0
+    if any(archive.last_block) or 0 < len(archive.last_block) < _BLOCK:
+        raise InvalidLayer("a layer is no archive that can be read")
+    return entries
+
+
+def _entry_of(info: tarfile.TarInfo, archive: _Archive, *, reads_all_files: bool) -> LayerEntry:
+    if info.isdir():
+        return FOLDER
+    if info.issym() or info.islnk():
+        return LayerEntry(EntryType.SYMLINK if info.issym() else EntryType.HARD_LINK, info.linkname)
+    if not info.isreg() or not (reads_all_files or info.mode & _ANY_EXECUTE):
+        return FILE
+    has_bytes = info.size > 0 and not info.issparse()
+    return LayerEntry(
+        EntryType.PROGRAM, head=read_head(archive.read(min(info.size, HEAD_BYTES))) if has_bytes else OTHER
+    )
+
+
+def _check_names(path: str, target: str) -> None:
     longest = max(len(path), len(target))
     if longest > _MOST_PATH_CHARACTERS or path.count("/") > _MOST_DEPTH:
         raise InvalidLayer("a layer has names that no file can have")
@@ -201,56 +232,9 @@ def check_names(path: str, target: str) -> None:
 
 def characters_of(path: str, entry: LayerEntry) -> int:
     """How many characters an entry has kept."""
-    head = entry.head or OTHER
-    return len(path) + len(entry.target) + len(head.interpreter) + len(head.argument)
+    return len(path) + len(entry.target) + len(entry.head.interpreter) + len(entry.head.argument)
 
 
 def clean_path(path: str) -> str:
     """The path from the image's root, without a slash at its ends; empty for the root. `..` ends at the root."""
     return posixpath.normpath("/" + path).strip("/")
-
-
-def _padded(size: int) -> int:
-    return -(-size // _BLOCK) * _BLOCK
-
-
-def _number(field: bytes) -> int:
-    """A number in octal digits, or in binary behind a byte 0x80 as GNU tar writes large ones."""
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:], "big")
-    digits = field.strip(b" \0")
-    try:
-        number = int(digits, 8) if digits else 0
-    except ValueError as exc:
-        raise InvalidLayer("a layer is no archive that can be read") from exc
-    if number < 0:
-        raise InvalidLayer("a layer is no archive that can be read")
-    return number
-
-
-def _decimal(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 19):
-        raise InvalidLayer("a layer has a file without a size")
-    return int(text)
-
-
-def _name_of(block: bytes) -> str:
-    name = _text(block[:100])
-    prefix = _text(block[345:500]) if block[257:263] == b"ustar\0" else ""
-    return f"{prefix}/{name}" if prefix else name
-
-
-def _text(field: bytes) -> str:
-    return field.partition(b"\0")[0].decode(errors="surrogateescape")
-
-
-def _records(body: bytes) -> Iterator[tuple[str, str]]:
-    """The records `LENGTH KEY=VALUE` of an extended header (pax)."""
-    at = 0
-    while at < len(body):
-        length, _, _ = body[at : at + 20].partition(b" ")
-        if not length.isdigit() or not int(length) or at + int(length) > len(body):
-            raise InvalidLayer("a layer has an extended header that cannot be read")
-        key, _, value = body[at + len(length) + 1 : at + int(length) - 1].partition(b"=")
-        yield _text(key), value.decode(errors="surrogateescape")
-        at += int(length)

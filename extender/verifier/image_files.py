@@ -83,10 +83,6 @@ class ImageFiles:
         """There are no more layers: what has not been found is missing."""
         self._is_complete = True
 
-    def learn(self, found: FoundFile, entry: LayerEntry) -> None:
-        """Replaces the entry of a file."""
-        self._entries[found.path] = (entry, found.layer)
-
     def find(self, path: str, folder: str = "/") -> FoundFile | Absent:
         """The file that a program in `folder` finds under the path, links followed."""
         return self._walk(clean_path(posixpath.join(folder, path)), _MOST_LINKS)

@@ -53,7 +53,7 @@ _MACHINES = {
 _PE_MACHINES = {0x8664: "amd64", 0x14C: "386", 0xAA64: "arm64", 0x1C4: "arm"}
 
 # Machines of one family run each other's programs, at least some of them: what is for another in the family is not
-# known to be wrong.
+# known to be wrong. No machine of 32-bit Arm runs a program for AArch64.
 _FAMILIES = {"amd64": "x86", "386": "x86", "arm64": "arm", "arm": "arm", "ppc64": "ppc", "ppc64le": "ppc",
              "mips": "mips", "mipsle": "mips", "mips64": "mips", "mips64le": "mips"}  # fmt: skip
 _WORDS = {"amd64": "x86-64", "386": "x86 (32 bits)", "arm64": "AArch64", "arm": "Arm (32 bits)"}
@@ -66,9 +66,9 @@ def machine_text(head: ProgramHead) -> str:
     return f"Windows on {machine}" if head.format is Format.PE else machine
 
 
-def are_one_family(one: str, other: str) -> bool:
-    """Whether a node of one architecture may run a program of the other."""
-    return _FAMILIES.get(one, one) == _FAMILIES.get(other, other)
+def may_run(program: str, node: str) -> bool:
+    """Whether a node of an architecture may run a program for another, as far as is known."""
+    return _FAMILIES.get(program, program) == _FAMILIES.get(node, node) and (program, node) != ("arm64", "arm")
 
 
 def read_head(head: bytes) -> ProgramHead:

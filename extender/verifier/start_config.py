@@ -20,7 +20,6 @@ class LayerDescriptor(msgspec.Struct, frozen=True, rename="camel"):
     media_type: str | None = None
     digest: str | None = None
     size: int | None = None
-    annotations: dict[str, str] | None = None
 
 
 class _LayersDocument(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ find in a volume, or what this does not know, refutes nothing: a wrong *refuted*
 
 import posixpath
 import re
-from typing import TypeGuard
 
 import msgspec
 
@@ -19,8 +18,8 @@ from extender.verifier.program_headers import (
     KNOWN_ARCHITECTURES,
     Format,
     ProgramHead,
-    are_one_family,
     machine_text,
+    may_run,
 )
 from extender.verifier.start_config import StartConfig
 
@@ -41,18 +40,11 @@ class StartVerdict(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class MoreWanted(msgspec.Struct, frozen=True):
-    """What has to be read first: the next layer, or the first bytes of a file whose place is known."""
-
-    file: FoundFile | None = None
-
-
-Judgement = StartVerdict | MoreWanted
-_NEXT_LAYER = MoreWanted()
+Judgement = StartVerdict | None
 
 
 def judge_start(start: StartConfig, files: ImageFiles, platform: Platform) -> Judgement:
-    """The verdict on a platform by the files that are known so far."""
+    """The verdict on a platform by the files that are known so far; None if the next layer must be read first."""
     if not start.arguments:
         return unknown("it names no program to start")
     if platform.architecture not in KNOWN_ARCHITECTURES:
@@ -79,7 +71,7 @@ class _Judge:
         name = self._start.arguments[0]
         found = self._search(name)
         if found is Absent.UNREAD:
-            return _NEXT_LAYER
+            return None
         if found is Absent.MISSING:
             return unknown(f"its program {_shown(name)} is not in the image")
         return self._follow(found, _MOST_INTERPRETERS)
@@ -101,8 +93,6 @@ class _Judge:
         if file.entry.type is not EntryType.PROGRAM:
             return unknown(f"its program {_path_of(file)} may not be executed")
         head = file.entry.head
-        if head is None:
-            return MoreWanted(file)
         match head.format:
             case Format.SCRIPT if left:
                 return self._follow_script(head, left)
@@ -116,7 +106,7 @@ class _Judge:
     def _follow_script(self, head: ProgramHead, left: int) -> Judgement:
         found = self._files.find(head.interpreter, self._start.folder)
         if found is Absent.UNREAD:
-            return _NEXT_LAYER
+            return None
         if found is Absent.MISSING:
             return unknown(f"its interpreter {_shown(head.interpreter)} is not in the image")
         verdict = self._follow(found, left - 1)
@@ -125,29 +115,34 @@ class _Judge:
             return verdict
         run = self._search(name)
         if run is Absent.UNREAD:
-            return _NEXT_LAYER
+            return None
         if run is Absent.MISSING:
             return unknown(f"its interpreter {_shown(name)} is not in the image")
         return self._follow(run, left - 1)
 
     def _judge_elf(self, file: FoundFile, head: ProgramHead) -> Judgement:
         architecture = self._platform.architecture
-        if not are_one_family(head.architecture, architecture):
+        if not may_run(head.architecture, architecture):
             return _refuted(file, head)
         if head.architecture != architecture:
             return unknown(f"its program is for {machine_text(head)}, which some nodes run", _path_of(file))
-        loader = self._files.find(head.interpreter) if head.interpreter else None
+        if not head.interpreter:
+            return StartVerdict(PlatformState.VERIFIED, _path_of(file), machine_text(head))
+        return self._judge_loader(file, head)
+
+    def _judge_loader(self, file: FoundFile, program: ProgramHead) -> Judgement:
+        """The verdict on a program of the right machine that a dynamic loader starts."""
+        loader = self._files.find(program.interpreter)
+        if loader is Absent.UNREAD:
+            return None
         if loader is Absent.MISSING:
-            return unknown(f"its loader {_shown(head.interpreter)} is not in the image", _path_of(file))
-        loader_head = loader.entry.head if isinstance(loader, FoundFile) else None
-        if isinstance(loader, FoundFile) and _is_foreign(loader_head, architecture):
-            return _refuted(loader, loader_head)
-        return StartVerdict(PlatformState.VERIFIED, _path_of(file), machine_text(head))
-
-
-def _is_foreign(loader: ProgramHead | None, architecture: str) -> TypeGuard[ProgramHead]:
-    """Whether a dynamic loader is for another machine."""
-    return loader is not None and loader.format is Format.ELF and not are_one_family(loader.architecture, architecture)
+            return unknown(f"its loader {_shown(program.interpreter)} is not in the image", _path_of(file))
+        head = loader.entry.head
+        if head.format is Format.ELF and not may_run(head.architecture, self._platform.architecture):
+            return _refuted(loader, head)
+        if head.format is not Format.ELF or head.architecture != program.architecture:
+            return unknown(f"its loader {_path_of(loader)} is not for {machine_text(program)}", _path_of(file))
+        return StartVerdict(PlatformState.VERIFIED, _path_of(file), machine_text(program))
 
 
 def _judge_windows(start: StartConfig, files: ImageFiles, platform: Platform) -> Judgement:
@@ -160,16 +155,14 @@ def _judge_windows(start: StartConfig, files: ImageFiles, platform: Platform) ->
         if isinstance(found, FoundFile):
             return _judge_pe(found, platform)
         if found is Absent.UNREAD and each == path and path.endswith(".exe"):
-            return _NEXT_LAYER
+            return None
     if files.find(f"{_WINDOWS_ROOT}/{path}.exe") is Absent.UNREAD:
-        return _NEXT_LAYER
+        return None
     return unknown(f"its program {_shown(start.arguments[0])} is not where it says, or not in the image")
 
 
 def _judge_pe(found: FoundFile, platform: Platform) -> Judgement:
     head = found.entry.head
-    if head is None:
-        return MoreWanted(found)
     if head.format is Format.ELF:
         return _refuted(found, head)
     if head.format is not Format.PE:
@@ -177,7 +170,7 @@ def _judge_pe(found: FoundFile, platform: Platform) -> Judgement:
     if head.architecture == platform.architecture:
         return StartVerdict(PlatformState.VERIFIED, _path_of(found), machine_text(head))
     emulated = (head.architecture, platform.architecture) in _EMULATED
-    if emulated or are_one_family(head.architecture, platform.architecture):
+    if emulated or may_run(head.architecture, platform.architecture):
         return unknown(f"its program is for {machine_text(head)}, which some nodes run", _path_of(found))
     return _refuted(found, head)
 

@@ -1,16 +1,14 @@
-"""What registries send as layers, tables of layers and programs, through what looks inside images."""
+"""What registries send as layers and programs, through what looks inside images."""
 
 from contextlib import suppress
 
 from extender.images.platform import parse_platform
 from extender.images.platform_states import MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS
-from extender.verifier.archive_reading import ArchiveReader, InvalidLayer, LayerEntry
+from extender.verifier.archive_reading import InvalidLayer, LayerBudget, LayerEntry, read_layer
 from extender.verifier.image_files import ImageFiles
-from extender.verifier.listed_layers import FOOTER_BYTES, Listing, read_footer, read_listing, unpack_head
-from extender.verifier.program_headers import HEAD_BYTES, read_head
+from extender.verifier.program_headers import read_head
 from extender.verifier.start_config import StartConfig
 from extender.verifier.start_program import StartVerdict, judge_start
-from extender.verifier.unpacking import first_block_end, unpacker_for
 from tests.fuzz.target import Target, check_sentence
 
 _PLATFORMS = tuple(map(parse_platform, ("linux/arm64", "windows/amd64", "linux/fake")))
@@ -35,35 +33,24 @@ def layers(data: bytes) -> None:
             assert verdict.state == "claimed" or len(verdict.detail) <= MOST_DETAIL_CHARACTERS
 
 
+class _Bytes:
+    is_wanted = True
+
+    def __init__(self, body: bytes) -> None:
+        self._left = body
+
+    def read(self, size: int, /) -> bytes:
+        part, self._left = self._left[:size], self._left[size:]
+        return part
+
+
 def _entries(body: bytes) -> dict[str, LayerEntry]:
-    archive, entries, total = ArchiveReader(_MOST_ENTRIES), dict[str, LayerEntry](), 0
-    for part in unpacker_for(body).feed(body):
-        total += len(part)
-        if total > _MOST_UNPACKED:
-            raise InvalidLayer("too much")
-        for path, entry in archive.feed(part):
-            assert not path.startswith("/")
-            assert ".." not in path.split("/")
-            entries[path] = entry
-    archive.end()
+    entries = read_layer(_Bytes(body), LayerBudget(_MOST_UNPACKED, _MOST_ENTRIES))
+    for path in entries:
+        assert not path.startswith("/")
+        assert ".." not in path.split("/")
     assert len(entries) <= _MOST_ENTRIES
     return entries
-
-
-def layer_tables(data: bytes) -> None:
-    """Footers, tables and packed heads are read or refused."""
-    for listing in (
-        Listing("sha256:0", is_packed_digest=False, place=None),
-        Listing("", is_packed_digest=True, place=None),
-    ):
-        with suppress(InvalidLayer):
-            read_listing(listing, data, _MOST_ENTRIES)
-    with suppress(InvalidLayer):
-        place = read_footer(data[-FOOTER_BYTES:], len(data))
-        assert 0 <= place.start < place.end <= len(data)
-    with suppress(InvalidLayer):
-        assert len(unpack_head(data, HEAD_BYTES)) <= HEAD_BYTES
-    assert first_block_end(data) >= 0
 
 
 def program_heads(data: bytes) -> None:
@@ -89,22 +76,6 @@ TARGETS = (
             b"GNU.sparse.",
             b"0000755\0",
             b"\x28\xb5\x2f\xfd",
-        ),
-        8192,
-    ),
-    Target(
-        "layer_tables",
-        layer_tables,
-        (
-            b'{"version":1,"entries":[',
-            b'"name":"app"',
-            b'"type":"reg"',
-            b'"offset":',
-            b'"mode":511',
-            b"STARGZ",
-            b"SG\x16\x00",
-            b"\x28\xb5\x2f\xfd",
-            b"\x1f\x8b\x08",
         ),
         8192,
     ),

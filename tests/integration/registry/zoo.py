@@ -11,7 +11,6 @@ from testbed.zoo_images import make_image, make_index
 VERIFIED, REFUTED, CLAIMED = "verified", "refuted", "claimed"
 CONTRADICTORY, MISSING = "contradictory", "missing"
 LINUX = ("linux/amd64", "linux/arm64", "linux/arm/v7", "linux/s390x", "linux/riscv64")
-_MOST = {"estargz": 64 << 10, "zstd:chunked": 64 << 10}
 _BALLAST = b"".join(number.to_bytes(4, "big") for number in range(100_000))  # that packs badly
 
 
@@ -23,7 +22,6 @@ class Animal(NamedTuple):
     platform: str
     state: str
     says: str = ""
-    read_at_most: int | None = None
 
 
 def _listed(platform: str, layers: Sequence[Layer], **process: object) -> Bundle:
@@ -94,13 +92,11 @@ def _packings() -> Iterator[Animal]:
                 Put("usr/bin/app", find_tiny(real)),
                 symlink("bin", "usr/bin"),
             ]
-            most = _MOST.get(name)
             yield Animal(
                 f"{name} {state}",
                 _listed("linux/arm64", [pack(files)], Entrypoint=["/bin/app"]),
                 "linux/arm64",
                 state,
-                read_at_most=most,
             )
     script = [
         Put("run.sh", b"#!/bin/sh\nexec app\n"),
@@ -113,7 +109,6 @@ def _packings() -> Iterator[Animal]:
             _listed("linux/arm64", [PACKINGS[name](script)], Cmd=["/run.sh"]),
             "linux/arm64",
             VERIFIED,
-            read_at_most=_MOST[name],
         )
 
 
