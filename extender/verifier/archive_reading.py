@@ -113,7 +113,7 @@ def _zstd() -> ModuleType:
     return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
-class _Source(Protocol):
+class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
@@ -130,23 +130,23 @@ class _Rewound:
         return part
 
 
-def _unpacked(blob: LayerBlob, zstd: ModuleType) -> _Source:
+def _unpacked(blob: LayerBlob, zstd: ModuleType) -> _Readable:
     first = blob.read(len(_ZSTD[0]))
     packed: Any = _Rewound(first, blob)
     if first.startswith(_GZIP):
         return gzip.GzipFile(fileobj=packed)
     if first.startswith(_ZSTD):
         limit = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
-        unpacker: _Source = zstd.ZstdFile(packed, options=limit)
+        unpacker: _Readable = zstd.ZstdFile(packed, options=limit)
         return unpacker
-    rewound: _Source = packed
+    rewound: _Readable = packed
     return rewound
 
 
 class _Archive(io.BufferedIOBase):
     """The unpacked bytes as a file that goes forward only. `header_bytes` are those read since it was last set to 0."""
 
-    def __init__(self, source: _Source, blob: LayerBlob, budget: LayerBudget) -> None:
+    def __init__(self, source: _Readable, blob: LayerBlob, budget: LayerBudget) -> None:
         self._source, self._blob, self._budget = source, blob, budget
         self._at = 0
         self.header_bytes = 0
