@@ -24,7 +24,7 @@ from extender.placement.template_changes import TemplateMutator
 from extender.service.operator_policies import admission_policy_of, policy_of
 
 
-class _Fixed(msgspec.Struct, frozen=True):
+class FixedFile(msgspec.Struct, frozen=True):
     """One file, before and after; `name` is `-` for the standard input."""
 
     name: str
@@ -86,7 +86,7 @@ def _mode(settings: Config, chosen: AffinityMode | None) -> AffinityMode:
     return AffinityMode.REQUIRED if configured is AffinityMode.NONE else configured
 
 
-def _fix_all(texts: Sequence[tuple[str, str]], settings: Config, mode: AffinityMode, namespace: str) -> list[_Fixed]:
+def _fix_all(texts: Sequence[tuple[str, str]], settings: Config, mode: AffinityMode, namespace: str) -> list[FixedFile]:
     """Looks every image up once, then fixes each file. Raises ConfigError for a file that cannot be read or edited."""
     admission = msgspec.structs.replace(admission_policy_of(settings), node_affinity=mode, platforms_annotation=False)
     mutator = TemplateMutator(policy_of(settings), admission)
@@ -106,7 +106,7 @@ def _fix_all(texts: Sequence[tuple[str, str]], settings: Config, mode: AffinityM
     fixed = []
     for (name, text), stream in zip(texts, streams, strict=True):
         try:
-            fixed.append(_Fixed(name, text, *stream.fix(facts_of)))
+            fixed.append(FixedFile(name, text, *stream.fix(facts_of)))
         except ManifestError as exc:
             raise ConfigError(f"{name}: {exc}") from exc
     return fixed
@@ -116,7 +116,7 @@ def _fails(finding: FixedTemplate, *, allow_unknown: bool) -> bool:
     return bool(finding.change.warnings or (finding.change.unknown and not allow_unknown))
 
 
-def _complaints(fixed: _Fixed) -> Iterator[str]:
+def _complaints(fixed: FixedFile) -> Iterator[str]:
     for finding in fixed.findings:
         where = f"{fixed.name}:{finding.line}: {finding.template}"
         for why in finding.change.unknown:
@@ -125,7 +125,7 @@ def _complaints(fixed: _Fixed) -> Iterator[str]:
             yield f"{where}: {why}"
 
 
-def _print_changes(fixed: Sequence[_Fixed]) -> None:
+def _print_changes(fixed: Sequence[FixedFile]) -> None:
     for one in fixed:
         for finding in one.findings:
             if finding.change.operations:
@@ -133,17 +133,25 @@ def _print_changes(fixed: Sequence[_Fixed]) -> None:
                 print_line(f"{one.name}:{finding.line}: {finding.template} lacks {what}")
 
 
-def _give(fixed: Sequence[_Fixed], *, write: bool) -> None:
+def _give(fixed: Sequence[FixedFile], *, write: bool) -> None:
     for one in fixed:
         if not write:
             print_copy("".join(_diff(one)))
         elif one.name == STANDARD_INPUT:
             print_copy(one.after)
         elif one.before != one.after:
-            Path(one.name).write_bytes(one.after.encode())
+            write_fixed(one)
 
 
-def _diff(fixed: _Fixed) -> Iterator[str]:
+def write_fixed(fixed: FixedFile) -> None:
+    """Writes the file anew. Raises ConfigError if it cannot be."""
+    try:
+        Path(fixed.name).write_bytes(fixed.after.encode())
+    except OSError as exc:
+        raise ConfigError(f"{fixed.name}: it cannot be written: {exc.strerror}") from exc
+
+
+def _diff(fixed: FixedFile) -> Iterator[str]:
     before, after = _lines(fixed.before), _lines(fixed.after)
     name = "standard input" if fixed.name == STANDARD_INPUT else fixed.name
     for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):

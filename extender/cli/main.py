@@ -1,4 +1,8 @@
-"""The command `multiarch-extender` (also `kubectl multiarch`): its subcommands and exit codes."""
+"""The command `multiarch-extender` (also `kubectl multiarch`): its subcommands and exit codes.
+
+A command ends with 0 if the answer is "yes", and with 1 if it is "no", whatever its question is. It ends with 2 if
+there is no answer: for wrong usage or settings, a file that cannot be used, or a cluster that cannot be read.
+"""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +14,7 @@ import typer
 
 from extender import __version__
 from extender.cli.console import print_line, print_problem
-from extender.errors import ConfigError
+from extender.errors import ExtenderError
 
 PROGRAM, PLUGIN = "multiarch-extender", "kubectl-multiarch"
 COMMANDS = (
@@ -72,7 +76,7 @@ def main() -> None:
         command_line(sys.argv[1:], add_completion=not is_plugin)(
             prog_name="kubectl multiarch" if is_plugin else PROGRAM
         )
-    except ConfigError as exc:
-        for line in str(exc).splitlines():
+    except ExtenderError as exc:
+        for line in str(exc).split("\n"):
             print_problem(f"error: {line}")
         sys.exit(2)

@@ -21,7 +21,7 @@ from extender.cli.shipped_policies import (
     to_yaml,
 )
 from extender.cluster.client import open_cluster
-from extender.errors import ClusterError, ConfigError
+from extender.errors import ConfigError
 from extender.logs import configure_logs
 
 _VERSION = re.compile(r"v?1\.([0-9]{1,3})(\.[0-9]+)?", re.ASCII)
@@ -82,8 +82,6 @@ def policies(
     except PoliciesImpossible as exc:
         print_problem(f"error: {exc}")
         raise typer.Exit(1) from exc
-    except ClusterError as exc:
-        raise ConfigError(str(exc)) from exc
     if found is None:
         print_document(to_yaml(files))
         return

@@ -22,11 +22,11 @@ from extender.cli.options import (
     read_settings,
 )
 from extender.cli.subjects import list_nodes, open_client
-from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.client import ClusterClient, ClusterRefused, decode_answer
 from extender.cluster.workload_lists import POD, fetch_namespace_annotations, list_documents
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
-from extender.errors import ClusterError, ConfigError
+from extender.errors import ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.images.content import Failure
 from extender.images.manifest import Image
@@ -104,8 +104,6 @@ async def _report(settings: Config, namespace: str, *, all_namespaces: bool) -> 
             counted = [pod for pod in pods if is_counted(pod, _overrides_of(pod, pod_resolver), pod_resolver.policy)]
             found = await look_up(counted, pod_resolver)
         return report_running(found, nodes, policy_of(settings).compatibility, settings.placement.level_label)
-    except ClusterError as exc:
-        raise ConfigError(str(exc)) from exc
     finally:
         await client.close()
 
@@ -113,7 +111,9 @@ async def _report(settings: Config, namespace: str, *, all_namespaces: bool) -> 
 async def _list_pods(client: ClusterClient, namespace: str) -> list[ReportedPod]:
     """The pods of the namespace, or of all if it is empty, that are bound to a node."""
     path = POD.path(namespace)
-    return [pod async for raw in list_documents(client, path) if (pod := _POD.decode(raw)).spec.node_name]
+    return [
+        pod async for raw in list_documents(client, path) if (pod := decode_answer(_POD, raw, "pod")).spec.node_name
+    ]
 
 
 async def _namespace_annotations(client: ClusterClient, namespace: str) -> Mapping[str, Mapping[str, str]]:

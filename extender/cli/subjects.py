@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 import msgspec
 
 from extender.cli.manifest_files import read_manifests
-from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.client import ClusterClient, decode_answer, open_cluster
 from extender.cluster.workload_lists import (
     UnknownKind,
     fetch_namespace_annotations,
@@ -205,7 +205,7 @@ async def list_nodes(client: ClusterClient | None) -> list[ReportedNode]:
     """
     if client is None:
         return []
-    return [_NODE.decode(raw) async for raw in list_documents(client, "/api/v1/nodes")]
+    return [decode_answer(_NODE, raw, "node") async for raw in list_documents(client, "/api/v1/nodes")]
 
 
 def on_nodes(

@@ -62,12 +62,9 @@ def ungate(
         is_complete = asyncio.run(
             _within(seconds, _ungate(kubeconfig, context, namespace, all_namespaces, dry_run, paths))
         )
-    except ClusterRefused as exc:
-        print_problem(f"error: the pods cannot be listed: {exc}")
-        is_complete = False
     except ClusterError as exc:
         if not lenient:
-            raise ConfigError(str(exc)) from exc
+            raise
         print_problem(f"error: {exc}")
         is_complete = False
     if not (is_complete or lenient):

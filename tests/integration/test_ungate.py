@@ -77,11 +77,11 @@ async def test_refused_pod_is_named_and_the_others_go(api: ApiServer, tmp_path: 
     assert "1 failed" in out.splitlines()[-1]
 
 
-async def test_pods_that_may_not_be_listed_are_a_no(api: ApiServer, tmp_path: Path) -> None:
-    """Exit code 1, with the API server's words."""
+async def test_pods_that_may_not_be_listed_are_no_answer(api: ApiServer, tmp_path: Path) -> None:
+    """Exit code 2, with the API server's words."""
     api.refusals.append(("list", Refusal(403, "pods is forbidden")))
     code, out, err = await run("ungate", "-A", "--kubeconfig", str(write_kubeconfig(api, tmp_path)))
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "pods is forbidden" in err
 
 

@@ -134,3 +134,23 @@ def test_long_messages_of_libraries_are_cut_off(written: io.StringIO) -> None:
     logging.getLogger("aiohttp.server").warning("z" * 1_000_000)
     (line,) = lines_of(written)
     assert line["message"] == "z" * FIELD_CHARACTERS + "…"
+
+
+def test_an_event_for_a_person_shows_the_characters_of_a_text(
+    written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a tenant wrote moves no cursor, and a traceback keeps its lines."""
+    monkeypatch.setattr(sys, "stderr", written)
+    configure_logs("info", "console")
+    try:
+        raise_with("c\x1b[2Jd")
+    except ValueError:
+        structlog.get_logger().exception("lookup.failed", image="a\x1b[31m\u202eb")
+    lines = written.getvalue().split("\n")
+    assert all(map(str.isprintable, lines))
+    assert r" image=a\u001b[31m\u202eb" in lines[0]
+    assert lines[-2] == r"ValueError: c\u001b[2Jd"
+
+
+def raise_with(text: str) -> None:
+    raise ValueError(text)

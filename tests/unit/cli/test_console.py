@@ -5,7 +5,6 @@ import json
 import pytest
 
 from extender.cli.console import print_copy, print_document, print_line, print_problem, print_rows
-from extender.logs import configure_logs, log
 
 HOSTILE = "a\x1b[31m\x9b2J\u202eb\u2028\x85c\nerror: d\re\u200bf\ud800[red]g[/]:smile:\t"
 SHOWN = r"a\u001b[31m\u009b2J\u202eb\u2028\u0085c\nerror: d\re\u200bf\ud800[red]g[/]:smile:\t"
@@ -48,9 +47,3 @@ def test_what_is_given_back_is_given_to_the_byte_but_on_a_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     print_copy(text)
     assert capsys.readouterr().out == "a: \\u202e\\u00a0 # \\r\n\tb"
-
-
-def test_an_event_for_a_person_shows_the_characters_of_a_text(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logs("error", "console")
-    log.error("lookup.failed", image="a\x1b[31m\u202eb")
-    assert r" image=a\u001b[31m\u202eb " in capsys.readouterr().err

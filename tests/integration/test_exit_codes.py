@@ -1,0 +1,190 @@
+"""The exit code of every command: 0 for yes, 1 for no, 2 for no answer."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from extender.cli.fix import FixedFile, write_fixed
+from extender.cli.main import COMMANDS
+from extender.cluster.views import NAMESPACES, NODES, PODS
+from extender.demo.registry import EmbeddedRegistry
+from extender.errors import ConfigError
+from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
+from tests.unit.cli.commands import run
+from tests.unit.docs.pages import page
+
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
+OF_CLUSTERS = {
+    "audit": (), "doctor": ("--no-registries",), "explain": ("web",), "policies": (), "running": (), "ungate": (),
+}  # fmt: skip
+"""The commands that look at a cluster, with what they need besides."""
+OF_MANIFESTS = ("audit", "explain", "fix")
+OF_SETTINGS = {
+    "audit": ("-f", "-"), "config": (), "doctor": (), "explain": ("web",), "fix": ("-f", "-"), "inspect": ("web",),
+    "running": (), "serve": (),
+}  # fmt: skip
+ANSWERS_NOT = (2, "")
+
+
+class World:
+    """A cluster of one arm64 node, and a registry with `web` for arm64 and `legacy` for amd64 alone."""
+
+    def __init__(self, api: ApiServer, folder: Path, host: str) -> None:
+        self.api = api
+        self.host = host
+        self.kubeconfig = str(write_kubeconfig(api, folder))
+        self.settings = (
+            f"--set=registry.plain_http=[{host}]",
+            f"--set=registry.allow=[{host}]",
+            "--set=cache.url=memory:",
+        )
+
+    async def code(self, command: str, *arguments: str, stdin: str = "") -> int:
+        """The exit code; whatever it is, no command ends by accident."""
+        code, _, err = await run(command, *arguments, stdin=stdin)
+        assert "Traceback" not in err
+        return code
+
+    def manifest(self, image: str) -> str:
+        spec = {"containers": [{"name": "c", "image": f"{self.host}/{image}:1"}]}
+        metadata = {"name": image}
+        template = {"metadata": metadata, "spec": spec}
+        return json.dumps(
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"template": template}}
+        )
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with EmbeddedRegistry() as registry, serve_api() as api:
+        registry.add_index("web", "1", ["linux/amd64", "linux/arm64"])
+        registry.add_index("legacy", "1", ["linux/amd64"])
+        api.put(NODES.path, node("arm", "arm64"))
+        api.put(NAMESPACES.path, namespace("default"))
+        for name in ("web", "legacy"):
+            api.put(PODS, pod(name, f"{registry.host}/{name}:1", "arm", "Running"))
+        yield World(api, tmp_path, registry.host)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "yes", "no"),
+    [
+        (("audit", "-f", "-", "--require", "linux/arm64"), "web", "legacy"),
+        (("fix", "-f", "-", "--check", "--node-affinity=none", "--set=admission.tolerations=[]"), "web", "absent"),
+        (("explain", "-f", "-", "--set=cluster.mode=none"), "web", "absent"),
+        (("inspect", "{image}", "--require", "linux/arm64"), "web", "legacy"),
+        (("inspect", "{image}"), "legacy", "absent"),
+    ],
+    ids=["audit", "fix", "explain", "inspect --require", "inspect"],
+)
+async def test_yes_is_0_and_no_is_1(world: World, arguments: tuple[str, ...], yes: str, no: str) -> None:
+    codes = [
+        await world.code(
+            *(word.format(image=f"{world.host}/{image}:1") for word in arguments),
+            *world.settings,
+            stdin=world.manifest(image),
+        )
+        for image in (yes, no)
+    ]
+    assert codes == [0, 1]
+
+
+async def test_yes_is_0_and_no_is_1_for_what_a_cluster_has(world: World) -> None:
+    given = (*world.settings, "--kubeconfig", world.kubeconfig)
+    assert await world.code("explain", "web", *given) == 0
+    assert await world.code("explain", "legacy", *given) == 1
+    assert await world.code("running", *given) == 1
+    assert await world.code("ungate", "--kubeconfig", world.kubeconfig) == 0
+    world.api.remove(PODS, "legacy")
+    assert await world.code("running", *given) == 0
+    assert await world.code("policies", "--kubernetes", "1.36", "--mode", "alone") == 0
+    assert await world.code("policies", "--kubernetes", "1.30", "--mode", "alone") == 1
+    assert await world.code("config") == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_wrong_usage_is_2(command: str) -> None:
+    code, out, err = await run(command, "--no-such-option")
+    assert (code, out) == ANSWERS_NOT
+    assert "No such option" in err
+
+
+@pytest.mark.parametrize("command", OF_SETTINGS)
+async def test_settings_that_cannot_be_used_are_2(command: str, tmp_path: Path) -> None:
+    (tmp_path / "twice.yaml").write_text("log: {}\nlog: {}\n")
+    for wrong in (
+        "--set=log.level=loud",
+        "--set=log",
+        "--config=/nowhere",
+        f"--config={tmp_path}",
+        f"--config={tmp_path}/twice.yaml",
+    ):
+        code, out, err = await run(command, *OF_SETTINGS[command], wrong, stdin=json.dumps(POD))
+        assert (code, out) == ANSWERS_NOT
+        assert err.startswith("error: ")
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", OF_CLUSTERS)
+async def test_a_cluster_that_cannot_be_read_is_2(command: str, tmp_path: Path) -> None:
+    """No kubeconfig, one that is none or names no such context, nobody there, who refuses, and who talks nonsense."""
+    given = OF_CLUSTERS[command]
+    (tmp_path / "broken").write_text("a: [")
+    (tmp_path / "bomb").write_text("a: &a [x]\n" + "".join(f"{at}: &a [*a, *a]\n" for at in range(30)))
+    ways: list[tuple[str, ...]] = [("--kubeconfig", str(tmp_path / name)) for name in ("absent", "broken", "bomb")]
+    async with serve_api() as api:
+        kubeconfig = ("--kubeconfig", str(write_kubeconfig(api, tmp_path)))
+        ways.append((*kubeconfig, "--context", "absent"))
+    ways.append(kubeconfig)  # where nobody listens any more
+    for way in ways:
+        assert_no_answer(*await run(command, *given, *way))
+
+
+@pytest.mark.parametrize("command", ["explain", "policies", "running", "ungate"])  # others tell each part
+async def test_a_cluster_that_refuses_is_2(command: str, tmp_path: Path) -> None:
+    async with serve_api() as api:
+        api.refusals += [(kind, Refusal(403, "it is forbidden")) for kind in ("get", "list") for _ in range(20)]
+        kubeconfig = str(write_kubeconfig(api, tmp_path))
+        assert_no_answer(*await run(command, *OF_CLUSTERS[command], "--kubeconfig", kubeconfig))
+
+
+def assert_no_answer(code: int, out: str, err: str) -> None:
+    """Exit code 2, and a line that says why."""
+    assert (code, out) == ANSWERS_NOT
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", OF_MANIFESTS)
+async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path) -> None:
+    """An empty file too, and a folder of such: whatever was to write it has failed."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "empty.yaml").touch()
+    (tmp_path / "none").mkdir()
+    (tmp_path / "cut.yaml").write_text("a: [")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    for name in ("folder/empty.yaml", "folder", "none", "cut.yaml", "binary.yaml", "absent.yaml"):
+        code, out, err = await run(command, "-f", str(tmp_path / name), "--set=cluster.mode=none")
+        assert (code, out) == ANSWERS_NOT
+        assert err.startswith("error: ")
+    code, out, err = await run(command, "-f", "-", "--set=cluster.mode=none")
+    assert (code, out, err) == (
+        2,
+        "",
+        "error: -f -: standard input is empty; see whether the command that wrote it failed\n",
+    )
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """As any other that cannot be used."""
+    with pytest.raises(ConfigError, match="it cannot be written: Is a directory"):
+        write_fixed(FixedFile(str(tmp_path), "a", "b", []))
+
+
+def test_the_page_has_the_table() -> None:
+    """Of these three, and no other."""
+    rows = re.findall(r"^\| ([0-9]) \| (.*) \|$", page("command-line.md"), re.MULTILINE)
+    assert [code for code, _ in rows] == ["0", "1", "2"]
