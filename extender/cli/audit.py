@@ -15,6 +15,7 @@ import typer
 
 from extender.cli.audit_writers import WRITERS
 from extender.cli.console import print_document, print_problem, progress_bar
+from extender.cli.installed_settings import GivenSettings
 from extender.cli.manifest_files import read_manifests
 from extender.cli.options import (
     AllNamespaces,
@@ -106,6 +107,7 @@ def audit(
 ) -> None:
     """Show which images, workloads and DaemonSets keep a cluster or manifests from an architecture.
 
+    In a cluster by the settings of the installation there, unless --config gives others; --set changes one of them.
     Exit code 1 if it was interrupted or, with --require or --baseline, if something blocks, is unknown or was not read,
     or if there is no workload.
 
@@ -131,7 +133,7 @@ def audit(
         looks_inside=verify,
     )
     known = _read_baseline(baseline) if baseline else None
-    report = asyncio.run(_audit(settings, part))
+    report = asyncio.run(_audit(GivenSettings(settings, file, assignments or ()), part))
     print_document(WRITERS[output](report))
     if report.is_partial:
         print_problem("interrupted: the report is partial; the next run goes on from the cache")
@@ -153,11 +155,13 @@ def _unread(report: Audit, known: Audit | None) -> Iterator[str]:
         yield "nothing was audited: there is no workload; --allow-unread lets that pass"
 
 
-async def _audit(settings: Config, part: AuditedPart) -> Audit:
+async def _audit(given_settings: GivenSettings, part: AuditedPart) -> Audit:
+    settings = given_settings.own
     async with contextlib.AsyncExitStack() as stack:
         if part.is_live:
             client = await stack.enter_async_context(_cluster(settings))
             try:
+                settings = await given_settings.beside(client)
                 contents = await read_cluster(client, part.namespace)
             except ClusterError as exc:
                 raise ConfigError(f"the cluster cannot be read: {exc}") from exc

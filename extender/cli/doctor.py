@@ -14,6 +14,7 @@ import yaml
 from extender.cli.console import print_document, print_line
 from extender.cli.examination import Examination
 from extender.cli.installation_objects import read_scheduler_configuration
+from extender.cli.installed_settings import INSTALLATION, GivenSettings
 from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Output, read_settings
 from extender.cli.subjects import opened_client
 from extender.errors import ConfigError
@@ -31,7 +32,7 @@ _COLOURS = {
 def doctor(
     selector: Annotated[
         str, typer.Option("--selector", "-l", metavar="LABELS", help="Labels of the installation's objects.")
-    ] = "app.kubernetes.io/name=multiarch-extender",
+    ] = INSTALLATION,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Also check that the pods of this namespace are reviewed.")
     ] = "",
@@ -61,14 +62,14 @@ def doctor(
 ) -> None:
     """Check whether the installation in a cluster does its job, and say what to do where it does not.
 
-    A pod is created as a dry run, which stores nothing. --config and --set are this command's own settings: the
-    cluster, and how registries are asked. Exit code 1 if something is wrong.
+    A pod is created as a dry run, which stores nothing. Nodes and registries are looked at by the settings that are
+    installed, unless --config gives others; --set changes one of them. Exit code 1 if something is wrong.
 
     Example: multiarch-extender doctor
 
     Example: multiarch-extender doctor -n shop --scheduler-config /etc/kubernetes/scheduler.yaml --verbose
     """
-    settings = read_settings(file, assignments, kubeconfig, context)
+    settings = GivenSettings(read_settings(file, assignments, kubeconfig, context), file, assignments or ())
     given = None
     if scheduler_config is not None:
         try:
@@ -80,7 +81,7 @@ def doctor(
     failures = {CheckState.WRONG, CheckState.UNCHECKED} if only else {CheckState.WRONG}
 
     async def examine() -> list[CheckFinding]:
-        async with opened_client(settings) as client:
+        async with opened_client(settings.own) as client:
             examination = Examination(
                 client, settings, selector, namespace, given, checks=checks, installed_in=installed_in
             )

@@ -23,6 +23,7 @@ from extender.cli.installation_objects import (
     read_labels,
     read_workloads,
 )
+from extender.cli.installed_settings import GivenSettings, deciding_parts
 from extender.cli.running import look_up
 from extender.cluster.autoscalers import find_autoscalers
 from extender.cluster.client import ClusterClient, ClusterRefused
@@ -31,7 +32,6 @@ from extender.cluster.node_trust import HOSTS
 from extender.cluster.openshift_objects import list_mirror_objects
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
 from extender.cluster.workload_lists import list_documents
-from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError, InvalidReference
 from extender.fetcher.sources import open_local_sources
 from extender.images.content import Cause, Failure
@@ -96,7 +96,7 @@ class Examination:
     def __init__(
         self,
         client: ClusterClient,
-        settings: Config,
+        given: GivenSettings,
         selector: str,
         namespace: str,
         scheduler: KubernetesObject | None,
@@ -105,7 +105,8 @@ class Examination:
         installed_in: str = "",
     ) -> None:
         self._client = client
-        self._settings = settings
+        self._given = given
+        self._settings = given.own
         self._selector = selector
         self._namespace = namespace
         self._scheduler = scheduler
@@ -133,6 +134,7 @@ class Examination:
             seen = f"no Deployment or DaemonSet has the labels {self._selector}"
             yield _wrong(CheckName.WORKLOADS, "cluster", seen, "install the chart, or give --selector")
             return
+        self._settings = self._given.of_parts(deciding_parts(workloads))
         for workload in workloads:
             for finding in judge_part(workload.part):
                 yield finding

@@ -11,6 +11,7 @@ import yaml
 
 from extender.cli.console import print_document
 from extender.cli.explanation_text import print_explanations
+from extender.cli.installed_settings import GivenSettings
 from extender.cli.options import (
     Assignments,
     ConfigFile,
@@ -22,7 +23,6 @@ from extender.cli.options import (
     read_settings,
 )
 from extender.cli.subjects import Explained, ExplainTarget, explain_all, find_subjects, open_client
-from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.reports.audit_report import RunAnswer
 
@@ -42,14 +42,15 @@ def explain(
 ) -> None:
     """Show why a pod may run on some nodes and not on others, and what would change that.
 
+    By the settings of the installation in the cluster, unless --config gives others; --set changes one of them.
     Exit code 1 if some pod has no node that is known to take it.
 
-    Example: multiarch-extender explain deploy/web -n shop --config /etc/multiarch/config.yaml
+    Example: multiarch-extender explain deploy/web -n shop
     """
-    settings = read_settings(file, assignments, kubeconfig, context)
+    given = GivenSettings(read_settings(file, assignments, kubeconfig, context), file, assignments or ())
     if not (target or manifests):
         raise ConfigError("nothing to explain; give a pod, KIND/NAME or -f FILE")
-    found = asyncio.run(_by_lookups(ExplainTarget.parse(target, namespace, manifests or ()), settings))
+    found = asyncio.run(_by_lookups(ExplainTarget.parse(target, namespace, manifests or ()), given))
     if not found:
         raise ConfigError(
             f"-f {' -f '.join(manifests or ())}: no object with pods" + (f" is {target}" if target else "")
@@ -59,10 +60,11 @@ def explain(
         raise typer.Exit(1)
 
 
-async def _by_lookups(target: ExplainTarget, settings: Config) -> Sequence[Explained]:
-    client = await open_client(settings, is_needed=not target.manifests)
+async def _by_lookups(target: ExplainTarget, given: GivenSettings) -> Sequence[Explained]:
+    client = await open_client(given.own, is_needed=not target.manifests)
     try:
         subjects = await find_subjects(target, client)
+        settings = await given.beside(client) if client else given.own
         return await explain_all(subjects, settings, client)
     except ClusterError as exc:
         raise ConfigError(str(exc)) from exc

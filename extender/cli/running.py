@@ -10,6 +10,7 @@ import typer
 import yaml
 
 from extender.cli.console import print_document, print_line, print_rows
+from extender.cli.installed_settings import GivenSettings
 from extender.cli.options import (
     AllNamespaces,
     Assignments,
@@ -24,7 +25,6 @@ from extender.cli.options import (
 from extender.cli.subjects import list_nodes, open_client
 from extender.cluster.client import ClusterClient, ClusterRefused, decode_answer
 from extender.cluster.workload_lists import POD, fetch_namespace_annotations, list_documents
-from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import ConfigError
 from extender.fetcher.sources import open_local_sources
@@ -67,13 +67,14 @@ def running(
 ) -> None:
     """Show which image each container runs on which platform, and what does not match.
 
+    By the settings of the installation in the cluster, unless --config gives others; --set changes one of them.
     Exit code 1 if something is wrong, or will be at the next start.
 
-    Example: multiarch-extender running -A --config /etc/multiarch/config.yaml
+    Example: multiarch-extender running -A
     """
     check_namespaces(namespace, all_namespaces=all_namespaces)
-    settings = read_settings(file, assignments, kubeconfig, context)
-    report = asyncio.run(_report(settings, namespace, all_namespaces=all_namespaces))
+    given = GivenSettings(read_settings(file, assignments, kubeconfig, context), file, assignments or ())
+    report = asyncio.run(_report(given, namespace, all_namespaces=all_namespaces))
     if output == "json":
         print_document(json.dumps(_plain(report), indent=2) + "\n")
     elif output == "yaml":
@@ -89,11 +90,12 @@ def _plain(report: RunningReport) -> dict[str, Any]:
     return plain
 
 
-async def _report(settings: Config, namespace: str, *, all_namespaces: bool) -> RunningReport:
-    client = await open_client(settings, is_needed=True)
+async def _report(given: GivenSettings, namespace: str, *, all_namespaces: bool) -> RunningReport:
+    client = await open_client(given.own, is_needed=True)
     if client is None:
         raise ConfigError("cluster.mode: none leaves no cluster whose containers could be listed")
     try:
+        settings = await given.beside(client)
         namespace = "" if all_namespaces else namespace or client.namespace
         nodes = await list_nodes(client)
         pods = await _list_pods(client, namespace)

@@ -220,7 +220,7 @@ class AdmissionConfig(Section, frozen=True):
             description="What is written for autoscalers and preemption to see: `required` keeps a pod on platforms "
             "its images have, `preferred` states the preference, `both` does both."
         ),
-    ] = AffinityMode.NONE
+    ] = AffinityMode.REQUIRED
     unknown: Annotated[
         UnknownImages,
         Meta(

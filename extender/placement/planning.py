@@ -138,7 +138,7 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tolerations: tuple[TolerationRule, ...] = ()
-    node_affinity: AffinityMode = AffinityMode.NONE
+    node_affinity: AffinityMode = AffinityMode.REQUIRED
     scheduler_name: str = ""
     gate: GatePolicy = GatePolicy()
     impossible: ImpossiblePods = ImpossiblePods.PEND

@@ -71,9 +71,13 @@ class Installation(NamedTuple):
 
     async def doctor(self, *arguments: str) -> Said:
         """Runs the command as the administrator."""
+        return await self.run("doctor", *arguments)
+
+    async def run(self, command: str, *arguments: str) -> Said:
+        """Runs another command as the administrator."""
         hosts = f"['{self.registry.host}', '{SILENT}']"
         return await run_doctor(
-            "doctor",
+            command,
             *arguments,
             f"--set=cluster.kubeconfig={self.control_plane.kubeconfig}",
             f"--set=registry.plain_http={hosts}",

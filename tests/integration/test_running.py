@@ -35,5 +35,6 @@ async def test_finished_and_ignored_pods_raise_no_alarm(tmp_path: Path) -> None:
         )  # fmt: skip
         settings_given = (argument for each in settings for argument in ("--set", each))
         code, out, err = await run("running", "-A", "-o", "json", *settings_given)
-    assert (code, err) == (1, "")
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("settings: the defaults")
     assert [each["pod"] for each in json.loads(out)["containers"]] == ["wrong"]

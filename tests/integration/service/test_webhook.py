@@ -149,7 +149,7 @@ async def test_known_failing_image_costs_no_wait(start_service: StartService, im
 
 async def test_reviews_are_counted_by_outcome(start_service: StartService, images: EmbeddedRegistry) -> None:
     """Patched, unchanged and skipped."""
-    caller = await start_service(plain_http=images.host)
+    caller = await start_service("admission.node_affinity=none", plain_http=images.host)
     series = [f'multiarch_admissions_total{{outcome="{outcome}"}}' for outcome in ("patched", "unchanged", "skipped")]
     before = [await caller.metric(name) for name in series]
     await caller.review(pod(f"{images.host}/multi:1"))

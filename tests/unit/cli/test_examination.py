@@ -1,110 +1,47 @@
 """What `doctor` asks of a cluster for each check, and that it calls fine only what it has seen."""
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, cast
 
-import msgspec
 import pytest
 
 from extender.cli.examination import Examination
-from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cli.installed_settings import GivenSettings
 from extender.config.reading import read_config
-from extender.placement.gate import GATE
 from extender.reports.installation import CheckFinding, CheckName
-
-Document = dict[str, Any]
-APPS, ADMISSION = "/apis/apps/v1", "/apis/admissionregistration.k8s.io/v1"
-DEPLOYMENTS, NODES, PODS, NAMESPACES = f"{APPS}/deployments", "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces"
-WEBHOOKS, POLICIES = f"{ADMISSION}/mutatingwebhookconfigurations", f"{ADMISSION}/mutatingadmissionpolicies"
-BINDINGS = f"{ADMISSION}/mutatingadmissionpolicybindings"
-REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-CONFIG_MAP = "/api/v1/namespaces/ours/configmaps/webhook"
-SECRET = "/api/v1/namespaces/ours/secrets/tls"
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/ours/leases/multiarch-extender-gates"
-OWN_PODS, DRY_RUN = "/api/v1/namespaces/ours/pods", "/api/v1/namespaces/shop/pods?dryRun=All"
-READ_FIRST = {DEPLOYMENTS, f"{APPS}/daemonsets", f"{APPS}/statefulsets", CONFIG_MAP}
-SETTINGS = (
-    "admission: {listen: ':8443', tls: {certificate: /tls/tls.crt, key: /tls/tls.key}}\nregistry: {openshift: false}"
+from tests.unit.cli.installed_cluster import (
+    APPS,
+    BINDINGS,
+    CONFIG_MAP,
+    DEPLOYMENTS,
+    DRY_RUN,
+    LEASE,
+    NAMESPACES,
+    NODES,
+    OWN_PODS,
+    PODS,
+    POLICIES,
+    REVIEWS,
+    SECRET,
+    SETTINGS,
+    WEBHOOKS,
+    Document,
+    InstalledCluster,
+    deployment,
+    gating_policy,
 )
 
-
-def deployment(**status: Any) -> Document:
-    """The webhook's part of an installation in namespace `ours`."""
-    container = {
-        "name": "extender",
-        "args": ["serve", "--config=/config/config.yaml"],
-        "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
-    }
-    volumes = [
-        {"name": "config", "configMap": {"name": "webhook"}},
-        {"name": "tls", "secret": {"secretName": "tls"}},
-    ]
-    return {
-        "metadata": {"name": "webhook", "namespace": "ours"},
-        "spec": {
-            "replicas": status.get("readyReplicas", 0),
-            "selector": {"matchLabels": {"app": "x"}},
-            "template": {"spec": {"containers": [container], "volumes": volumes}},
-        },
-        "status": status,
-    }
+READ_FIRST = {DEPLOYMENTS, f"{APPS}/daemonsets", f"{APPS}/statefulsets", CONFIG_MAP}
 
 
-def gating_policy() -> Document:
-    mutation = {"jsonPatch": {"expression": GATE}}
-    return {"metadata": {"name": "holding"}, "spec": {"mutations": [mutation]}}
-
-
-class Cluster:
-    """Answers a client's requests from lists and objects by path, and notes which were made."""
-
-    def __init__(self, settings: str = SETTINGS) -> None:
-        rule = {"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"]}
-        webhook = {
-            "name": "pods",
-            "rules": [rule],
-            "clientConfig": {"service": {"name": "webhook", "namespace": "ours"}},
-        }
-        self.lists: dict[str, list[Document]] = {
-            DEPLOYMENTS: [deployment(readyReplicas=2)],
-            WEBHOOKS: [{"metadata": {"name": "webhook"}, "webhooks": [webhook]}],
-            NAMESPACES: [{"metadata": {"name": "shop"}}],
-            NODES: [{"metadata": {"name": "n"}}],
-        }
-        self.objects: dict[str, Document] = {
-            CONFIG_MAP: {"data": {"config.yaml": settings}},
-            "/version": {"minor": "35", "gitVersion": "v1.35.0"},
-        }
-        self.refused: set[str] = set()
-        self.asked: set[str] = set()
-        self.wanted: list[Document] = []
-        """The rights that were asked for."""
-
-    async def get(self, path: str, _query: Mapping[str, str] | None = None, **_: object) -> bytes:
-        self.asked.add(path)
-        if path in self.refused:
-            raise ClusterRefused(f"{path}: HTTP 403", 403)
-        if path in self.objects:
-            return msgspec.json.encode(self.objects[path])
-        if path.rpartition("/")[0].endswith(("secrets", "leases", "configmaps")) or path == "/apis":
-            raise ClusterRefused(f"{path}: HTTP 404", 404)
-        return msgspec.json.encode({"metadata": {}, "items": self.lists.get(path, [])})
-
-    async def send(self, _method: str, path: str, body: bytes, *_: object, **__: object) -> bytes:
-        self.asked.add(path)
-        document = json.loads(body)
-        if path == REVIEWS:
-            self.wanted.append(document["spec"]["resourceAttributes"])
-            document["status"] = {"allowed": True}
-        return msgspec.json.encode(document)
+class Cluster(InstalledCluster):
+    """Examined by `doctor`."""
 
     async def examine(self, *checks: CheckName, settings: tuple[str, ...] = ()) -> list[CheckFinding]:
         """What `doctor` finds of these checks."""
         config = read_config(None, ["cache.url='memory:'", *settings])
-        client = cast("ClusterClient", self)
-        return await Examination(client, config, "app=x", "", None, checks=set(checks)).findings()
+        given = GivenSettings(config, None, settings)
+        return await Examination(self.client, given, "app=x", "", None, checks=set(checks)).findings()
 
     async def states(self, *checks: CheckName, settings: tuple[str, ...] = ()) -> list[tuple[str, str]]:
         """The check and state of each finding."""

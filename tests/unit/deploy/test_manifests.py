@@ -64,7 +64,7 @@ def config_of(mode: str, folder: Path) -> Config:
     ("mode", "pending", "scheduler", "admission", "node_affinity", "scheduler_name"),
     [
         ("second-scheduler", "retry", "127.0.0.1:8880", ":10250", "required", "multiarch-scheduler"),
-        ("default-scheduler", "assume", "127.0.0.1:8880", "", "none", ""),
+        ("default-scheduler", "assume", "127.0.0.1:8880", "", "required", ""),
         ("webhook", "retry", "", ":10250", "required", ""),
         ("policy", "retry", "", "", "required", ""),
     ],

@@ -1,0 +1,101 @@
+"""A cluster with an installation, as commands read it: it answers by path, from lists and objects."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.config.reading import read_config
+from extender.placement.gate import GATE
+
+Document = dict[str, Any]
+APPS, ADMISSION = "/apis/apps/v1", "/apis/admissionregistration.k8s.io/v1"
+DEPLOYMENTS, NODES, PODS, NAMESPACES = f"{APPS}/deployments", "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces"
+WEBHOOKS, POLICIES = f"{ADMISSION}/mutatingwebhookconfigurations", f"{ADMISSION}/mutatingadmissionpolicies"
+BINDINGS = f"{ADMISSION}/mutatingadmissionpolicybindings"
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+CONFIG_MAP = "/api/v1/namespaces/ours/configmaps/webhook"
+SECRET = "/api/v1/namespaces/ours/secrets/tls"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/ours/leases/{read_config(None).admission.gate.lease}"
+OWN_PODS, DRY_RUN = "/api/v1/namespaces/ours/pods", "/api/v1/namespaces/shop/pods?dryRun=All"
+SETTINGS = (
+    "admission: {listen: ':8443', tls: {certificate: /tls/tls.crt, key: /tls/tls.key}}\nregistry: {openshift: false}"
+)
+
+
+def deployment(**status: Any) -> Document:
+    """The webhook's part of an installation in namespace `ours`."""
+    container = {
+        "name": "extender",
+        "args": ["serve", "--config=/config/config.yaml"],
+        "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
+    }
+    volumes = [
+        {"name": "config", "configMap": {"name": "webhook"}},
+        {"name": "tls", "secret": {"secretName": "tls"}},
+    ]
+    return {
+        "metadata": {"name": "webhook", "namespace": "ours"},
+        "spec": {
+            "replicas": status.get("readyReplicas", 0),
+            "selector": {"matchLabels": {"app": "x"}},
+            "template": {"spec": {"containers": [container], "volumes": volumes}},
+        },
+        "status": status,
+    }
+
+
+def gating_policy() -> Document:
+    mutation = {"jsonPatch": {"expression": GATE}}
+    return {"metadata": {"name": "holding"}, "spec": {"mutations": [mutation]}}
+
+
+class InstalledCluster:
+    """Answers a client's requests from lists and objects by path, and notes which were made."""
+
+    def __init__(self, settings: str = SETTINGS) -> None:
+        rule = {"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"]}
+        webhook = {
+            "name": "pods",
+            "rules": [rule],
+            "clientConfig": {"service": {"name": "webhook", "namespace": "ours"}},
+        }
+        self.lists: dict[str, list[Document]] = {
+            DEPLOYMENTS: [deployment(readyReplicas=2)],
+            WEBHOOKS: [{"metadata": {"name": "webhook"}, "webhooks": [webhook]}],
+            NAMESPACES: [{"metadata": {"name": "shop"}}],
+            NODES: [{"metadata": {"name": "n"}}],
+        }
+        self.objects: dict[str, Document] = {
+            CONFIG_MAP: {"data": {"config.yaml": settings}},
+            "/version": {"minor": "35", "gitVersion": "v1.35.0"},
+        }
+        self.refused: set[str] = set()
+        self.asked: set[str] = set()
+        self.wanted: list[Document] = []
+        """The rights that were asked for."""
+
+    async def get(self, path: str, _query: Mapping[str, str] | None = None, **_: object) -> bytes:
+        self.asked.add(path)
+        if path in self.refused:
+            raise ClusterRefused(f"{path}: HTTP 403", 403)
+        if path in self.objects:
+            return msgspec.json.encode(self.objects[path])
+        if path.rpartition("/")[0].endswith(("secrets", "leases", "configmaps")) or path == "/apis":
+            raise ClusterRefused(f"{path}: HTTP 404", 404)
+        return msgspec.json.encode({"metadata": {}, "items": self.lists.get(path, [])})
+
+    async def send(self, _method: str, path: str, body: bytes, *_: object, **__: object) -> bytes:
+        self.asked.add(path)
+        document = json.loads(body)
+        if path == REVIEWS:
+            self.wanted.append(document["spec"]["resourceAttributes"])
+            document["status"] = {"allowed": True}
+        return msgspec.json.encode(document)
+
+    @property
+    def client(self) -> ClusterClient:
+        """What commands take for a client of it."""
+        return cast("ClusterClient", self)
