@@ -149,6 +149,8 @@ class GateController:
                 tasks.create_task(self._find_unlabelled())
                 tasks.create_task(self._work())
         finally:
+            for task in self._later_tasks:
+                task.cancel()
             self._pods.forget_all()
             AGE[GATED_PODS.name].set_function(float)
 
@@ -157,6 +159,7 @@ class GateController:
         self._queue: FairQueue[HeldPod] = FairQueue()
         self._judged_now = 0
         self._is_free = asyncio.Event()
+        self._later_tasks: set[asyncio.Task[None]] = set()
         self._tasks = asyncio.TaskGroup()
 
     def _take_up(self, pod: HeldPod) -> None:
@@ -179,7 +182,9 @@ class GateController:
             if pod in self._pods:
                 self._enqueue(pod)
 
-        self._tasks.create_task(wait())
+        task = asyncio.create_task(wait())  # none of the group's: a leader that steps down may still come here
+        self._later_tasks.add(task)
+        task.add_done_callback(self._later_tasks.discard)
 
     async def _find_unlabelled(self) -> None:
         """Takes in pods that have the gate and not its label, so that the watch does not show them."""
