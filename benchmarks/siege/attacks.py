@@ -4,6 +4,7 @@ A tenant's attack comes as pods of five namespaces: reviews that the API server 
 tells of. Strangers call the webhook from addresses of their own.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,13 +12,14 @@ import msgspec
 
 from benchmarks.siege.api_server import LOGIN_SECRET
 from benchmarks.siege.calls import new_pod
-from benchmarks.siege.images import DENIED, LAYERS, SHARED
+from benchmarks.siege.images import DENIED, LAYERS, SHARED, WIDE
 from benchmarks.siege.network import UPSTREAMS, attacking_host, honest_host
+from testbed.hostile_pods import hostile_pods
 
 PLUGIN_PATTERN = attacking_host("*", "plugin")
 """The images that the credential-provider plugin serves, which hangs."""
 HONEST_NAMESPACES = tuple(f"team-{number}" for number in range(10))
-_BESIEGERS, _SECRETS, _HOSTS = 5, 64, 16
+_BESIEGERS, _SECRETS, _HOSTS, _LARGE_BYTES = 5, 64, 16, 1_100_000
 Images = Callable[[int], str]
 
 
@@ -53,6 +55,20 @@ def forged_pod(number: int) -> dict[str, Any]:
     """Returns a pod of another tenant's namespace, which names that tenant's secret and a new image."""
     image = f"{honest_host(number)}/forged/app-{number}:1"
     return new_pod(HONEST_NAMESPACES[number % len(HONEST_NAMESPACES)], number, [image], [LOGIN_SECRET])
+
+
+def large_pods() -> list[dict[str, Any]]:
+    """Returns a pod for each part that a pod's author can make large; their image is built for 64 platforms."""
+    image = f"{attacking_host('r0', WIDE)}/app:1"
+    created = (new_pod("besieger-0", number, [image]) for number in itertools.count())
+    return [
+        {
+            **pod,
+            "metadata": {**pod["metadata"], **made["metadata"], "namespace": "besieger-0"},
+            "spec": {**pod["spec"], **made["spec"]},
+        }
+        for (_, made), pod in zip(hostile_pods(_LARGE_BYTES, image), created, strict=False)
+    ]
 
 
 def _hosts(kind: str) -> Images:
@@ -108,6 +124,7 @@ ATTACKS = {
     LAYERS: Attack("layers that are made to hurt", hurting_image, 1, 10.0),
     "indexes": Attack("hostile indexes", _hosts("hostile"), 20),
     "forged": Attack("forged reviews, 1,000/s", program="forge"),
+    "parts": Attack("pods of 1.1 MB, each with one large part", program="review_parts"),
     "bodies": Attack("slow bodies, 500 connections", program="send_slowly"),
     "idle": Attack("idle TLS connections, 4,000", program="idle"),
 }

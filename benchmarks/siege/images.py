@@ -2,6 +2,7 @@
 
 import functools
 from collections import OrderedDict
+from collections.abc import Callable
 from zlib import crc32
 
 import msgspec
@@ -20,8 +21,9 @@ SHARED = "shared/base"
 """The repository on each honest registry that pods of every namespace use, by tags of their own."""
 DENIED = "denied-"
 """How the tags begin that a registry answers with 403."""
-HOSTILE, FAT, LAYERS = "hostile", "fat", "layers"
-"""Kinds of registries: indexes of 64 platforms with long names, one index of 900 KB, layers that are made to hurt."""
+HOSTILE, FAT, LAYERS, WIDE = "hostile", "fat", "layers", "wide"
+"""Kinds of registries: indexes of 64 platforms with long names, one index of 900 KB, layers that are made to hurt, one
+index of 64 platforms over eight operating systems."""
 _HOSTILE_PLATFORMS, _HOSTILE_CHARACTERS, _FAT_BYTES = 64, 256, 900_000
 _KEPT = 100_000  # names whose manifests can be fetched by digest, the newest ones
 _MIRRORED_SHARE = 9  # one image in nine comes through the mirror
@@ -60,8 +62,8 @@ class Manifests:
 
     def make(self, kind: str, repository: str, tag: str) -> Manifest:
         """Returns the index of this name at a registry of that kind; it is for the platforms of `platforms_of`."""
-        if kind == FAT:
-            return _fat_index()
+        if kind in _INDEXES:
+            return _INDEXES[kind]()
         if kind == LAYERS:
             return self._hurting[int(tag) % len(KINDS)].manifests[-1]
         manifest = Manifest(OCI_INDEX, (_hostile_body if kind == HOSTILE else _usual_body)(repository, tag))
@@ -72,8 +74,8 @@ class Manifests:
 
     def find(self, kind: str, digest: str) -> Manifest | None:
         """Returns the manifest of this digest if an index lists it, or its name was among the last."""
-        if kind == FAT:
-            return _fat_index()
+        if kind in _INDEXES:
+            return _INDEXES[kind]()
         part = self._parts.get(digest)
         if isinstance(part, Manifest):
             return part
@@ -99,6 +101,19 @@ def _hostile_body(repository: str, tag: str) -> bytes:
 @functools.cache
 def _fat_index() -> Manifest:
     return Manifest(OCI_INDEX, _index_of((AMD64,))[:-1] + b',"annotations":{"x":"%b"}}' % (b"x" * _FAT_BYTES))
+
+
+@functools.cache
+def _wide_index() -> Manifest:
+    [entry] = msgspec.json.decode(_index_of((AMD64,)))["manifests"]
+    others = (
+        {**entry, "platform": {"os": f"system{number % 8}", "architecture": f"architecture{number}"}}
+        for number in range(_HOSTILE_PLATFORMS - 1)
+    )
+    return Manifest(OCI_INDEX, msgspec.json.encode({"schemaVersion": 2, "manifests": [entry, *others]}))
+
+
+_INDEXES: dict[str, Callable[[], Manifest]] = {FAT: _fat_index, WIDE: _wide_index}
 
 
 @functools.cache
