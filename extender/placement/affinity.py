@@ -23,7 +23,7 @@ from extender.placement.cluster_nodes import ARCHITECTURE, LABELS, OPERATING_SYS
 from extender.placement.facts import ImageFact, RunsOn
 from extender.placement.level_words import NO_LEVELS, LevelWords
 from extender.placement.nodes import USUAL
-from extender.placement.policy import PREFIX
+from extender.placement.policy import PREFIX, possible_platforms
 
 NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")
 """A requirement that no node satisfies, for pods that must wait since every node would be wrong."""
@@ -91,11 +91,11 @@ def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> 
     and amd64 and arm64, which may run images of other architectures.
     """
     known = [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
-    named = frozenset[Platform]().union(*known)
-    candidates = named | {Platform(platform.os, other) for platform in named for other in ("amd64", "arm64")}
+    systems = {platform.os for platform in frozenset[Platform]().union(*known)}
+    usual = {Platform(os, architecture) for os in systems for architecture in ("amd64", "arm64")}
     return frozenset(
         Platform(node.os, node.architecture)
-        for node in candidates
+        for node in possible_platforms(known) | usual
         if all(runs_on(platforms, node, compatibility) for platforms in known)
     )
 

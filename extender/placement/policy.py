@@ -381,9 +381,28 @@ def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -
     known = [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
     return frozenset(
         platform
-        for platform in frozenset[Platform]().union(*known)
+        for platform in possible_platforms(known)
         if all(runs_on(platforms, platform, compatibility) for platforms in known)
     )
+
+
+_RUN_OTHERS = frozenset({"amd64", "arm64"})  # architectures that may run images of another
+
+
+def possible_platforms(known: Sequence[frozenset[Platform]]) -> frozenset[Platform]:
+    """The platforms that images name, without those that one image rules out at first glance.
+
+    Hundreds of images may name 64 platforms each. One whose operating system or architecture an image lacks need not be
+    held against all the others.
+    """
+    if not known:
+        return frozenset()
+    systems = frozenset.intersection(*(frozenset(each.os for each in platforms) for platforms in known))
+    architectures = frozenset.intersection(
+        *(_RUN_OTHERS.union(each.architecture for each in platforms) for platforms in known)
+    )
+    named = frozenset[Platform]().union(*known)
+    return frozenset(each for each in named if each.os in systems and each.architecture in architectures)
 
 
 def is_multi_arch(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.images.content import Cause
-from extender.images.platform import Compatibility, Platform, parse_platform
+from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
 from extender.kubernetes.core_v1 import (
     NodeAffinity,
     NodeSelector,
@@ -119,3 +119,27 @@ def test_a_plan_for_an_unrestricted_pod_depends_on_the_nodes_alone(
     for cluster in (frozenset(), CLUSTER):
         alone = plan_required(NodeAffinity(), {}, nodes, cluster)
         assert not expected or plan_required(affinity, selector, nodes, cluster) == alone
+
+
+_ANY = st.sets(
+    st.sampled_from(
+        ["linux/amd64", "linux/arm64", "windows/amd64", "linux/arm/v6", "linux/arm/v7", "linux/386", "linux/amd64/v3"]
+    ),
+    min_size=1,
+)
+_LENIENT = Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True)
+
+
+@settings(deadline=None)
+@given(st.lists(_ANY, min_size=1, max_size=4), st.sampled_from([Compatibility(), _LENIENT]))
+def test_what_is_ruled_out_at_first_glance_is_in_common_to_none(
+    texts: list[set[str]], compatibility: Compatibility
+) -> None:
+    """Hundreds of images may name 64 platforms each, all of which would be held against all."""
+    known = [frozenset(map(parse_platform, each)) for each in texts]
+    facts = [RunsOn(platforms) for platforms in known]
+    named = frozenset[Platform]().union(*known)
+    nodes = named | {Platform(each.os, other) for each in named for other in ("amd64", "arm64")}
+    in_common = {each for each in nodes if all(runs_on(platforms, each, compatibility) for platforms in known)}
+    assert common_platforms(facts, compatibility) == in_common & named
+    assert node_platforms(facts, compatibility) == {Platform(each.os, each.architecture) for each in in_common}
