@@ -185,8 +185,11 @@ def _judge(child: _Child, image: Image) -> DeniedPlatform:
 
 
 def contradiction(claimed: Platform, image: Image) -> Platform | None:
-    """The platform that the configuration of a child names, if it is of another system or architecture; else None."""
-    if image.kind is not Kind.MANIFEST:
+    """The platform that the configuration of a child names, if it is of another system or architecture; else None.
+
+    Words that no platform has contradict nothing, since runtimes choose by the index.
+    """
+    if image.kind is not Kind.MANIFEST or not image.entries:
         return None
     (stated,) = (entry.platform for entry in image.entries)
     return None if (stated.os, stated.architecture) == (claimed.os, claimed.architecture) else stated

@@ -45,10 +45,10 @@ class Children:
         for text in ("linux/amd64", "linux/arm64"):
             self.add(text, parse_platform(text))
 
-    def add(self, text: str, stated: Platform) -> None:
-        """Serves a child whose configuration states a platform."""
+    def add(self, text: str, stated: Platform | None) -> None:
+        """Serves a child whose configuration states a platform, or words that none has."""
         digest = digest_of(text.encode())
-        entries = (PlatformEntry(stated, digest, 1),)
+        entries = (PlatformEntry(stated, digest, 1),) if stated else ()
         image = Image(digest=digest, media_type=OCI_MANIFEST, kind=Kind.MANIFEST, entries=entries)
         self.registry.add("ghcr.io/team/app", image)
 
@@ -144,6 +144,13 @@ async def test_a_child_whose_configuration_was_read_is_compared(resolver: Resolv
     assert [(each.platform, each.state, each.detail) for each in content.denied] == [
         (ARM64, PlatformState.CONTRADICTORY, "linux/amd64")
     ]
+
+
+async def test_a_child_whose_words_no_platform_has_contradicts_nothing(resolver: Resolver, children: Children) -> None:
+    """Runtimes choose by the index, and do not look at them."""
+    children.head_knows_none = True
+    children.add("linux/arm64", None)
+    assert (await looked_up(resolver)).denied == ()
 
 
 @pytest.mark.parametrize(
