@@ -88,15 +88,15 @@ class MirrorFailover:
         ask = self._falling_back(ask)
         if len(endpoints) == 1 and not endpoints[0].mirror_of:
             return await self._visit(endpoints[0], reference, credential, ask)
-        failures: list[Failure] = []
+        failures, blocked = list[Failure](), list[Failure]()  # nodes do not ask those that their files block
         for endpoint in endpoints:
             is_last_hope = endpoint is endpoints[-1] and not any(map(_has_answered, failures))
             recorded = self._recording(ask, in_any_case=is_last_hope)
             try:
                 return await self._visit(endpoint, reference, credential, recorded)
             except (RegistryError, InvalidManifest) as exc:
-                failures.append(exc)
-        raise _verdict(reference, failures) if failures else _nowhere(reference, capability)
+                (blocked if endpoint.not_asked else failures).append(exc)
+        raise _verdict(failures or blocked) if failures or blocked else _nowhere(reference, capability)
 
     async def _visit(self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]) -> T:
         """Returns the endpoint's result for the first credential that it does not deny."""
@@ -180,30 +180,27 @@ class MirrorFailover:
         _tally(attempt.endpoint, "missing" if is_missing else "failed")
 
 
-def _verdict(reference: ImageReference, failures: Sequence[Failure]) -> Failure:
-    """Returns the error for an image that no endpoint has given.
+def _verdict(failures: Sequence[Failure]) -> Failure:
+    """Returns the error for an image that no endpoint gives.
 
     That is the word of the last endpoint that the guard did not refuse, which is nearest the source. But an endpoint
     that fails may have what the others lack: while one does, the image is unavailable. It is missing only if every
     endpoint says so.
     """
     asked = [each for each in failures if not isinstance(each, AddressRefused)] or failures
-    last, refusals = asked[-1], [each for each in asked if isinstance(each, _REFUSALS)]
+    last, silent = asked[-1], [each for each in asked if not isinstance(each, _REFUSALS)]
     if isinstance(last, RegistryThrottled):
         last.host_is_well = last.host_is_well or any(map(_has_answered, failures))
         return last
-    if refusals and len(refusals) < len(asked):
-        return _unanswered(reference)
-    if isinstance(last, ManifestNotFound) and not all(isinstance(each, ManifestNotFound) for each in failures):
-        denied = [each for each in asked if isinstance(each, (RegistryDenied, RegistryRefusedImage))]
-        return denied[-1] if denied else _unanswered(reference)
+    if silent and len(silent) < len(asked):
+        return EndpointUnavailable(str(silent[-1]))
+    others = [each for each in failures if not isinstance(each, ManifestNotFound)]
+    if isinstance(last, ManifestNotFound) and others:
+        denied = [each for each in others if isinstance(each, (RegistryDenied, RegistryRefusedImage))]
+        return denied[-1] if denied else EndpointUnavailable(str(others[-1]))
     if isinstance(last, RegistryError) and any(map(_has_answered, failures)):
         last.host_is_well = True  # a registry that fails counts nothing against images that its mirror has
     return last
-
-
-def _unanswered(reference: ImageReference) -> EndpointUnavailable:
-    return EndpointUnavailable(f"not every place that may have images of {reference.domain} has given an answer")
 
 
 def _nowhere(reference: ImageReference, capability: Capability) -> RegistryUnavailable:

@@ -153,6 +153,8 @@ async def test_last_word_stands_if_all_have_answered(
     with pytest.raises(verdict) as raised:
         await world.look()
     assert type(raised.value) is verdict
+    if verdict is EndpointUnavailable:
+        assert str(raised.value) in {str(each) for each in (mirror, upstream) if each not in (MISSING, DENIED, REFUSED)}
     if well is not None:
         assert raised.value.host_is_well is well  # type: ignore[attr-defined]  # of RegistryError
 
@@ -214,6 +216,10 @@ async def test_endpoint_that_is_left_out_is_not_asked() -> None:
     world.says = {"a": "answer", "up": "other"}
     world.left_out = {"a": "it is blocked"}
     assert await world.look() == "other"
+    world.says["up"] = MISSING
+    with pytest.raises(ManifestNotFound):
+        await world.look()
+    world.requests.pop()
     world.left_out["up"] = "it is blocked"
     with pytest.raises(AddressRefused, match="up is not asked: it is blocked"):
         await world.look()
