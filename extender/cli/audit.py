@@ -161,8 +161,8 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> Audit:
         if part.is_live:
             client = await stack.enter_async_context(_cluster(settings))
             try:
-                settings = await given_settings.beside(client)
                 contents = await read_cluster(client, part.namespace)
+                settings = await given_settings.beside(client)
             except ClusterError as exc:
                 raise ConfigError(f"the cluster cannot be read: {exc}") from exc
             cluster_view = ClusterView(client=client)

@@ -95,11 +95,11 @@ async def _report(given: GivenSettings, namespace: str, *, all_namespaces: bool)
     if client is None:
         raise ConfigError("cluster.mode: none leaves no cluster whose containers could be listed")
     try:
-        settings = await given.beside(client)
         namespace = "" if all_namespaces else namespace or client.namespace
         nodes = await list_nodes(client)
         pods = await _list_pods(client, namespace)
         annotations = await _namespace_annotations(client, namespace)
+        settings = await given.beside(client)
         async with open_pod_resolver(
             settings, ClusterView(client=client, annotations=annotations), open_local_sources
         ) as pod_resolver:

@@ -440,7 +440,7 @@ async def test_policies_says_what_is_wrong_with_an_option(arguments: list[str], 
 async def test_policies_without_a_cluster_says_so(tmp_path: Path) -> None:
     """A kubeconfig that is not there is no traceback."""
     code, out, err = await run("policies", "--kubeconfig", str(tmp_path / "absent"))
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "there is no such file" in err
 
 
