@@ -9,6 +9,7 @@ import base64
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -20,6 +21,7 @@ from extender.errors import UNDECODABLE, RegistryDenied, RegistryError, Registry
 from extender.images.manifest import ACCEPTED
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Endpoint, Trust
+from extender.registry.raw_urls import with_more_query
 from extender.registry.refusals import read_refusal
 from extender.registry.transport import (
     Response,
@@ -205,12 +207,12 @@ class Exchange:
         endpoint: Endpoint,
         what: str,
         credential: Credential,
-        query: Mapping[str, str] | None = None,
+        query: str = "",
         headers: Mapping[str, str] = _NONE,
     ) -> Response:
         """Returns the response about `what` in the endpoint's repository, after redirects.
 
-        `headers` are sent to every hop besides.
+        `query` is encoded; `headers` are sent to every hop besides.
 
         Raises:
             RegistryError: there is no response, or no token can be obtained.
@@ -286,7 +288,8 @@ def _token_key(challenge: Challenge, url: URL, repository: str, credential: Cred
 def _token_url(key: _TokenKey) -> URL:
     """Returns the realm's URL with service and scopes; several scopes become several parameters."""
     parameters = [("service", key.service)] if key.service else []
-    return key.realm.extend_query([*parameters, *(("scope", scope) for scope in key.scope.split())])
+    parameters += [("scope", scope) for scope in key.scope.split()]
+    return with_more_query(key.realm, urlencode(parameters, safe=":/"))
 
 
 def _read_token(response: Response) -> tuple[str, float]:

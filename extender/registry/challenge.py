@@ -12,16 +12,17 @@ _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 # An unquoted value may have characters that a token may not, since `realm=https://…` and `realm=/` occur. Quantifiers
 # are possessive (`++`): otherwise a header of many spaces would take time quadratic in its length.
 _ELEMENT = re.compile(
-    rf"(?:(?P<scheme>{_WORD}+)(?:[ \t]++|(?=,|$)))?"
+    rf"(?:(?P<scheme>{_WORD}+)(?:[ \t]++(?!=)|(?=,|$)))?"
     rf'(?:(?P<key>{_WORD}+)[ \t]*+=[ \t]*+(?:"(?P<quoted>(?:[^"\\]|\\.)*+)"|(?P<plain>[^\s",]*+))'
     r"|(?P<token68>[A-Za-z0-9._~+/-]++=*+))?"
-    r"[ \t]*+(?:,[ \t,]*+|$)"
+    r"[ \t]*+"
 )
+_NEXT = re.compile(r",[ \t,]*+|$")
 _ESCAPED = re.compile(r"\\(.)")
 
 
 class MalformedChallenge(ValueError):
-    """A header that is not a list of challenges, for example because a comma is missing or a quote is not closed."""
+    """No header has a challenge that can be read."""
 
 
 class Challenge(NamedTuple):
@@ -34,10 +35,16 @@ class Challenge(NamedTuple):
 def parse_challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
     """Returns every challenge in the values of a response's WWW-Authenticate headers, in order. O(characters).
 
+    Of a value that does not follow the grammar it is what stands before that, as in the runtimes.
+
     Raises:
-        MalformedChallenge: a value does not follow the grammar.
+        MalformedChallenge: there is nothing before that, in no value.
     """
-    return tuple(challenge for header in headers for challenge in _parse_header(header.strip(" \t,")))
+    values = [header.strip(" \t,") for header in headers]
+    challenges = tuple(challenge for value in values for challenge in _parse_header(value))
+    if not challenges and any(values):
+        raise MalformedChallenge("no challenge")
+    return challenges
 
 
 def _parse_header(header: str) -> list[Challenge]:
@@ -46,12 +53,15 @@ def _parse_header(header: str) -> list[Challenge]:
     while position < len(header):
         element = _ELEMENT.match(header, position)
         if element is None or not (element["scheme"] or (found and element["key"])):
-            raise MalformedChallenge(f"malformed challenge at character {position}")
+            break
         if element["scheme"]:
             found.append((element["scheme"].lower(), {}))
         if element["key"]:
             found[-1][1][element["key"].lower()] = _value_of(element)
-        position = element.end()
+        behind = _NEXT.match(header, element.end())
+        if behind is None:
+            break
+        position = behind.end()
     return [Challenge(scheme, parameters) for scheme, parameters in found]
 
 

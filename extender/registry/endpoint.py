@@ -5,8 +5,9 @@ and reads no files.
 """
 
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Literal, Protocol
+from urllib.parse import urlencode
 
 import msgspec
 from yarl import URL
@@ -14,6 +15,7 @@ from yarl import URL
 from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.registry.endpoint_tls import MakeContext
+from extender.registry.raw_urls import with_more_query
 
 Capability = Literal["resolve", "pull"]
 CAPABILITIES: frozenset[Capability] = frozenset({"resolve", "pull"})
@@ -69,11 +71,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     trust: Trust = SYSTEM_TRUST
     connect_seconds: float | None = None
 
-    def url_of(self, what: str, query: Mapping[str, str] | None = None) -> URL:
-        """Returns the URL of `what` (`manifests/…`, `blobs/…`, `tags/list`) in the repository."""
+    def url_of(self, what: str, query: str = "") -> URL:
+        """Returns the URL of `what` (`manifests/…`, `blobs/…`, `tags/list`) in the repository; `query` is encoded."""
         url = self.root.joinpath(f"{self.repository}/{what}", encoded=True)
-        parameters = {**(query or {}), **({"ns": self.namespace} if self.namespace else {})}
-        return url.with_query(parameters) if parameters else url
+        namespace = urlencode({"ns": self.namespace}, safe=":/") if self.namespace and "ns=" not in query else ""
+        return with_more_query(url, "&".join(filter(None, (query, namespace)))) if query or namespace else url
 
     @property
     def own_repository(self) -> str:

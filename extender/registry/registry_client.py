@@ -7,11 +7,11 @@ Implements the pull part of the distribution-spec, without a cache. The caller c
 import random as stdlib_random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from extender.credentials.keyring import Credential
 from extender.errors import (
@@ -36,6 +36,11 @@ from extender.registry.refusals import read_refusal
 from extender.registry.transport import Response, is_about_request, throttled
 
 _NO_HEAD = frozenset({405, 501})
+_ANYTHING, _JSON = {"Accept": "*/*"}, {"Accept": "application/json"}
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # half of which msgspec refuses where nobody reads it
+_KEYS_OF_ERRORS = frozenset({"errors", "error", "message", "code", "detail"})
+_KEYS_OF_DOCUMENTS = frozenset({"schemaversion", "mediatype", "manifests", "config", "layers", "architecture", "os"})
 _TAGS_A_PAGE, _MOST_TAG_PAGES = 1000, 20
 _LINK = re.compile(r"<([^<>]{1,4096})>\s*;([^,]*)", re.ASCII)
 
@@ -123,8 +128,11 @@ class RegistryClient:
             await self._spare_quota(endpoint, reference, shown, tenant)
             response = await self._ask_manifest("GET", endpoint, reference, shown)
             body = self._body_of(response, endpoint, reference, reference.digest)
+            digest = reference.digest or digest_of(body)
+            if response.headers.get("Docker-Content-Digest") != digest and not is_whole(body):
+                raise RegistryFailed(f"{endpoint.name} sent something that is no manifest")
             media_type = media_type_of(response.headers.get("Content-Type", ""))
-            return FetchedManifest(reference.digest or digest_of(body), media_type, body)
+            return FetchedManifest(digest, media_type, body)
 
         return await self._failover.first_answer(_capability(reference), reference, credential, fetch)
 
@@ -135,7 +143,7 @@ class RegistryClient:
         """
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
-            response = await self._exchange.ask("GET", endpoint, f"blobs/{digest}", shown)
+            response = await self._exchange.ask("GET", endpoint, f"blobs/{digest}", shown, headers=_ANYTHING)
             return self._body_of(response, endpoint, reference, digest)
 
         return await self._failover.first_answer("pull", reference, credential, fetch)
@@ -149,7 +157,7 @@ class RegistryClient:
         """
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
-            wanted = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+            wanted = {**_ANYTHING, "Range": f"bytes={start}-{end - 1}"}
             response = await self._exchange.ask("GET", endpoint, f"blobs/{digest}", shown, headers=wanted)
             if response.status == 206 and not response.truncated:
                 if not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
@@ -168,13 +176,13 @@ class RegistryClient:
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> list[str]:
             tags: list[str] = []
-            query: Mapping[str, str] | None = {"n": str(_TAGS_A_PAGE)}
+            query = f"n={_TAGS_A_PAGE}"
             for _ in range(_MOST_TAG_PAGES):
-                response = await self._exchange.ask("GET", endpoint, "tags/list", shown, query)
+                response = await self._exchange.ask("GET", endpoint, "tags/list", shown, query, _JSON)
                 page = _read_tags(self._body_of(response, endpoint, reference, ""), endpoint.name)
                 tags += page
                 query = next_page(response.headers.getall("Link", []))
-                if query is None or not page:
+                if not query or not page:
                     break
             return tags
 
@@ -215,6 +223,8 @@ class RegistryClient:
         if response.truncated:
             raise InvalidManifest(f"{endpoint.name} sent a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB")
         if digest and not matches_digest(response.body, digest):
+            if response.body.lstrip()[:1] in (b"", b"{") and not is_whole(response.body):
+                raise RegistryFailed(f"{endpoint.name} sent something else than {digest}")
             raise InvalidManifest(f"{endpoint.name} sent bytes that do not have the digest {digest}")
         return response.body
 
@@ -243,18 +253,31 @@ class RegistryClient:
                 return RegistryFailed(f"{host} answered {status}")
 
 
-def next_page(links: Sequence[str]) -> Mapping[str, str] | None:
-    """Returns the query of the next page of a list; None without one.
+def is_whole(body: bytes) -> bool:
+    """Whether a body can be a document of an image at all: neither empty nor cut, nor an error's.
+
+    What cannot is not what the registry has under that name, and another request may bring it.
+    """
+    try:
+        keys = _OBJECT.decode(_SURROGATE.sub(rb"\\u0020", body)).keys()
+    except UNDECODABLE:
+        return False
+    lower = {key.lower() for key in keys}  # Go's programs read them in any case
+    return bool(lower & _KEYS_OF_DOCUMENTS) or not lower & _KEYS_OF_ERRORS
+
+
+def next_page(links: Sequence[str]) -> str:
+    """Returns the query of the next page of a list, to the byte; empty without one.
 
     Only the query is taken of the address, so that a registry cannot send us, and a credential, anywhere else.
     """
     for address, parameters in (found for link in links for found in _LINK.findall(link)):
         if re.search(r"""\brel\s*=\s*["']?next\b""", parameters, re.IGNORECASE):
             try:
-                return dict(URL(address).query) or None
+                return str(urlsplit(address).query)
             except ValueError:
-                return None
-    return None
+                return ""
+    return ""
 
 
 def _read_tags(body: bytes, host: str) -> list[str]:

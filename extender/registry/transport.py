@@ -22,7 +22,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import RawResponseMessage
+from aiohttp.http import HttpProcessingError, RawResponseMessage
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDictProxy
 from yarl import URL
@@ -30,22 +30,25 @@ from yarl import URL
 from extender.errors import (
     CertificateUntrusted,
     NameUnresolved,
+    RegistryFailed,
     RegistryNotAsked,
     RegistryThrottled,
     RegistryUnavailable,
     RegistryUnreachable,
     RegistryWithoutTls,
 )
+from extender.registry.answer_head import MalformedHead, end_of_head, read_head
+from extender.registry.raw_urls import raw_url
 from extender.registry.refusals import BODY_BYTES
 from extender.registry_figures import CODES, REQUESTS
 
-# A header has 8 KB at most, and real answers have 2 KB of them. Interim answers before the final one count too.
+# Real answers have 2 KB of headers, and some 10 KB in one of them. Interim answers before the final one count too.
 MOST_HEAD_BYTES = 64 << 10
 # Bytes besides the body, and for each byte of the body: chunks of one byte cost five more, and servers send kilobytes.
 # What is read at once counts before its body does, which is a quarter of a megabyte at most.
 _FRAMING_BYTES, _FRAMING_PER_BYTE = 512 << 10, 2
 _MOST_UNDER_WAY_BYTES = 48 << 20
-_PIECE_BYTES = 16 << 10  # what is parsed at once of a head, since a parser makes an object of each interim answer
+_AIOHTTPS_LIMITS = {"max_line_size": MOST_HEAD_BYTES, "max_field_size": MOST_HEAD_BYTES, "max_headers": MOST_HEAD_BYTES}
 
 
 class AnswerTooLong(aiohttp.ClientPayloadError):
@@ -75,55 +78,59 @@ class BodiesUnderWay:
 
 
 class CappedConnection(ResponseHandler):
-    """aiohttp's connection, which drops interim answers and ends when it has received too much for one request."""
+    """aiohttp's connection, which reads heads as Go's client does, and ends when it has received too much.
+
+    It drops interim answers, since nobody waits for one that says `100 Continue` or gives early hints, and what comes
+    behind an answer.
+    """
 
     _received_bytes = 0
     _body: StreamReader | None = None
-    _has_head = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bodies: BodiesUnderWay) -> None:
         """`bodies` are those of all connections."""
         super().__init__(loop)
         self._bodies = bodies
+        self._head = bytearray()
 
     def set_response_params(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
         """Begins to count anew, for the next request."""
-        self._received_bytes, self._body, self._has_head = 0, None, False
+        self._received_bytes, self._body = 0, None
+        self._head.clear()
         self._bodies.forget(self)
-        super().set_response_params(**parameters)
+        super().set_response_params(**{**parameters, **_AIOHTTPS_LIMITS})
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
-        """Passes the final answer on: nobody waits for one that says `100 Continue` or gives early hints."""
-        message, body = data
-        if 100 <= message.code < 200 and message.code != 101:
-            return
-        self._has_head, self._body = True, body
+        """Passes an answer on to who waits for it."""
+        _, self._body = data
         super().feed_data(data, size)
 
     def data_received(self, data: bytes) -> None:
         """Parses what has come, unless it is too much. Nothing comes when a paused parser is to go on."""
-        if not data:
+        if not data or self._parser is None:
             super().data_received(data)
             return
-        while data and not self._has_head:
-            piece, data = data[:_PIECE_BYTES], data[_PIECE_BYTES:]
-            self._received_bytes += len(piece)
-            super().data_received(piece)
-            if self._received_bytes > MOST_HEAD_BYTES and not self._has_head:
-                self.give_up()
-                return
-        if data:
-            self._received_bytes += len(data)
-            super().data_received(data)
+        self._received_bytes += len(data)
+        if self._body is None:
+            data = self._take_head(data)
         body = self._body
         if body is None:
+            if self._received_bytes > MOST_HEAD_BYTES:
+                self.give_up()
             return
-        if self._received_bytes > self._most_bytes(body):
-            self.give_up()
-        elif body.is_eof():
+        if body.is_eof():
+            self._end_before(data)
+            return
+        if data:
+            super().data_received(data)
+        if body.is_eof():
             self._bodies.forget(self)
+        elif self.exception():  # of the framing, of which aiohttp does not tell who reads the body
+            self._fail(aiohttp.ClientPayloadError("the body's framing is wrong"))
+        elif self._received_bytes > self._most_bytes(body):
+            self.give_up()
         else:
-            self._bodies.note(self, max(self._received_bytes, body.total_bytes))
+            self._bodies.note(self, self._received_bytes)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Ends."""
@@ -135,13 +142,43 @@ class CappedConnection(ResponseHandler):
         self._bodies.forget(self)
         super().close()
 
+    def _take_head(self, data: bytes) -> bytes:
+        """Has the final answer's head parsed once it is all there; returns what has come behind it."""
+        searched = len(self._head)
+        self._head += data
+        while end := end_of_head(self._head, searched):
+            if end > MOST_HEAD_BYTES:
+                self.give_up()
+                return b""
+            raw, searched = bytes(self._head[:end]), 0
+            del self._head[:end]
+            try:
+                head = read_head(raw)
+            except MalformedHead as exc:
+                self._fail(HttpProcessingError(message=str(exc)))
+                return b""
+            if not 100 <= head.status < 200 or head.status == 101:
+                super().data_received(head.canonical)
+                behind = bytes(self._head)
+                self._head.clear()
+                return behind
+        return b""
+
+    def _end_before(self, data: bytes) -> None:
+        """Drops what comes behind an answer, and asks nothing more over this connection."""
+        self._bodies.forget(self)
+        if data:
+            self.force_close()
+
     def _most_bytes(self, body: StreamReader) -> int:
         return MOST_HEAD_BYTES + _FRAMING_BYTES + _FRAMING_PER_BYTE * body.total_bytes
 
     def give_up(self) -> None:
         """Ends with an error for whoever waits for the answer."""
+        self._fail(AnswerTooLong("the answer is too long"))
+
+    def _fail(self, error: Exception) -> None:
         self._bodies.forget(self)
-        error = AnswerTooLong("the answer is too long")
         self.set_exception(error)
         if self._body:
             self._body.set_exception(error)
@@ -160,6 +197,8 @@ _WITHOUT_REASON = frozenset({401, 403, 404})
 _REASON_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0  # for TCP and TLS each; a packet that is lost is sent again after one second and after three
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 3600.0
+# No registry asks for years: more seconds than 20 years have are a point in time, and a thousand times more in ms.
+_POINT_SECONDS, _POINT_MILLISECONDS = 630_720_000, 630_720_000_000
 _PROXY_VARIABLES = (
     "http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
     "REQUEST_METHOD",  # set in a CGI script, where HTTP_PROXY is a header of the request
@@ -219,7 +258,7 @@ async def send(
 ) -> Response:
     """Sends one request and returns its response. Does not follow redirects.
 
-    A body of more than `limit_bytes` after decompression is dropped. Name and password in `url` are not sent. The proxy
+    A body of more than `limit_bytes` is dropped. Name and password in `url` are not sent. The proxy
     is the one that the environment names. `tls` is the TLS context for this request; True stands for the session's own.
     `connect_seconds` limits the time to connect; None: our own limit.
 
@@ -228,6 +267,7 @@ async def send(
         NameUnresolved: the host's name does not resolve.
         RegistryUnreachable: no connection came about.
         RegistryNotAsked: no connection could be tried, for want of something of ours.
+        RegistryFailed: the body is encoded.
         RegistryUnavailable: there is no complete response.
     """
     host = host_of(url)
@@ -243,6 +283,7 @@ async def send(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds or _CONNECT_SECONDS),
         ) as response:
             if response.status in _WITH_BODY:
+                _check_encoding(response, host)
                 body, truncated = await _read(response, limit_bytes)
             else:
                 body, truncated = await _read_reason(response), False
@@ -270,14 +311,14 @@ async def follow(url: URL, send_to: Callable[[URL], Awaitable[Response]]) -> Res
 
 
 def resolve_url(base: URL, location: str) -> URL:
-    """Returns the URL of `location`, which may be relative to `base`.
+    """Returns the URL of `location`, which may be relative to `base`, with its path and query to the byte.
 
     Raises:
         RegistryUnavailable: it is not an http or https address, or it leads from https to http.
     """
     nowhere = f"{host_of(base)} points to an address that is none"
     try:
-        url = base.join(URL(location))
+        url = raw_url(base, location)
         usable = location and url.scheme in ("http", "https") and _HOST.fullmatch(url.raw_host or "")  # may raise
     except (ValueError, LookupError) as exc:  # `https://[]@` is an IndexError in yarl
         raise RegistryUnavailable(nowhere) from exc
@@ -320,12 +361,16 @@ def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThro
 def retry_after_seconds(value: str, now: float) -> float | None:
     """Returns the wait in a Retry-After header; None if the header states none (RFC 9110 §10.2.3).
 
-    The wait is at least a second and at most an hour. An hour is long enough to be polite, and a mistaken or malicious
+    Some registries state the point in time instead, in seconds or milliseconds since the epoch. The wait is at least a
+    second and at most an hour. An hour is long enough to be polite, and a mistaken or malicious
     registry cannot block requests for longer. `now` is in seconds since the epoch.
     """
     stripped = value.strip()
     if _SECONDS.fullmatch(stripped):
-        seconds = float(stripped)  # of U+001C to U+001F, which `strip` takes off, it knows nothing
+        stated = float(stripped)  # of U+001C to U+001F, which `strip` takes off, it knows nothing
+        seconds = _seconds_until(stated, now)
+        if seconds is None:
+            return None
     else:
         try:
             date = parsedate_to_datetime(value)
@@ -333,6 +378,14 @@ def retry_after_seconds(value: str, now: float) -> float | None:
             return None
         seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
     return min(max(seconds, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
+
+
+def _seconds_until(stated: float, now: float) -> float | None:
+    """Returns the wait that a number means; None if no clock will show that point in time."""
+    if stated < _POINT_SECONDS:
+        return stated
+    point = stated if stated < _POINT_MILLISECONDS else stated / 1000
+    return point - now if point < 10 * _POINT_SECONDS else None
 
 
 def proxy_for(url: URL) -> URL | None:
@@ -363,6 +416,12 @@ def proxy_of(scheme: str) -> URL | None:
 def host_of(url: URL) -> str:
     """Returns the host as messages name it, with the port if it is not the scheme's default."""
     return url.host_port_subcomponent or "the registry"
+
+
+def _check_encoding(response: aiohttp.ClientResponse, host: str) -> None:
+    """Raises RegistryFailed for an encoded body: none was asked for, and decoding one could take any memory."""
+    if response.headers.get("Content-Encoding", "").lower() not in ("", "identity"):
+        raise RegistryFailed(f"{host} sent an encoded body, though none was asked for")
 
 
 async def _read(response: aiohttp.ClientResponse, limit_bytes: int) -> tuple[bytes, bool]:

@@ -11,7 +11,15 @@ import structlog
 from async_lru import alru_cache
 
 from extender.credentials.keyring import Credential, CredentialId
-from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryError, UnsupportedManifest
+from extender.errors import (
+    InvalidManifest,
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryError,
+    RegistryFailed,
+    RegistryRefusedImage,
+    UnsupportedManifest,
+)
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference, pack_digest
@@ -160,7 +168,10 @@ class RegistryLookup:
         await self._recall_content(target.repository, reference.digest)
         if not self._takes_head(target, credential):
             return await self._learn(target, reference, credential, tenant, ends)
-        stated = await self._source.state_digest(reference, credential, tenant=tenant, seconds=_left(ends))
+        try:
+            stated = await self._source.state_digest(reference, credential, tenant=tenant, seconds=_left(ends))
+        except (ManifestNotFound, RegistryDenied, RegistryRefusedImage, RegistryFailed):
+            stated = None  # some registries answer so to a HEAD, and have it
         if stated is None:
             return await self._learn(target, reference, credential, tenant, ends)
         at = self._clock()

@@ -1,5 +1,7 @@
 """Redirects: where they are followed to, and what the next host is shown."""
 
+import asyncio
+
 import pytest
 from aiohttp import web
 
@@ -7,7 +9,7 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.errors import RegistryDenied, RegistryUnavailable
-from extender.images.reference import parse_reference
+from extender.images.reference import digest_of, parse_reference
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry
 
@@ -124,3 +126,55 @@ async def test_redirect_to_a_user_is_not_a_login(make_client: MakeClient) -> Non
         has_moved(registry)
         assert await make_client(registry.host).head_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANN)
         assert registry.shown == ["", ""]
+
+
+async def request_line(reader: asyncio.StreamReader) -> str:
+    """The target of a request as it came."""
+    return (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
+
+
+SIGNED = "/%2Fdata%2f/a%3Ab|c~;d?X-Amz-Signature=a%2Fb%3D&p=|%7C:/&e"
+
+
+@pytest.mark.parametrize("is_relative", [False, True])
+async def test_signed_address_is_asked_to_the_byte(make_client: MakeClient, is_relative: bool) -> None:
+    """Storage checks a signature over what is sent, not over what it means."""
+    asked: list[str] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target = await request_line(reader)
+        if "/blobs/" in target:
+            location = SIGNED if is_relative else f"http://{host}{SIGNED}"
+            writer.write(f"HTTP/1.1 307 There\r\nLocation: {location}\r\nContent-Length: 0\r\n".encode())
+        else:
+            asked.append(target)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n")
+        writer.write(b"Connection: close\r\n\r\n" + (b"" if "/blobs/" in target else b"{}"))
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        reference = parse_reference(f"{host}/{APP}:1")
+        assert await make_client(host).fetch_blob(reference, digest_of(b"{}"), ANONYMOUS) == b"{}"
+    assert asked == [SIGNED]
+
+
+async def test_realm_is_asked_to_the_byte(make_client: MakeClient) -> None:
+    """What the registry wants to know of the token server stands behind it."""
+    asked: list[str] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await request_line(reader))
+        realm = f'Bearer realm="http://{host}{SIGNED}",service="a:b/c d",scope="repository:{APP}:pull"'
+        token = asked[-1].startswith("/%2F")
+        status = "200 OK" if token else "401 Who"
+        body = b'{"token":"x"}' if token else b""
+        head = f"HTTP/1.1 {status}\r\nWWW-Authenticate: {realm}\r\nContent-Length: {len(body)}\r\nConnection: close"
+        writer.write(head.encode() + b"\r\n\r\n" + body)
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(RegistryDenied):
+            await make_client(host).fetch_manifest(parse_reference(f"{host}/{APP}:1"), ANONYMOUS)
+    assert asked[1] == f"{SIGNED}&service=a:b/c+d&scope=repository:{APP}:pull"

@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
-import msgspec
 import pytest
 from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.images import build_manifest
 from extender.errors import InvalidManifest, ManifestNotFound
-from extender.images.reference import parse_reference
+from extender.images.reference import digest_of, parse_reference
 from extender.registry.auth import Authenticator
 from extender.registry.registry_client import RegistryClient, next_page
 from testbed.debian_registry import DebianRegistry
+from tests.integration.registry.faulty import FaultyRegistry
 
 
 @asynccontextmanager
@@ -94,17 +94,31 @@ async def test_a_list_that_cannot_be_read_is_an_error(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("link", "query"),
     [
-        ('</v2/a/tags/list?n=5&last=x%2By>; rel="next"', {"n": "5", "last": "x+y"}),
-        ('<?next_page=gAAA>;rel="next"', {"next_page": "gAAA"}),
-        ('</first?a=1>; rel="prev", </next?a=2>; rel="next"', {"a": "2"}),
-        ("</v2/a/tags/list>; rel=next", None),
-        ('</v2/a?b=c>; rel="prev"', None),
-        ("<http://[/?a=b>; rel=next", None),
-        ("", None),
-        ("<" * 10_000, None),
+        pytest.param('</v2/a/tags/list?n=5&last=x%2By%2f|>; rel="next"', "n=5&last=x%2By%2f|", id="specification"),
+        pytest.param('<?next_page=gAAA==>;rel="next"', "next_page=gAAA==", id="quay"),
+        pytest.param('</first?a=1>; rel="prev", </next?a=2>; rel="next"', "a=2", id="several"),
+        pytest.param("</v2/a/tags/list>; rel=next", "", id="no-query"),
+        pytest.param('</v2/a?b=c>; rel="prev"', "", id="previous"),
+        pytest.param("<http://[/?a=b>; rel=next", "", id="no-address"),
+        pytest.param("", "", id="nothing"),
+        pytest.param("<" * 10_000, "", id="long"),
     ],
 )
-def test_the_link_to_the_next_page(link: str, query: dict[str, str] | None) -> None:
+def test_the_link_to_the_next_page(link: str, query: str) -> None:
     """RFC 8288 as registries write it: the distribution-spec's, Quay's token, several links in one header."""
     assert next_page([link]) == query
-    assert msgspec.json.encode(query)
+
+
+async def test_lists_and_blobs_are_asked_for_as_what_they_are() -> None:
+    """Some registries answer 406 to whoever accepts manifests alone."""
+    accepted = []
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        accepted.append((request.path.rpartition("/app/")[2][:4], request.headers.getall("Accept")))
+        return web.Response(body=b'{"tags": ["1"]}' if "tags" in request.path else b"{}")
+
+    async with FaultyRegistry(answer) as registry, client_of(registry.host) as client:
+        reference = parse_reference(f"{registry.host}/app")
+        assert await client.fetch_tags(reference, ANONYMOUS) == ["1"]
+        assert await client.fetch_blob(reference, digest_of(b"{}"), ANONYMOUS) == b"{}"
+    assert accepted == [("tags", ["application/json"]), ("blob", ["*/*"])]

@@ -6,7 +6,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.errors import InvalidManifest, ManifestNotFound
+from extender.errors import (
+    InvalidManifest,
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryError,
+    RegistryFailed,
+    RegistryRefusedImage,
+    RegistryThrottled,
+    RegistryUnreachable,
+)
 from extender.images.content import Cause, Failure
 from extender.images.reference import digest_of
 from extender.resolver.image_cache import ImageQuery
@@ -68,6 +77,34 @@ async def test_where_head_tells_nothing_the_tag_is_fetched_once(resolver: Resolv
     registry.push(APP, "linux/arm64")
     assert await resolve(resolver, APP) == index_of("linux/arm64")
     assert registry.requests[1:] == [("GET", APP, "anonymous")]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [ManifestNotFound("no"), RegistryDenied("no"), RegistryRefusedImage("no", 406), RegistryFailed("no")],
+    ids=lambda refusal: type(refusal).__name__,
+)
+async def test_no_to_a_head_is_not_believed_before_a_get(
+    resolver: Resolver, registry: FakeRegistry, refusal: RegistryError
+) -> None:
+    """Some registries know their images by GET alone, as nodes that ask by GET find out."""
+    registry.push(APP, "linux/arm64")
+    registry.fault = lambda method, _: refusal if method == "HEAD" else None
+    assert await resolve(resolver, APP) == index_of("linux/arm64")
+    assert registry.requests == [("HEAD", APP, "anonymous"), ("GET", APP, "anonymous")]
+
+
+@pytest.mark.parametrize(
+    "refusal", [RegistryThrottled("later", 5), RegistryUnreachable("no")], ids=lambda refusal: type(refusal).__name__
+)
+async def test_nobody_is_asked_again_who_does_not_answer(
+    resolver: Resolver, registry: FakeRegistry, refusal: RegistryError
+) -> None:
+    """Or who asks us to come back later."""
+    registry.push(APP, "linux/arm64")
+    registry.fault = lambda *_: refusal
+    assert isinstance(await resolve(resolver, APP), Failure)
+    assert registry.methods() == {"HEAD": 1}
 
 
 async def test_what_is_known_is_not_asked_for_again(resolver: Resolver, registry: FakeRegistry) -> None:
