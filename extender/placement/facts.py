@@ -154,19 +154,30 @@ _MOST_MOUNTS = 64  # of one container: most have a handful, and an author may wr
 
 def program_mount(container: Container) -> VolumeMount | None:
     """The mount in which a container's own command finds its program; None if it is the image's, or cannot be told."""
-    if not container.command or not container.volume_mounts:
+    if not container.command or not container.volume_mounts or "/" not in container.command[0]:
         return None
-    name, folder = container.command[0], container.working_dir or ""
-    if "/" not in name or not posixpath.join(folder, name).startswith("/"):
-        return None
-    program = f"{_path(posixpath.join(folder, name))}/"
-    mounts = [(f"{_path(each.mount_path)}/", each) for each in container.volume_mounts[:_MOST_MOUNTS]]
-    holding = [(len(path), each) for path, each in mounts if program.startswith(path)]
-    return max(holding, key=lambda found: found[0], default=(0, None))[1]
+    program = container.command[0]
+    if not program.startswith("/"):
+        program = f"{container.working_dir or ''}/{program}"
+        if not program.startswith("/") or not container.working_dir:
+            return None
+    program = _clean(program)
+    found, longest = None, -1
+    for mount in container.volume_mounts:
+        path = mount.mount_path
+        if not program.startswith(path) and path[:1] == "/" != path[-1:] and "//" not in path and "/." not in path:
+            continue  # as nearly all, which is cheap to see
+        path = _clean(path)
+        if len(path) > longest and program.startswith(path) and program[len(path) :][:1] in ("", "/"):
+            found, longest = mount, len(path)
+    return found
 
 
-def _path(path: str) -> str:
-    return posixpath.normpath(f"/{path}").rstrip("/").replace("//", "/")
+def _clean(path: str) -> str:
+    """The path without a slash at its end and without parts that lead nowhere; empty for the root."""
+    if "//" in path or "/." in path or not path.startswith("/"):
+        path = posixpath.normpath(f"/{path}").replace("//", "/")
+    return path.rstrip("/")
 
 
 def facts_of(

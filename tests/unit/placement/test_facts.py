@@ -75,6 +75,8 @@ def test_a_pod_without_lists_has_no_images(body: bytes) -> None:
         pytest.param({"command": ["/file"]}, Role.DATA, id="a mount of one file"),
         pytest.param({"command": ["bin/cpb"], "workingDir": "/util"}, Role.DATA, id="from the working folder"),
         pytest.param({"command": ["/claimed/tool"]}, Role.DATA, id="a volume of a template of claims"),
+        pytest.param({"command": ["/relative/tool"]}, Role.DATA, id="a mount by a relative path"),
+        pytest.param({"command": ["/dotted/tool"]}, Role.DATA, id="a mount by a path with dots"),
         pytest.param({"command": ["/util/../bin/sh"]}, Role.CONTAINER, id="out of the mount again"),
         pytest.param({"command": ["/utilities/cpb"]}, Role.CONTAINER, id="only the beginning of the name"),
         pytest.param({"command": ["/bin/sh", "/util/run"]}, Role.CONTAINER, id="the image's shell"),
@@ -97,6 +99,7 @@ def test_a_container_whose_program_comes_from_a_volume_uses_its_image_as_data(
     """The program that its own command names must stand in a volume that can hold one."""
     mounts = {
         "util": "/util", "util2": "/scripts/util/", "util3": "/file", "claim": "/claimed", "texts": "/scripts",
+        "relative": "relative", "dotted": "/x/../dotted",
         "texts2": "/util/scripts", "keys": "/keys", "joined": "/joined", "info": "/info",
     }  # fmt: skip
     volumes = [

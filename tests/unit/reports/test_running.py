@@ -106,6 +106,18 @@ def test_a_container_on_its_platform_has_no_finding() -> None:
     assert (found.chosen, found.state, found.findings) == (digest("r"), "running", [])
 
 
+def test_a_container_whose_program_comes_from_a_volume_runs_anywhere() -> None:
+    """Whatever its image is for, unless that is an index, whose pull fails."""
+    on_arm = msgspec.json.decode(msgspec.json.encode(pod("arm64", status("e"))))
+    mount = {"name": "tools", "mountPath": "/tools"}
+    on_arm["spec"]["containers"][0] |= {"command": ["/tools/serve"], "volumeMounts": [mount]}
+    on_arm["spec"]["volumes"] = [{"name": "tools", "emptyDir": {}}]
+    data = msgspec.convert(on_arm, ReportedPod)
+    assert kinds(only(data, {APP: manifest("e", AMD64)})) == []
+    assert kinds(only(data, {APP: index("e", AMD64)})) == [(Symptom.MISMATCH, Certainty.KNOWN)]
+    assert kinds(only(pod("arm64", status("e")), {APP: manifest("e", AMD64)})) == [(Symptom.MISMATCH, Certainty.KNOWN)]
+
+
 def test_the_images_to_look_up_are_the_named_and_the_reported() -> None:
     """A configuration's digest alone is no reference; a scheme is dropped."""
     assert references_of(pod("arm64", status("e"))) == [APP, by_digest("e")]

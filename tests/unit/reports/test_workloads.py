@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.placement.facts import Role
 from extender.reports.workload_reports import UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 
 _WORDS = st.sampled_from(
@@ -115,6 +116,20 @@ def test_pods_count_for_the_top_owner() -> None:
     found = collector.workloads()
     assert names(found) == ["shop/CronJob/nightly", "shop/Deployment/web"]
     assert [workload.pods for workload in found] == [2, 3]
+
+
+def test_pods_of_one_template_share_what_is_read_of_them() -> None:
+    """The volume of a service account has another name in each; a program's own volume is kept."""
+    collector = WorkloadCollector()
+    for name in ("a", "b"):
+        mounts = [{"name": f"token-{name}", "mountPath": "/token"}, {"name": "tools", "mountPath": "/tools"}]
+        document = msgspec.json.decode(pod(f"web-{name}", "ReplicaSet/web", "app:1"))
+        document["spec"]["volumes"] = [{"name": f"token-{name}", "projected": {}}, {"name": "tools", "emptyDir": {}}]
+        document["spec"]["containers"][0] |= {"command": ["/tools/run"], "volumeMounts": mounts}
+        collector.add_pod(msgspec.json.encode(document))
+    (found,) = collector.workloads()
+    assert [(use.image.reference, use.image.role) for use in found.uses] == [("app:1", Role.DATA)]
+    assert len(collector._specs) == 1  # noqa: SLF001 - memory that nothing else shows
 
 
 def test_an_owner_that_nobody_listed_stands_by_its_pods() -> None:
