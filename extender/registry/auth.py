@@ -112,7 +112,8 @@ class Authenticator:
         try:
             return await self._respond(challenge, url, repository, credential, trust)
         except RegistryError:
-            self._challenges.remove(key)  # the next request then gets a new challenge: the token server may have moved
+            if self._challenges.get(key) is challenge:
+                self._challenges.remove(key)  # the next request then gets a new one: the token server may have moved
             raise
 
     async def answer(

@@ -393,6 +393,31 @@ async def test_token_renewed_by_another_is_not_dropped(authenticator: Authentica
         assert len(registry.desk) == 2
 
 
+async def test_challenge_renewed_by_another_is_not_dropped(authenticator: Authenticator, clock: Clock) -> None:
+    """A token server that fails has moved meanwhile, and another request has been told where."""
+    desk, has_moved = Desk(), False
+
+    async def fail(request: web.BaseRequest) -> web.Response | None:
+        if not has_moved:
+            return None
+        await desk(request)
+        return web.Response(status=503)
+
+    async with GuardedRegistry("", token_fault=fail) as old, GuardedRegistry("") as new:
+        reply = challenged(old)
+        assert await authenticator.answer(reply, APP, ANONYMOUS, None) == "Bearer token-1"
+        has_moved = True
+        clock.advance(3600)
+        failing = asyncio.create_task(authenticator.authorization(reply.url, APP, ANONYMOUS))
+        await desk.entered.wait()
+        moved = reply._replace(headers=challenged(new).headers)
+        assert await authenticator.answer(moved, APP, ANONYMOUS, None) == "Bearer token-1"
+        desk.open.set()
+        with pytest.raises(RegistryUnavailable):
+            await failing
+        assert await authenticator.authorization(reply.url, APP, ANONYMOUS) == "Bearer token-1"
+
+
 async def test_memory_is_bounded(session: aiohttp.ClientSession, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest challenges and tokens are forgotten: whoever names many repositories cannot fill the memory."""
     for name in ("_MOST_CHALLENGES", "_MOST_TOKENS"):

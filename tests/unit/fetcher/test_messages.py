@@ -10,6 +10,7 @@ from extender.credentials.provider_specs import CloudSpec, HelpersSpec, PluginSp
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 from extender.errors import (
     AddressRefused,
+    EndpointUnavailable,
     ExtenderError,
     InvalidManifest,
     ManifestNotFound,
@@ -139,6 +140,7 @@ WELL.host_is_well = True
     [
         AddressRefused("x is denied"),
         CredentialsUnavailable("x"),
+        EndpointUnavailable("x"),
         InvalidManifest("x"),
         ManifestNotFound("x"),
         NameUnresolved("x"),
@@ -160,8 +162,8 @@ def test_error_is_the_same_error_again(error: ExtenderError) -> None:
     answer = decode_from_fetcher(received(failure_of(error, 7)))
     assert isinstance(answer, FailedAnswer)
     again = error_of(answer)
-    assert (type(again), str(again), vars(again)) == (type(error), str(error), {"host_is_well": False, **vars(error)}
-            if isinstance(error, RegistryError) else {})  # fmt: skip
+    marks = {"host_is_well": error.host_is_well} if isinstance(error, RegistryError) else {}
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), marks | vars(error))
 
 
 def test_long_text_is_cut_off() -> None:
