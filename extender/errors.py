@@ -134,4 +134,8 @@ class ClusterError(ExtenderError):
 
 
 class ConfigError(ExtenderError):
-    """The operator's configuration is wrong: exit code 2."""
+    """The operator's configuration is wrong: exit code 2. Each of the problems is shown on a line of its own."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems

@@ -123,6 +123,8 @@ def _plain(schema: Schema) -> Schema:
 
 
 def _plain_part(name: str, part: object) -> object:
+    if name == "enum" and isinstance(part, list) and "off" in part:
+        return [*part, False]  # which YAML makes of `off` without quotes
     if isinstance(part, list):
         return [_plain(each) if isinstance(each, dict) else each for each in part]
     if name == "description" and isinstance(part, str):

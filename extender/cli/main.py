@@ -8,19 +8,22 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from extender import __version__
 from extender.cli.console import print_line, print_problem
-from extender.errors import ExtenderError
+from extender.errors import ConfigError, ExtenderError
 
 PROGRAM, PLUGIN = "multiarch-extender", "kubectl-multiarch"
 COMMANDS = (
     "audit", "config", "demo", "doctor", "explain", "fix", "inspect", "policies", "running", "serve", "ungate",
 )  # fmt: skip
 """The subcommands; each is the function of its name in the file of its name."""
+
+
+_WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]  # of which typer exports one kind
 
 
 def commands(names: Sequence[str] = ()) -> dict[str, Callable[..., None]]:
@@ -72,11 +75,25 @@ def command_line(arguments: Sequence[str], *, add_completion: bool = True) -> ty
 def main() -> None:
     """Run the command line and exit with its code."""
     is_plugin = Path(sys.argv[0]).name == PLUGIN  # which has no completion: kubectl asks another program for that
+    name = "kubectl multiarch" if is_plugin else PROGRAM
     try:
-        command_line(sys.argv[1:], add_completion=not is_plugin)(
-            prog_name="kubectl multiarch" if is_plugin else PROGRAM
-        )
+        sys.exit(command_line(sys.argv[1:], add_completion=not is_plugin)(prog_name=name, standalone_mode=False))
+    except typer.Abort:
+        sys.exit(1)
+    except _WrongUsage as exc:
+        _print_usage(cast("typer.BadParameter", exc))
+    except ConfigError as exc:
+        for problem in exc.problems:
+            print_problem(f"error: {problem}")
     except ExtenderError as exc:
-        for line in str(exc).split("\n"):
-            print_problem(f"error: {line}")
-        sys.exit(2)
+        print_problem(f"error: {exc}")
+    sys.exit(2)
+
+
+def _print_usage(exc: typer.BadParameter) -> None:
+    """Says what is wrong with the arguments; nothing where there are none, as the help is printed already."""
+    message = exc.format_message().rstrip(".")
+    if message and exc.ctx:
+        print_problem(exc.ctx.get_usage())
+    if message:
+        print_problem(f"error: {message}; -h describes the options")

@@ -233,8 +233,9 @@ async def _explain(
 ) -> Explained:
     if client and not (item.kind == "Pod" and item.is_live):
         item = await _with_pull_secrets(item, client)
-    found = await explainer.look_up(item.subject, _known(nodes, settings), LOOKUP_SECONDS)
-    return Explained(on_nodes(found, item, nodes, settings), item.pod)
+    with _refusing(item):
+        found = await explainer.look_up(item.subject, _known(nodes, settings), LOOKUP_SECONDS)
+        return Explained(on_nodes(found, item, nodes, settings), item.pod)
 
 
 async def _with_pull_secrets(item: ClusterObject, client: ClusterClient) -> ClusterObject:
@@ -274,8 +275,15 @@ def _objects_of(manifest: KubernetesObject, target: ExplainTarget, *, is_live: b
 
 
 def _decode(pod: KubernetesObject, item: ClusterObject) -> NamedPod:
-    try:
+    with _refusing(item):
         return msgspec.json.decode(msgspec.json.encode(pod), type=NamedPod)
+
+
+@contextlib.contextmanager
+def _refusing(item: ClusterObject) -> Iterator[None]:
+    """Parts of a pod are decoded where they are needed; the ConfigError says whose they are."""
+    try:
+        yield
     except msgspec.ValidationError as exc:
         raise ConfigError(f"{item.kind} {item.namespace}/{item.name} is not as Kubernetes takes it: {exc}") from exc
 

@@ -26,7 +26,7 @@ def load_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
     """
     config = read_config(file, assignments)
     if problems := list(problems_of(config)):
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
     return config
 
 
@@ -71,10 +71,10 @@ def _convert(tree: dict[str, Any], assignments: Sequence[str]) -> Config:
         try:
             tree = _assigned(tree, _CONFIG, *_parsed(assignment))
         except ConfigError as exc:
-            fitting.problems.append(str(exc))
+            fitting.problems += exc.problems
     fitted = fitting.fit(tree, _CONFIG)
     if fitting.problems:
-        raise ConfigError("\n".join(fitting.problems))
+        raise ConfigError(*fitting.problems)
     return msgspec.convert(fitted, Config)
 
 

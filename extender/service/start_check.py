@@ -33,9 +33,9 @@ async def check_start(config: Config) -> list[str]:
             async with part:
                 pass
         except ConfigError as exc:
-            problems.append(str(exc))
+            problems += exc.problems
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
     return [*_missing_programs(config), *_unwritable_store(config)]
 
 

@@ -55,6 +55,9 @@ def assert_is_shown(*texts: str) -> None:
         ("config", "--config", HOSTILE),
         ("audit", "--kubeconfig", HOSTILE),
         ("ungate", "--kubeconfig", HOSTILE),
+        ("inspect", f"--{HOSTILE}"),
+        ("inspect", "a", "-o", HOSTILE),
+        (HOSTILE,),
         ("policies", "--kubeconfig", HOSTILE),
     ],
     ids=lambda arguments: " ".join(arguments[:5])[:30].encode("unicode_escape").decode(),
@@ -97,3 +100,14 @@ async def test_a_hostile_cluster_is_shown_as_the_characters_it_has(tmp_path: Pat
         options = (*kubeconfig, *(word for each in settings for word in ("--set", each)))
         shown = [await run("running", "-A", "--everything", *options), await run("explain", "web", *options)]
     assert_is_shown(*(text for _, out, err in shown for text in (out, err)))
+
+
+async def test_an_error_about_a_text_of_others_is_one_line() -> None:
+    """Its author ends no line and begins none."""
+    for field in ("nodeSelector", "tolerations", "schedulingGates", "affinity"):
+        deployment = hostile_deployment()
+        deployment["spec"]["template"]["spec"][field] = HOSTILE
+        code, out, err = await run("explain", "-f", "-", *OFFLINE, stdin=json.dumps(deployment))
+        assert code == 2
+        assert_is_shown(out, err)
+        assert len(err.splitlines()) == 1

@@ -14,7 +14,7 @@ import yaml
 
 from extender.cluster.node_trust import TRUST_OBJECTS
 from extender.cluster.openshift_objects import RESOURCES
-from extender.config.reading import load_config
+from extender.config.reading import load_config, parse_config
 from extender.reports.installation import CheckName
 from testbed.chart import (
     CHART,
@@ -923,6 +923,20 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "modes.webhook.workloads: 'off'",
         lambda o: len(one(o, "MutatingWebhookConfiguration")["webhooks"]),
         1,
+    ),
+    (
+        "no-workloads-without-quotes",
+        "webhook",
+        "modes.webhook.workloads: off",
+        lambda o: len(one(o, "MutatingWebhookConfiguration")["webhooks"]),
+        1,
+    ),
+    (
+        "verify-off-without-quotes",
+        "webhook",
+        "config.registry.verify: off",
+        lambda o: parse_config(yaml.safe_dump(settings_of(o)), "config.yaml").registry.verify,
+        "off",
     ),
     (
         "scheduler-named-by-a-webhook-that-fails-closed",
@@ -1849,7 +1863,7 @@ REFUSED: list[tuple[str, str]] = [
         "modes.secondScheduler.outage.namedBy: both",
         r"/modes/secondScheduler/outage/namedBy': value must be one of 'nothing', 'webhook', 'policy'",
     ),
-    ("modes.webhook.workloads: jobs", r"/modes/webhook/workloads': value must be one of 'off', 'warn', 'guard'"),
+    ("modes.webhook.workloads: jobs", r"/modes/webhook/workloads': value must be one of 'off', 'warn', 'guard', false"),
     ("networkPolicy.ingress.operations: [a]", r"/networkPolicy/ingress/operations/0': got string, want object"),
     ("rbac.ownAccountPolicy: 1", r"/rbac/ownAccountPolicy': got number, want boolean"),
     ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),

@@ -76,7 +76,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* Whether a part is asked about what has pod templates; empty if not. */}}
 {{- define "multiarch.has-workloads" -}}
-{{- if and (eq .mode "webhook") (ne .values.workloads "off") }}true{{ end }}
+{{- if and (eq .mode "webhook") (not (has (toString .values.workloads) (list "off" "false"))) }}true{{ end }}
 {{- end }}
 
 {{/* Whether a part has a webhook that only names the scheduler; empty if not. */}}
