@@ -16,6 +16,7 @@ from extender.cluster.node_trust import TRUST_OBJECTS
 from extender.cluster.openshift_objects import RESOURCES
 from extender.config.reading import load_config, parse_config
 from extender.reports.installation import CheckName
+from extender.service.rights import rights_of
 from testbed.chart import (
     CHART,
     HELM_FOLDER,
@@ -31,6 +32,7 @@ from testbed.chart import (
 )
 from testbed.chart_schema import UndescribedValue, schema_of
 from testbed.objects import KubernetesObject
+from tests.unit.deploy.roles import is_given, rights_given
 
 Values = dict[str, Any]
 
@@ -2251,3 +2253,29 @@ def test_manifests_keep_the_comments_of_their_templates() -> None:
     for name, comments in said.items():
         text = (HELM_FOLDER.parent / "manifests" / f"{name}.yaml").read_text()
         assert all(" ".join(each.split()) in " ".join(text.split()) for each in comments), name
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "certificates.source: selfManaged",
+        "config.admission.unknown: gate",
+        "config.registry.openshift: true",
+        "config.drift: {events: true, check_seconds: 600}",
+        "config.registry.pull_secrets: [a, b]",
+        "config.registry.pull_secrets: true",
+        "canary.enabled: false",
+    ],
+)
+def test_every_right_that_the_settings_take_is_given(helm: Path, mode: str, text: str) -> None:
+    """By the table that the service goes by, and of which `doctor` asks."""
+    objects = rendered(text, mode)
+    files = [each for each in objects if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]]
+    for each in files:  # each part's is named as its account
+        name, namespace = each["metadata"]["name"], each["metadata"]["namespace"]
+        given = rights_given(objects, name)
+        wanted = rights_of(parse_config(each["data"]["config.yaml"], ""), namespace)
+        assert [right for right in wanted if not is_given(right, given)] == []
+    assert files

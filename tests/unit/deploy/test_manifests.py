@@ -1,6 +1,5 @@
 """The files in deploy agree with the service, with each other and with the release, as far as reading them can tell."""
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from extender.config.reading import load_config, read_config
 from extender.config.tree import Config, GateConfig
 from extender.kubernetes.authorization_v1 import ResourceAttributes
 from extender.service.rights import GATE_RIGHTS, rights_of
+from tests.unit.deploy.roles import rights_in
 
 Document = dict[str, Any]
 
@@ -138,17 +138,6 @@ def test_everything_that_selects_the_pods_selects_them(mode: str) -> None:
     (egress,) = load("manifests/network-policy.yaml")
     assert all(selector == template["metadata"]["labels"] for selector in selectors)
     assert egress["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-
-
-def rights_in(rules: list[Document], namespace: str) -> set[ResourceAttributes]:
-    """What the rules of a role give, in the namespace of a Role, or everywhere."""
-    return {
-        ResourceAttributes(verb, resource, group, namespace, name)
-        for rule in rules
-        for verb, resource, group, name in product(
-            rule["verbs"], rule["resources"], rule["apiGroups"], rule.get("resourceNames", [""])
-        )
-    }
 
 
 @pytest.mark.parametrize("mode", MODES)
