@@ -38,6 +38,7 @@ from tests.e2e.policies import GATE, gates_of, run_policies, until_held
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 PRESETS = sorted(CHART.glob("values-*.yaml"))
+ASKED_FOR: Mapping[str, Any] = {"gates": {"releaseOnly": True}, "config": {"registry": {"pull_secrets": True}}}
 ONCE_A_DAEMON_POD_COMES = Right("nodes", "get", "")  # whether its node runs it: test_workloads_webhook.py
 ONCE_A_TAG_MOVES = Right("pods", "list", "")  # test_drift.py moves one, under the shipped rights
 ONCE_A_POD_CHANGES = Right("pods", "get", "")  # a held one, as it is let go: test_gates_failures.py
@@ -63,7 +64,7 @@ EVERYTHING = {
 POLICIES = {
     "networkPolicy": {
         "ingress": {"enabled": True, "apiServer": ["10.0.0.0/28"], "operations": [{"namespaceSelector": {}}]},
-        "egress": {"enabled": True, "apiServer": ["10.0.0.1/32"], "more": [{"ports": [{"port": 3128}]}]},
+        "egress": {"enabled": True, "apiServer": ["10.0.0.1/32"], "more": [{"ports": [{"port": 6379}]}]},
     }
 }
 FOREIGN = {
@@ -175,12 +176,13 @@ PULL_SECRET = {
 async def test_two_replicas_of_the_webhook_use_every_right_they_have_and_no_other(
     api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
-    """Defaults and a network policy: certificate, authority, ports, settings and rights are the chart's own."""
+    """A network policy and rights that are asked for: certificate, ports, settings and rights are the chart's own."""
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     await api.apply(PULL_SECRET)
     policy = {
         "networkPolicy": {"ingress": {"enabled": True, "apiServer": ["127.0.0.1/32"]}},
-        "config": {"admission": {"canary_seconds": 1}},
+        "gates": ASKED_FOR["gates"],
+        "config": {"admission": {"canary_seconds": 1}, **ASKED_FOR["config"]},
     }
     async with (
         recording(control_plane) as (recorder, server),
@@ -240,7 +242,7 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
     """Nodes, pods that wait, namespaces, a node that its watch has not seen, and a pull secret."""
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     await api.apply(PULL_SECRET)
-    values = {"modes": MODES["default-scheduler"]}
+    values = {"modes": MODES["default-scheduler"], **ASKED_FOR}
     async with (
         recording(control_plane) as (recorder, server),
         installed(api, control_plane, server, registry, tmp_path, values) as chart,
@@ -353,7 +355,9 @@ async def test_the_policys_part_lets_pods_go_and_uses_every_right_it_has_and_no_
     await api.apply(PULL_SECRET)
     async with (
         recording(control_plane) as (recorder, server),
-        installed(api, control_plane, server, registry, tmp_path, {"modes": WITH_POLICY["policy"]}) as chart,
+        installed(
+            api, control_plane, server, registry, tmp_path, {"modes": WITH_POLICY["policy"], **ASKED_FOR}
+        ) as chart,
         chart.replicas(2),
     ):
         await until_held(api)

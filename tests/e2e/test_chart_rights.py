@@ -37,7 +37,7 @@ from tests.e2e.installed_chart import (
     rights_of,
     used_rights,
 )
-from tests.e2e.test_chart import MODES, ONCE_A_POD_CHANGES, ONCE_A_TAG_MOVES, PULL_SECRET, held_before
+from tests.e2e.test_chart import ASKED_FOR, MODES, ONCE_A_POD_CHANGES, ONCE_A_TAG_MOVES, PULL_SECRET, held_before
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
@@ -227,7 +227,7 @@ async def test_the_second_scheduler_uses_every_right_it_has_and_no_other(
     api: ApiClient, control_plane: LocalCluster, binaries: Binaries, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
     """Kube-scheduler takes its lease and a part of each built-in role, the service all else."""
-    values = {"modes": MODES["second-scheduler"], "config": OFTEN}
+    values = {"modes": MODES["second-scheduler"], **ASKED_FOR, "config": {**OFTEN, **ASKED_FOR["config"]}}
     async with (
         recording(control_plane) as (of_service, server),
         installed(api, control_plane, server, registry, tmp_path, values) as chart,

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.e2e
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CERTIFICATES = Path(__file__).parents[2] / "docs" / "how-to" / "certificates.md"
-MODES = ("second-scheduler", "default-scheduler", "webhook")
+MODES = ("second-scheduler", "default-scheduler", "webhook", "policy")
 OURS = "multiarch-extender"
 READY_SECONDS = 60.0
 
@@ -95,7 +95,7 @@ async def test_every_document_is_accepted_and_a_second_apply_changes_nothing(
 
 
 async def test_files_applied_one_after_the_other_do_not_undo_each_other(api: ApiClient, apply: Apply) -> None:
-    """What they share is the same in each: after all three, applying the first again changes nothing."""
+    """What they share is the same in each: after all four, applying the first again changes nothing."""
     for mode in MODES:
         await apply(f"manifests/{mode}.yaml")
     first = f"manifests/{MODES[0]}.yaml"
@@ -115,9 +115,10 @@ async def _version(api: ApiClient, document: KubernetesObject) -> str:
     [
         ("second-scheduler", ""),
         ("webhook", ""),
+        ("policy", ""),
         ("default-scheduler", r"restricted:latest\": host namespaces \(hostNetwork=true\), hostPort \([^)]*\)$"),
     ],
-    ids=["second-scheduler", "webhook", "default-scheduler"],
+    ids=["second-scheduler", "webhook", "policy", "default-scheduler"],
 )
 async def test_pods_meet_the_restricted_standard_but_for_the_hosts_network(
     api: ApiClient, mode: str, refusal: str

@@ -159,10 +159,13 @@ async def assert_let_go_by_what_is_known(api: ApiClient) -> None:
 async def test_held_pods_are_let_go_when_holding_is_switched_off(
     release: PlayedRelease, api: ApiClient, registry: EmbeddedRegistry, way: str, off: str
 ) -> None:
-    """From nothing: installed, twenty pods held, and then an upgrade or a rollback to values that hold none."""
+    """From nothing: installed, twenty pods held, and then an upgrade or a rollback to values that hold none.
+
+    An upgrade finds in the cluster that pods were held. Values to go back to have to say that they are let go.
+    """
     async with reached(release, WAYS[way]) as values, reached(release, OFF) as values_off:
         if off == "rollback":
-            await release.helm.install(values_off)
+            await release.helm.install({**values_off, "gates": {"releaseOnly": True}})
             await release.helm.upgrade(values)
         else:
             await release.helm.install(values)

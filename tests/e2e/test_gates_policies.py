@@ -3,12 +3,14 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from extender.config.tree import GateConfig
 from testbed.api_client import ApiClient, ApiError, connect
 from testbed.control_plane import LocalCluster
 from testbed.extender_process import write_account
@@ -64,6 +66,19 @@ CASES: dict[str, tuple[KubernetesObject, KubernetesObject, list[KubernetesObject
 }
 
 
+async def renew_lease(api: ApiClient) -> None:
+    """Says that somebody lets held pods go, as a replica does that leads."""
+    await api.apply(namespace("multiarch-extender"))
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": GateConfig().lease, "namespace": "multiarch-extender"},
+        "spec": {"holderIdentity": "a", "renewTime": renewed},
+    }
+    await api.apply(lease)
+
+
 def case_pod(name: str, where: str) -> KubernetesObject:
     """The pod of a case in `CASES`."""
     metadata, spec, _ = CASES[name]
@@ -80,6 +95,12 @@ async def test_the_gate_policy_is_proven_and_holds_exactly_the_pods_that_are_dec
     assert code == 1
     assert "MutatingAdmissionPolicy multiarch-extender-gate is not applied" in err
     await apply_policies("--mode", "alone")
+    code, _, err = await run_policies(control_plane, "--prove", "--mode", "alone")
+    assert (code, "no replica renews the Lease multiarch-extender-held-pods, so nobody lets held pods go" in err) == (
+        1,
+        True,
+    )
+    await renew_lease(api)
     code, out, err = await run_policies(control_plane, "--prove", "--mode", "alone")
     assert (code, err) == (0, "")
     assert "a new pod is held by the gate" in out
@@ -359,6 +380,7 @@ async def test_a_selection_of_namespaces_holds_pods_there_alone(
     code, _, err = await run_policies(control_plane, *chosen, "--prove")
     assert (code, "no namespace has the labels" in err) == (1, True)
     held = await world.namespace(labels={"e2e.example.com/hold": "yes"})
+    await renew_lease(api)
     code, out, err = await run_policies(control_plane, *chosen, "--prove")
     assert (code, err) == (0, "")
     assert f"namespace {held}: a new pod is held by the gate" in out

@@ -44,6 +44,7 @@ async def start_holding(world: World, *settings: str, registries: tuple[Embedded
     service = await world.start_service(
         "admission.unknown=gate",
         "admission.wait_seconds=0.3",
+        "registry.pull_secrets=true",
         f"registry.plain_http=[{listed}]",
         f"registry.allow=['*',{listed}]",
         *settings,

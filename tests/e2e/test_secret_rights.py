@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 READ, UNREAD = ("team-a", "team-b"), "team-c"
 LOGIN = encode_basic_auth("ann", "secret")
-QUIET = {"canary": {"enabled": False}, "gates": {"releaseOnly": False}}
+QUIET = {"canary": {"enabled": False}}
 
 
 class PrivateRegistry(EmbeddedRegistry):
