@@ -18,6 +18,7 @@ from extender.cli.installed_settings import INSTALLATION, GivenSettings
 from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Output, read_settings
 from extender.cli.subjects import opened_client
 from extender.errors import ConfigError
+from extender.printable import printable
 from extender.reports.installation import CheckFinding, CheckName, CheckState
 
 _PAUSE_SECONDS = 2.0
@@ -102,11 +103,16 @@ def doctor(
 
 async def _look_until(examination: Examination, failures: Set[CheckState], wait_seconds: float) -> list[CheckFinding]:
     """What is found once no check ends as a failure, or after the wait. Raises ConfigError."""
-    deadline = time.monotonic() + wait_seconds
+    deadline, told = time.monotonic() + wait_seconds, list[CheckFinding]()
     while True:
         findings = await examination.findings()
-        if time.monotonic() >= deadline or not any(each.state in failures for each in findings):
+        failed = [each for each in findings if each.state in failures]
+        if time.monotonic() >= deadline or not failed:
             return findings
+        if failed != told:  # whoever ends the wait early finds in the log what it was for
+            for each in failed:
+                typer.echo(printable(f"waiting: {each.check} {each.subject}: {each.seen}"), err=True)
+        told = failed
         await asyncio.sleep(_PAUSE_SECONDS)
 
 

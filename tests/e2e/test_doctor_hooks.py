@@ -44,7 +44,7 @@ async def hooked(it: Installation, kind: str) -> AsyncIterator[Hook]:
 async def test_of_a_right_installation_it_says_so_and_uses_every_right(
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path, kind: str
 ) -> None:
-    """It is refused what it has no right to: a dry run in the first namespace, and the certificate with its key."""
+    """It is refused what it has no right to: a dry run in the first namespace."""
     async with (
         open_installation(api, control_plane, tmp_path, IMAGE) as installation,
         hooked(installation, kind) as hook,
@@ -53,10 +53,12 @@ async def test_of_a_right_installation_it_says_so_and_uses_every_right(
         assert (said.code, said.states()) == (0, {"fine"})
         assert "fine probe webhook" in said.output
         refused = {path.partition("?")[0] for path in hook.recorder.refused}
-        assert refused == {DEFAULT_PODS, f"/api/v1/namespaces/multiarch-extender/secrets/{WEBHOOK}-tls"}
+        assert refused == {DEFAULT_PODS}
         hooks = hooks_of(installation.values)
         once_pods_are_held = Right("leases", "get")  # whether somebody lets them go: test_doctor.py
-        assert used_rights(hook.recorder, hooks) - {Right("secrets", "get")} == rights_of(hooks) - {once_pods_are_held}
+        assert used_rights(hook.recorder, hooks) <= rights_of(hooks)
+        if kind == "Pod":  # which makes all checks
+            assert used_rights(hook.recorder, hooks) == rights_of(hooks) - {once_pods_are_held}
 
 
 @pytest.mark.parametrize("kind", WORKLOADS)

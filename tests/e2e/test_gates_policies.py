@@ -354,6 +354,7 @@ async def test_the_scheduler_is_named_where_a_namespace_asks_for_it_with_nothing
     asking = await world.namespace(second=True)
     other = await world.namespace()
     await apply_policies("--scheduler-name", SCHEDULER)
+    await renew_lease(api)
     code, out, err = await run_policies(control_plane, "--scheduler-name", SCHEDULER, "--prove")
     assert (code, err) == (0, "")
     assert f"a new pod is given to {SCHEDULER}" in out

@@ -220,6 +220,7 @@ async def test_helm_waits_until_the_webhook_is_reached_and_tests_it_when_asked(
     helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
     """By the hooks of the chart; of what they take nothing is left but the pod that found something wrong."""
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     ports: list[int] = []
     async with balanced(ports) as port:
         checked_values = {"doctor": {"afterInstall": True}, "webhook": {"url": f"https://127.0.0.1:{port}"}}

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 
+from extender.cli import doctor
 from extender.cli.examination import Examination
 from extender.cli.installed_settings import GivenSettings
 from extender.config.reading import read_config
-from extender.reports.installation import CheckFinding, CheckName
+from extender.reports.installation import CheckFinding, CheckName, CheckState
 from tests.unit.cli.installed_cluster import (
     APPS,
     BINDINGS,
@@ -190,3 +192,30 @@ async def test_rights_are_those_of_the_settings() -> None:
         ("watch", "nodes", "", ""),
         ("patch", "pods", "", ""),
     }
+
+
+async def test_what_is_waited_for_is_told_when_it_changes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever ends the wait early, as Helm does, finds in the log what was wrong."""
+    monkeypatch.setattr(doctor, "_PAUSE_SECONDS", 0.0)
+
+    def pods(state: CheckState, seen: str) -> list[CheckFinding]:
+        return [CheckFinding(CheckName.PODS, "Deployment a", state, seen)]
+
+    none, one, both = (
+        pods(state, f"{count} of 2 pods are ready")
+        for count, state in enumerate((CheckState.WRONG, CheckState.WRONG, CheckState.FINE))
+    )
+    looks = iter([none, none, one, both])
+
+    class Looking:
+        async def findings(self) -> list[CheckFinding]:
+            return next(looks)
+
+    found = await doctor._look_until(cast("Examination", Looking()), {CheckState.WRONG}, 60.0)  # noqa: SLF001
+    assert found == both
+    assert capsys.readouterr().err.splitlines() == [
+        "waiting: pods Deployment a: 0 of 2 pods are ready",
+        "waiting: pods Deployment a: 1 of 2 pods are ready",
+    ]
