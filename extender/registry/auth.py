@@ -6,6 +6,7 @@ registry names. Implements the token protocol (distribution: docs/spec/auth/toke
 """
 
 import base64
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -16,8 +17,9 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
+from extender import go_json
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.errors import UNDECODABLE, RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
+from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
 from extender.images.manifest import ACCEPTED
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Endpoint, Trust
@@ -41,6 +43,7 @@ MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 _ACCEPT = ", ".join(ACCEPTED)
 _NONE: Mapping[str, str] = {}
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
+_MOST_TOKEN_VALUES = 10_000  # of the answer, which has a handful
 _MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that state less do not hold to it
 _RENEW_AFTER = 0.8  # of a token's life, so that no token expires on its way
 # Characters that a header may hold, in a length that servers accept: real tokens have a few KB; thousands are cached.
@@ -68,12 +71,9 @@ class _BearerToken(NamedTuple):
 
 
 class _TokenReply(msgspec.Struct):
-    token: str | None = None
-    access_token: str | None = None
-    expires_in: float | None = None
-
-
-_DECODER = msgspec.json.Decoder(_TokenReply, strict=False)  # some servers send expires_in as a string
+    token: str = ""
+    access_token: str = ""
+    expires_in: object = None  # seconds, which some servers send as a text
 
 
 class Authenticator:
@@ -296,13 +296,14 @@ def _token_url(key: _TokenKey) -> URL:
 def _read_token(response: Response) -> tuple[str, float]:
     """Returns the token and its lifetime in seconds."""
     try:
-        answer = _DECODER.decode(response.body)
-    except UNDECODABLE as exc:
+        answer = go_json.decode(_TokenReply, response.body, most_values=_MOST_TOKEN_VALUES)
+        life_seconds = msgspec.convert(answer.expires_in or 0, float, strict=False)
+    except (go_json.InvalidJson, msgspec.ValidationError) as exc:
         raise RegistryUnavailable(f"the token server {host_of(response.url)} sent no token") from exc
-    text = answer.token or answer.access_token or ""
+    text = answer.token or answer.access_token
     if not _TOKEN.fullmatch(text):
         raise RegistryUnavailable(f"the token server {host_of(response.url)} sent no token")
-    return text, max(answer.expires_in or 0.0, _MIN_LIFE_SECONDS)
+    return text, max(life_seconds if math.isfinite(life_seconds) else 0.0, _MIN_LIFE_SECONDS)
 
 
 def _basic(credential: Credential) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from extender import go_json
 from extender.credentials.keyring import Credential
 from extender.errors import (
     UNDECODABLE,
@@ -51,7 +52,7 @@ class _TagList(msgspec.Struct):
     tags: list[str] | None = None
 
 
-_TAG_LIST = msgspec.json.Decoder(_TagList)
+_MOST_TAG_VALUES = 100_000  # of one page of tags, of which a thousand are asked for
 
 
 class RegistryClient:
@@ -282,8 +283,8 @@ def next_page(links: Sequence[str]) -> str:
 
 def _read_tags(body: bytes, host: str) -> list[str]:
     try:
-        return _TAG_LIST.decode(body).tags or []
-    except UNDECODABLE as exc:
+        return go_json.decode(_TagList, body, most_values=_MOST_TAG_VALUES).tags or []
+    except go_json.InvalidJson as exc:
         raise InvalidManifest(f"{host} sent a list of tags that cannot be read") from exc
 
 

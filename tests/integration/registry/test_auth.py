@@ -122,6 +122,8 @@ async def test_token_that_is_no_longer_good_is_replaced_once(make_client: MakeCl
     [
         pytest.param({"expires_in": 300}, 239, 241, id="stated"),
         pytest.param({"expires_in": "300"}, 239, 241, id="in-quotes"),
+        pytest.param({"Expires_In": 300, "scope": "\ud800"}, 239, 241, id="as-go-reads-it"),
+        pytest.param({"expires_in": "nan"}, 47, 49, id="no-number-is-a-minute"),
         pytest.param({}, 47, 49, id="unstated-is-a-minute"),
         pytest.param({"expires_in": None}, 47, 49, id="null-is-a-minute"),
         pytest.param({"expires_in": 5}, 47, 49, id="less-than-a-minute-is-one"),
@@ -146,7 +148,7 @@ async def test_token_is_renewed_before_it_expires(
         assert registry.shown[-1] == "Bearer token-2"
 
 
-@pytest.mark.parametrize("field", ["token", "access_token"])
+@pytest.mark.parametrize("field", ["token", "access_token", "Token", "ACCESS_TOKEN"])
 async def test_token_may_come_under_either_name(make_client: MakeClient, field: str) -> None:
     """Both are in use, alone or together."""
     async with GuardedRegistry("") as registry:

@@ -68,7 +68,7 @@ async def test_the_next_page_is_asked_of_the_same_registry() -> None:
     """Whatever host and path the link names, only its query is used; an empty page ends the list."""
     link = {"Link": '<https://elsewhere.example/v2/other/tags/list?n=1000&last=b>; rel="next"'}
     async with pages({
-        "n=1000": (b'{"name": "app", "tags": ["a", "b"]}', link),
+        "n=1000": (b'{"name": "\\ud800", "Tags": ["a", "b"]}', link),
         "n=1000&last=b": (b'{"tags": null}', link),
     }) as (host, requests), client_of(host) as client:  # fmt: skip
         assert await client.fetch_tags(parse_reference(f"{host}/app"), ANONYMOUS) == ["a", "b"]
