@@ -101,15 +101,21 @@ class WatchedFiles(Generic[T]):
         *,
         loaded: Callable[[T], None],
         refused: Callable[[str], None],
+        name: str = "a file of the settings",
     ) -> None:
-        """Reads the files, and raises what `read` raises.
+        """Reads the files. Raises ConfigError if that fails, whatever `read` raises; `name` is that of the setting.
 
         `read` gives the value, or raises ConfigError. `stamp` gives the present stamp of the files behind a value; it
         changes when one of them does. Both run in a thread. `loaded` and `refused` report a change.
         """
         self._read, self._stamp = read, stamp
         self._loaded, self._refused = loaded, refused
-        self.value, self._seen = read()
+        try:
+            self.value, self._seen = read()
+        except ConfigError:
+            raise
+        except Exception as exc:
+            raise ConfigError(f"{name}: {_failed(exc)}") from exc
         self._refusal: _Refusal | None = None
         self._checks = 0
         self._checking = asyncio.Lock()
@@ -123,6 +129,7 @@ class WatchedFiles(Generic[T]):
         *,
         loaded: Callable[[T], None],
         refused: Callable[[str], None],
+        name: str = "a file of the settings",
     ) -> "WatchedFiles[T]":
         """Returns the value that `load` gives, or raises what it raises; loads it again when a content differs."""
         paths = tuple(paths)
@@ -131,13 +138,17 @@ class WatchedFiles(Generic[T]):
             stamp = _stamp_of(lambda: fingerprint(paths))  # first, so that the next check sees a change made meanwhile
             return Reading(load(), stamp)
 
-        return cls(read, lambda _: fingerprint(paths), loaded=loaded, refused=refused)
+        return cls(read, lambda _: fingerprint(paths), loaded=loaded, refused=refused, name=name)
 
     @classmethod
     def of_setting(cls, setting: FileSetting, paths: Iterable[str | Path], load: Callable[[], T]) -> "WatchedFiles[T]":
         """As `of_contents`, with the log events and the metric of a setting."""
         return cls.of_contents(
-            paths, load, loaded=lambda _: report_loaded(setting), refused=lambda why: report_refused(setting, why)
+            paths,
+            load,
+            loaded=lambda _: report_loaded(setting),
+            refused=lambda why: report_refused(setting, why),
+            name=setting.value,
         )
 
     def reload_if_changed(self) -> bool:
@@ -169,7 +180,7 @@ class WatchedFiles(Generic[T]):
         except ConfigError as exc:
             return _Refusal(str(exc), stamp)
         except Exception as exc:  # noqa: BLE001 - no content of a file may end the watch; a message may quote it
-            return _Refusal(f"reading it failed with {type(exc).__name__}", stamp)
+            return _Refusal(_failed(exc), stamp)
 
     def _conclude(self, outcome: Reading[T] | _Refusal | None) -> bool:
         before, self._refusal = self._refusal, None
@@ -200,6 +211,10 @@ class FileWatcher:
         """Checks all files every `every_seconds` until cancelled; one that hangs holds up no other."""
         endless = asyncio.Event().wait()  # where there is no file to check
         await asyncio.gather(endless, *(files.watch(every_seconds) for files in self._files))
+
+
+def _failed(exc: Exception) -> str:
+    return f"reading it failed with {type(exc).__name__}"
 
 
 def _stamp_of(stamp: Callable[[], Hashable]) -> Hashable:

@@ -69,7 +69,6 @@ VERIFIER_RESIDENT_BYTES = 200 << 20
 # A start after a process that lived for a second follows at once, others after a wait.
 _WELL_SECONDS = 1.0
 _RESTART = Backoff(first_seconds=1.0, max_seconds=10.0)
-_CHECK_SECONDS = 10.0  # for which the start of the service waits to hear that the fetcher's files can be used
 _ALONE_SECONDS = 3.0  # for which one image is asked for alone, since others wait
 _LEEWAY_SECONDS = 0.5  # in which a fetcher says that the time is over, before its caller does
 _PROVIDE_SECONDS = 65.0  # a program has a minute
@@ -98,7 +97,10 @@ class _Starts:
 
 
 class FetcherClient:
-    """Asks registries and providers by a fetcher, as `sources.LocalSources` does in its own process."""
+    """Asks registries and providers by a fetcher, as `sources.LocalSources` does in its own process.
+
+    `is_ready`: a fetcher has opened its files. It may have ended since, and another one be on its way.
+    """
 
     def __init__(self, settings: FetcherSettings) -> None:
         self._settings = settings
@@ -110,6 +112,7 @@ class FetcherClient:
         self._children: set[FetcherChild] = set()
         self._mirrors: deque[NodeMirrors] = deque(maxlen=_MOST_MIRRORS)
         self._is_closed = False
+        self.is_ready = False
 
     async def state_digest(
         self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
@@ -181,14 +184,12 @@ class FetcherClient:
             child.tell(mirrors)
 
     async def check(self) -> None:
-        """Returns when the fetcher has opened its files, or has not for ten seconds.
+        """Returns when the fetcher has opened its files, or has ended before that.
 
         Raises:
             ConfigError: one of the files cannot be used.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CHECK_SECONDS):
-                await asyncio.shield(self._checked)
+        await asyncio.shield(self._checked)
 
     async def keep_running(self) -> None:
         """Runs fetchers, one after the other, until cancelled."""
@@ -214,6 +215,7 @@ class FetcherClient:
         try:
             await child.start()
             self._tell(child)
+            self.is_ready = True
             self._note_checked(None)
             self._main.set_result(child)
             await child.wait_end()

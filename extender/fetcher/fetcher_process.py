@@ -135,8 +135,9 @@ class _Server:
         try:
             self._sources = await self._stack.enter_async_context(open_local_sources(settings))
             self._tell_mirrors()
-        except ConfigError as exc:
-            self.channel.send(Refused(str(exc)))
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the service is told
+            why = str(exc) if isinstance(exc, ConfigError) else f"the fetcher cannot start: {type(exc).__name__}"
+            self.channel.send(Refused(why))
             self.channel.close()
         else:
             self.channel.send(Ready())

@@ -15,6 +15,7 @@ from extender.credentials.keyring import Credential
 from extender.credentials.operator_keyring import open_operator_keyring, provider_of
 from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import LoginProvider, ProvidedCredentials
+from extender.errors import ConfigError
 from extender.fetcher.settings import FetcherSettings
 from extender.images.platform import Platform
 from extender.images.reference import ImageReference
@@ -61,8 +62,10 @@ class LocalSources(RegistryImages):
         if isinstance(self._mirrors, OpenShiftMirrors):
             self._mirrors.update(objects)
 
+    is_ready = True  # settings that cannot be used have not been opened
+
     async def check(self) -> None:
-        """Returns: settings that cannot be used have not been opened."""
+        """Returns."""
 
 
 @contextlib.asynccontextmanager
@@ -74,6 +77,17 @@ async def open_local_sources(settings: FetcherSettings, heard: Heard = unheard) 
     Raises:
         ConfigError: a file or a value cannot be used.
     """
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            sources = await _open(settings, heard, stack)
+        except ConfigError:
+            raise
+        except Exception as exc:  # whose text may have a secret of the environment, such as a proxy's password
+            raise ConfigError(f"what asks registries cannot be opened: {type(exc).__name__}") from exc
+        yield sources
+
+
+async def _open(settings: FetcherSettings, heard: Heard, stack: contextlib.AsyncExitStack) -> LocalSources:
     watcher = FileWatcher()
     guard = AddressGuard(allow=settings.allow, deny=settings.deny, private_addresses=settings.private_addresses)
     trust = RegistryTrust(settings.ca_files)
@@ -82,37 +96,36 @@ async def open_local_sources(settings: FetcherSettings, heard: Heard = unheard) 
     mirrors = _open_mirrors(settings, trust)
     if mirrors and not isinstance(mirrors, OpenShiftMirrors):
         watcher.add(mirrors.files)
-    async with contextlib.AsyncExitStack() as stack:
-        session = await stack.enter_async_context(open_session(trust=trust, guard=guard))
-        mirror_credentials: MirrorCredentials = nobody
-        if mirrors:  # the operator's alone, since a mirror's answers serve every pod
-            keyring = open_operator_keyring(
-                docker_config=settings.docker_config,
-                plugin_config=settings.plugin_config,
-                plugin_dir=settings.plugin_dir,
-                clouds=settings.clouds,
-                environment=os.environ,
-                key=secrets.token_bytes(32),  # its ids stay here
-                clock=time.monotonic,
-                wall_clock=time.time,
-                watcher=watcher,
-            )
-            mirror_credentials = _before((await stack.enter_async_context(keyring)).load, mirrors)
-        clouds = await stack.enter_async_context(open_cloud_session())
-        registry = RegistryClient(
-            session,
-            authenticator=Authenticator(
-                session, timeout_seconds=settings.timeout_seconds, clock=time.monotonic, wall_clock=time.time
-            ),
-            timeout_seconds=settings.timeout_seconds,
-            plain_http=frozenset(settings.plain_http),
-            mirrors=mirrors,
-            mirror_credentials=mirror_credentials,
-            guard=guard,
-            heard=heard,
+    session = await stack.enter_async_context(open_session(trust=trust, guard=guard))
+    mirror_credentials: MirrorCredentials = nobody
+    if mirrors:  # the operator's alone, since a mirror's answers serve every pod
+        keyring = open_operator_keyring(
+            docker_config=settings.docker_config,
+            plugin_config=settings.plugin_config,
+            plugin_dir=settings.plugin_dir,
+            clouds=settings.clouds,
+            environment=os.environ,
+            key=secrets.token_bytes(32),  # its ids stay here
+            clock=time.monotonic,
+            wall_clock=time.time,
+            watcher=watcher,
         )
-        await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS), "registry-files"))
-        yield LocalSources(registry, CloudAccess(clouds, os.environ, time.time), mirrors)
+        mirror_credentials = _before((await stack.enter_async_context(keyring)).load, mirrors)
+    clouds = await stack.enter_async_context(open_cloud_session())
+    registry = RegistryClient(
+        session,
+        authenticator=Authenticator(
+            session, timeout_seconds=settings.timeout_seconds, clock=time.monotonic, wall_clock=time.time
+        ),
+        timeout_seconds=settings.timeout_seconds,
+        plain_http=frozenset(settings.plain_http),
+        mirrors=mirrors,
+        mirror_credentials=mirror_credentials,
+        guard=guard,
+        heard=heard,
+    )
+    await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS), "registry-files"))
+    return LocalSources(registry, CloudAccess(clouds, os.environ, time.time), mirrors)
 
 
 def _open_mirrors(

@@ -18,7 +18,7 @@ import msgspec
 from yarl import URL
 
 from extender.durations import parse_seconds
-from extender.errors import ConfigError
+from extender.errors import ConfigError, RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import CAPABILITIES, Capability, Endpoint, Trust, upstream_root
 from extender.registry.endpoint_tls import Certificates, MakeContext, Stamp, TlsContexts, load_client
@@ -108,7 +108,9 @@ class HostsReader:
         return self._read_file(file, text) if text else (self._read_certificates(folder),)
 
     def read_trusts(self, folder: Path) -> dict[str, Trust]:
-        """Returns the TLS contexts of all hosts that have a folder of certificates, by `host[:port]`. Raises OSError.
+        """Returns the TLS contexts of all hosts that have a folder of certificates, by `host[:port]`.
+
+        Raises OSError and ConfigError.
 
         A folder `host_port_` stands for `host:port`.
         """
@@ -117,7 +119,10 @@ class HostsReader:
             if entry.is_dir() and not entry.name.startswith(".."):
                 host = re.sub(r"_([0-9]+)_$", r":\1", entry.name)
                 certificates = self._read_certificates(entry)
-                origin = upstream_root(host).origin()
+                try:
+                    origin = upstream_root(host).origin()
+                except RegistryUnavailable as exc:
+                    raise ConfigError(f"{SETTING}: {entry}: the name of the folder is no host") from exc
                 trusts[host] = Trust(origin, certificates.own, certificates.elsewhere)
         return trusts
 

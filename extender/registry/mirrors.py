@@ -23,7 +23,7 @@ from extender.registry.registries_yaml import read_registries_yaml
 from extender.registry.session import RegistryTrust
 from extender.watched_files import Reading, WatchedFiles, report_mirrors_loaded, report_mirrors_refused
 
-_YAML = "registry.registries_yaml"
+_YAML, _CONF = "registry.registries_yaml", "registry.registries_conf"
 _UPSTREAM_ONLY = (MirrorHost(),)
 
 
@@ -54,6 +54,7 @@ class HostsDirectory:
             lambda folders: self._stamps(folders.named),
             loaded=lambda folders: report_mirrors_loaded(folders.hosts),
             refused=report_mirrors_refused,
+            name=SETTING,
         )
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
@@ -103,6 +104,7 @@ class RegistriesYaml:
             lambda read: self._stamps(read.named),
             loaded=lambda read: report_mirrors_loaded(read.hosts),
             refused=report_mirrors_refused,
+            name=_YAML,
         )
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
@@ -169,6 +171,7 @@ class RegistriesFiles:
             lambda conf: self._stamps(conf.named),
             loaded=lambda conf: report_mirrors_loaded(table.prefix for table in conf.endpoints.conf.registries),
             refused=report_mirrors_refused,
+            name=_CONF,
         )
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
@@ -185,9 +188,9 @@ class RegistriesFiles:
             trusts = reader.read_trusts(self._certificates) if self._certificates else {}
         except OSError as exc:
             problem = f"{exc.filename or self._main} cannot be read: {exc.strerror}"
-            raise ConfigError(f"registry.registries_conf: {problem}") from exc
+            raise ConfigError(f"{_CONF}: {problem}") from exc
         except ConfigError as exc:
-            raise ConfigError(f"registry.registries_conf: {exc}") from exc
+            raise ConfigError(f"{_CONF}: {exc}") from exc
         endpoints = CrioEndpoints(
             conf, short_names=self._short_names, trust_of=lambda host: trusts.get(host, SYSTEM_TRUST)
         )

@@ -57,7 +57,11 @@ def watch_keys(file: str) -> WatchedFiles[Keys]:
             report_refused(FileSetting.KEY, f"cache.key_file: {file} has changed; restart to use the new key")
 
     files = WatchedFiles.of_contents(
-        [file], lambda: load_keys(file), loaded=tell, refused=lambda why: report_refused(FileSetting.KEY, why)
+        [file],
+        lambda: load_keys(file),
+        loaded=tell,
+        refused=lambda why: report_refused(FileSetting.KEY, why),
+        name=FileSetting.KEY.value,
     )
     used = files.value
     return files

@@ -1,7 +1,7 @@
 """The listeners of one service: how they open, and how they close without losing a request."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
@@ -44,14 +44,18 @@ class Listeners:
         # aiohttp may wait twice, for the handler and then for its task; a tenth is left for everything else.
         self._drain_seconds = (config.shutdown.grace_seconds - self._linger_seconds) * 0.45
 
-    async def open(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, str]:
+    async def open(
+        self, pod_resolver: PodResolver, cluster_view: ClusterView, can_ask: Callable[[], bool]
+    ) -> Mapping[str, str]:
         """Opens the listeners. Returns the base URL of each by name; empty for one that is switched off.
+
+        `can_ask`: whether what asks registries has opened its files, before which readiness fails.
 
         Raises:
             ConfigError: an address cannot be bound, or a file of certificates cannot be used.
         """
         urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
-        return {**urls, OPERATIONS: await self._open_operations(cluster_view)}
+        return {**urls, OPERATIONS: await self._open_operations(cluster_view, can_ask)}
 
     async def drain(self) -> None:
         """Fails readiness, and answers for the time in which callers hear of it."""
@@ -82,12 +86,16 @@ class Listeners:
             self._watchers.append(start_background(files.files.watch(FILE_CHECK_SECONDS), f"tls-{outlet.name}"))
         return f"{'https' if files else 'http'}://{listener.address}"
 
-    async def _open_operations(self, cluster_view: ClusterView) -> str:
+    async def _open_operations(self, cluster_view: ClusterView, can_ask: Callable[[], bool]) -> str:
         listen = self._config.operations.listen
         if not listen:
             return ""
         live = {"ping": CheckResult, "background": _check_background}
-        ready = {"shutdown": self._check_draining, **cluster_view.ready_checks()}
+
+        def check_registries() -> CheckResult:
+            return CheckResult() if can_ask() else CheckResult(ok=False, detail="the files for them are not read yet")
+
+        ready = {"shutdown": self._check_draining, "registries": check_registries, **cluster_view.ready_checks()}
         runner = web.AppRunner(operations_app(live, ready), shutdown_timeout=1.0)
         listener = await open_listener(OPERATIONS, runner, *parse_listen(listen))
         self._operations.append(listener)

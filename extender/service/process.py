@@ -111,8 +111,8 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
     ):
         listeners = Listeners(config)
         try:
-            urls = await listeners.open(pod_resolver, cluster_view)
             await sources.check()
+            urls = await listeners.open(pod_resolver, cluster_view, lambda: sources.is_ready)
             log.info("service.started", version=__version__, config=_shown(config))
             yield Service(urls)
             await listeners.drain()

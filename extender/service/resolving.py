@@ -46,8 +46,12 @@ class Sources(ImageSource, PlatformSource, Protocol):
     def tell_mirrors(self, objects: MirrorObjects) -> None:
         """Has it ask where OpenShift's objects say, from the next question on."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether all files have been opened, so that registries can be asked."""
+
     async def check(self) -> None:
-        """Returns once all files are known to be usable. Raises ConfigError if one is not."""
+        """Returns once all files are known to be usable, or cannot be known. Raises ConfigError if one is not."""
 
 
 OpenSources = Callable[[FetcherSettings], AbstractAsyncContextManager[Sources]]

@@ -14,6 +14,7 @@ from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
 from extender.fetcher.settings import FetcherSettings
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, parse_reference
+from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, RegistrySources, SourceMirrors
 from extender.verifier.verification import Verification
 from testbed.debian_registry import DebianRegistry
 from testbed.hostile_layers import AMD64_ELF, KINDS, hostile_image
@@ -60,6 +61,18 @@ async def test_a_lie_is_found_by_a_process_that_then_ends(
     found = await asyncio.gather(look(client, liar), look(client, liar))
     assert [(each.state, each.program, each.detail) for each in found] == [("refuted", "/app", "x86-64")] * 2
     assert [child.has_ended for child in children] == [True, True]
+
+
+async def test_it_asks_where_nodes_pull_from(debian_registry: DebianRegistry) -> None:
+    """By OpenShift's objects, which the service was told before the process began."""
+    host = debian_registry.host
+    liar = push(debian_registry, "verifier/mirrored", gzipped([Put("app", AMD64_ELF)]))
+    mirrored = SourceMirrors("quay.io", (f"{host}/verifier",), NEVER_CONTACT_SOURCE)
+    objects = MirrorObjects(digest_mirrors=(mirrored,), sources=RegistrySources(insecure_registries=(host,)))
+    async with open_fetcher(FetcherSettings(timeout_seconds=10.0, openshift=True, allow=("*", host))) as client:
+        client.tell_mirrors(objects)
+        found = await look(client, parse_reference(f"quay.io/mirrored@{liar.digest}"))
+    assert (found.state, found.program) == ("refuted", "/app")
 
 
 @pytest.mark.slow

@@ -68,6 +68,17 @@ async def test_a_file_that_is_not_there_is_named(settings: list[str], path: str)
     assert _NOWHERE in line
 
 
+async def test_a_folder_that_no_host_can_have_is_named(tmp_path: Path) -> None:
+    """As the process that asks registries would say at the start."""
+    (tmp_path / "certs.d" / "quay.io:443:old").mkdir(parents=True)
+    (tmp_path / "registries.conf").write_text("")
+    (line,) = await problems(
+        f"registry.registries_conf={tmp_path}/registries.conf", f"registry.hosts_directory={tmp_path}/certs.d"
+    )
+    assert line.startswith("registry.registries_conf: registry.hosts_directory: ")
+    assert line.endswith("quay.io:443:old: the name of the folder is no host")
+
+
 async def test_every_listener_and_part_has_its_line(tmp_path: Path) -> None:
     """So that a file is mended once."""
     found = await problems(

@@ -149,10 +149,13 @@ async def test_ready_and_live_checks_are_those_of_the_watches_that_run(
     views = {path.rpartition("/")[2] for path in VIEWS}
     api.is_open.clear()
     async with service_in(api, tmp_path, listen, setting) as caller:
-        assert await checks(caller, "/readyz") == (503, {"shutdown": "[+]"} | dict.fromkeys(views, "[-]"))
+        assert await checks(caller, "/readyz") == (
+            503,
+            {"shutdown": "[+]", "registries": "[+]"} | dict.fromkeys(views, "[-]"),
+        )
         assert await checks(caller, "/livez") == (200, dict.fromkeys(["ping", "background"], "[+]"))
         api.is_open.set()
-        assert await until_ready(caller) == dict.fromkeys(["shutdown", *views], "[+]")
+        assert await until_ready(caller) == dict.fromkeys(["shutdown", "registries", *views], "[+]")
 
 
 async def test_what_waits_behind_a_cold_image_is_looked_up_before_a_scheduler_asks(
