@@ -1,11 +1,13 @@
 """Decodes JSON as Go's encoding/json does, which registries' clients and the kubelet are written with.
 
-What differs from other decoders: keys of structs match in any case, a key given twice is merged with the first, `null`
-leaves texts and structs as they are, and text that is no UTF-8 or half a surrogate pair becomes U+FFFD.
+What differs from other decoders: keys of structs match in any case, a key given twice is merged with the first (in a
+list element by element), `null` takes back maps, lists and what a type allows to be None, and text that is no UTF-8 or
+half a surrogate pair becomes U+FFFD.
 Source: encoding/json, `Unmarshal`, of Go 1.26.
 """
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Callable, Hashable
@@ -63,7 +65,7 @@ def decode(kind: type[T], body: bytes, *, most_values: int) -> T:
 
 
 def _integer(digits: str) -> float:
-    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+    return int(digits) if len(digits.lstrip("-")) <= _MOST_DIGITS else float(digits)
 
 
 def _no_number(word: str) -> object:
@@ -81,7 +83,9 @@ def _reading_of(kind: Hashable) -> _Reading:
 def _made(kind: inspect.Type) -> _Reading:
     match kind:
         case inspect.UnionType():
-            return _made(next(each for each in kind.types if not isinstance(each, inspect.NoneType)))
+            there = next(each for each in kind.types if not isinstance(each, inspect.NoneType))
+            reading = _made(there)  # as Go's pointers, of which structs are taken back by a `null`
+            return reading._replace(clear=lambda _: None) if isinstance(there, inspect.StructType) else reading
         case inspect.StructType():
             fields = {each.encode_name.lower(): (each.encode_name, _made(each.type)) for each in kind.fields}
             return _Reading(lambda value, before: _read_struct(fields, value, before), {})
@@ -93,7 +97,7 @@ def _made(kind: inspect.Type) -> _Reading:
             return _Reading(lambda value, before: _read_pairs(values, value, before), [], _cleared)
         case inspect.ListType():
             items = _made(kind.item_type)
-            return _Reading(lambda value, _: _read_list(items, value), [], lambda _: None)
+            return _Reading(lambda value, before: _read_list(items, value, before), [], lambda _: None)
         case _:
             return _SCALARS.get(type(kind), _ANY)
 
@@ -131,10 +135,15 @@ def _pairs_of(value: object) -> list[tuple[str, object]]:
     return value.pairs
 
 
-def _read_list(items: _Reading, value: object) -> object:
+def _read_list(items: _Reading, value: object, before: object) -> object:
+    """As long as the new list; Go writes its elements over those of the list before."""
     if not isinstance(value, list):
         raise _wrong("array", value)
-    return [items.zero if item is None else items.read(item, None) for item in value]
+    below = itertools.chain(before if isinstance(before, list) else (), itertools.repeat(None))
+    return [
+        (items.clear(there) or items.zero) if item is None else items.read(item, there)
+        for item, there in zip(value, below, strict=False)
+    ]
 
 
 def _read_text(value: object, _before: object) -> object:

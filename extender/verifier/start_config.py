@@ -34,7 +34,7 @@ class _Process(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class _StartDocument(msgspec.Struct, frozen=True):
-    config: _Process | None = None
+    config: _Process = _Process()
 
 
 class StartConfig(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ def read_layers(manifest: bytes) -> Sequence[LayerDescriptor]:
 
 def read_start(config: bytes) -> StartConfig:
     """How a container of an image with this configuration starts. Raises InvalidManifest."""
-    process = decode_json(_StartDocument, config).config or _Process()
+    process = decode_json(_StartDocument, config).config
     environment = [pair.partition("=")[::2] for pair in process.env or ()]
     path = next((value for name, value in reversed(environment) if name == "PATH"), _DEFAULT_PATH)
     return StartConfig(

@@ -51,7 +51,14 @@ def read(body: str | bytes) -> Outer:
         pytest.param(
             '{"inner": {"name": "a"}, "Inner": {"size": 1}}', Outer(inner=Inner("a", 1)), id="structs are merged"
         ),
-        pytest.param('{"words": ["a", "b"], "words": ["c"]}', Outer(words=["c"]), id="lists are not"),
+        pytest.param('{"inner": {"name": "a"}, "inner": null}', Outer(), id="null takes back what may be None"),
+        pytest.param('{"size": -9223372036854775808}', Outer(size=-(2**63)), id="the least number"),
+        pytest.param('{"words": ["a", "b"], "words": ["c"]}', Outer(words=["c"]), id="lists are as long as the last"),
+        pytest.param(
+            '{"words": ["a", "b"], "words": [null], "inners": [{"name": "a"}], "inners": [{"size": 1}, {}]}',
+            Outer(words=["a"], inners=[Inner("a", 1), Inner()]),
+            id="and written over the one before",
+        ),
         pytest.param(
             '{"labels": {"a": "1"}, "labels": null, "words": ["a"], "words": null, "labels": {"b": "2"}}',
             Outer(labels={"b": "2"}),
