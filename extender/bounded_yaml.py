@@ -16,6 +16,8 @@ from extender.errors import ExtenderError
 DEEPEST = 200
 """How deep a document may be nested, with its aliases written out."""
 _ADDED, _ADDED_PER_NODE = 10_000, 4  # nodes that aliases may make, and as many more for each that is written
+TRUE = ("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON")
+FALSE = ("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF")
 _MERGE = "<<"
 _NULLS = ("", "~", "null", "Null", "NULL")
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -138,10 +140,10 @@ def read_documents(text: str | bytes, *, unique_keys: bool = False) -> Iterator[
     return _values_of(decoded, _KubectlLoader)
 
 
-def read_texts(text: str | bytes) -> Any:  # noqa: ANN401  # lists, maps and texts
-    """As `read_yaml` with unique keys; scalars are the texts that stand there, those without quotes a `PlainText`."""
+def read_texts(text: str | bytes, *, unique_keys: bool = True) -> Any:  # noqa: ANN401  # lists, maps and texts
+    """As `read_yaml`; scalars are the texts that stand there, those without quotes a `PlainText`."""
     decoded = _decoded(text)
-    check_yaml(decoded, unique_keys=True)
+    check_yaml(decoded, unique_keys=unique_keys)
     documents = list(_values_of(decoded, _TextLoader))
     if len(documents) > 1:
         raise InvalidYaml("it has more than one document")
@@ -190,7 +192,7 @@ def _text_of(_loader: object, node: yaml.ScalarNode) -> str:
 _TAG = "tag:yaml.org,2002:"
 _KubectlLoader.yaml_implicit_resolvers = {}
 for _tag, _regexp, _first in (
-    ("bool", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
+    ("bool", "|".join(TRUE + FALSE), "yYnNtTfFoO"),
     ("int", r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)", "-+0123456789"),
     ("float", r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?)", "-+0123456789."),
     ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),

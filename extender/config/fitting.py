@@ -10,11 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from extender.bounded_yaml import PlainText
+from extender.bounded_yaml import FALSE, TRUE, PlainText
 from extender.config.tree import settings
 
-_TRUE = ("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON")
-_FALSE = ("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _SHOWN_CHARACTERS = 200
 
@@ -109,10 +107,10 @@ def _scalar(text: str, kind: inspect.Type) -> str | float | None:
     match kind:
         case inspect.StrType(pattern=pattern) if pattern is None or re.search(pattern, text):
             return text
-        case inspect.BoolType() if text in _TRUE or text in _FALSE:
-            return text in _TRUE
+        case inspect.BoolType() if text in TRUE + FALSE:
+            return text in TRUE
         case inspect.EnumType() | inspect.LiteralType():
-            word = "off" if text in _FALSE else text  # a chart's values hold `off` as false
+            word = "off" if text in FALSE else text  # a chart's values hold `off` as false
             return word if word in _words(kind) else None
         case inspect.FloatType() if _NUMBER.fullmatch(text) and _is_within(float(text), kind):
             return float(text)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from extender.bounded_yaml import InvalidYaml, read_yaml
+from extender.bounded_yaml import FALSE, TRUE, InvalidYaml, PlainText, read_texts
 from extender.errors import ConfigError
 
 MOST_BYTES = 256 << 10
@@ -73,7 +73,7 @@ def read_registries_yaml(data: bytes, *, default_endpoint: bool) -> Rendered:
     if len(data) > MOST_BYTES:
         raise ConfigError(f"it has more than {MOST_BYTES >> 10} KiB")
     try:
-        read = msgspec.convert(read_yaml(data) or {}, _Registries)
+        read = msgspec.convert(_as_go(read_texts(data, unique_keys=False)) or {}, _Registries)
     except msgspec.ValidationError as exc:
         raise ConfigError(str(exc)) from exc
     except InvalidYaml as exc:
@@ -92,6 +92,19 @@ def read_registries_yaml(data: bytes, *, default_endpoint: bool) -> Rendered:
     used = {host: table for host, table in hosts.items() if table["host"] or _is_kept(host, table, configs)}
     logins = {host: login for host, config in configs.items() if (login := _login(host, config))}
     return Rendered({"_default" if host == "*" else host: table for host, table in used.items()}, logins)
+
+
+def _as_go(value: Any, key: str = "") -> Any:  # noqa: ANN401  # what a decoder takes
+    """The value as Go's decoder reads it: a text is what stands there, such as the password 0123."""
+    if isinstance(value, dict):
+        return {str(name): _as_go(each, name) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_as_go(each) for each in value]
+    if not isinstance(value, PlainText):
+        return value
+    if key == "insecure_skip_verify" and value in TRUE + FALSE:
+        return value in TRUE
+    return None if value.is_null else str(value)
 
 
 def _default_table(host: str, config: _HostConfig) -> dict[str, Any]:

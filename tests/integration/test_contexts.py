@@ -110,6 +110,19 @@ async def test_audit_takes_a_namespace_for_manifests_that_name_none() -> None:
     assert [each["namespace"] for each in json.loads(out)["workloads"]] == ["own", "shop"]
 
 
+async def test_fix_takes_a_namespace_for_manifests_that_name_none() -> None:
+    """Whose annotation then says that they are left alone."""
+    annotated = {"name": "shop", "annotations": {"multiarch-extender.io/mode": "ignore"}}
+    template = {"metadata": {"name": "p"}, "spec": SPEC}
+    documents: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": annotated},
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "p"}, "spec": {"template": template}},
+    ]
+    given = ("fix", "-f", "-", "--set=registry.allow=[127.0.0.1:1]")
+    assert (await run(*given, stdin=yaml.safe_dump_all(documents)))[0] == 1
+    assert await run(*given, "-n", "shop", stdin=yaml.safe_dump_all(documents)) == (0, "", "")
+
+
 @pytest.mark.parametrize("command", ["audit", "running", "ungate"])
 async def test_a_namespace_and_all_namespaces_exclude_each_other(command: str) -> None:
     code, out, err = await run(command, "-n", "shop", "-A")

@@ -34,6 +34,14 @@ def test_invalid_file(text: str, problem: str) -> None:
     assert problem in str(raised.value)
 
 
+def test_a_text_without_quotes_is_what_stands_there() -> None:
+    """As for the decoder of k3s: a password may be a number, and a name a word of YAML's."""
+    text = "configs: {127.0.0.1:5000: {auth: {username: on, password: 0123}, tls: {insecure_skip_verify: yes}, x: ~}}"
+    read = read_registries_yaml(text.encode(), default_endpoint=True)
+    assert read.logins == {"127.0.0.1:5000": ("on", "0123")}
+    assert read_registries_yaml(b"configs: {a.io: ~}\nmirrors:\n", default_endpoint=True).logins == {}
+
+
 def test_file_that_breaks_keeps_what_was_read_before(tmp_path: Path) -> None:
     """Also where an expression of it cannot be used."""
     file = tmp_path / "registries.yaml"
