@@ -26,7 +26,7 @@ from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Mode, is_exempt
-from extender.placement.reasons import Constraint, refusal_text
+from extender.placement.reasons import NAME_CHARACTERS, Constraint, refusal_text, shorten
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 
 log = structlog.get_logger()
@@ -139,7 +139,7 @@ class DaemonPods:
         log.warning(
             "daemon_pod.misplaced",
             namespace=namespace,
-            daemon_set=owner.name,
+            daemon_set=shorten(owner.name, NAME_CHARACTERS),
             node=node,
             platform=str(platform),
             why=refusal,
@@ -168,6 +168,7 @@ def node_of_daemon_pod(pod: CreatedPod) -> NodeName | None:
     required = affinity and affinity.node_affinity and affinity.node_affinity.required
     for term in (required and required.node_selector_terms) or ():
         for field in term.match_fields or ():
-            if field.key == _NAME and field.operator == "In" and len(field.values or ()) == 1:
-                return NodeName((field.values or ("",))[0])
+            values = list(field.values or ())
+            if field.key == _NAME and field.operator == "In" and len(values) == 1 and len(values[0]) <= NAME_CHARACTERS:
+                return NodeName(values[0])
     return None

@@ -27,7 +27,7 @@ from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.reasons import shown_reference
+from extender.placement.reasons import NAME_CHARACTERS, shorten, shown_reference
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply
 from extender.turns import Slots
@@ -241,7 +241,7 @@ def _log_unresolved(creation: _PodCreation, mutation: Mutation) -> None:
     log.warning(
         "pod.admitted_unresolved",
         namespace=creation.review.request.namespace,
-        pod=(metadata and (metadata.name or metadata.generate_name)) or "",
+        pod=shorten((metadata and (metadata.name or metadata.generate_name)) or "", NAME_CHARACTERS),
         image=shown_reference(image.reference),
         cause=fact.cause,
         why=mutation.reason,

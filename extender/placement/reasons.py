@@ -37,6 +37,10 @@ class Constraint(msgspec.Struct, frozen=True):
     denied: tuple[DeniedPlatform, ...] = ()
 
 
+NAME_CHARACTERS = 253
+"""Of the name of an object. Whoever creates a pod may write a megabyte, which the API server refuses after us."""
+
+
 def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
     """The constraints whose platforms have no proper subset among the others', in order and without repeats.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from extender.admission.daemon_pods import DaemonPods
 from extender.admission.pod_admission import PodAdmission, PodReviews
@@ -188,6 +189,17 @@ async def test_a_review_takes_milliseconds_for_each_megabyte(part: str) -> None:
                 check(reply.body)
                 await _end_lookups()
             assert min(seconds) < 2 * _SECONDS_A_MEGABYTE * max(1, len(body) / 1_000_000), name
+
+
+@pytest.mark.parametrize("part", ["a name", "a long image", "a record of terms"])
+async def test_a_log_line_about_a_pod_is_short(part: str) -> None:
+    """Whoever creates pods would fill the disk that logs are on."""
+    outlets = Outlets(settings("both", "multiarch"))
+    pod = next(pod for name, pod in hostile_pods(300_000, "unknown:1") if name == part)
+    with capture_logs() as lines:
+        await _calls(outlets.pods.review(encode_review(pod)))
+    assert lines
+    assert max(len(str(line)) for line in lines) < 2_000
 
 
 @pytest.mark.parametrize("part", ["unknown images", "invalid images", "ephemeral images", "image volumes"])
