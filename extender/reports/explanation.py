@@ -21,7 +21,6 @@ from extender.placement.facts import (
     PodImage,
     Role,
     RunsOn,
-    RuntimeClass,
     Unknown,
     facts_of,
 )
@@ -299,7 +298,7 @@ def _image(image: PodImage, fact: ImageFact, evidence: Evidence, spec: NamedSpec
         state=_state(fact),
         platforms=[str(platform) for platform in sorted(fact.platforms)] if isinstance(fact, RunsOn) else None,
         cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
-        detail=fact.detail if isinstance(fact, Pending | Unknown) else _runtime_text(image.runtime),
+        detail=fact.detail if isinstance(fact, Pending | Unknown) else _why_anywhere(image, fact),
         digest=evidence.digest,
         credential=evidence.credential,
         age_seconds=None if evidence.age_seconds is None else round(evidence.age_seconds, 1),
@@ -309,8 +308,11 @@ def _image(image: PodImage, fact: ImageFact, evidence: Evidence, spec: NamedSpec
     )
 
 
-def _runtime_text(runtime: RuntimeClass | None) -> str:
-    return f"RuntimeClass {runtime.name} runs {platforms_text(runtime.platforms)}" if runtime else ""
+def _why_anywhere(image: PodImage, fact: ImageFact) -> str:
+    if image.runtime:
+        return f"RuntimeClass {image.runtime.name} runs {platforms_text(image.runtime.platforms)}"
+    is_data = image.role is Role.DATA and isinstance(fact, Anywhere)
+    return "its program comes from a volume" if is_data else ""
 
 
 def _verified(fact: ImageFact, answer: Answer) -> frozenset[Platform]:

@@ -19,7 +19,7 @@ from aiohttp import web
 
 import extender
 from extender.cli.main import commands
-from extender.demo.images import build_index, build_manifest, join_index
+from extender.demo.images import Bundle, build_index, build_manifest, join_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import SCENES, arguments_of, fill_registry, pod_of
 from tests.unit.cli.commands import COMMAND, run
@@ -497,6 +497,21 @@ async def test_a_single_image_with_an_odd_platform_is_unknown_to_every_command(
     assert answers == {"odd": {"unknown"}, "listed": {"no"}}
 
 
+async def test_what_an_index_states_is_known_though_another_entry_is_gone(registry: EmbeddedRegistry) -> None:
+    """It is told among what does not run."""
+    bundle = build_index(["linux/amd64", "linux/arm64"])
+    gone = build_manifest("linux/s390x").manifests[-1]
+    index = json.loads(bundle.manifests[-1].body)
+    index["manifests"].insert(0, {"mediaType": gone.media_type, "digest": gone.digest, "size": len(gone.body)})
+    outer = bundle.manifests[-1]._replace(body=json.dumps(index).encode())
+    registry.add("shop/optional", "1.0", Bundle(bundle.blobs, (*bundle.manifests[:-1], outer)))
+    image = f"{registry.host}/shop/optional:1.0"
+    code, out, _ = await run("inspect", image, "--require", "linux/arm64", "-o", "json", *plain(registry))
+    [found] = json.loads(out)
+    assert (code, [each["platform"] for each in found["platforms"]]) == (0, ["linux/amd64", "linux/arm64"])
+    assert [each["digest"] for each in found["skipped"]] == [gone.digest]
+
+
 async def test_an_image_whose_program_comes_from_a_volume_constrains_nothing(
     registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
@@ -514,6 +529,7 @@ async def test_an_image_whose_program_comes_from_a_volume_constrains_nothing(
         _, out, _ = await run("explain", "-f", str(file), "-o", "json", *plain(registry), "--set", "cluster.mode=none")
         [told] = json.loads(out)
         answers[name] = {each["platform"]: each["answer"] for each in told["nodes"]}
+        assert told["images"][0]["detail"] == ("its program comes from a volume" if name == "disk" else "")
     assert answers["disk"] == {"linux/amd64": "yes", "linux/arm64": "yes"}
     assert answers["disks"] == {"linux/amd64": "yes", "linux/arm64": "no"}
 
