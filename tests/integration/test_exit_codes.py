@@ -27,6 +27,7 @@ OF_SETTINGS = {
     "running": (), "serve": (),
 }  # fmt: skip
 ANSWERS_NOT = (2, "")
+BOMB = "containers: &a {x: y}\n" + "".join(f"{at}: &a {{<<: [*a, *a]}}\n" for at in range(30))
 
 
 class World:
@@ -133,7 +134,7 @@ async def test_a_cluster_that_cannot_be_read_is_2(command: str, tmp_path: Path) 
     """No kubeconfig, one that is none or names no such context, nobody there, who refuses, and who talks nonsense."""
     given = OF_CLUSTERS[command]
     (tmp_path / "broken").write_text("a: [")
-    (tmp_path / "bomb").write_text("a: &a [x]\n" + "".join(f"{at}: &a [*a, *a]\n" for at in range(30)))
+    (tmp_path / "bomb").write_text(BOMB)
     ways: list[tuple[str, ...]] = [("--kubeconfig", str(tmp_path / name)) for name in ("absent", "broken", "bomb")]
     async with serve_api() as api:
         kubeconfig = ("--kubeconfig", str(write_kubeconfig(api, tmp_path)))
@@ -165,8 +166,9 @@ async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path)
     (tmp_path / "folder" / "empty.yaml").touch()
     (tmp_path / "none").mkdir()
     (tmp_path / "cut.yaml").write_text("a: [")
+    (tmp_path / "bomb.yaml").write_text(BOMB)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    for name in ("folder/empty.yaml", "folder", "none", "cut.yaml", "binary.yaml", "absent.yaml"):
+    for name in ("folder/empty.yaml", "folder", "none", "cut.yaml", "bomb.yaml", "binary.yaml", "absent.yaml"):
         code, out, err = await run(command, "-f", str(tmp_path / name), "--set=cluster.mode=none")
         assert (code, out) == ANSWERS_NOT
         assert err.startswith("error: ")

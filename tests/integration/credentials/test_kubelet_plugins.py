@@ -342,7 +342,12 @@ def test_configuration_the_kubelet_refuses_is_refused(
     assert str(caught.value).startswith(f"registry.credential_providers.config: {path}")
 
 
-@pytest.mark.parametrize("text", ["a: [", "a: 2001-13-45", "[" * 2000], ids=["open", "impossible-date", "deep"])
+@pytest.mark.parametrize(
+    "text",
+    ["a: [", "a: 2001-13-45", "[" * 2000, "providers: [{matchImages: [a], matchImages: [b]}]",
+     "a: &a {b: c}\n" + "".join(f"{at}: &a {{<<: [*a, *a]}}\n" for at in range(40))],
+    ids=["open", "impossible-date", "deep", "twice", "bomb"],
+)  # fmt: skip
 def test_configuration_that_is_no_yaml_is_refused(tmp_path: Path, clock: Clock, text: str) -> None:
     """Whatever PyYAML makes of it, the error names setting and path."""
     path = tmp_path / "plugins.yaml"
