@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from extender.cluster.client import ClusterClient
 from extender.cluster.listwatch import PAGE_OBJECTS, Handler, ListWatch, Resource
@@ -229,6 +230,20 @@ async def test_refused_list_is_tried_until_it_is_granted(api: ApiServer, client:
     async with watching(client, NODES, nodes):
         await until(lambda: nodes.synced)
     assert len(api.received("list")) == 6
+
+
+async def test_right_that_is_missing_is_named_until_it_is_granted(api: ApiServer, client: ClusterClient) -> None:
+    """Once, however often the API server says no."""
+    nodes = node_view(client)
+    api.denied.add(NODES.path)
+    with capture_logs() as logs:
+        async with watching(client, NODES, nodes):
+            await until(lambda: len(api.received("list")) >= 3)
+            api.denied.clear()
+            await until(lambda: nodes.synced)
+    refused = [(each["right"], each["log_level"]) for each in logs if each["event"] == "watch.refused"]
+    assert refused == [("list nodes", "error")]
+    assert "watch.lost" not in {each["event"] for each in logs}
 
 
 async def test_cancelled_list_leaves_a_consistent_view(api: ApiServer, client: ClusterClient) -> None:
