@@ -95,3 +95,29 @@ async def test_a_bundle_that_breaks_keeps_the_old_authorities(tmp_path: Path, co
     assert COUNTS["refused"].value == refused + 1
     async with running(authority) as server, open_session(guard=ON_LOOPBACK, trust=trust) as session:
         assert (await send(session, "GET", server.url, headers={}, limit_bytes=100)).body == b"yes"
+
+
+async def test_a_registry_behind_a_proxy_is_reached_over_its_own_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy's answer comes first over the same connection, and has no body."""
+    authority, asked = trustme.CA(), []
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode())
+        there = await asyncio.open_connection(*asked[-1].split(":"))
+        writer.write(b"HTTP/1.1 200 Connection established\r\nProxy-agent: here\r\n\r\n")
+        await asyncio.gather(pass_on(reader, there[1]), pass_on(there[0], writer))
+
+    async with running(authority) as server, await asyncio.start_server(tunnel, "127.0.0.1", 0) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        trust = RegistryTrust([str(tmp_path / "ca.pem")])
+        async with open_session(guard=ON_LOOPBACK, trust=trust) as session:
+            assert (await send(session, "GET", server.url, headers={}, limit_bytes=100)).body == b"yes"
+    assert asked == [f"127.0.0.1:{server.url.port}"]
