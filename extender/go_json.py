@@ -6,12 +6,11 @@ half a surrogate pair becomes U+FFFD.
 Source: encoding/json, `Unmarshal`, of Go 1.26.
 """
 
-import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Hashable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -43,25 +42,33 @@ class _Reading(NamedTuple):
     clear: Callable[[object], object] = lambda before: before
 
 
-def decode(kind: type[T], body: bytes, *, most_values: int) -> T:
-    """The value in `body`. Keys that the type does not declare are ignored. O(bytes).
+class GoDecoder(Generic[T]):
+    """Decodes values of one type, as many as come. Build it once.
 
     A map is a dict. Where it matters what later keys have replaced, it is a list of pairs, with None for a `null` that
     has replaced all before it.
-
-    Raises:
-        InvalidJson: not JSON, nested too deep, more than `most_values` values, or a field of another type.
     """
-    if sum(map(body.count, (b",", b"[", b"{"))) > most_values:
-        raise InvalidJson(f"it has more than {most_values} values")
-    try:
-        parsed = _PARSER.decode(body.decode(errors="replace"))
-        reading = _reading_of(kind)  # type: ignore[arg-type]  # a class is hashable, which mypy does not see for type[T]
-        return msgspec.convert(reading.zero if parsed is None else reading.read(parsed, None), kind)
-    except json.JSONDecodeError as exc:
-        raise InvalidJson(f"{exc.msg} (character {exc.pos})") from None
-    except RecursionError:
-        raise InvalidJson("it is nested too deep") from None
+
+    def __init__(self, kind: type[T], *, most_values: int) -> None:
+        self._kind, self._most_values = kind, most_values
+        self._reading = _made(inspect.type_info(kind))
+
+    def decode(self, body: bytes) -> T:
+        """The value in `body`. Keys that the type does not declare are ignored. O(bytes).
+
+        Raises:
+            InvalidJson: not JSON, nested too deep, more than `most_values` values, or a field of another type.
+        """
+        if sum(map(body.count, (b",", b"[", b"{"))) > self._most_values:
+            raise InvalidJson(f"it has more than {self._most_values} values")
+        try:
+            parsed = _PARSER.decode(body.decode(errors="replace"))
+            read = self._reading.zero if parsed is None else self._reading.read(parsed, None)
+            return msgspec.convert(read, self._kind)
+        except json.JSONDecodeError as exc:
+            raise InvalidJson(f"{exc.msg} (character {exc.pos})") from None
+        except RecursionError:
+            raise InvalidJson("it is nested too deep") from None
 
 
 def _integer(digits: str) -> float:
@@ -73,11 +80,6 @@ def _no_number(word: str) -> object:
 
 
 _PARSER = json.JSONDecoder(object_pairs_hook=_Object, parse_int=_integer, parse_constant=_no_number)
-
-
-@functools.cache
-def _reading_of(kind: Hashable) -> _Reading:
-    return _made(inspect.type_info(kind))
 
 
 def _made(kind: inspect.Type) -> _Reading:

@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from extender import go_json
+from extender.go_json import GoDecoder, InvalidJson
 
 _DEFAULT_REGISTRY = "index.docker.io"
 _SCHEME = re.compile(r"https?://")
@@ -77,6 +77,8 @@ class _DockerConfig(msgspec.Struct):
 
 # Of a document: two thousand logins. Decoding as many takes 10 ms of the service's loop.
 _MOST_VALUES = 8_000
+_CONFIG = GoDecoder(_DockerConfig, most_values=_MOST_VALUES)
+_AUTHS = GoDecoder(list[tuple[str, _DockerAuth] | None], most_values=_MOST_VALUES)
 
 
 class ByPattern(Generic[T]):
@@ -192,8 +194,8 @@ def decode_docker_config(raw: bytes, *, most: int | None = None) -> DecodedLogin
         InvalidLogins: it is not such JSON, has more than 8,000 values, or an `auth` is not base64 of `name:password`.
     """
     try:
-        config = go_json.decode(_DockerConfig, raw, most_values=_MOST_VALUES)
-    except go_json.InvalidJson as exc:
+        config = _CONFIG.decode(raw)
+    except InvalidJson as exc:
         raise InvalidLogins(f"it is no Docker configuration, JSON with a map `auths`: {exc}") from None
     return _logins_of(config.auths, most)
 
@@ -207,8 +209,8 @@ def decode_legacy_config(raw: bytes, *, most: int | None = None) -> DecodedLogin
         InvalidLogins: as `decode_docker_config`.
     """
     try:
-        auths = go_json.decode(list[tuple[str, _DockerAuth] | None], raw, most_values=_MOST_VALUES)
-    except go_json.InvalidJson as exc:
+        auths = _AUTHS.decode(raw)
+    except InvalidJson as exc:
         raise InvalidLogins(f"it is no .dockercfg, a JSON map of logins: {exc}") from None
     return _logins_of(auths, most)
 

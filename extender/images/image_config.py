@@ -6,7 +6,7 @@ Source: OCI image-spec config.md. Docker's `application/vnd.docker.container.ima
 import msgspec
 
 from extender.images.platform import InvalidPlatform, Platform, has_known_words, platform_of
-from extender.images.untrusted import decode_json
+from extender.images.untrusted import decode_json, document_decoder
 
 _UNSTATED = frozenset({"", "unknown"})
 # Of an operator's bundle for OLM: manifests that a program from a volume copies (operator-framework/api, bundle.md).
@@ -22,6 +22,9 @@ class _ConfigDocument(msgspec.Struct, frozen=True):
     architecture: str | None = None
     variant: str | None = None
     config: _ConfigLabels = _ConfigLabels()
+
+
+_CONFIG = document_decoder(_ConfigDocument)
 
 
 class ConfigClaim(msgspec.Struct, frozen=True):
@@ -48,7 +51,7 @@ def read_config(body: bytes) -> ConfigClaim:
     Raises:
         InvalidManifest: `body` is not a config.
     """
-    config = decode_json(_ConfigDocument, body)
+    config = decode_json(_CONFIG, body)
     os, architecture = config.os or "", config.architecture or ""
     if os.lower() in _UNSTATED and architecture.lower() in _UNSTATED:
         return ConfigClaim(None, "its config states no platform", is_artifact=True)

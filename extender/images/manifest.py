@@ -161,7 +161,7 @@ def read_manifest(body: bytes, content_type: str) -> Document:
     """
     if body.count(b"{") > _MAX_OBJECTS:
         raise UnsupportedManifest(f"the document holds more than {_MAX_OBJECTS} objects")
-    document = decode_json(wire.Document, body)
+    document = decode_json(wire.DOCUMENT_DECODER, body)
     media_type = _media_type(document, media_type_of(content_type))
     if media_type in INDEXES:
         return _read_index(media_type, document.manifests or ())

@@ -5,6 +5,8 @@ Sources: OCI image-spec image-index.md, manifest.md, descriptor.md, config.md; D
 
 import msgspec
 
+from extender.images.untrusted import document_decoder
+
 
 class RawPlatform(msgspec.Struct, frozen=True, gc=False):
     """The platform of an index entry, or the same three fields of an image config."""
@@ -41,3 +43,6 @@ class Document(msgspec.Struct, frozen=True, rename="camel", gc=False):
     config: RawDescriptor | None = None
     layers: list[Layer] | None = None
     fs_layers: object = None
+
+
+DOCUMENT_DECODER = document_decoder(Document)

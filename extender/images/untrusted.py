@@ -2,8 +2,8 @@
 
 from typing import TypeVar
 
-from extender import go_json
 from extender.errors import InvalidManifest
+from extender.go_json import GoDecoder, InvalidJson
 
 _SHOWN = 100  # characters: enough to recognise the text, too few to fill a log line or an event
 # Of a document: configs of a hundred layers and long labels have some thousand. This many take 40 MB and 60 ms.
@@ -18,13 +18,18 @@ def quote(text: str, most: int = _SHOWN) -> str:
     return shown if len(shown) <= most else f"{shown[:most]}…"
 
 
-def decode_json(kind: type[T], body: bytes) -> T:
-    """The document in `body`, as `go_json.decode` reads it.
+def document_decoder(kind: type[T]) -> GoDecoder[T]:
+    """The decoder of a kind of document."""
+    return GoDecoder(kind, most_values=_MOST_VALUES)
+
+
+def decode_json(decoder: GoDecoder[T], body: bytes) -> T:
+    """The document in `body`.
 
     Raises:
         InvalidManifest: not JSON, nested too deep, too many values, or a field of the wrong type.
     """
     try:
-        return go_json.decode(kind, body, most_values=_MOST_VALUES)
-    except go_json.InvalidJson as exc:
+        return decoder.decode(body)
+    except InvalidJson as exc:
         raise InvalidManifest(f"the document cannot be read: {exc}") from exc

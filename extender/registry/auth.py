@@ -17,9 +17,9 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from extender import go_json
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
+from extender.go_json import GoDecoder, InvalidJson
 from extender.images.manifest import ACCEPTED
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Endpoint, Trust
@@ -43,7 +43,6 @@ MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 _ACCEPT = ", ".join(ACCEPTED)
 _NONE: Mapping[str, str] = {}
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
-_MOST_TOKEN_VALUES = 10_000  # of the answer, which has a handful
 _MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that state less do not hold to it
 _RENEW_AFTER = 0.8  # of a token's life, so that no token expires on its way
 # Characters that a header may hold, in a length that servers accept: real tokens have a few KB; thousands are cached.
@@ -74,6 +73,9 @@ class _TokenReply(msgspec.Struct):
     token: str = ""
     access_token: str = ""
     expires_in: object = None  # seconds, which some servers send as a text
+
+
+_DECODER = GoDecoder(_TokenReply, most_values=10_000)  # a token server's answer has a handful
 
 
 class Authenticator:
@@ -296,9 +298,9 @@ def _token_url(key: _TokenKey) -> URL:
 def _read_token(response: Response) -> tuple[str, float]:
     """Returns the token and its lifetime in seconds."""
     try:
-        answer = go_json.decode(_TokenReply, response.body, most_values=_MOST_TOKEN_VALUES)
+        answer = _DECODER.decode(response.body)
         life_seconds = msgspec.convert(answer.expires_in or 0, float, strict=False)
-    except (go_json.InvalidJson, msgspec.ValidationError) as exc:
+    except (InvalidJson, msgspec.ValidationError) as exc:
         raise RegistryUnavailable(f"the token server {host_of(response.url)} sent no token") from exc
     text = answer.token or answer.access_token
     if not _TOKEN.fullmatch(text):

@@ -7,15 +7,13 @@ Source: distribution-spec, "Error Codes". It calls the message optional, and let
 
 import msgspec
 
-from extender import go_json
+from extender.go_json import GoDecoder, InvalidJson
 
 BODY_BYTES = 8 * 1024
 """What is read of a refusal. Registries answer some hundred bytes; a body that is longer says nothing."""
 
 MOST_CHARACTERS = 112
 """Of what a registry says. With the words about it, it fits what `placement.reasons` shows of a cause."""
-
-_MOST_VALUES = 1_000
 
 
 class _Error(msgspec.Struct):
@@ -27,14 +25,17 @@ class _Body(msgspec.Struct):
     errors: list[_Error] = []
 
 
+_DECODER = GoDecoder(_Body, most_values=1_000)
+
+
 def read_refusal(body: bytes) -> str:
     """The message of the first error, or its code if it has none, as one printable line of `MOST_CHARACTERS` at most.
 
     Empty if the body is no error of the distribution-spec, or says nothing.
     """
     try:
-        errors = go_json.decode(_Body, body, most_values=_MOST_VALUES).errors
-    except go_json.InvalidJson:
+        errors = _DECODER.decode(body).errors
+    except InvalidJson:
         return ""
     if not errors:
         return ""

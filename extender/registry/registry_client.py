@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from extender import go_json
 from extender.credentials.keyring import Credential
 from extender.errors import (
     UNDECODABLE,
@@ -24,6 +23,7 @@ from extender.errors import (
     RegistryFailed,
     RegistryRefusedImage,
 )
+from extender.go_json import GoDecoder, InvalidJson
 from extender.images.manifest import media_type_of
 from extender.images.reference import ImageReference, digest_of, is_digest, matches_digest
 from extender.registry.addresses import AddressGuard
@@ -52,7 +52,7 @@ class _TagList(msgspec.Struct):
     tags: list[str] | None = None
 
 
-_MOST_TAG_VALUES = 100_000  # of one page of tags, of which a thousand are asked for
+_TAG_LIST = GoDecoder(_TagList, most_values=100_000)  # a thousand are asked for
 
 
 class RegistryClient:
@@ -283,8 +283,8 @@ def next_page(links: Sequence[str]) -> str:
 
 def _read_tags(body: bytes, host: str) -> list[str]:
     try:
-        return go_json.decode(_TagList, body, most_values=_MOST_TAG_VALUES).tags or []
-    except go_json.InvalidJson as exc:
+        return _TAG_LIST.decode(body).tags or []
+    except InvalidJson as exc:
         raise InvalidManifest(f"{host} sent a list of tags that cannot be read") from exc
 
 

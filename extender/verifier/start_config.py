@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from extender.images.untrusted import decode_json
+from extender.images.untrusted import decode_json, document_decoder
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MOST_LAYERS = 127  # as runtimes allow
@@ -45,14 +45,17 @@ class StartConfig(msgspec.Struct, frozen=True):
     folder: str
 
 
+_MANIFEST, _CONFIG = document_decoder(_LayersDocument), document_decoder(_StartDocument)
+
+
 def read_layers(manifest: bytes) -> Sequence[LayerDescriptor]:
     """The layers, the top one first. Raises InvalidManifest."""
-    return tuple(reversed((decode_json(_LayersDocument, manifest).layers or [])[:_MOST_LAYERS]))
+    return tuple(reversed((decode_json(_MANIFEST, manifest).layers or [])[:_MOST_LAYERS]))
 
 
 def read_start(config: bytes) -> StartConfig:
     """How a container of an image with this configuration starts. Raises InvalidManifest."""
-    process = decode_json(_StartDocument, config).config
+    process = decode_json(_CONFIG, config).config
     environment = [pair.partition("=")[::2] for pair in process.env or ()]
     path = next((value for name, value in reversed(environment) if name == "PATH"), _DEFAULT_PATH)
     return StartConfig(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.go_json import InvalidJson, decode
+from extender.go_json import GoDecoder, InvalidJson
 
 
 class Inner(msgspec.Struct):
@@ -31,9 +31,12 @@ class Outer(msgspec.Struct, rename="camel"):
     entries: dict[str, Inner] | None = None
 
 
+DECODER = GoDecoder(Outer, most_values=1000)
+
+
 def read(body: str | bytes) -> Outer:
     """The document, in which no more than a thousand values are allowed."""
-    return decode(Outer, body.encode() if isinstance(body, str) else body, most_values=1000)
+    return DECODER.decode(body.encode() if isinstance(body, str) else body)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_a_document_is_bounded() -> None:
     with pytest.raises(InvalidJson, match="more than 1000 values"):
         read('{"other": [' + ",".join("[]" for _ in range(600)) + "]}")
     with pytest.raises(InvalidJson, match="too deep"):
-        decode(Outer, b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", most_values=1_000_000)
+        GoDecoder(Outer, most_values=1_000_000).decode(b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
 
 
 def test_the_message_quotes_nothing() -> None:
@@ -139,4 +142,4 @@ JSON = st.recursive(
 def test_any_document_is_read_or_refused(document: object) -> None:
     """Nothing else is raised, whatever stands where."""
     with contextlib.suppress(InvalidJson):
-        assert isinstance(decode(Outer, msgspec.json.encode(document), most_values=1000), Outer)
+        assert isinstance(DECODER.decode(msgspec.json.encode(document)), Outer)

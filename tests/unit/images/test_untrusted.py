@@ -6,13 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.errors import InvalidManifest
-from extender.images.untrusted import decode_json, quote
+from extender.images.untrusted import decode_json, document_decoder, quote
 
 
 class Named(msgspec.Struct):
     """A document with one field that is read."""
 
     name: str | None = None
+
+
+DECODER = document_decoder(Named)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +59,4 @@ def test_any_quoted_text_is_short_and_printable(text: str) -> None:
 def test_bytes_that_are_no_document_are_an_invalid_manifest(body: bytes, why: str) -> None:
     """Whatever the decoder makes of bad bytes, one error comes out, and it says why."""
     with pytest.raises(InvalidManifest, match=why):
-        decode_json(Named, body)
+        decode_json(DECODER, body)
