@@ -1,7 +1,7 @@
 """Pods that are as dear as their author can make them: one part of each is as large as an API server lets it be."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,12 +14,11 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def hostile_pods(size_bytes: int, image: str) -> Iterator[tuple[str, dict[str, Json]]]:
-    """Each pod with the name of its large part, of about `size_bytes`. It runs `image`, which should be known."""
-    for name, make in _PARTS.items():
-        pod = _pod(image)
-        make(pod, size_bytes)
-        yield name, pod
+def hostile_pod(part: str, size_bytes: int, image: str) -> dict[str, Json]:
+    """A pod of which this part, one of `PARTS`, has about `size_bytes`. It runs `image`, which should be known."""
+    pod = _pod(image)
+    _PARTS[part](pod, size_bytes)
+    return pod
 
 
 def gated(pod: Mapping[str, Json]) -> dict[str, Json]:
@@ -102,6 +101,12 @@ def _large_term(pod: dict[str, Json], size_bytes: int) -> None:
     _at(*_TERMS)(pod, terms)
 
 
+def _program(pod: dict[str, Json], size_bytes: int) -> None:
+    mounts = [{"name": "v", "mountPath": "/a"}]
+    pod["spec"]["containers"][0] |= {"command": ["/a/b"], "volumeMounts": mounts}
+    _list(_empty, "spec", "volumes")(pod, size_bytes)
+
+
 def _programs(pod: dict[str, Json], size_bytes: int) -> None:
     """As many containers as are read, whose programs are in one of many volumes."""
     mounts = [{"name": "v0", "mountPath": f"/m{number}/../a"} for number in range(max(1, size_bytes // 512 // 40))]
@@ -171,6 +176,7 @@ _PARTS: dict[str, Callable[[dict[str, Json], int], None]] = {
     "a long image": lambda pod, size_bytes: _at("spec", "containers")(pod, [{"image": "y" * size_bytes}]),
     "empty volumes": _list(_empty, "spec", "volumes"),
     "volumes and programs": _programs,
+    "empty volumes and a program": _program,
     "image volumes": _list(lambda number: {"image": {"reference": f"a{number}"}}, "spec", "volumes"),
     "empty tolerations": _list(_empty, "spec", "tolerations"),
     "tolerations": _list(lambda number: {"key": f"k{number}", "operator": "Exists"}, "spec", "tolerations"),
@@ -228,6 +234,10 @@ _PARTS: dict[str, Callable[[dict[str, Json], int], None]] = {
         }.items()
     },
 }  # fmt: skip
+
+
+PARTS = tuple(_PARTS)
+"""The parts of a pod that can be large."""
 
 
 def encode_review(created: Mapping[str, Json], kind: str = "Pod") -> bytes:

@@ -14,7 +14,7 @@ from benchmarks.siege.api_server import LOGIN_SECRET
 from benchmarks.siege.calls import new_pod
 from benchmarks.siege.images import DENIED, LAYERS, SHARED, WIDE
 from benchmarks.siege.network import UPSTREAMS, attacking_host, honest_host
-from testbed.hostile_pods import hostile_pods
+from testbed.hostile_pods import PARTS, hostile_pod
 
 PLUGIN_PATTERN = attacking_host("*", "plugin")
 """The images that the credential-provider plugin serves, which hangs."""
@@ -67,7 +67,7 @@ def large_pods() -> list[dict[str, Any]]:
             "metadata": {**pod["metadata"], **made["metadata"], "namespace": "besieger-0"},
             "spec": {**pod["spec"], **made["spec"]},
         }
-        for (_, made), pod in zip(hostile_pods(_LARGE_BYTES, image), created, strict=False)
+        for made, pod in zip((hostile_pod(part, _LARGE_BYTES, image) for part in PARTS), created, strict=False)
     ]
 
 

@@ -56,7 +56,7 @@ class Volume(Wire, frozen=True):
     @property
     def holds_texts(self) -> bool:
         """Whether its files are texts of the API server, in which there is no program."""
-        return any(each is not None for each in (self.config_map, self.secret, self.projected, self.downward_api))
+        return not (self.config_map is self.secret is self.projected is self.downward_api is None)
 
 
 class Toleration(Wire, frozen=True, omit_defaults=True):

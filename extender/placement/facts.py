@@ -123,7 +123,7 @@ def images_of(pod: Pod, runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME
     volumes = [volume.image for volume in spec.volumes or () if volume.image and volume.image.reference]
     if len(containers) + len(volumes) > MOST_IMAGES:
         return (PodImage(MANY_IMAGES, os=os, runtime=runtime),)
-    texts = volumes_of_texts(spec.volumes)
+    texts = volumes_of_texts(spec.volumes) if len(spec.volumes or ()) <= _MOST_VOLUMES else None
     found = [
         PodImage(each.image or "", role_of(each, texts), each.image_pull_policy or "", os, runtime)
         for each in containers
@@ -137,19 +137,20 @@ def volumes_of_texts(volumes: Sequence[Volume] | None) -> Set[str]:
     return {volume.name for volume in volumes or () if volume.holds_texts}
 
 
-def role_of(container: Container, texts: Set[str]) -> Role:
-    """How a container uses its image; `texts` are the pod's `volumes_of_texts`.
+def role_of(container: Container, texts: Set[str] | None) -> Role:
+    """How a container uses its image; `texts` are the pod's `volumes_of_texts`, None if it has too many volumes.
 
     It is data if the container's own command names a program in a volume, such as a copier that an init container has
     put there. A script from a ConfigMap is no program: the image's shell runs it.
     """
-    mount = program_mount(container)
-    if mount is None or mount.name in texts:
+    mount = program_mount(container) if texts is not None else None
+    if mount is None or texts is None or mount.name in texts:
         return Role.CONTAINER
     return Role.DATA
 
 
-_MOST_MOUNTS = 64  # of one container: most have a handful, and an author may write a hundred thousand
+# Of one container, and of one pod: most have a handful, and an author may write a hundred thousand.
+_MOST_MOUNTS, _MOST_VOLUMES = 64, 1024
 
 
 def program_mount(container: Container) -> VolumeMount | None:

@@ -37,7 +37,7 @@ from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.server.routes import Reply
 from testbed.clock import Clock
-from testbed.hostile_pods import encode_review, gated, hostile_pods, of_daemon_set
+from testbed.hostile_pods import PARTS, encode_review, gated, hostile_pod, of_daemon_set
 from tests.unit.placement.mutating import POLICY, settings
 from tests.unit.resolver.fake_registry import Keys, index_of
 
@@ -114,12 +114,11 @@ _VARIANTS: dict[str, Callable[[dict[str, Any]], Mapping[str, Any]]] = {
     "held": gated,
     "of a DaemonSet": of_daemon_set,
 }
-_PARTS = [name for name, _ in hostile_pods(100, WIDE)]
 
 
 def bodies(part: str, size_bytes: int) -> dict[str, bytes]:
     """The reviews of a pod with this large part, and of a queued Job that makes such pods."""
-    pod = next(pod for name, pod in hostile_pods(size_bytes, WIDE) if name == part)
+    pod = hostile_pod(part, size_bytes, WIDE)
     found = {}
     for variant, wrap in _VARIANTS.items():
         found[f"pod {variant}"] = encode_review(wrap(pod))
@@ -162,7 +161,7 @@ async def _end_lookups() -> None:
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
-@pytest.mark.parametrize("part", _PARTS)
+@pytest.mark.parametrize("part", PARTS)
 async def test_answers_are_small_and_work_grows_with_the_pod(part: str) -> None:
     """A loop within a loop over what an author writes would call functions by the million."""
     outlets = Outlets(OUTLET_SETTINGS)
@@ -174,7 +173,7 @@ async def test_answers_are_small_and_work_grows_with_the_pod(part: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", _PARTS)
+@pytest.mark.parametrize("part", PARTS)
 async def test_a_review_takes_milliseconds_for_each_megabyte(part: str) -> None:
     """Of the processor, the fastest of three. It is 50 ms where the machine is not busy."""
     outlets = Outlets(OUTLET_SETTINGS)
@@ -195,7 +194,7 @@ async def test_a_review_takes_milliseconds_for_each_megabyte(part: str) -> None:
 async def test_a_log_line_about_a_pod_is_short(part: str) -> None:
     """Whoever creates pods would fill the disk that logs are on."""
     outlets = Outlets(settings("both", "multiarch"))
-    pod = next(pod for name, pod in hostile_pods(300_000, "unknown:1") if name == part)
+    pod = hostile_pod(part, 300_000, "unknown:1")
     with capture_logs() as lines:
         await _calls(outlets.pods.review(encode_review(pod)))
     assert lines
@@ -206,7 +205,7 @@ async def test_a_log_line_about_a_pod_is_short(part: str) -> None:
 async def test_a_pod_of_too_many_images_is_one_unknown_image_to_the_scheduler(part: str) -> None:
     """They are neither looked up nor listed: each call about the pod costs as little as one about any other."""
     outlets = Outlets(OUTLET_SETTINGS)
-    pod = next(pod for name, pod in hostile_pods(300_000, WIDE) if name == part)
+    pod = hostile_pod(part, 300_000, WIDE)
     request = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": list(_NODES)})
     for verb in (outlets.verbs.filter, outlets.verbs.prioritize):
         reply, calls = await _calls(verb(request))
