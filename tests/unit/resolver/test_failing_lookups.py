@@ -5,9 +5,11 @@ from structlog.testing import capture_logs
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import (
+    EndpointUnavailable,
     InvalidManifest,
     ManifestNotFound,
     RegistryFailed,
+    RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
@@ -40,6 +42,8 @@ def cause_of(answer: Answer) -> Cause | None:
         pytest.param(RegistryThrottled("x", 45.0), Cause.THROTTLED, 45, id="throttled"),
         pytest.param(RegistryThrottled("x"), Cause.THROTTLED, 30, id="throttled-without-a-time"),
         pytest.param(RegistryUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable"),
+        pytest.param(EndpointUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable-at-a-mirror"),
+        pytest.param(RegistryNotAsked("x"), Cause.UNAVAILABLE, 2, id="not-asked"),
         pytest.param(RegistryRefusedImage("x", 412), Cause.REFUSED, 300, id="refused"),
         pytest.param(InvalidManifest("x"), Cause.INVALID, 3600, id="invalid"),
         pytest.param(UnsupportedManifest("x"), Cause.UNSUPPORTED, 3600, id="unsupported"),
