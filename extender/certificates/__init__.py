@@ -1,1 +1,1 @@
-"""The authority and the certificate that the service makes for its webhook, and when each is replaced."""
+"""The certificate that the service makes for its webhook, and when it is replaced."""
