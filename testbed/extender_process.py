@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from testbed.api_client import ApiClient
 from testbed.processes import Process, ProcessFailed, free_port
 from testbed.shipped_environment import as_shipped
-from testbed.shipped_files import Mode, gate_manifests, identity_manifests, service_configuration
+from testbed.shipped_files import Mode, identity_manifests, service_configuration, webhook_manifests
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes two seconds
 GRACE_SECONDS = 30.0  # as the manifests' terminationGracePeriodSeconds
@@ -204,10 +204,10 @@ def make_extender_process(
 async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> Path:
     """Writes a kubeconfig for the mode's own ServiceAccount, with exactly the rights in the mode's manifest.
 
-    The webhook's account may also hold pods, as the manifest of gates says.
+    The webhook's account may also hold pods and read pull secrets, as the chart has it where that is asked for.
     """
     identity = identity_manifests(mode)
-    for manifest in [*identity, *(gate_manifests() if mode is Mode.WEBHOOK else ())]:
+    for manifest in [*identity, *(webhook_manifests() if mode is Mode.WEBHOOK else ())]:
         await api.apply(manifest)
     [account] = [found["metadata"] for found in identity if found["kind"] == "ServiceAccount"]
     return await write_token_kubeconfig(api, admin, path, account["name"], account["namespace"])

@@ -37,14 +37,15 @@ def identity_manifests(mode: Mode) -> list[KubernetesObject]:
     return [found for found in shipped_manifests(mode) if _is_identity(found) and not _is_for_gates(found)]
 
 
-def gate_manifests() -> list[KubernetesObject]:
-    """Returns what the webhook's account needs to hold pods and let them go: roles, their bindings, and the Lease.
+def webhook_manifests() -> list[KubernetesObject]:
+    """Returns what the webhook's account needs to hold pods, let them go, and read pull secrets, as the chart makes it.
 
-    The chart makes it where pods are held. Raises HelmMissing.
+    The file in deploy/manifests asks for none of it. Raises HelmMissing.
     """
-    values = {"config": {"admission": {"unknown": "gate"}}, "certificates": {"source": "existingSecret"}}
-    rendered = render({"modes": {"webhook": {"name": "multiarch-webhook"}}, **values})
-    return list(filter(_is_for_gates, objects_of(rendered)))
+    config = {"admission": {"unknown": "gate"}, "registry": {"pull_secrets": True}}
+    values = {"modes": {"webhook": {"name": "multiarch-webhook"}}, "certificates": {"source": "existingSecret"}}
+    rendered = objects_of(render({**values, "config": config}))
+    return [each for each in rendered if _is_for_gates(each) or each["kind"] == "ClusterRole"]
 
 
 def service_configuration(mode: Mode) -> KubernetesObject:
