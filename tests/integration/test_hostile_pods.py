@@ -158,7 +158,7 @@ async def _calls(review: Awaitable[Reply]) -> tuple[Reply, int]:
 
 async def _end_lookups() -> None:
     """Waits for the lookups that a review has started."""
-    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
 
 @pytest.mark.parametrize("part", PARTS)
