@@ -441,18 +441,7 @@ webhooks:
 
 {{/* The namespaces that a part's webhooks serve. */}}
 {{- define "multiarch.namespaces" -}}
-{{- $selector := include "multiarch.selector.of" . | fromYaml -}}
-{{- with $selector.matchLabels -}}
-matchLabels:
-  {{- toYaml . | nindent 2 }}
-{{ end -}}
-matchExpressions:
-{{- with $selector.matchExpressions }}
-{{ toYaml . }}
-{{- end }}
-- key: kubernetes.io/metadata.name
-  operator: NotIn
-  values: [{{ include "multiarch.never" .root }}]
+{{ include "multiarch.policy.selector" (dict "root" .root "selector" (include "multiarch.selector.of" . | fromYaml)) | trim }}
 {{- end }}
 
 {{/* admission.wait_seconds of a part. */}}
