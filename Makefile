@@ -34,7 +34,7 @@ setup: .venv/.installed ## Make .venv with everything, pinned by hash
 
 .PHONY: demo
 demo: setup ## The whole story on this machine: registry, webhook, filter, prioritize over HTTP
-	@$(BIN)/multiarch-extender demo
+	@$(BIN)/python -m testbed.demo
 
 .PHONY: test
 test: setup ## The unit and integration tests, but for those marked slow, on every core

@@ -20,9 +20,9 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from extender.demo.images import Bundle, Manifest, build_index, build_manifest
 from extender.images.reference import digest_of
 from testbed.child import child
+from testbed.images import Bundle, Manifest, build_index, build_manifest
 
 HOSTS = 16
 ASK_SECONDS = 10

@@ -28,7 +28,6 @@ from extender.cluster.client import ClusterRefused
 from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
-from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
 from extender.images.content import Content
 from extender.images.manifest import Kind
@@ -40,6 +39,7 @@ from extender.service.cluster_view import ClusterView
 from extender.service.process import open_service
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
+from testbed.embedded_registry import EmbeddedRegistry
 
 BODY_BYTES = 256 * 1024 * 1024
 DAY_SECONDS = 86_400

@@ -16,8 +16,6 @@ import msgspec
 from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.demo.images import build_index
-from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.image_verifier import ImageVerifier
 from extender.images.content import Content
 from extender.images.manifest import Kind
@@ -37,7 +35,9 @@ from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 from extender.verifier.verification import Verification
 from testbed.clock import Clock
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.hostile_layers import AMD64_ELF, ARM64_ELF
+from testbed.images import build_index
 from testbed.packed_layers import Put, gzipped
 from testbed.zoo_images import make_image, make_index
 

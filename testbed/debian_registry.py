@@ -17,9 +17,9 @@ from urllib.request import Request, urlopen
 
 import msgspec
 
-from extender.demo.images import Bundle
 from extender.images.reference import digest_of
 from testbed.debian_package import find_package
+from testbed.images import Bundle
 
 _PACKAGE = "docker-registry"
 _END_SECONDS = 10

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from extender.demo.images import Bundle
+from testbed.images import Bundle
 from testbed.packed_layers import Layer, plain, symlink
 from testbed.zoo_images import make_image, make_index
 

@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from extender import __version__
-from extender.demo.registry import EmbeddedRegistry
-from extender.demo.story import fill_registry
 from testbed.api_client import ApiClient, connect
 from testbed.binaries import (
     HELM,
@@ -41,6 +39,8 @@ from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
+from testbed.demo.story import fill_registry
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.nodes.images import build_hello, build_hello_index, build_pause
 from testbed.nodes.machine import NodesImpossible, require_machine

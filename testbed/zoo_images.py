@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from extender.demo.images import Bundle, Manifest
 from extender.images.manifest import OCI_INDEX, OCI_MANIFEST
 from extender.images.platform import Platform, parse_platform
 from extender.images.reference import digest_of
+from testbed.images import Bundle, Manifest
 from testbed.packed_layers import Layer
 
 _CONFIG = "application/vnd.oci.image.config.v1+json"

@@ -13,9 +13,9 @@ from benchmarks.cluster.extenders import Extender, ReferenceExtender, ServiceExt
 from benchmarks.cluster.variants import BOTH, ExtenderChoice, Pods, Variant
 from benchmarks.reference.programs import Programs
 from extender.cluster.views import LINGER_SECONDS
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.cluster_provider import ClusterProvider
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import SECOND_SCHEDULER, Mode, webhook_configuration

@@ -20,10 +20,10 @@ from aiohttp import web
 
 from benchmarks.process_costs import cpu_seconds, memory
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, connect
 from testbed.binaries import chosen_kubernetes, find_binaries
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.objects import KubernetesObject, namespace, pod
 from testbed.shipped_files import Mode

@@ -19,9 +19,9 @@ from benchmarks.cluster.scheduler_metrics import ALGORITHM, ATTEMPT, quantiles, 
 from benchmarks.cluster.variants import FILTER, ExtenderChoice, Pods, Variant
 from benchmarks.process_costs import cpu_seconds, machine_seconds
 from benchmarks.reference.programs import Programs
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.cluster_provider import ClusterProvider, running_scheduler
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, kept_to, pod, used_node
 from testbed.shipped_files import (
     Mode,

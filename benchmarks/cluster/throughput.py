@@ -25,11 +25,11 @@ from benchmarks.cluster.throughput_report import report_of
 from benchmarks.cluster.variants import QUICK, Variant, chosen, in_round
 from benchmarks.reference.programs import Programs, find_programs
 from benchmarks.report import Report, print_report, this_machine, write_report
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import connect
 from testbed.binaries import BinariesMissing, find_binaries
 from testbed.cluster_provider import ClusterProvider
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.kind_cluster import KindCluster
 from testbed.processes import ProcessFailed
 

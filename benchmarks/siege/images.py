@@ -8,10 +8,10 @@ from zlib import crc32
 import msgspec
 
 from benchmarks.siege.network import MIRRORED, honest_host
-from extender.demo.images import Bundle, Manifest
 from extender.images.manifest import OCI_INDEX
 from extender.images.reference import digest_of
 from testbed.hostile_layers import AMD64, AMD64_ELF, ARM64, ARM64_ELF, KINDS, hostile_image
+from testbed.images import Bundle, Manifest
 from testbed.packed_layers import Put, gzipped
 from testbed.zoo_images import make_image, make_index
 

@@ -122,8 +122,7 @@ ROOMS = Diagram(
     title="The rooms of the package in layers; each imports from the layers below it.",
     boxes=[
         Box("cli", 0, 0, ["cli", "one file per command"], Kind.OURS, columns=3),
-        Box("service", 0, 0.9, ["service", "one process from a configuration"], Kind.OURS, columns=1.5),
-        Box("demo", 1.5, 0.9, ["demo", "embedded registry and story"], Kind.OURS, columns=1.5),
+        Box("service", 0, 0.9, ["service", "one process from a configuration"], Kind.OURS, columns=3),
         Box("features", 0, 1.8, ["scheduler, admission, gates, drift", "a feature each"], Kind.OURS, columns=3),
         Box("server", 0, 2.7, ["server", "HTTP, TLS"], Kind.MAYBE),
         Box("cluster", 2, 2.7, ["cluster", "Kubernetes API"], Kind.MAYBE),
@@ -137,9 +136,7 @@ ROOMS = Diagram(
     ],
     arrows=[
         Arrow("cli", "service"),
-        Arrow("cli", "demo"),
         Arrow("service", "features"),
-        Arrow("demo", "features"),
         Arrow("features", "server"),
         Arrow("features", "cluster"),
         Arrow("features", "resolver"),

@@ -1,4 +1,4 @@
-"""Records `multiarch-extender demo` as an SVG file, from what the command prints."""
+"""Records `make demo` as an SVG file, from what the command prints."""
 
 import io
 import os
@@ -12,7 +12,7 @@ COLUMNS = 108
 _SECONDS = 60
 # Replaces Rich's own frame, which loads a web font from another host.
 _FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
-<title>What multiarch-extender demo prints</title>
+<title>What make demo prints</title>
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }}
 .{unique_id}-matrix {{ font-size: {char_height}px; line-height: {line_height}px }}
@@ -40,7 +40,7 @@ def record_demo() -> str:
     Raises CalledProcessError if the demo fails.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "extender", "demo"],
+        [sys.executable, "-m", "testbed.demo"],
         env={**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)},
         check=True,
         capture_output=True,
@@ -50,5 +50,5 @@ def record_demo() -> str:
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     for line in done.stdout.splitlines():
         console.print(Text.from_ansi(line.rstrip()))
-    drawn = console.export_svg(title="multiarch-extender demo", code_format=_FRAME, unique_id="demo")
+    drawn = console.export_svg(title="make demo", code_format=_FRAME, unique_id="demo")
     return "\n".join(line.rstrip() for line in drawn.splitlines()) + "\n"

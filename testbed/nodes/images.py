@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from extender.demo.images import OCI, Bundle, Family, build_manifest, join_index, make_layer
 from extender.images.reference import digest_of
+from testbed.images import OCI, Bundle, Family, build_manifest, join_index, make_layer
 
 PROGRAM = "/hello"
 

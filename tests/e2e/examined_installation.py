@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import trustme
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, fake_node, namespace
 from tests.e2e.installed_chart import OURS, InstalledChart, balanced, installed, recording
 

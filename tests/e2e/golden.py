@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from extender.demo.images import build_artifact, build_index, build_manifest
 from testbed.api_client import ApiClient
 from testbed.debian_registry import DebianRegistry, find_docker_registry
+from testbed.images import build_artifact, build_index, build_manifest
 from testbed.objects import KubernetesObject, fake_node, namespace
 
 ROWS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "data/audit/golden.yaml").read_text())

@@ -16,11 +16,11 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import chosen_kubernetes
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, namespace
 from testbed.processes import Process, free_port
 from tests.e2e.policies import until_free

@@ -11,12 +11,12 @@ from typing import NamedTuple, NoReturn
 
 import pytest
 
-from extender.demo.images import Bundle
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import BinariesMissing
 from testbed.cluster_provider import ClusterProvider
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
+from testbed.images import Bundle
 from testbed.nodes.images import build_hello, build_hello_index, build_pause
 from testbed.nodes.machine import NodesImpossible, require_machine
 from testbed.nodes.node import Architecture, RealNode

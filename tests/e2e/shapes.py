@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from extender.demo.images import DOCKER, OCI, Bundle, Family, join_index
+from testbed.images import DOCKER, OCI, Bundle, Family, join_index
 from testbed.nodes.images import PROGRAM, build_hello, build_hello_index, build_image
 from testbed.nodes.programs import Containerd
 from tests.e2e.running import BOTH, Outcome

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 import trustme
 
-from extender.demo.registry import EmbeddedRegistry
 from extender.placement.gate import GATE
 from testbed.api_client import ApiClient, ApiError, connect
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import pod
 from testbed.processes import free_port
 from tests.e2e.installed_chart import InstalledChart, balanced, installed, lead_to, recording

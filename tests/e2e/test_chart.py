@@ -14,11 +14,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import chosen_kubernetes
 from testbed.chart import CHART, objects_of, render
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
 from tests.e2e.installed_chart import (
     GRACE_SECONDS,

@@ -18,11 +18,11 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import Binaries
 from testbed.certificates import Authority
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.processes import Process, free_port
 from tests.e2e.installed_chart import (

@@ -11,9 +11,9 @@ import pytest
 import trustme
 import yaml
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, pod
 from tests.e2e.examined_installation import (
     ADMISSIONREGISTRATION,

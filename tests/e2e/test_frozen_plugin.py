@@ -14,9 +14,9 @@ import yaml
 
 import extender
 from extender.cli.main import commands
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.frozen_plugin import archive_name
 from testbed.objects import fake_node, pod
 from testbed.pythons import PROJECT

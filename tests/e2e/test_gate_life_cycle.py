@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, fake_node, kept_to, pod
 from testbed.processes import Process
 from tests.e2e.examined_installation import ADMISSIONREGISTRATION

@@ -11,11 +11,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import DebianPrometheus, find_prometheus, firing, until, values
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, kept_to, pod
 from tests.e2e.installed_chart import OURS, balanced
 from tests.e2e.policies import GATE, dry_run, gates_of

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import KUBECTL, build
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import kept_to, pod
 from tests.e2e.installed_chart import OURS
 from tests.e2e.policies import gates_of, until_free

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 from aiohttp import BasicAuth, web
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiError
 from testbed.certificates import Authority
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, pod, workload
 from testbed.shipped_files import Mode

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import cache_folder
 from testbed.chart import CHART, objects_of, render
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, fake_node, kept_to, pod
 from tests.e2e.chart_hooks import hooks_of, stand_in
 from tests.e2e.examined_installation import report_ready

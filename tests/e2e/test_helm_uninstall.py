@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, fake_node, pod
 from tests.e2e.installed_chart import (
     OURS,

@@ -23,7 +23,7 @@ import extender
 from extender.cli.main import commands
 from extender.config.reading import to_yaml
 from extender.config.tree import Config
-from extender.demo.registry import EmbeddedRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.processes import Process, free_port
 from tests.e2e.buildah import EPOCH, Image, ImageBuilder
 
@@ -168,14 +168,6 @@ def test_commands_work_on_a_read_only_file_system(image: Image, arguments: list[
     """They print what they print from this checkout."""
     done = subprocess.run(image.command(*arguments), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, printed)
-
-
-def test_the_demo_tells_its_whole_story_in_the_image(image: Image) -> None:
-    """Registry, webhook, filter and prioritize over HTTP, from the image's files alone."""
-    done = subprocess.run(image.command("demo"), capture_output=True, text=True, check=False, timeout=READY_SECONDS)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "multi-arch image\n" in done.stdout
-    assert "from memory (0 requests to the registry)" in " ".join(done.stdout.split())
 
 
 async def test_images_are_inspected_from_the_image(image: Image) -> None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from extender.demo.images import Bundle, join_index
 from testbed.extender_process import ExtenderProcess
+from testbed.images import Bundle, join_index
 from testbed.nodes.images import PROGRAM, build_image
 from testbed.nodes.programs import Containerd, is_built
 from testbed.objects import KubernetesObject, pod

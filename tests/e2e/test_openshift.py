@@ -22,10 +22,10 @@ from extender.cluster.node_trust import (
     TRUST_OBJECTS,
     NamedObject,
 )
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, namespace
 from testbed.shipped_files import Mode, identity_manifests

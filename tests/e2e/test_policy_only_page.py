@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.binaries import KUBECTL, build
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import fake_node, kept_to, pod
 from testbed.playground import CONTROLLERS
 from testbed.process_kubelet import open_process_kubelet

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from aiohttp import encode_basic_auth, web
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
 from tests.e2e.examined_installation import run_doctor
 from tests.e2e.installed_chart import (

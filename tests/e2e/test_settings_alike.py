@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import chosen_kubernetes
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, fake_node, namespace, pod
 from tests.e2e.gates import GATED
 from tests.e2e.installed_chart import READY_SECONDS, InstalledChart, installed, lead_to, recording

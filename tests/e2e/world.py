@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asyncco
 from pathlib import Path
 from typing import Any, Literal
 
-from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.cluster_provider import ClusterProvider, running_scheduler
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.objects import KubernetesObject, fake_node, namespace, pod
 from testbed.shipped_files import (

@@ -19,10 +19,10 @@ import xmlschema
 import yaml
 
 from benchmarks.far_registry import far_registry
-from extender.demo.images import build_artifact, build_index, build_manifest
 from extender.reports.audit_report import Audit
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
+from testbed.images import build_artifact, build_index, build_manifest
 from testbed.npm_package import JUNIT_SCHEMA, SARIF_SCHEMA, NpmFile, find_npm_file
 from testbed.packed_layers import Put, gzipped
 from testbed.zoo_images import make_image, make_index

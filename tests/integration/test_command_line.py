@@ -19,12 +19,13 @@ from aiohttp import web
 
 import extender
 from extender.cli.main import commands
-from extender.demo.images import Bundle, build_index, build_manifest, join_index
-from extender.demo.registry import EmbeddedRegistry
-from extender.demo.story import SCENES, arguments_of, fill_registry, pod_of
+from testbed.demo.story import SCENES, arguments_of, fill_registry, pod_of
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.images import Bundle, build_index, build_manifest, join_index
 from tests.unit.cli.commands import COMMAND, run
 
 IN_FLIGHT = 200
+DEMO = (sys.executable, "-m", "testbed.demo")
 
 
 @pytest.fixture
@@ -65,8 +66,10 @@ def test_a_mistyped_setting_is_refused_without_sources_too(without_sources: dict
 
 async def test_demo_shows_what_is_true_and_ends_by_itself() -> None:
     """The demonstration exits 0 and shows each outlet's answers."""
-    code, out, err = await run("demo")
-    assert (code, err) == (0, "")
+    done = await asyncio.create_subprocess_exec(*DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = (stream.decode() for stream in await done.communicate())
+    assert (done.returncode, err) == (0, "")
+    assert "architectures required: amd64, arm64" in out
     assert "is built only for linux/amd64" in out
     assert "tolerations added: k8smultiarcher, kubernetes.io/arch, arch" in out
     assert "arm-1 10, arm-2 10" in out
@@ -76,7 +79,7 @@ async def test_demo_shows_what_is_true_and_ends_by_itself() -> None:
 async def test_demo_can_be_kept_and_played_with() -> None:
     """`--keep` prints curl lines that work, and Ctrl-C ends it with exit code 0."""
     process = await asyncio.create_subprocess_exec(
-        *COMMAND, "demo", "--keep", stdout=subprocess.PIPE, stderr=subprocess.PIPE, limit=1 << 20
+        *DEMO, "--keep", stdout=subprocess.PIPE, stderr=subprocess.PIPE, limit=1 << 20
     )
     assert process.stdout
     calls: dict[str, bytes] = {}

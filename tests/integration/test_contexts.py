@@ -11,7 +11,7 @@ import yaml
 
 from extender.cli.main import COMMANDS
 from extender.cluster.views import NAMESPACES, NODES, PODS
-from extender.demo.registry import EmbeddedRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api
 from tests.unit.cli.commands import run
 

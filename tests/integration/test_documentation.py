@@ -30,7 +30,7 @@ class Target(msgspec.Struct, frozen=True):
 # `make` itself would set up an environment, and `make test` would run this test: so the recipe's command runs alone,
 # the tests only so far that pytest finds them.
 TARGETS = {
-    "demo": Target("$(BIN)/multiarch-extender demo", ["-m", "extender", "demo"]),
+    "demo": Target("$(BIN)/python -m testbed.demo", ["-m", "testbed.demo"]),
     "test": Target("$(BIN)/python -m pytest -n auto", ["-m", "pytest", "--collect-only", "--quiet", "tests/unit/docs"]),
 }
 

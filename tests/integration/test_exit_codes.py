@@ -10,8 +10,8 @@ import pytest
 from extender.cli.fix import FixedFile, write_fixed
 from extender.cli.main import COMMANDS
 from extender.cluster.views import NAMESPACES, NODES, PODS
-from extender.demo.registry import EmbeddedRegistry
 from extender.errors import ConfigError
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
 from tests.unit.cli.commands import run
 from tests.unit.docs.pages import page

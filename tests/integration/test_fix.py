@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.demo.registry import EmbeddedRegistry
-from extender.demo.story import fill_registry
+from testbed.demo.story import fill_registry
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import kept_to
 from tests.unit.cli.commands import run
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.demo.registry import EmbeddedRegistry
-from extender.demo.story import fill_registry
 from testbed.binaries import HELM, HELM_3, GoModule, find_built
+from testbed.demo.story import fill_registry
+from testbed.embedded_registry import EmbeddedRegistry
 
 PLUGIN = Path(__file__).parents[2] / "deploy" / "helm-plugin"
 TEMPLATES = {

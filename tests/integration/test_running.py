@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
-from extender.demo.registry import EmbeddedRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import namespace, node, pod, serve_api, write_kubeconfig
 from tests.unit.cli.commands import run
 

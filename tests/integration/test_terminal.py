@@ -8,7 +8,7 @@ import pytest
 
 from extender.cli.audit_writers import WRITERS
 from extender.cluster.views import NAMESPACES, NODES, PODS
-from extender.demo.registry import EmbeddedRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import namespace, node, pod, serve_api, write_kubeconfig
 from tests.unit.cli.commands import run
 

@@ -17,8 +17,6 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.credentials.provider_specs import HelpersSpec
 from extender.credentials.providers import CredentialsUnavailable
-from extender.demo.images import build_index
-from extender.demo.registry import EmbeddedRegistry
 from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryNotAsked, RegistryUnavailable
 from extender.fetcher import child as child_module
 from extender.fetcher import fetcher_client
@@ -30,6 +28,8 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
 from extender.registry_figures import REQUESTS
 from extender.watched_files import RELOADS, FileSetting
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.images import build_index
 from tests.integration.credentials.programs import Program
 
 IMAGE = build_index(["linux/amd64", "linux/arm64"])

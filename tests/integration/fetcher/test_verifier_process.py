@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.demo.images import Bundle
 from extender.errors import RegistryNotAsked
 from extender.fetcher import fetcher_client
 from extender.fetcher.child import FetcherChild
@@ -18,6 +17,7 @@ from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects
 from extender.verifier.verification import Verification
 from testbed.debian_registry import DebianRegistry
 from testbed.hostile_layers import AMD64_ELF, KINDS, hostile_image
+from testbed.images import Bundle
 from testbed.packed_layers import Layer, Put, gzipped
 from testbed.zoo_images import make_image, make_index
 

@@ -16,7 +16,6 @@ from extender.cluster.leader_election import LeaderElection
 from extender.cluster.pod_events import PodEvents
 from extender.cluster.views import PODS
 from extender.config.reading import load_config
-from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
 from extender.gates.gate_controller import RELEASES, GateController
 from extender.kubernetes.core_v1 import GatedPod
@@ -31,6 +30,7 @@ from extender.placement.release import Release, ReleasePlanner
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
 
 EVENTS = "/api/v1/namespaces/default/events"

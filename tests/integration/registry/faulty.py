@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from extender.demo.registry import EmbeddedRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 
 Fault = Callable[[web.BaseRequest], Awaitable[web.StreamResponse | None]]
 

@@ -11,13 +11,13 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.demo.images import build_index
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry import auth as module
 from extender.registry.auth import Authenticator
 from extender.registry.transport import Response
 from testbed.clock import Clock
+from testbed.images import build_index
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
 

@@ -8,7 +8,6 @@ import pytest
 from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS, Credential
-from extender.demo.images import build_index
 from extender.errors import NameUnresolved
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.reference import parse_reference
@@ -16,6 +15,7 @@ from extender.registry.image import RegistryImages
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
+from testbed.images import build_index
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.unit.resolver.fake_registry import OTHER, TENANT, Keys

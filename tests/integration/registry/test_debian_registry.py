@@ -9,7 +9,6 @@ import pytest
 import trustme
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryUnavailable
 from extender.images.manifest import Image, Kind
 from extender.images.reference import parse_reference
@@ -19,6 +18,7 @@ from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
+from testbed.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from tests.integration.conftest import StartRegistry
 from tests.integration.registry.conftest import ON_LOOPBACK, MakeClient
 from tests.integration.registry.token_issuer import TokenDesk, TokenIssuer

@@ -12,8 +12,6 @@ import pytest
 from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.demo.images import build_index
-from extender.demo.registry import EmbeddedRegistry
 from extender.errors import AddressRefused, RegistryError, RegistryUnavailable
 from extender.images.content import RETRYABLE, Cause
 from extender.images.reference import parse_reference
@@ -23,6 +21,8 @@ from extender.registry.auth import Authenticator
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.images import build_index
 from tests.integration.registry.faulty import FaultyRegistry, GuardedRegistry
 from tests.integration.registry.hostile import IMAGES, NAMES, NO_URLS, URLS, Network, Trap, open_trap, watched_network
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 
-from extender.demo.images import DOCKER, OCI, Bundle, build_artifact, build_index, build_manifest
-from extender.demo.registry import EmbeddedRegistry
 from extender.images.manifest import ACCEPTED
 from extender.images.reference import digest_of
 from testbed.debian_registry import DebianRegistry
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.images import DOCKER, OCI, Bundle, build_artifact, build_index, build_manifest
 
 BOTH = ["linux/amd64", "linux/arm64"]
 IMAGES = {
@@ -137,7 +137,7 @@ async def test_answers_take_their_time(session: aiohttp.ClientSession, monkeypat
         waits.append(seconds)
 
     async with EmbeddedRegistry(delay_seconds=7.0) as registry:
-        monkeypatch.setattr("extender.demo.registry.asyncio", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr("testbed.embedded_registry.asyncio", SimpleNamespace(sleep=sleep))
         for delay_seconds in (7.0, 3.0, 0.0):
             registry.delay_seconds = delay_seconds
             async with session.get(f"{registry.url}/v2/"):

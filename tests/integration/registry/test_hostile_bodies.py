@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.demo.images import OCI
 from extender.errors import ExtenderError
 from extender.images.content import Cause, Failure
 from extender.images.manifest import Image, Kind
@@ -23,6 +22,7 @@ from extender.registry.image import LISTED_SKIPPED, MAX_PLATFORMS, MAX_SKIPPED, 
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
+from testbed.images import OCI
 
 Script = Callable[[asyncio.StreamWriter], Awaitable[None]]
 

@@ -14,8 +14,6 @@ from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, DockerConfigKeyring
 from extender.credentials.logins import Logins
-from extender.demo.images import build_index, build_manifest
-from extender.demo.registry import EmbeddedRegistry
 from extender.errors import (
     EndpointUnavailable,
     InvalidManifest,
@@ -36,6 +34,8 @@ from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.images import build_index, build_manifest
 from tests.integration.conftest import StartRegistry
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of

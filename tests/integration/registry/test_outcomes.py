@@ -8,8 +8,6 @@ import pytest
 from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.demo.images import OCI, build_index, build_manifest
-from extender.demo.registry import EmbeddedRegistry
 from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
@@ -22,6 +20,8 @@ from extender.errors import (
 from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.metrics import REGISTRY
 from extender.registry.auth import MAX_DOCUMENT_BYTES
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.images import OCI, build_index, build_manifest
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry
 

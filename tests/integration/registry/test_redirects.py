@@ -6,10 +6,10 @@ import pytest
 from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.demo.images import build_index
-from extender.demo.registry import EmbeddedRegistry
 from extender.errors import RegistryDenied, RegistryUnavailable
 from extender.images.reference import digest_of, parse_reference
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.images import build_index
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry
 

@@ -9,12 +9,12 @@ import pytest
 from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.demo.images import build_manifest
 from extender.errors import InvalidManifest, ManifestNotFound
 from extender.images.reference import digest_of, parse_reference
 from extender.registry.auth import Authenticator
 from extender.registry.registry_client import RegistryClient, next_page
 from testbed.debian_registry import DebianRegistry
+from testbed.images import build_manifest
 from tests.integration.registry.faulty import FaultyRegistry
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from extender.demo.images import Bundle
+from testbed.images import Bundle
 from testbed.packed_layers import PACKINGS, Layer, Put, folder, gzipped, hardlink, symlink
 from testbed.tiny_programs import find_tiny
 from testbed.zoo_images import make_image, make_index

@@ -7,10 +7,10 @@ import aiohttp
 import pytest
 
 from extender.config.reading import load_config
-from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import ClusterView, CountedNodes
 from extender.service.process import open_service
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import Caller
 
 StartService = Callable[..., Awaitable[Caller]]

@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 from extender.cluster.views import PODS
-from extender.demo.registry import EmbeddedRegistry
 from extender.placement.gate import GATE, GATED_LABEL
 from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import CHANGE_SECONDS, DebianPrometheus, find_prometheus, firing, shortened, until
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.conftest import running_service

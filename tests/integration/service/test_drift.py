@@ -13,7 +13,6 @@ from extender.cluster.client import open_cluster
 from extender.cluster.views import NAMESPACES, NODES, PODS, WatchedNodes
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
-from extender.demo.registry import EmbeddedRegistry
 from extender.drift import drift_watch as drift
 from extender.drift.drift_watch import DRIFT, UNFINISHED, DriftWatch
 from extender.fetcher.sources import open_local_sources
@@ -25,6 +24,7 @@ from extender.resolver.image_cache import CachedImage, MovedTag, Target
 from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from testbed.clock import Clock
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import (
     ApiServer,
     Document,

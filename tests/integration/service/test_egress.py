@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from extender.demo.registry import EmbeddedRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.registry.hostile import IMAGES, NAMES, URLS, Trap, open_trap, watched_network
 from tests.integration.service.caller import AMD64, ARM64, changes_of, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService

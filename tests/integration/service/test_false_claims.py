@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
-from extender.demo.registry import EmbeddedRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.packed_layers import Put, gzipped
 from testbed.zoo_images import make_image, make_index
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api

@@ -9,9 +9,9 @@ import pytest
 
 from extender.cluster.views import PODS
 from extender.config.tree import GateConfig
-from extender.demo.registry import EmbeddedRegistry
 from extender.placement.gate import GATE, GATED_LABEL
 from extender.service import gate_opening
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.test_watches import checks, service_in, until, until_ready

@@ -8,7 +8,6 @@ import pytest
 import trustme
 
 from extender.background import background_problem
-from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
 from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import open_local_sources
@@ -16,6 +15,7 @@ from extender.resolver.persistence import Persistence
 from extender.server.listener import Listener
 from extender.server.tls import TlsFiles
 from extender.watched_files import FileWatcher
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import AMD64, Caller, pod
 from tests.integration.service.conftest import StartService
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.demo.registry import EmbeddedRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import AMD64, ARM64, changes_of, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
 

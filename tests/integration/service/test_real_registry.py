@@ -9,8 +9,8 @@ import bcrypt
 import pytest
 import trustme
 
-from extender.demo.images import DOCKER, OCI, Family, build_index, build_manifest
 from testbed.debian_registry import DebianRegistry
+from testbed.images import DOCKER, OCI, Family, build_index, build_manifest
 from tests.integration.conftest import StartRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.demo.registry import EmbeddedRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService, running_service

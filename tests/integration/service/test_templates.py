@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from extender.cluster.views import WatchedNodes
-from extender.demo.registry import EmbeddedRegistry
 from extender.errors import ClusterError
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, node, pod
 from tests.integration.service.conftest import StartService
 from tests.unit.placement.json_patch import apply

@@ -26,7 +26,6 @@ from extender.credentials.docker_config import load_docker_config
 from extender.credentials.keyring import DockerConfigKeyring, Keyring
 from extender.credentials.logins import Login, Logins
 from extender.credentials.pull_secrets import PullSecrets
-from extender.demo.registry import EmbeddedRegistry
 from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
@@ -46,6 +45,7 @@ from extender.scheduler.verbs import SchedulerVerbs
 from extender.service.operator_policies import policy_of
 from extender.turns import UNAUTHENTICATED
 from testbed.clock import Clock
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
 from tests.integration.service.caller import NODES, review_of, with_nodes
 

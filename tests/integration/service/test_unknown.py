@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from extender.demo.images import Bundle, Manifest
-from extender.demo.registry import EmbeddedRegistry
 from extender.images import manifest as media_type
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.images import Bundle, Manifest
 from tests.integration.service.caller import AMD64, ARM64, Json, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
 

@@ -10,7 +10,6 @@ from aiohttp import web
 
 from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
-from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
@@ -20,6 +19,7 @@ from extender.scheduler.verbs import SchedulerVerbs
 from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from testbed.clock import Clock
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import (
     AMD64,
     ARM64,

@@ -12,7 +12,6 @@ import pytest
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.config.reading import load_config
-from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
 from extender.placement.facts import PodImage
 from extender.placement.policy import Overrides
@@ -21,6 +20,7 @@ from extender.service import cluster_view as viewed
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.process import open_service
 from extender.service.resolving import open_pod_resolver
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of

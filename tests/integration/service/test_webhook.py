@@ -6,9 +6,9 @@ import msgspec
 import pytest
 import structlog
 
-from extender.demo.registry import EmbeddedRegistry
 from extender.placement.canary import is_marked
 from extender.placement.policy import CANARY
+from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, changes_of, pod
 from tests.integration.service.conftest import StartService
 from tests.unit.placement.json_patch import apply

@@ -7,7 +7,6 @@ import typer
 
 from extender.cli.main import COMMANDS, command_line
 
-ABOUT_CLUSTERS = [name for name in COMMANDS if name != "demo"]
 ABOUT_NAMESPACES = ["audit", "doctor", "explain", "fix", "running", "ungate"]
 
 
@@ -16,7 +15,7 @@ def options_of(name: str) -> dict[str, Any]:
     return {word: each for each in group.commands[name].params for word in each.opts}
 
 
-@pytest.mark.parametrize("name", ABOUT_CLUSTERS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_takes_the_cluster_as_kubectl_does(name: str) -> None:
     assert {"--kubeconfig", "--context"} <= options_of(name).keys()
 

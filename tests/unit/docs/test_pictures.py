@@ -10,7 +10,7 @@ from docs.make_pictures.__main__ import RECORDING
 from docs.make_pictures.diagram import Arrow, Box, Diagram, Kind, svg_of
 from docs.make_pictures.diagrams import DIAGRAMS
 from docs.make_pictures.plots import read_plots, themed_svg_of
-from extender.demo.story import SCENES
+from testbed.demo.story import SCENES
 from tests.unit.docs.pages import DOCS
 
 PICTURES = tuple(sorted((DOCS / "pictures").iterdir()))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS, Credential
-from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from extender.errors import (
     AddressRefused,
     InvalidManifest,
@@ -31,6 +30,7 @@ from extender.registry.image import (
     ManifestClient,
     describe_image,
 )
+from testbed.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from tests.unit.retained import retained_bytes
 
 APP = parse_reference("registry.example.com/team/app:1")

@@ -1,13 +1,13 @@
 """A registry in memory for what looks inside images; counts what is asked of it."""
 
 from extender.credentials.keyring import ANONYMOUS, Credential
-from extender.demo.images import Bundle
 from extender.errors import ManifestNotFound, RegistryUnavailable
 from extender.fetcher.image_verifier import ImageVerifier, VerifierBounds
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.registry.image import FetchedManifest
 from extender.verifier.verification import Verification
+from testbed.images import Bundle
 from testbed.packed_layers import Layer
 from testbed.zoo_images import make_image, make_index
 

@@ -14,8 +14,8 @@ from typing import Self
 import msgspec
 from aiohttp import web
 
-from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from extender.images.reference import digest_of
+from testbed.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 
 _PATH = re.compile(r"/v2/(?P<repository>.+)/(?P<kind>manifests|blobs)/(?P<name>[^/]+)")
 _SHUTDOWN_SECONDS = 1.0  # for requests still in flight

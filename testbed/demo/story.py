@@ -1,6 +1,6 @@
 """The demonstration's pods and nodes, the expected answers, and the calls to the service.
 
-The calls are JSON over HTTP, as from kube-scheduler and kube-apiserver. `cli/demo.py` prints the answers.
+The calls are JSON over HTTP, as from kube-scheduler and kube-apiserver. `__main__` prints the answers.
 """
 
 import base64
@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from extender.demo.registry import EmbeddedRegistry
 from extender.errors import ExtenderError
+from testbed.embedded_registry import EmbeddedRegistry
 
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
 NODES = {"amd-1": "amd64", "amd-2": "amd64", "arm-1": "arm64", "arm-2": "arm64"}
 _AMD_NODES, _ARM_NODES = ("amd-1", "amd-2"), ("arm-1", "arm-2")
 _NODE_BOOST = 10
+_ARCHITECTURE = "kubernetes.io/arch"
 _Answer = TypeVar("_Answer", dict[str, Any], list[dict[str, Any]])
 
 
@@ -30,6 +31,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     repository: str
     tolerations: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     refusal: str = ""
     scores: dict[str, int] = {}
@@ -41,20 +43,29 @@ SCENES = (
         title="multi-arch image",
         repository="shop/web",
         tolerations=("k8smultiarcher", "kubernetes.io/arch", "arch"),
+        required=("amd64", "arm64"),
         kept=tuple(NODES),
         scores=dict.fromkeys(_ARM_NODES, _NODE_BOOST),
     ),
-    Scene(title="amd64-only image", repository="shop/legacy", kept=_AMD_NODES, refusal="is built only for linux/amd64"),
+    Scene(
+        title="amd64-only image",
+        repository="shop/legacy",
+        required=("amd64",),
+        kept=_AMD_NODES,
+        refusal="is built only for linux/amd64",
+    ),
     Scene(
         title="arm64-only image",
         repository="shop/edge",
         tolerations=("kubernetes.io/arch", "arch"),
+        required=("arm64",),
         kept=_ARM_NODES,
         refusal="is built only for linux/arm64",
     ),
     Scene(
         title="amd64-only image with an attestation beside it",
         repository="shop/attested",
+        required=("amd64",),
         kept=_AMD_NODES,
         refusal="is built only for linux/amd64",
     ),
@@ -67,6 +78,7 @@ class Seen(msgspec.Struct, kw_only=True):
 
     scene: Scene
     tolerations: list[str]
+    required: list[str]
     kept: list[str]
     refused: dict[str, str]
     error: str
@@ -80,6 +92,7 @@ class Seen(msgspec.Struct, kw_only=True):
         refused = () if scene.error else tuple(name for name in NODES if name not in kept)
         expected: list[tuple[str, object, object]] = [
             ("tolerations", list(scene.tolerations), self.tolerations),
+            ("required architectures", list(scene.required), self.required),
             ("nodes kept", list(kept), self.kept),
             ("nodes refused", list(refused), list(self.refused)),
             ("scores", scene.scores, self.scores),
@@ -129,6 +142,7 @@ class Caller:
         return Seen(
             scene=scene,
             tolerations=_tolerations_in(review),
+            required=_architectures_in(review),
             kept=[node["metadata"]["name"] for node in kept],
             refused=filtered["FailedAndUnresolvableNodes"],
             error=filtered["Error"],
@@ -145,10 +159,26 @@ class Caller:
         return answer
 
 
+def _patch_in(review: dict[str, Any]) -> list[dict[str, Any]]:
+    patch: list[dict[str, Any]] = msgspec.json.decode(base64.b64decode(review["response"].get("patch", "")) or b"[]")
+    return patch
+
+
+def _architectures_in(review: dict[str, Any]) -> list[str]:
+    """The architectures that the patch asks of nodes, by a selector for one or affinity for several."""
+    asked = {operation["path"]: operation["value"] for operation in _patch_in(review)}
+    if selector := asked.get("/spec/nodeSelector"):
+        return [selector[_ARCHITECTURE]]
+    if affinity := asked.get("/spec/affinity"):
+        required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (term,) = required["nodeSelectorTerms"]
+        return [value for each in term["matchExpressions"] if each["key"] == _ARCHITECTURE for value in each["values"]]
+    return []
+
+
 def _tolerations_in(review: dict[str, Any]) -> list[str]:
-    patch = msgspec.json.decode(base64.b64decode(review["response"].get("patch", "")) or b"[]")
     added = []
-    for operation in patch:
+    for operation in _patch_in(review):
         if operation["path"].startswith("/spec/tolerations"):
             value = operation["value"]
             added += [item["key"] for item in (value if isinstance(value, list) else [value])]
@@ -185,7 +215,7 @@ def arguments_of(pod: dict[str, Any]) -> dict[str, Any]:
     """The ExtenderArgs that kube-scheduler sends with whole nodes (`nodeCacheCapable: false`)."""
     items = [
         {
-            "metadata": {"name": name, "labels": {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux"}},
+            "metadata": {"name": name, "labels": {_ARCHITECTURE: architecture, "kubernetes.io/os": "linux"}},
             "status": {"nodeInfo": {"architecture": architecture, "operatingSystem": "linux"}},
         }
         for name, architecture in NODES.items()

@@ -1,41 +1,41 @@
-"""`demo`: runs the demonstration on one machine over real HTTP; exits with 1 if an answer is not as expected."""
+"""Shows webhook, filter and prioritize on an embedded registry and four nodes, over real HTTP, without a cluster.
 
+`python -m testbed.demo [--keep]` exits with 1 if an answer is not as expected.
+"""
+
+import argparse
+import asyncio
 import statistics
+import sys
 from collections.abc import Sequence
-from typing import Annotated
 
 import aiohttp
 import msgspec
-import typer
-import uvloop
 from rich.console import Console
 from rich.table import Table
 
 from extender.config.reading import load_config
 from extender.config.tree import Config
-from extender.demo.registry import EmbeddedRegistry
-from extender.demo.story import NODES, SCENES, Caller, Seen, arguments_of, fill_registry, pod_of, review_of
 from extender.fetcher.sources import open_local_sources
 from extender.logs import configure_logs
 from extender.service.cluster_view import ClusterView
 from extender.service.process import Service, open_service, wait_for_stop
+from testbed.demo.story import NODES, SCENES, Caller, Seen, arguments_of, fill_registry, pod_of, review_of
+from testbed.embedded_registry import EmbeddedRegistry
 
 WARM_ROUNDS = 50
 
 
-def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running and print curl lines to try.")] = False,
-) -> None:
-    """Show webhook, filter and prioritize on an embedded registry and four nodes, without a cluster.
-
-    Example: multiarch-extender demo --keep
-    """
+def main() -> int:
+    """Runs the demonstration; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m testbed.demo")
+    parser.add_argument("--keep", action="store_true", help="leave everything running and print curl lines to try")
+    given = parser.parse_args()
     configure_logs("error", "console")
-    surprises = uvloop.run(_run(Console(soft_wrap=False), keep=keep))
-    if surprises:
-        for surprise in surprises:
-            typer.echo(f"unexpected: {surprise}", err=True)
-        raise typer.Exit(1)
+    surprises = asyncio.run(_run(Console(soft_wrap=False), keep=given.keep))
+    for surprise in surprises:
+        print(f"unexpected: {surprise}", file=sys.stderr)
+    return 1 if surprises else 0
 
 
 async def _run(console: Console, *, keep: bool) -> list[str]:
@@ -89,6 +89,7 @@ def _print_round(console: Console, seen: Sequence[Seen]) -> None:
     for one in seen:
         table = Table.grid(padding=(0, 2))
         table.add_row("  webhook", f"tolerations added: {', '.join(one.tolerations) or 'none'}")
+        table.add_row("", f"architectures required: {', '.join(one.required) or 'none'}")
         if one.error:
             table.add_row("  filter", f"not yet: {one.error}")
         else:
@@ -127,3 +128,7 @@ async def _stay(console: Console, service: Service, registry_host: str) -> None:
         console.print()
     console.print(f"curl -s {service.operations_url}/readyz?verbose", highlight=False)
     await wait_for_stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

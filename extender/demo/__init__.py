@@ -1,1 +1,0 @@
-"""The demonstration: its pods and nodes, and an embedded registry that the integration tests use too."""
