@@ -75,9 +75,11 @@ async def _look_up_and_serve(program: Path) -> None:
     async with EmbeddedRegistry() as registry, asyncio.timeout(_READY_SECONDS), aiohttp.ClientSession() as session:
         registry.add_index("shop/web", "1.0", ["linux/amd64"])
         reach = f"--set=registry.plain_http=['{registry.host}']", f"--set=registry.allow=['{registry.host}']"
-        found = await asyncio.create_subprocess_exec(program, "inspect", f"{registry.host}/shop/web:1.0", *reach)
-        if await found.wait():
-            raise RuntimeError(f"{program} inspect failed")
+        command = [str(program), "inspect", f"{registry.host}/shop/web:1.0", *reach]
+        looking = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said, _ = await looking.communicate()
+        if looking.returncode:
+            raise RuntimeError(f"{program} inspect failed:\n{said.decode()}")
         operations = f"127.0.0.1:{free_port()}"
         settings = ("cluster.mode=none", "cache.url='memory:'", "scheduler.listen=127.0.0.1:0", "admission.listen=''",
                     f"operations.listen={operations}")  # fmt: skip

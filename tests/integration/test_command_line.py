@@ -66,7 +66,9 @@ def test_a_mistyped_setting_is_refused_without_sources_too(without_sources: dict
 
 async def test_demo_shows_what_is_true_and_ends_by_itself() -> None:
     """The demonstration exits 0 and shows each outlet's answers."""
-    done = await asyncio.create_subprocess_exec(*DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = await asyncio.create_subprocess_exec(
+        *DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "COLUMNS": "200"}
+    )
     out, err = (stream.decode() for stream in await done.communicate())
     assert (done.returncode, err) == (0, "")
     assert "architectures required: amd64, arm64" in out

@@ -46,10 +46,12 @@ def test_the_same_files_give_the_same_archive(tmp_path: Path, monkeypatch: pytes
 
 
 OTHER_VERSION = "echo kubectl-multiarch 0.0.0"
-NO_DEMO = f'[ "$1" = --version ] && echo multiarch-extender {extender.__version__} && exit; echo No module >&2; exit 1'
+MODULE_MISSING = (
+    f'[ "$1" = --version ] && echo multiarch-extender {extender.__version__} && exit; echo No module >&2; exit 1'
+)
 
 
-@pytest.mark.parametrize(("script", "said"), [(OTHER_VERSION, "says that it is"), (NO_DEMO, "No module")])
+@pytest.mark.parametrize(("script", "said"), [(OTHER_VERSION, "says that it is"), (MODULE_MISSING, "No module")])
 def test_a_program_that_does_not_work_is_no_release(tmp_path: Path, script: str, said: str) -> None:
     """Another version, or a module that was not found."""
     program = tmp_path / "kubectl-multiarch"
