@@ -88,7 +88,7 @@ SETTINGS = st.builds(
 
 def merged(stored: Any, patch: Any) -> Any:
     """The stored pod after a strategic merge patch: maps merge, gates merge by name, all other lists are replaced."""
-    result = copy.deepcopy(stored)
+    result = dict(stored)
     for key, value in patch.items():
         if value is None:
             result.pop(key, None)

@@ -1,0 +1,406 @@
+"""The whole decision about random pods, against kube-scheduler's own rules: 20,000 of them, the same each time.
+
+No node is lost on which a pod's images run and that its author allows, and none is left on which they do not. The
+webhook twice is the webhook once, and a pod that a gate has held may go to the same nodes.
+"""
+
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import pytest
+
+from extender.images.content import Answer, Cause, Content, Failure
+from extender.images.manifest import Kind
+from extender.images.platform import Compatibility, Platform, parse_platform
+from extender.kubernetes.core_v1 import CreatedPod, GatedPod, Node, NodeName
+from extender.kubernetes.extender_v1 import decode_args
+from extender.placement.affinity import AffinityMode
+from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
+from extender.placement.facts import PodImage, facts_of, images_of
+from extender.placement.gate import GATE, GATED, GATED_LABEL, GatePolicy, ImpossiblePods, UnknownImages
+from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
+from extender.placement.nodes import NodePlatforms, platform_of_node
+from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import Choice, Overrides, Policy
+from extender.placement.release import ReleaseOutcome, ReleasePlanner
+from extender.placement.scheduling import Decision, filter_nodes
+from tests.unit.placement.json_patch import apply
+from tests.unit.placement.kube_scheduler import allows, is_tolerated
+from tests.unit.placement.mutating import ARCH, ARM_RULE, BOTH_RULE, OS, REQUIRED, expression
+from tests.unit.placement.test_release_properties import check_allowed, merged
+
+Json: TypeAlias = dict[str, Any]
+
+CASES, SLICES = 20_000, 8
+LEVEL = "example.com/level"
+AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
+_NODES = ("linux/amd64", "linux/amd64", "linux/arm64", "linux/arm64", "windows/amd64", "linux/arm/v7", "linux/s390x")
+_LEVELS = ("v1", "v2", "v3", "amd64-v3")
+_IMAGES: tuple[tuple[str, ...], ...] = (
+    ("linux/amd64",), ("linux/arm64",), ("linux/amd64", "linux/arm64"), ("linux/amd64", "linux/arm64"),
+    ("linux/amd64", "linux/arm64", "windows/amd64"), ("windows/amd64",), ("linux/amd64", "linux/s390x"),
+    ("linux/amd64/v3",), ("linux/amd64/v2", "linux/arm64"), ("linux/arm/v6",), ("linux/arm/v7", "linux/amd64"),
+    ("linux/386",), ("linux/arm64", "windows/amd64"),
+)  # fmt: skip
+_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (ARCH, ("amd64", "arm64", "s390x")), (ARCH, ("amd64", "arm64")), (OS, ("linux", "windows")),
+    (f"beta.{ARCH}", ("amd64", "arm64")), (f"beta.{OS}", ("linux",)), ("zone", ("a", "b")), (LEVEL, ("v3", "v2")),
+)  # fmt: skip
+_TOLERATIONS = (
+    {"operator": "Exists"}, {"key": ARCH, "operator": "Exists"}, {"key": "multi", "value": "yes"},
+    {"key": "other", "operator": "Exists", "effect": "NoSchedule"},
+)  # fmt: skip
+_TAINTS = (
+    {"key": ARCH, "value": "arm64", "effect": "NoSchedule"}, {"key": "multi", "value": "yes", "effect": "NoSchedule"},
+    {"key": "other", "effect": "NoExecute"}, {"key": "other", "effect": "PreferNoSchedule"},
+)  # fmt: skip
+_RULES = {(): (), (BOTH_RULE, ARM_RULE): ((AMD64, ARM64), (ARM64,))}
+
+
+class Settings(NamedTuple):
+    """What an operator has set, and what follows it."""
+
+    policy: Policy
+    admission: AdmissionPolicy
+    mutator: Mutator
+    releases: ReleasePlanner
+
+
+class Case(NamedTuple):
+    """A pod, what its images are, the nodes, and the settings."""
+
+    pod: Json
+    answers: Mapping[str, Answer]
+    nodes: Sequence[Json]
+    is_watched: bool
+    settings: Settings
+
+
+@functools.cache
+def _settings(number: int) -> Settings:
+    chosen = random.Random(number)
+    policy = Policy(
+        pending=chosen.choice(list(Choice)),
+        unknown=chosen.choice(list(Choice)),
+        assume=chosen.choice([frozenset({AMD64}), frozenset()]),
+        compatibility=Compatibility(run_386_on_amd64=chosen.random() < 0.3, run_arm_on_arm64=chosen.random() < 0.3),
+        preference=chosen.choice([{}, {"arm64": 10}]),
+        level_label=chosen.choice(["", LEVEL]),
+    )
+    admission = AdmissionPolicy(
+        tolerations=chosen.choice(list(_RULES)),
+        node_affinity=chosen.choices(list(AffinityMode), [1, 4, 1, 2])[0],
+        gate=GatePolicy(unknown=chosen.choice(list(UnknownImages)), may_assume=bool(policy.assume)),
+        impossible=chosen.choice(list(ImpossiblePods)),
+        scheduler_name=chosen.choice(["", "multiarch"]),
+        platforms_annotation=chosen.random() < 0.5,
+        spares_selector=chosen.random() < 0.3,
+    )
+    return Settings(policy, admission, Mutator(policy, admission), ReleasePlanner(policy, admission))
+
+
+def draw(seed: int) -> Case:
+    """The case of this seed."""
+    chosen = random.Random(seed)
+    settings = _settings(chosen.randrange(96))
+    nodes = [_node(chosen, f"n{number}", chosen.choice(_NODES)) for number in range(chosen.randint(1, 5))]
+    count = chosen.choices([1, 2, 3], [3, 2, 1])[0]
+    answers = {f"app-{number}:1": _answer(chosen) for number in range(count)}
+    return Case(_pod(chosen, list(answers)), answers, nodes, chosen.random() < 0.8, settings)
+
+
+def _node(chosen: random.Random, name: str, platform: str) -> Json:
+    os, architecture = platform.split("/")[:2]
+    labels = {OS: os, ARCH: architecture, f"beta.{OS}": os, f"beta.{ARCH}": architecture}
+    if architecture == "amd64" and chosen.random() < 0.4:
+        labels[LEVEL] = chosen.choice(_LEVELS)
+    if chosen.random() < 0.5:
+        labels["zone"] = chosen.choice("ab")
+    taints = [chosen.choice(_TAINTS)] if chosen.random() < 0.4 else []
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints, "unschedulable": chosen.random() < 0.05},
+        "status": {"nodeInfo": {"operatingSystem": os, "architecture": architecture}},
+    }
+
+
+def _answer(chosen: random.Random) -> Answer:
+    if chosen.random() < 0.12:
+        return chosen.choice([Failure(Cause.DENIED, "x"), Failure(Cause.INVALID, "x"), None])
+    platforms = frozenset(map(parse_platform, chosen.choice(_IMAGES)))
+    if len(platforms) == 1 and chosen.random() < 0.3:
+        return Content(Kind.MANIFEST, platforms, states_platforms=True)
+    return Content(Kind.INDEX, platforms, states_platforms=True)
+
+
+def _expression(chosen: random.Random) -> Json:
+    key, values = chosen.choice(_WORDS)
+    operator = chosen.choices(["In", "NotIn", "Exists", "DoesNotExist", "Gt"], [8, 4, 1, 1, 1])[0]
+    if operator == "Gt":
+        return expression(key, "3", operator=operator)
+    if operator in ("Exists", "DoesNotExist"):
+        return {"key": key, "operator": operator}
+    return expression(key, *chosen.sample(values, chosen.randint(1, len(values))), operator=operator)
+
+
+def _term(chosen: random.Random) -> Json:
+    term: Json = {"matchExpressions": [_expression(chosen) for _ in range(chosen.randint(0, 2))]}
+    if chosen.random() < 0.15:
+        term["matchFields"] = [expression("metadata.name", "n0")]
+    return term
+
+
+def _pod(chosen: random.Random, images: list[str]) -> Json:
+    containers: list[Json] = [{"name": f"c{number}", "image": image} for number, image in enumerate(images)]
+    spec: Json = {"containers": containers, "schedulerName": "default-scheduler"}
+    if len(images) > 1 and chosen.random() < 0.4:
+        spec["initContainers"] = [{**containers.pop(), "restartPolicy": "Always"}]
+    if chosen.random() < 0.1:
+        tools = {"command": ["/tools/run"], "volumeMounts": [{"name": "tools", "mountPath": "/tools"}]}
+        containers[0] |= tools
+        spec["volumes"] = [{"name": "tools", "emptyDir": {}}]
+    if chosen.random() < 0.25:
+        key, values = chosen.choice(_WORDS)
+        spec["nodeSelector"] = {key: chosen.choice(values)}
+    if chosen.random() < 0.45:
+        node_affinity: Json = {}
+        if chosen.random() < 0.8:
+            terms = [_term(chosen) for _ in range(chosen.choices([1, 2, 3], [4, 2, 1])[0])]
+            node_affinity[REQUIRED] = {"nodeSelectorTerms": terms}
+        spec["affinity"] = chosen.choice([{"podAntiAffinity": {}}, {}]) | {"nodeAffinity": node_affinity}
+    if chosen.random() < 0.1:
+        spec["os"] = {"name": chosen.choice(["linux", "windows"])}
+    if chosen.random() < 0.3:
+        spec["tolerations"] = [chosen.choice(_TOLERATIONS)]
+    return {"metadata": {"name": "p", "annotations": {"team": "a"}}, "spec": spec}
+
+
+class Truth:
+    """What is right for a case, by the images' platforms and the author's words, whatever the package says."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        level_label = case.settings.policy.level_label
+        usual = [_node(random.Random(0), str(each), str(each)) | {"spec": {}} for each in (AMD64, ARM64)]
+        self.nodes = {node["metadata"]["name"]: node for node in (*case.nodes, *usual)}
+        self.levels = {
+            name: node["metadata"]["labels"].get(LEVEL, "").removeprefix("amd64-") if level_label else ""
+            for name, node in self.nodes.items()
+        }
+        self.os = (case.pod["spec"].get("os") or {}).get("name", "")
+        self.assume = frozenset(it for it in case.settings.policy.assume if self.os in ("", it.os))
+
+    def known(self) -> list[Content]:
+        """The images that constrain the pod."""
+        spec = self.case.pod["spec"]
+        containers = [*spec["containers"], *spec.get("initContainers", ())]
+        answers = [(each, self.case.answers[each["image"]]) for each in containers]
+        return [
+            answer
+            for container, answer in answers
+            if isinstance(answer, Content) and not ("command" in container and answer.kind is Kind.MANIFEST)
+        ]
+
+    @property
+    def unknown(self) -> list[Failure | None]:
+        """Why the others are not known."""
+        return [answer for answer in self.case.answers.values() if not isinstance(answer, Content)]
+
+    def runs(self, platforms: frozenset[Platform], name: str, *, by_labels: bool) -> bool:
+        """Whether an image of these platforms runs on the node, by its labels if it has none of its level."""
+        node = self.nodes[name]["status"]["nodeInfo"]
+        level = "v4" if by_labels and not self.case.settings.policy.level_label else self.levels[name]
+        return runs(platforms, node["operatingSystem"], node["architecture"], level, self._compatibility)
+
+    @property
+    def _compatibility(self) -> Compatibility:
+        return self.case.settings.policy.compatibility
+
+    def is_right(self, name: str, *, by_labels: bool = False) -> bool:
+        """Whether every known image runs on the node; `by_labels` as in `runs`."""
+        system = self.nodes[name]["status"]["nodeInfo"]["operatingSystem"]
+        known = self.known()
+        return all(self.runs(it.platforms, name, by_labels=by_labels) for it in known) and (
+            not known or self.os in ("", system)
+        )
+
+    def is_assumed(self, name: str) -> bool:
+        """Whether what the operator assumes of images that are not known lets the pod onto the node."""
+        return self.runs(self.assume, name, by_labels=False)
+
+    def earns(self, rule: tuple[Platform, ...]) -> bool:
+        """Whether the pod is given the toleration of a rule for these platforms."""
+        known = self.known()
+        return (
+            not self.unknown
+            and bool(known)
+            and all(
+                all(runs(it.platforms, each.os, each.architecture, "", self._compatibility) for it in known)
+                and self.os in ("", each.os)
+                for each in rule
+            )
+        )
+
+    def is_product(self) -> bool:
+        """Whether the platforms of right nodes are all operating systems × all architectures, without levels."""
+        systems, architectures = ("linux", "windows"), ("amd64", "arm64", "arm", "s390x", "386")
+        levels = ("", "v2", "v3")
+        found = {
+            level: {
+                (os, architecture)
+                for os in systems if self.os in ("", os)
+                for architecture in architectures
+                if all(runs(it.platforms, os, architecture, level, self._compatibility) for it in self.known())
+            }
+            for level in levels
+        }  # fmt: skip
+        right = found[""]
+        return all(it == right for it in found.values()) and len(right) == len({os for os, _ in right}) * len(
+            {architecture for _, architecture in right}
+        )
+
+
+def runs(platforms: frozenset[Platform], os: str, architecture: str, level: str, compatibility: Compatibility) -> bool:
+    """Whether an image of these platforms runs on a node; `level` is that of amd64."""
+    for it in platforms:
+        if it.os != os:
+            continue
+        needed = int((it.variant or "v1")[1:].split(".")[0])
+        if it.architecture == architecture == "amd64" and needed <= int((level or "v1")[1:]):
+            return True
+        if it.architecture == architecture == "arm" and needed <= 7:
+            return True
+        if it.architecture == architecture and architecture not in ("amd64", "arm"):
+            return True
+        if architecture == "amd64" and it.architecture == "386" and compatibility.run_386_on_amd64:
+            return True
+        if architecture == "arm64" and it.architecture == "arm" and compatibility.run_arm_on_arm64:
+            return True
+    return False
+
+
+class Outlets:
+    """What the package makes of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.images: Sequence[PodImage] = images_of(_decoded(case.pod, CreatedPod))
+        self.facts = facts_of(self.images, [case.answers[it.reference] for it in self.images], may_be_pending=True)
+        level_label = case.settings.policy.level_label
+        self.platforms = {
+            it["metadata"]["name"]: platform_of_node(msgspec.convert(it, Node), level_label) for it in case.nodes
+        }
+        seen = frozenset(platform for platform in self.platforms.values() if platform)
+        self.cluster = ClusterNodes(seen) if case.is_watched else NO_NODES
+
+    def mutate(self, pod: Json, *, may_hold: bool = False) -> Mutation:
+        """The webhook."""
+        decoded = _decoded(pod, CreatedPod)
+        mutator = self.case.settings.mutator
+        return mutator.mutate(decoded, self.images, self.facts, Overrides(), self.cluster, may_hold=may_hold)
+
+    def kept(self) -> set[str] | None:
+        """The nodes that filter keeps; None for an error."""
+        body = msgspec.json.encode({"Pod": self.case.pod, "Nodes": None, "NodeNames": list(self.platforms)})
+        view = NodePlatforms({NodeName(name): platform for name, platform in self.platforms.items()})
+        decision = Decision(self.images, self.facts, self.case.settings.policy, Overrides())
+        answer = filter_nodes(decode_args(body), view, decision).answer
+        return None if answer.error else set(msgspec.json.decode(answer.node_names or b"[]"))
+
+
+def _decoded(document: Json, kind: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(document), type=kind)
+
+
+def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) -> None:
+    """The nodes of the stored pod are those of its author on which its images run, with the taints it may bear."""
+    admission, own = case.settings.admission, case.pod["spec"]
+    may_assume = admission.gate.unknown is UnknownImages.ASSUME and bool(truth.assume)
+    is_assumed = bool(truth.unknown) and may_assume and admission.node_affinity.required
+    author = {name: allows(own, node) for name, node in truth.nodes.items()}
+    right = {
+        name: it and truth.is_right(name, by_labels=True) and not (is_assumed and not truth.is_assumed(name))
+        for name, it in author.items()
+    }
+    after = {name: allows(stored["spec"], node) for name, node in truth.nodes.items()}
+    if mutation.outcome in (AdmissionOutcome.DENIED, AdmissionOutcome.IMPOSSIBLE):
+        assert not any(right.values())
+    if mutation.outcome is AdmissionOutcome.DENIED:
+        assert admission.impossible is ImpossiblePods.DENY
+        assert not mutation.patch
+        return
+    is_kept = admission.node_affinity.required and not (
+        mutation.outcome is AdmissionOutcome.IMPOSSIBLE and admission.impossible is ImpossiblePods.PASS
+    )
+    assert after == (right if is_kept else author)
+    rules = [rule for rule, platforms in zip(admission.tolerations, _RULES[admission.tolerations], strict=True)
+             if truth.earns(platforms)]  # fmt: skip
+    earned = [msgspec.to_builtins(rule.toleration) for rule in rules]
+    given = {"tolerations": [*own.get("tolerations", ()), *({k: v for k, v in it.items() if v} for it in earned)]}
+    for name, node in truth.nodes.items():
+        if after[name]:
+            assert is_tolerated(stored["spec"], node) is is_tolerated(given, node)
+
+
+def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json) -> None:
+    """A pod that the policy holds goes, once it is let go, to the nodes to which it would have gone without."""
+    metadata = {**case.pod["metadata"], "uid": "u", "resourceVersion": "7", "labels": {GATED_LABEL: GATED}}
+    gates = {"schedulingGates": [{"name": GATE}]}
+    held = {**case.pod, "metadata": metadata, "spec": {**case.pod["spec"], **gates}}
+    reviewed = outlets.mutate(held, may_hold=True)
+    if reviewed.outcome not in (AdmissionOutcome.GATED, AdmissionOutcome.DENIED):
+        let_go = apply(held, reviewed.patch)
+        assert "schedulingGates" not in let_go["spec"]
+        assert let_go["spec"] == alone["spec"]
+    release = case.settings.releases.plan_release(
+        _decoded(held, GatedPod), outlets.images, outlets.facts, Overrides(), outlets.cluster, expired=True
+    )
+    released = merged(held, msgspec.json.decode(release.patch))
+    check_allowed(held, released)
+    if reviewed.outcome is AdmissionOutcome.DENIED:
+        return
+    here = {name for name, node in truth.nodes.items() if allows(released["spec"], node)}
+    there = {name for name, node in truth.nodes.items() if allows(alone["spec"], node)}
+    assert here == there if truth.is_product() or release.outcome is ReleaseOutcome.IMPOSSIBLE else here <= there
+    for name in here:
+        node = truth.nodes[name]
+        assert is_tolerated(released["spec"], node) is is_tolerated(alone["spec"], node)
+
+
+def check_filter(case: Case, truth: Truth, kept: set[str] | None) -> None:
+    """Filter keeps the nodes on which every known image runs, and does with the others what the settings say."""
+    policy = case.settings.policy
+    right = {name for name in (it["metadata"]["name"] for it in case.nodes) if truth.is_right(name)}
+    choices = {policy.pending if failure is None else policy.unknown for failure in truth.unknown}
+    if right and Choice.RETRY in choices:
+        assert kept is None
+    elif Choice.ASSUME in choices and truth.assume and Choice.RETRY not in choices:
+        assert kept == {name for name in right if truth.is_assumed(name)}
+    else:
+        assert kept == right
+
+
+def check(seed: int) -> None:
+    """All that must hold of one case."""
+    case = draw(seed)
+    truth, outlets = Truth(case), Outlets(case)
+    mutation = outlets.mutate(case.pod)
+    stored = apply(case.pod, mutation.patch)
+    check_webhook(case, truth, mutation, stored)
+    assert mutation.outcome is AdmissionOutcome.DENIED or outlets.mutate(stored).patch == b""
+    check_gate(case, truth, outlets, stored)
+    check_filter(case, truth, outlets.kept())
+
+
+@pytest.mark.parametrize("part", range(SLICES))
+def test_decision_is_what_kube_scheduler_and_the_images_make_of_a_pod(part: int) -> None:
+    """A failure names the seed; `draw` of it has pod, images, nodes and settings."""
+    for seed in range(part, CASES, SLICES):
+        try:
+            check(seed)
+        except AssertionError as exc:
+            case = draw(seed)
+            pytest.fail(f"seed {seed}: {exc}\n{case.pod}\n{case.answers}\n{case.nodes}\n{case.settings[:2]}")
