@@ -407,10 +407,6 @@ class ImageCache:
         denied_at = self._denied_at.get((key[0], key[2]))
         return denied_at is not None and known.confirmed_at <= denied_at
 
-    def load_content(self, repository: str, packed: PackedDigest, content: Content) -> None:
-        """Adds content that the repository has shown to an earlier process or to another replica."""
-        self._show(sys.intern(repository), packed, content, "")
-
     def _show(self, repository: str, packed: PackedDigest, content: Content, owner: str) -> Content:
         """Adds the content of a digest. Returns the object that all rows share.
 

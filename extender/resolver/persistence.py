@@ -7,7 +7,7 @@ hold wall-clock times, which are converted from and to monotonic time here. `ext
 import asyncio
 import contextlib
 import contextvars
-import random as stdlib_random
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
@@ -16,14 +16,10 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from extender.background import end_background, start_background
-from extender.circuit_breaker import Attempt
 from extender.credentials.keyring import ANONYMOUS, CredentialId
-from extender.images.content import Content
-from extender.images.reference import PackedDigest, pack_digest
 from extender.metrics import counter
 from extender.resolver.image_cache import CachedImage, NameKey, Target, content_bytes
-from extender.resolver.store_breakers import StoreBreakers, StoreOperation
-from extender.store.rows import Batch, NameRow, Row, Store, StoreError
+from extender.store.rows import Batch, NameRow, Store, StoreError
 from extender.tables import Table, declare_cache
 
 K = TypeVar("K")
@@ -39,8 +35,15 @@ ROWS = counter(
     "event",
     ("loaded", "written", "dropped", "damaged", "hit", "miss", "error"),
 )
+ERRORS = counter(
+    "multiarch_store_errors_total",
+    "Times the store of known images failed, by reason. It is then left alone for a while; answers do not fail.",
+    "reason",
+    ("corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"),
+)
 
 _WRITE_SECONDS = 10.0
+_MOST_REST_SECONDS, _PROBE_SECONDS = 60.0, 1.0
 _DAMAGE_LOG_SECONDS = 60.0
 _MOST_WAITING = 2_500
 _WAITING_NAMES = declare_cache(
@@ -72,13 +75,47 @@ class PersistenceLimits(NamedTuple):
     """Rows that wait while the store cannot be written, of 300 bytes to 4 KB; beyond that the oldest are dropped."""
 
 
+class _Rest:
+    """Until when something is not done with the store: after a failure for a second, doubling to a minute.
+
+    Then one try is let through each second until one succeeds.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self.until = -math.inf
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether nothing has succeeded since the last failure."""
+        return self._seconds > 0
+
+    def admit(self, now: float) -> float | None:
+        """What `fail` needs to know of a try that may begin now; None if none may."""
+        if now < self.until:
+            return None
+        if self.is_failing:
+            self.until = now + _PROBE_SECONDS
+        return self._seconds
+
+    def fail(self, admitted: float, now: float) -> None:
+        """Ends a try that failed. Tries that began before the last failure are one failure with it."""
+        if admitted == self._seconds:
+            self._seconds = min(2 * self._seconds or 1.0, _MOST_REST_SECONDS)
+            self.until = now + self._seconds
+
+    def end(self) -> None:
+        """Ends the rest: a try succeeded."""
+        self._seconds, self.until = 0.0, -math.inf
+
+
 class Persistence:
     """Reads and writes the store for the resolver; does nothing without a store. A store's errors are never raised.
 
     Rows learned with a login are kept only with `persist_private`: unless a file keys the credential ids, the next
     process cannot match them. `clock` gives monotonic seconds, `wall_clock` seconds since the epoch; all times in
     arguments and results are by `clock`. If the wall clock was set back, a row looks as if it was confirmed just now
-    and is confirmed again that much later. `random` gives numbers from 0 up to 1.
+    and is confirmed again that much later. A store that is full may still be read, so each rests by itself.
     """
 
     def __init__(
@@ -88,15 +125,15 @@ class Persistence:
         persist_private: bool = False,
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time.time,
-        random: Callable[[], float] = stdlib_random.random,
         limits: PersistenceLimits = PersistenceLimits(),  # noqa: B008 -- it is frozen
     ) -> None:
         self._store = store
+        self._location = store.location if store else ""
         self._persist_private = persist_private
         self._clock = clock
         self._wall_clock = wall_clock
         self._limits = limits
-        self._breakers = StoreBreakers(store.location if store else "", clock=clock, random=random)
+        self._reads, self._writes = _Rest(), _Rest()
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
         self._names: Table[NameKey, CachedImage] = Table(_WAITING_NAMES.bound(limits.most_waiting))
@@ -125,64 +162,48 @@ class Persistence:
     def may_know(self, credential_ids: Iterable[CredentialId]) -> bool:
         """Whether the store may have rows for these credentials that the cache lacks, and can be read now."""
         store = self._store
-        if (
-            store is None
-            or self._breakers.wait_seconds(StoreOperation.READING)
-            or (self._is_loaded and not store.is_shared)
-        ):
+        if store is None or self._clock() < self._reads.until or (self._is_loaded and not store.is_shared):
             return False
         return any(map(self._may_keep, credential_ids))
 
     async def find(self, target: Target, credential_ids: Iterable[CredentialId]) -> list[tuple[NameKey, CachedImage]]:
         """The store's rows of the target for these credentials; none if the store fails or takes too long."""
-        store, kept = self._store, [credential_id for credential_id in credential_ids if self._may_keep(credential_id)]
-        if store is None or not self.may_know(kept):
-            return []
-        return self._names_in(await self._read(lambda: store.find(target.repository, target.name, kept)))
+        kept = [credential_id for credential_id in credential_ids if self._may_keep(credential_id)]
+        async with self._reading:
+            store, admitted = self._store, self._reads.admit(self._clock()) if self.may_know(kept) else None
+            if store is None or admitted is None:
+                return []
+            work = store.find(target.repository, target.name, kept)
+            found = await self._attempt("reading", self._reads, admitted, work, self._limits.read_seconds)
+        ROWS["error" if found is None else "hit" if any(found) else "miss"].inc()
+        return self._names_in(found or ())
 
-    async def find_content(self, repository: str, digest: str) -> Content | None:
-        """What the digest runs on, if the store has it for this repository. This does not prove anyone's access."""
-        store = self._store
-        if store is None or (self._is_loaded and not store.is_shared):
-            return None
-        rows = await self._read(lambda: store.find_content(repository, pack_digest(digest)))
-        self._note_damage(rows)
-        return next((row.content for row in rows if row), None)
-
-    async def load(
-        self, load: Callable[[NameKey, CachedImage], None], load_content: Callable[[str, PackedDigest, Content], None]
-    ) -> None:
-        """Calls `load` and `load_content` for all rows, least recently written first. Skips a shared store."""
+    async def load(self, load: Callable[[NameKey, CachedImage], None]) -> None:
+        """Calls `load` for all rows, least recently written first. Skips a shared store."""
         store = self._store
         if store is None or store.is_shared:
             return
         slices = store.rows()
-        end: Sequence[Row | None] = []
-        attempt = self._breakers.admit(StoreOperation.READING)
-        while attempt:
-            rows = await self._attempt(StoreOperation.READING, attempt, anext(slices, end), _WRITE_SECONDS)
+        end: Sequence[NameRow | None] = []
+        while True:  # the failure of another read does not end this load
+            rows = await self._attempt("reading", self._reads, 0.0, anext(slices, end), _WRITE_SECONDS)
             if rows is None:  # a failure: lookups then read their rows one by one
                 break
             if rows is end:
                 self._is_loaded = True
                 break
             for first in range(0, len(rows), _ROWS_AT_ONCE):
-                some = rows[first : first + _ROWS_AT_ONCE]
-                for key, known in self._names_in(some):
+                for key, known in self._names_in(rows[first : first + _ROWS_AT_ONCE]):
                     load(key, known)
-                for row in some:
-                    if row and not isinstance(row, NameRow):
-                        load_content(row.repository, row.packed, row.content)
                 await asyncio.sleep(0)
             ROWS["loaded"].inc(len(rows))
-            attempt = self._breakers.force()  # the failure of another read does not end this load
 
     async def flush(self) -> None:
-        """Writes all waiting rows, until the store fails or its breaker refuses."""
+        """Writes all waiting rows, until the store fails or rests."""
         async with self._writing:
             while self._names or self._denials:
-                attempt = self._breakers.admit(StoreOperation.WRITING)
-                if attempt is None or not await self._write_batch(attempt):
+                admitted = self._writes.admit(self._clock())
+                if admitted is None or not await self._write_batch(admitted):
                     return
             self._changed.clear()
 
@@ -211,9 +232,9 @@ class Persistence:
             if not self._denials:  # denials are written without delay: a crash must not make denied rows valid again
                 await asyncio.sleep(self._limits.gather_seconds)
             await self.flush()
-            await asyncio.sleep(self._breakers.wait_seconds(StoreOperation.WRITING))
+            await asyncio.sleep(max(0.0, self._writes.until - self._clock()))
 
-    async def _write_batch(self, attempt: Attempt) -> bool:
+    async def _write_batch(self, admitted: float) -> bool:
         """Writes the oldest waiting rows and all denials. Returns whether that succeeded; if not, they keep waiting."""
         store, denials = self._store, dict(self._denials.items())
         if store is None:
@@ -222,7 +243,7 @@ class Persistence:
             self._names.remove_where(self._is_denied)
         names = dict(islice(self._names.items(), self._limits.batch_rows))
         work = _write(store, self._batch_of(names, denials))
-        written = await self._attempt(StoreOperation.WRITING, attempt, work, _WRITE_SECONDS) is True
+        written = await self._attempt("writing", self._writes, admitted, work, _WRITE_SECONDS) is True
         if written:
             ROWS["written"].inc(len(names))
             _remove_unchanged(self._names, names)
@@ -236,22 +257,8 @@ class Persistence:
             {key: at + ahead for key, at in denials.items()},
         )
 
-    async def _read(self, ask: Callable[[], Awaitable[Sequence[T | None]]]) -> Sequence[T | None]:
-        async with self._reading:
-            attempt = self._breakers.admit(StoreOperation.READING)
-            if attempt is None:
-                return []
-            found = await self._attempt(StoreOperation.READING, attempt, ask(), self._limits.read_seconds)
-        if found is None:
-            ROWS["error"].inc()
-            return []
-        ROWS["hit" if any(found) else "miss"].inc()
-        return found
-
-    async def _attempt(
-        self, operation: StoreOperation, attempt: Attempt, work: Awaitable[T], seconds: float
-    ) -> T | None:
-        """The result of `work`; None if it fails or times out. The breakers record which."""
+    async def _attempt(self, doing: str, rest: _Rest, admitted: float, work: Awaitable[T], seconds: float) -> T | None:
+        """The result of `work`; None if it fails or times out, which is logged once until all is well again."""
         try:
             async with asyncio.timeout(seconds):
                 outcome = await work
@@ -263,14 +270,22 @@ class Persistence:
             log.exception("store.crashed")
             error = StoreError("unavailable", "it met an error that is none of its own")
         else:
-            self._breakers.record_success(operation, attempt)
+            was_failing = self._is_failing
+            rest.end()
+            if was_failing and not self._is_failing:
+                log.info("store.recovered", store=self._location)
             return outcome
-        finally:
-            self._breakers.release(operation, attempt)
-        self._breakers.record_failure(operation, attempt, error)
+        ERRORS[error.reason].inc()
+        if not self._is_failing:
+            log.warning("store.failed", store=self._location, doing=doing, reason=error.reason, detail=str(error))
+        rest.fail(admitted, self._clock())
         return None
 
-    def _names_in(self, rows: Sequence[Row | None]) -> list[tuple[NameKey, CachedImage]]:
+    @property
+    def _is_failing(self) -> bool:
+        return self._reads.is_failing or self._writes.is_failing
+
+    def _names_in(self, rows: Sequence[NameRow | None]) -> list[tuple[NameKey, CachedImage]]:
         """The rows about names as the cache keeps them, without those that may not be kept or are denied."""
         now, ahead = self._clock(), self._wall_clock() - self._clock()
         self._note_damage(rows)
@@ -280,19 +295,19 @@ class Persistence:
                 CachedImage(row.content, row.packed, min(now, row.confirmed_at - ahead)),
             )
             for row in rows
-            if isinstance(row, NameRow) and self._may_keep(row.credential_id)
+            if row and self._may_keep(row.credential_id)
         ]
         return [(key, known) for key, known in found if not self._is_denied(key, known)]
 
-    def _note_damage(self, rows: Sequence[object | None]) -> None:
+    def _note_damage(self, rows: Sequence[NameRow | None]) -> None:
         """Counts damaged rows. Logs how many there were, at most once a minute."""
         damaged = sum(row is None for row in rows)
         if not damaged:
             return
         ROWS["damaged"].inc(damaged)
         self._unlogged_damage += damaged
-        if self._store and self._clock() >= self._damage_loggable_at:
-            log.warning("store.damaged", store=self._store.location, rows=self._unlogged_damage)
+        if self._clock() >= self._damage_loggable_at:
+            log.warning("store.damaged", store=self._location, rows=self._unlogged_damage)
             self._unlogged_damage, self._damage_loggable_at = 0, self._clock() + _DAMAGE_LOG_SECONDS
 
     def _is_denied(self, key: NameKey, known: CachedImage) -> bool:

@@ -22,13 +22,12 @@ from extender.errors import (
 )
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image
-from extender.images.reference import ImageReference, pack_digest
+from extender.images.reference import ImageReference
 from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import Failures
 from extender.resolver.host_breakers import BreakerOpen, HostBreakers
 from extender.resolver.image_cache import CachedImage, ImageCache, Target
 from extender.resolver.image_source import ImageSource
-from extender.resolver.persistence import Persistence
 from extender.turns import Turns
 
 T = TypeVar("T", CachedImage, Image)
@@ -53,11 +52,10 @@ class RegistryLookup:
     there are no more of them than turns.
     """
 
-    def __init__(  # noqa: PLR0913 - settings and parts, each by its name
+    def __init__(
         self,
         source: ImageSource,
         cache: ImageCache,
-        persistence: Persistence,
         failures: Failures,
         child_checks: ChildChecks,
         *,
@@ -70,7 +68,6 @@ class RegistryLookup:
         self._source = source
         self._head_first = head_first
         self._cache = cache
-        self._persistence = persistence
         self._failures = failures
         self._child_checks = child_checks
         self._clock = clock
@@ -165,7 +162,6 @@ class RegistryLookup:
         Unless `head_first`, a name that was never known takes one GET, in half the time.
         """
         reference, ends = target.asked, asyncio.get_running_loop().time() + self._lookup_seconds
-        await self._recall_content(target.repository, reference.digest)
         if not self._takes_head(target, credential):
             return await self._learn(target, reference, credential, tenant, ends)
         try:
@@ -175,7 +171,6 @@ class RegistryLookup:
         if stated is None:
             return await self._learn(target, reference, credential, tenant, ends)
         at = self._clock()
-        await self._recall_content(target.repository, stated)
         known = self._cache.confirm(target, credential.id, stated, at, tenant)
         if known:
             if known.content.denied:
@@ -201,13 +196,6 @@ class RegistryLookup:
         if target.reference.digest and self._cache.shown(target.repository, target.reference.digest) is None:
             return False
         return self._head_first or self._cache.find(target, credential.id) is not None
-
-    async def _recall_content(self, repository: str, digest: str) -> None:
-        """Loads the digest's content from the store, which saves the GET but proves no credential's access."""
-        if digest and self._cache.shown(repository, digest) is None:
-            content = await self._persistence.find_content(repository, digest)
-            if content:
-                self._cache.load_content(repository, pack_digest(digest), content)
 
     async def _learn(
         self, target: Target, reference: ImageReference, credential: Credential, tenant: str, ends: float

@@ -106,7 +106,6 @@ class Resolver:
         self._registry_lookup = registry_lookup = RegistryLookup(
             source,
             self.cache,
-            self._persistence,
             self._failures,
             self.child_checks,
             clock=clock,
@@ -128,7 +127,7 @@ class Resolver:
 
         Until the load has succeeded, each lookup reads its own rows from the store.
         """
-        load = self._persistence.load(self.cache.load, self.cache.load_content)
+        load = self._persistence.load(self.cache.load)
         self._loading = asyncio.get_running_loop().create_task(load)
         await asyncio.wait([self._loading], timeout=wait_seconds)
 

@@ -1,6 +1,6 @@
 """The store on a server with Redis' protocol (Redis, Valkey and others), shared by replicas.
 
-Uses MGET, GET, and SET with EX, which every such server has. Does not support Redis Cluster. Rows expire some time
+Uses MGET, and SET with EX, which every such server has. Does not support Redis Cluster. Rows expire some time
 after they were last written; the server's own setting `maxmemory` bounds their total size. Rows are believed as they
 are: who may write them is up to the server's users and TLS.
 """
@@ -22,13 +22,9 @@ from extender.images.reference import PackedDigest, unpack_digest
 from extender.store.rows import (
     SCHEMA,
     Batch,
-    ContentRow,
     NameRow,
-    Row,
     StoreError,
-    decode_content,
     decode_name,
-    encode_content,
     encode_name,
 )
 from extender.tls_context import CurrentContext
@@ -86,9 +82,9 @@ class RedisStore:
         self._keep_seconds = int(keep_seconds)
         self._client = Redis(connection_pool=_pool_of(server))
 
-    async def rows(self) -> AsyncIterator[Sequence[Row | None]]:
+    async def rows(self) -> AsyncIterator[Sequence[NameRow | None]]:
         """Yields nothing: `find` reads the rows of other replicas when a lookup needs them."""
-        nothing: tuple[Sequence[Row | None], ...] = ()
+        nothing: tuple[Sequence[NameRow | None], ...] = ()
         for rows in nothing:
             yield rows
 
@@ -110,18 +106,12 @@ class RedisStore:
                     rows.append(row)
         return rows
 
-    async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
-        """Sends one command."""
-        record = cast("bytes | None", await _translated(self._client.get(self._content_key(repository, packed))))
-        return [] if record is None else [decode_content(repository, packed, record)]
-
     async def write(self, batch: Batch) -> None:
         """Writes in one round trip, denials first. What was written before an error stays."""
         values: dict[str, bytes] = {}
         for key, at in batch.denials.items():
             values[self._denial_key(*key)] = repr(at).encode()
         for row in batch.names:
-            values[self._content_key(row.repository, row.packed)] = encode_content(row)
             values[self._name_key(row.repository, row.name, row.credential_id)] = encode_name(row)
         await _translated(self._set(values))
 
@@ -143,9 +133,6 @@ class RedisStore:
 
     def _denial_key(self, repository: str, name: PackedDigest, credential_id: CredentialId) -> str:
         return f"{self._prefix}denial:{credential_id}:{_image_of(repository, name)}"
-
-    def _content_key(self, repository: str, packed: PackedDigest) -> str:
-        return f"{self._prefix}content:{repository}@{unpack_digest(packed)}"
 
 
 def _pool_of(server: Callable[[], RedisServer]) -> BlockingConnectionPool:

@@ -32,14 +32,6 @@ class StoreError(ExtenderError):
         self.reason: Reason = reason
 
 
-class ContentRow(msgspec.Struct, frozen=True, gc=False):
-    """What a digest runs on; the repository has served its bytes."""
-
-    repository: str
-    packed: PackedDigest
-    content: Content
-
-
 class NameRow(msgspec.Struct, frozen=True, gc=False):
     """What a tag or digest resolved to for a credential.
 
@@ -52,9 +44,6 @@ class NameRow(msgspec.Struct, frozen=True, gc=False):
     packed: PackedDigest
     content: Content
     confirmed_at: float
-
-
-Row = NameRow | ContentRow
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -79,7 +68,7 @@ class Store(Protocol):
     def is_shared(self) -> bool:
         """Whether other processes write to it too, so that it may have rows that this process has not seen."""
 
-    def rows(self) -> AsyncIterator[Sequence[Row | None]]:
+    def rows(self) -> AsyncIterator[Sequence[NameRow | None]]:
         """Yields all rows in slices, least recently written first; None for a damaged row.
 
         Yields nothing if the store is shared.
@@ -89,9 +78,6 @@ class Store(Protocol):
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
         """Returns the name's rows for any of the credentials; None for a damaged row."""
-
-    async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
-        """Returns what the digest runs on, if the repository has served it; None for a damaged row."""
 
     async def write(self, batch: Batch) -> None:
         """Writes all of the batch. A store without transactions may write a part of it before it fails."""
@@ -148,19 +134,6 @@ def decode_name(repository: str, name: PackedDigest, credential_id: CredentialId
     if not math.isfinite(found.confirmed_at):  # it would be fresh for ever
         return None
     return NameRow(repository, name, credential_id, pack_digest(found.digest), content, found.confirmed_at)
-
-
-def encode_content(row: NameRow | ContentRow) -> bytes:
-    """Returns the record of what the row's digest runs on."""
-    return _seal(_encode_content(row.content), row.repository, row.packed, "")
-
-
-def decode_content(repository: str, packed: PackedDigest, record: bytes) -> ContentRow | None:
-    """Returns the row under this key; None if the record is damaged or belongs to another key."""
-    try:
-        return ContentRow(repository, packed, _decode_content(_unseal(record, repository, packed, "")))
-    except _DAMAGES:
-        return None
 
 
 # An image with 64 platforms of three long words takes 6.6 KB here and 28 KB in memory. Larger contents than this are

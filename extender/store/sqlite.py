@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,14 +20,10 @@ from extender.images.reference import PackedDigest
 from extender.store.rows import (
     SCHEMA,
     Batch,
-    ContentRow,
     NameRow,
     Reason,
-    Row,
     StoreError,
-    decode_content,
     decode_name,
-    encode_content,
     encode_name,
 )
 
@@ -39,9 +36,6 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS names (
     number INTEGER PRIMARY KEY, repository TEXT NOT NULL, scope TEXT NOT NULL, name NOT NULL, record BLOB NOT NULL,
     UNIQUE (repository, scope, name));
-CREATE TABLE IF NOT EXISTS contents (
-    number INTEGER PRIMARY KEY, repository TEXT NOT NULL, digest NOT NULL, record BLOB NOT NULL,
-    UNIQUE (repository, digest));
 """
 # Rows read at once. Decoding them takes some two milliseconds, during which the event loop does nothing else.
 _SLICE = 400
@@ -61,7 +55,7 @@ _REASONS: dict[int, Reason] = {
 
 
 class SqliteStore:
-    """A file of at most `size` names and as many contents. Beyond that, rows written longest ago are evicted.
+    """A file of at most `size` rows. Beyond that, rows written longest ago are evicted.
 
     The file is opened on first use, and again after an error. A file that is corrupt or of another schema is renamed
     to `….aside`, where it replaces an earlier one, and a new file is begun.
@@ -78,23 +72,18 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(1, "store")
         self._opened: sqlite3.Connection | None = None
 
-    async def rows(self) -> AsyncIterator[Sequence[Row | None]]:
-        """Yields all names, then all contents. Rows written meanwhile may come twice."""
-        for read in (_read_names, _read_contents):
-            after = 0
-            while found := await self._run(lambda file, read=read, after=after: read(file, after)):  # type: ignore[misc]
-                after = found[-1][0]
-                yield [row for _, row in found]
+    async def rows(self) -> AsyncIterator[Sequence[NameRow | None]]:
+        """Yields all rows. Those written meanwhile may come twice."""
+        after = 0
+        while found := await self._run(partial(_read_names, after=after)):
+            after = found[-1][0]
+            yield [row for _, row in found]
 
     async def find(
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
         """Runs one query per credential, some 20 µs each."""
         return await self._run(lambda file: _find_names(file, repository, name, credential_ids))
-
-    async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
-        """Runs one query."""
-        return await self._run(lambda file: _find_contents(file, repository, packed))
 
     async def write(self, batch: Batch) -> None:
         """Runs one transaction, which completes even if the caller is cancelled."""
@@ -166,14 +155,11 @@ class SqliteStore:
         file.execute("BEGIN IMMEDIATE")
         try:
             file.executemany("DELETE FROM names WHERE repository = ? AND name = ? AND scope = ?", batch.denials)
-            file.executemany("REPLACE INTO contents (repository, digest, record) VALUES (?, ?, ?)", _contents(batch))
             file.executemany("REPLACE INTO names (repository, scope, name, record) VALUES (?, ?, ?, ?)", _names(batch))
-            for table in ("names", "contents"):
-                file.execute(
-                    f"DELETE FROM {table} WHERE number <= "  # noqa: S608 -- one of two constants
-                    f"(SELECT number FROM {table} ORDER BY number DESC LIMIT 1 OFFSET ?)",
-                    (self._size,),
-                )
+            file.execute(
+                "DELETE FROM names WHERE number <= (SELECT number FROM names ORDER BY number DESC LIMIT 1 OFFSET ?)",
+                (self._size,),
+            )
             file.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
@@ -191,10 +177,6 @@ def _names(batch: Batch) -> Iterable[tuple[str, CredentialId, PackedDigest, byte
     return ((row.repository, row.credential_id, row.name, encode_name(row)) for row in batch.names)
 
 
-def _contents(batch: Batch) -> Iterable[tuple[str, PackedDigest, bytes]]:
-    return ((row.repository, row.packed, encode_content(row)) for row in batch.names)
-
-
 def _find_names(
     file: sqlite3.Connection, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
 ) -> list[NameRow | None]:
@@ -206,19 +188,9 @@ def _find_names(
     ]
 
 
-def _find_contents(file: sqlite3.Connection, repository: str, packed: PackedDigest) -> list[ContentRow | None]:
-    query = "SELECT record FROM contents WHERE repository = ? AND digest = ?"
-    return [decode_content(repository, packed, record) for (record,) in file.execute(query, (repository, packed))]
-
-
-def _read_names(file: sqlite3.Connection, after: int) -> list[tuple[int, Row | None]]:
+def _read_names(file: sqlite3.Connection, after: int) -> list[tuple[int, NameRow | None]]:
     query = "SELECT number, repository, name, scope, record FROM names WHERE number > ? ORDER BY number LIMIT ?"
     return [(number, decode_name(*columns)) for number, *columns in _slice(file, query, after)]
-
-
-def _read_contents(file: sqlite3.Connection, after: int) -> list[tuple[int, Row | None]]:
-    query = "SELECT number, repository, digest, record FROM contents WHERE number > ? ORDER BY number LIMIT ?"
-    return [(number, decode_content(*columns)) for number, *columns in _slice(file, query, after)]
 
 
 def _slice(file: sqlite3.Connection, query: str, after: int) -> list[tuple[Any, ...]]:

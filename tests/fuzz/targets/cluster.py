@@ -16,15 +16,7 @@ from extender.credentials.keyring import CredentialId
 from extender.images.reference import digest_of, pack_digest
 from extender.kubernetes.core_v1 import NodeName
 from extender.store.redis import RedisServer, RedisStore
-from extender.store.rows import (
-    Batch,
-    NameRow,
-    Row,
-    decode_content,
-    decode_name,
-    encode_content,
-    encode_name,
-)
+from extender.store.rows import Batch, NameRow, decode_name, encode_name
 from extender.store.sqlite import SqliteStore
 from testbed.clock import Clock
 from tests.fuzz.target import Target, at_end, run
@@ -101,31 +93,25 @@ def sealed(body: bytes, key: str) -> bytes:
 
 
 NAME_KEY = f"{REPOSITORY}\n{NAME}\n{OWNER}\n"
-CONTENT_KEY = f"{REPOSITORY}\n{PACKED.hex() if isinstance(PACKED, bytes) else PACKED}\n\n"
 
 
-def _check_row(row: Row | None) -> None:
+def _check_row(row: NameRow | None) -> None:
     if row is None:
         return
     for platform in row.content.platforms:
         assert all(isinstance(word, str) for word in (platform.os, platform.architecture, platform.variant))
-    if isinstance(row, NameRow):
-        assert math.isfinite(row.confirmed_at)
-        assert decode_name(row.repository, row.name, row.credential_id, encode_name(row)) == row
-    else:
-        assert decode_content(row.repository, row.packed, encode_content(row)) == row
+    assert math.isfinite(row.confirmed_at)
+    assert decode_name(row.repository, row.name, row.credential_id, encode_name(row)) == row
 
 
 def rows(data: bytes) -> None:
     """A record is a row that is the same after it is written again, or damaged."""
     for record in (data, sealed(data, NAME_KEY)):
         _check_row(decode_name(REPOSITORY, NAME, OWNER, record))
-    for record in (data, sealed(data, CONTENT_KEY)):
-        _check_row(decode_content(REPOSITORY, PACKED, record))
 
 
 class _Database:
-    """An SQLite store in a folder of its own, with one row, whose records an input replaces."""
+    """An SQLite store in a folder of its own, with one row, whose record an input replaces."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fuzz-")
@@ -139,12 +125,11 @@ class _Database:
         self._folder.cleanup()
         _database.cache_clear()
 
-    def replace(self, name: bytes, content: bytes) -> None:
-        """Writes the records as another process would."""
+    def replace(self, record: bytes) -> None:
+        """Writes the record as another process would."""
         with closing(sqlite3.connect(self.path, isolation_level=None)) as file:
             file.execute("PRAGMA synchronous = OFF")
-            file.execute("UPDATE names SET record = ?", (name,))
-            file.execute("UPDATE contents SET record = ?", (content,))
+            file.execute("UPDATE names SET record = ?", (record,))
 
 
 class _RedisServer:
@@ -177,7 +162,7 @@ class _RedisServer:
             kind, keys = words[0].upper(), words[1:]
             bulk = b"$%d\r\n%b\r\n" % (len(self.record), self.record)
             many = b"*%d\r\n%b" % (len(keys), bulk * len(keys))
-            writer.write(many if kind == b"MGET" else bulk if kind == b"GET" else b"+OK\r\n")
+            writer.write(many if kind == b"MGET" else b"+OK\r\n")
         writer.close()
 
 
@@ -196,8 +181,6 @@ async def _find_in_redis(server: _RedisServer, records: Sequence[bytes]) -> None
         server.record = record
         for row in await store.find(REPOSITORY, NAME, [OWNER]):
             _check_row(row)
-        for kept in await store.find_content(REPOSITORY, PACKED):
-            _check_row(kept)
 
 
 @functools.cache
@@ -213,17 +196,16 @@ def _redis() -> _RedisServer:
 def stores(data: bytes) -> None:
     """Both stores with such records in them: SQLite's file, and a server that speaks Redis' protocol."""
     database = _database()
-    database.replace(sealed(data, NAME_KEY), sealed(data, CONTENT_KEY))
+    database.replace(sealed(data, NAME_KEY))
     run(_read_store(database.store))
-    run(_find_in_redis(_redis(), (data, sealed(data, NAME_KEY), sealed(data, CONTENT_KEY))))
+    run(_find_in_redis(_redis(), (data, sealed(data, NAME_KEY))))
 
 
 async def _read_store(store: SqliteStore) -> None:
-    found: list[Row | None] = [*await store.find(REPOSITORY, NAME, [OWNER])]
-    found += await store.find_content(REPOSITORY, PACKED)
+    found = [*await store.find(REPOSITORY, NAME, [OWNER])]
     async for some in store.rows():
         found += some
-    assert len(found) == 4
+    assert len(found) == 2
     for row in found:
         _check_row(row)
 

@@ -47,7 +47,7 @@ async def test_honest_rows_are_loaded_and_the_rest_takes_no_memory(tmp_path: Pat
     gc.collect()
     tracemalloc.start()
     try:
-        await persistence.load(cache.load, cache.load_content)
+        await persistence.load(cache.load)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

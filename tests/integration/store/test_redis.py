@@ -13,10 +13,10 @@ from redis.asyncio import Redis
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
 from extender.images.reference import PackedDigest, digest_of, pack_digest
-from extender.resolver.image_cache import ImageQuery
+from extender.resolver.image_cache import ImageQuery, References, Target
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
-from extender.store.rows import Batch, ContentRow, NameRow, Store, StoreError
+from extender.store.rows import Batch, NameRow, Store, StoreError
 from extender.store.url import open_store
 from extender.watched_files import RELOADS, FileWatcher
 from testbed.clock import Clock
@@ -100,7 +100,7 @@ async def is_answered(store: Store) -> bool:
 
 
 async def test_what_one_replica_writes_another_reads(open_url: Open, redis: DebianRedis) -> None:
-    """By tag and by digest, for each scope its own, and contents by digest."""
+    """By tag and by digest, for each scope its own."""
     url = f"redis://127.0.0.1:{redis.port}/3"
     by_digest = NameRow(row(1).repository, row(1).packed, PUBLIC, row(1).packed, row(1).content, 5.0)
     sha512 = NameRow(row(1).repository, f"sha512:{'a' * 128}", PUBLIC, f"sha512:{'a' * 128}", row(1).content, 5.0)
@@ -110,10 +110,6 @@ async def test_what_one_replica_writes_another_reads(open_url: Open, redis: Debi
     assert await find(other, by_digest) == [by_digest]
     assert await find(other, sha512) == [sha512]
     assert await find(other, row(1)) == []
-    assert await other.find_content(row(0).repository, row(0).packed) == [
-        ContentRow(row(0).repository, row(0).packed, row(0).content)
-    ]
-    assert await other.find_content("ghcr.io/team/other", row(0).packed) == []
     assert [rows async for rows in other.rows()] == []
     assert await find(open_url(f"redis://127.0.0.1:{redis.port}/4"), row(0)) == []
     assert await find(open_url(f"{url}?prefix=team:"), row(0)) == []
@@ -125,7 +121,7 @@ async def test_every_key_has_our_prefix_and_lapses(store: Store, redis: DebianRe
     async with client_of(redis) as client:
         keys = [key.decode() for key in await client.keys("*") if isinstance(key, bytes)]
         lifetimes = [await client.ttl(key) for key in keys]
-    assert len(keys) == 3
+    assert len(keys) == 2
     assert all(key.startswith("multiarch-extender:1:") for key in keys)
     assert all(6 * 86_400 < seconds <= 7 * 86_400 for seconds in lifetimes)
 
@@ -301,13 +297,13 @@ async def test_a_server_that_hangs_is_given_up(store: Store, redis: DebianRedis)
     clock = Clock()
     persistence = Persistence(store, clock=clock, wall_clock=lambda: 1e9, limits=PersistenceLimits(read_seconds=0.05))
     redis.pause()
-    assert await persistence.find_content(row(0).repository, digest_of(b"0")) is None
+    target = References(1).target_of(f"{row(0).repository}:{row(0).name!s}")
+    assert isinstance(target, Target)
+    assert await persistence.find(target, [PUBLIC]) == []
     redis.resume()
     clock.advance(60)
     for number in (1, 0):
-        assert await store.find_content(row(0).repository, row(number).packed) == [
-            ContentRow(row(0).repository, row(number).packed, row(0).content)
-        ]
+        assert await find(store, row(number)) == [row(number)]
 
 
 async def test_a_server_that_dies_and_comes_back_costs_no_answer(

@@ -13,7 +13,7 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.reference import PackedDigest, digest_of, pack_digest
-from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
+from extender.store.rows import Batch, NameRow, StoreError
 from extender.store.sqlite import SqliteStore
 from tests.unit.resolver.fake_registry import index_of
 
@@ -57,12 +57,12 @@ async def open_store(path: Path) -> AsyncIterator[Open]:
         await store.close()
 
 
-async def everything(store: SqliteStore) -> list[Row | None]:
+async def everything(store: SqliteStore) -> list[NameRow | None]:
     return [row async for rows in store.rows() for row in rows]
 
 
 async def names(store: SqliteStore) -> list[NameRow]:
-    return [row for row in await everything(store) if isinstance(row, NameRow)]
+    return [row for row in await everything(store) if row]
 
 
 async def reason_of(work: AsyncIterator[object] | object) -> str:
@@ -72,7 +72,7 @@ async def reason_of(work: AsyncIterator[object] | object) -> str:
 
 
 async def test_rows_outlive_the_store(open_store: Open) -> None:
-    """By tag and by digest, for each scope its own, and contents by digest."""
+    """By tag and by digest, for each scope its own."""
     by_digest = NameRow("ghcr.io/team/app", row(1).packed, TENANT, row(1).packed, CONTENTS[1], 5.0)
     first = open_store()
     await first.write(Batch([row(0), row(0, TENANT), by_digest], NONE))
@@ -84,10 +84,6 @@ async def test_rows_outlive_the_store(open_store: Open) -> None:
     ]
     assert await second.find("ghcr.io/team/app", row(1).packed, [PUBLIC, TENANT]) == [by_digest]
     assert await second.find("ghcr.io/team/other", "v0", [PUBLIC]) == []
-    assert await second.find_content("ghcr.io/team/app", row(0).packed) == [
-        ContentRow("ghcr.io/team/app", row(0).packed, CONTENTS[0])
-    ]
-    assert await second.find_content("ghcr.io/team/other", row(0).packed) == []
 
 
 async def test_all_rows_come_in_the_order_of_their_last_writing(open_store: Open) -> None:
@@ -98,18 +94,15 @@ async def test_all_rows_come_in_the_order_of_their_last_writing(open_store: Open
     found = await names(store)
     assert [item.name for item in found] == [f"v{number}" for number in (*range(3), *range(4, 1000), 3)]
     assert found[-1] == row(3)
-    assert sum(isinstance(item, ContentRow) for item in await everything(store)) == 1000
 
 
 async def test_what_was_written_longest_ago_goes_first(open_store: Open) -> None:
-    """Names and contents are bounded alike."""
+    """A row that was renewed is among the last."""
     store = open_store(3)
     await store.write(Batch([row(number) for number in range(3)], NONE))
     await store.write(Batch([row(0)], NONE))
     await store.write(Batch([row(3)], NONE))
     assert [item.name for item in await names(store)] == ["v2", "v0", "v3"]
-    contents = [item for item in await everything(store) if isinstance(item, ContentRow)]
-    assert [item.packed for item in contents] == [row(2).packed, row(0).packed, row(3).packed]
 
 
 async def test_a_denial_removes_one_row(open_store: Open) -> None:
@@ -140,10 +133,7 @@ async def test_no_secret_and_no_hash_of_one_is_needed_to_read_it(open_store: Ope
             for (table,) in file.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
         }
     file.close()
-    assert columns == {
-        "names": ["number", "repository", "scope", "name", "record"],
-        "contents": ["number", "repository", "digest", "record"],
-    }
+    assert columns == {"names": ["number", "repository", "scope", "name", "record"]}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +175,7 @@ async def test_a_file_damaged_anywhere_never_gives_a_wrong_answer(open_store: Op
             damaged[chance.randrange(len(good))] = chance.randrange(256)
         path.write_bytes(damaged)
         store = SqliteStore(path, size=1000)
-        found: list[Row | None] = []
+        found: list[NameRow | None] = []
         try:
             found = await everything(store)
         except StoreError as exc:

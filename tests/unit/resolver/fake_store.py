@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from extender.credentials.keyring import CredentialId
 from extender.images.reference import PackedDigest
-from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
+from extender.store.rows import Batch, NameRow, StoreError
 
 
 class FakeStore:
@@ -16,7 +16,6 @@ class FakeStore:
     def __init__(self, *, shared: bool = False) -> None:
         self.is_shared = shared
         self.names: dict[tuple[str, PackedDigest, CredentialId], NameRow | None] = {}
-        self.contents: dict[tuple[str, PackedDigest], ContentRow] = {}
         self.batches: list[Batch] = []
         self.reads = 0
         self.is_closed = False
@@ -26,11 +25,10 @@ class FakeStore:
         self.visited = asyncio.Event()
         self.written = asyncio.Event()
 
-    async def rows(self) -> AsyncIterator[Sequence[Row | None]]:
+    async def rows(self) -> AsyncIterator[Sequence[NameRow | None]]:
         await self._visit()
         for row in self.names.values():
             yield [row]
-        yield list(self.contents.values())
 
     async def find(
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
@@ -40,12 +38,6 @@ class FakeStore:
         keys = [(repository, name, credential_id) for credential_id in credential_ids]
         return [self.names[key] for key in keys if key in self.names]
 
-    async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
-        self.reads += 1
-        await self._visit()
-        found = self.contents.get((repository, packed))
-        return [found] if found else []
-
     async def write(self, batch: Batch) -> None:
         await self._visit()
         self.batches.append(batch)
@@ -53,7 +45,6 @@ class FakeStore:
             self.names.pop(key, None)
         for row in batch.names:
             self.names[row.repository, row.name, row.credential_id] = row
-            self.contents[row.repository, row.packed] = ContentRow(row.repository, row.packed, row.content)
         self.written.set()
 
     async def close(self) -> None:

@@ -214,7 +214,6 @@ def test_what_registries_say_is_noted_and_what_is_adopted_is_not() -> None:
     assert cache.confirm(SIBLING, A, DIGESTS[1], 6.0) is None
     cache.revoke(TAG, A, 7.0)
     cache.load((ELSEWHERE.repository, "1", A), learned)
-    cache.load_content(ELSEWHERE.repository, pack_digest(DIGESTS[1]), CONTENTS[1])
     assert pages.lines == [
         ((TAG.repository, "1", A), learned),
         ((SIBLING.repository, "2", A), confirmed),
@@ -252,12 +251,3 @@ def test_what_was_denied_is_not_adopted() -> None:
     assert cache.find(TAG, A) is None
     cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 7.0))
     assert cache.find(TAG, A) is not None
-
-
-def test_an_adopted_content_proves_nothing_by_itself() -> None:
-    """It is what a digest runs on, for those who prove that they may know."""
-    cache = make_cache(10)
-    cache.load_content(TAG.repository, pack_digest(DIGESTS[0]), CONTENTS[0])
-    assert cache.find(TAG, A) is None
-    assert cache.shown(TAG.repository, DIGESTS[0]) == CONTENTS[0]
-    assert cache.shown(ELSEWHERE.repository, DIGESTS[0]) is None

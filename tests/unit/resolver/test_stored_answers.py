@@ -132,18 +132,6 @@ async def test_a_tag_that_one_replica_has_confirmed_is_confirmed_for_all(
     assert registry.methods() == {"HEAD": 4}
 
 
-async def test_a_content_that_one_replica_fetched_costs_the_next_a_head(
-    replica: Replica, registry: FakeRegistry
-) -> None:
-    """Another tag of the same digest: the registry says which, the store what that is."""
-    registry.push(APP, "linux/arm64")
-    registry.push("ghcr.io/team/app:2", "linux/arm64")
-    await learned(replica())
-    registry.requests.clear()
-    assert await ask(replica(), lookup=ImageQuery("ghcr.io/team/app:2")) == CONTENT
-    assert registry.methods() == {"HEAD": 1}
-
-
 async def test_a_stored_content_is_no_way_around_the_registry(replica: Replica, registry: FakeRegistry) -> None:
     """Who has not proven that they may read a digest has to, and is denied or not."""
     registry.readers[REPOSITORY] = {"tenant"}
@@ -261,8 +249,7 @@ async def test_without_a_key_file_only_what_is_public_is_stored(
     resolver = replica(private=False)
     await learned(resolver, keys, private)
     await learned(resolver, PUBLIC)
-    assert [repository for repository, _, _ in store.names] == [repository for repository, _ in store.contents]
-    assert [repository for repository, _ in store.contents] == [REPOSITORY]
+    assert [repository for repository, _, _ in store.names] == [REPOSITORY]
 
 
 async def test_a_restart_finds_everything_in_memory(replica: Replica, registry: FakeRegistry) -> None:
@@ -311,4 +298,3 @@ async def test_what_takes_much_memory_is_not_stored(replica: Replica, registry: 
         assert isinstance(await ask(one, lookup=ImageQuery(reference)), Content)
     await one.flush()
     assert [repository for repository, *_ in store.names] == [REPOSITORY]
-    assert [repository for repository, _ in store.contents] == [REPOSITORY]

@@ -14,14 +14,7 @@ from extender.images.manifest import Kind
 from extender.images.platform import Platform, is_usual
 from extender.images.platform_states import RUNNING, DeniedPlatform, PlatformState
 from extender.images.reference import digest_of, pack_digest
-from extender.store.rows import (
-    ContentRow,
-    NameRow,
-    decode_content,
-    decode_name,
-    encode_content,
-    encode_name,
-)
+from extender.store.rows import NameRow, decode_name, encode_name
 from tests.unit.resolver.fake_registry import index_of
 
 PACKED = pack_digest(digest_of(b"x"))
@@ -62,13 +55,11 @@ ROWS = st.builds(
 def test_a_row_comes_back_as_it_went(row: NameRow) -> None:
     """Whatever it says, by tag or digest, with a digest of any algorithm."""
     assert decode_name(row.repository, row.name, row.credential_id, encode_name(row)) == row
-    expected = ContentRow(row.repository, row.packed, row.content)
-    assert decode_content(row.repository, row.packed, encode_content(row)) == expected
 
 
-@pytest.mark.parametrize("record", [encode_name(ROW), encode_content(ROW)], ids=["name", "content"])
-def test_a_record_with_any_bit_flipped_or_end_cut_off_is_no_row(record: bytes) -> None:
+def test_a_record_with_any_bit_flipped_or_end_cut_off_is_no_row() -> None:
     """A disk or a hostile hand may change one; what is left of it is not believed."""
+    record = encode_name(ROW)
     damaged = [
         record[:location] + bytes([record[location] ^ 1 << bit]) + record[location + 1 :]
         for location in range(len(record))
@@ -76,7 +67,6 @@ def test_a_record_with_any_bit_flipped_or_end_cut_off_is_no_row(record: bytes) -
     ]
     for bad in (*damaged, *(record[:length] for length in range(len(record))), record + b"\0"):
         assert decode_name(ROW.repository, ROW.name, ROW.credential_id, bad) is None
-        assert decode_content(ROW.repository, ROW.packed, bad) is None
 
 
 @pytest.mark.parametrize(
@@ -94,6 +84,9 @@ def test_a_record_under_another_key_is_no_row(repository: str, name: str, creden
     assert decode_name(repository, name, credential_id, encode_name(ROW)) is None
 
 
+CONTENT = msgspec.msgpack.encode((Kind.INDEX, (("linux", "amd64", ""), ("linux", "arm64", "")), True))
+
+
 def record_of(confirmed_at: float, content: bytes) -> bytes:
     """A record of this body with the right checksum, as another program could write it."""
     body = msgspec.msgpack.encode((digest_of(b"x"), confirmed_at, msgspec.Raw(content)))
@@ -104,21 +97,15 @@ def record_of(confirmed_at: float, content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("confirmed_at", "content"),
     [
-        pytest.param(math.nan, encode_content(ROW)[4:], id="no-time"),
-        pytest.param(math.inf, encode_content(ROW)[4:], id="never-stale"),
+        pytest.param(math.nan, CONTENT, id="no-time"),
+        pytest.param(math.inf, CONTENT, id="never-stale"),
         pytest.param(1.5e9, b"\x91" * 5000 + b"\x90", id="deep"),
     ],
 )
 def test_a_record_with_impossible_values_is_no_row(confirmed_at: float, content: bytes) -> None:
     """A time that is none would never be stale, and a deep nesting would end the loading of all rows."""
-    assert decode_name(ROW.repository, ROW.name, ROW.credential_id, record_of(1.5e9, encode_content(ROW)[4:])) == ROW
+    assert decode_name(ROW.repository, ROW.name, ROW.credential_id, record_of(1.5e9, CONTENT)) == ROW
     assert decode_name(ROW.repository, ROW.name, ROW.credential_id, record_of(confirmed_at, content)) is None
-
-
-def test_a_content_under_another_key_is_no_row() -> None:
-    """Neither in another repository nor for another digest."""
-    assert decode_content("ghcr.io/team/other", PACKED, encode_content(ROW)) is None
-    assert decode_content(ROW.repository, pack_digest(digest_of(b"y")), encode_content(ROW)) is None
 
 
 def test_a_record_larger_than_any_that_is_written_is_no_row() -> None:
@@ -129,11 +116,10 @@ def test_a_record_larger_than_any_that_is_written_is_no_row() -> None:
         row = NameRow("ghcr.io/team/app", "1", CredentialId("anonymous"), PACKED, content, 1.5e9)
         name = decode_name(row.repository, row.name, row.credential_id, encode_name(row))
         assert (name is not None) is expected
-        assert (decode_content(row.repository, row.packed, encode_content(row)) is not None) is expected
 
 
 def test_usual_platforms_of_a_row_are_shared() -> None:
     """A row that is read takes no more memory than one that a registry has shown."""
-    found = decode_content(ROW.repository, ROW.packed, encode_content(ROW))
+    found = decode_name(ROW.repository, ROW.name, ROW.credential_id, encode_name(ROW))
     assert found is not None
     assert all(map(is_usual, found.content.platforms))
