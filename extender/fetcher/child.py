@@ -1,7 +1,7 @@
 """One fetcher as the service has it: the process, the questions that it has not answered, and when it is ended.
 
-It is ended when it does not answer a ping, when it says what no honest fetcher says, and when its socket ends. Then
-all that it was asked fails with `FetcherEnded`.
+It is ended when it does not answer a ping, when it says what cannot be read, and when its socket ends. Then all that it
+was asked fails with `FetcherEnded`.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,13 +25,11 @@ from extender.fetcher.messages import (
     Pong,
     ProtocolError,
     Provide,
-    Question,
     Ready,
     Refused,
     StateDigest,
     ToQuestion,
     Verify,
-    answers,
     decode_from_fetcher,
 )
 from extender.fetcher.settings import FetcherSettings
@@ -71,11 +68,6 @@ class FetcherEnded(Exception):
         self.deaths = deaths
 
 
-class _OpenQuestion(NamedTuple):
-    question: Question
-    answer: "asyncio.Future[ToQuestion]"
-
-
 class FetcherChild:
     """A fetcher's process. `cause` is why it has ended, empty before that."""
 
@@ -86,7 +78,7 @@ class FetcherChild:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._numbers = itertools.count(1)
-        self._pending: dict[int, _OpenQuestion] = {}
+        self._pending: dict[int, asyncio.Future[ToQuestion]] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pinging: asyncio.Task[None] | None = None
         self._socket_ended = asyncio.Event()
@@ -157,7 +149,7 @@ class FetcherChild:
         numbered = msgspec.structs.replace(question, id=number)
         answer: asyncio.Future[ToQuestion] = asyncio.get_running_loop().create_future()
         self._channel.send(numbered)
-        self._pending[number] = _OpenQuestion(numbered, answer)  # until it is answered, waited for or not
+        self._pending[number] = answer  # until it is answered, waited for or not
         return await answer
 
     def tell(self, mirrors: NodeMirrors) -> None:
@@ -189,13 +181,13 @@ class FetcherChild:
             self._conclude_start(answer)
             return
         pending = self._pending.pop(answer.id, None)
-        if pending is None or not answers(pending.question, answer):
+        if pending is None:
             raise ProtocolError("an answer to no question")
         if isinstance(answer, Pong):
             add_sums(answer.counted)
             set_gauges(answer.gauges)
-        if not pending.answer.done():
-            pending.answer.set_result(answer)
+        if not pending.done():
+            pending.set_result(answer)
 
     def _conclude_start(self, answer: Ready | Refused) -> None:
         if self._ready.done():
@@ -232,9 +224,9 @@ class FetcherChild:
         to_blame = _read_last_words(process)
         pending, self._pending = self._pending, {}
         for number, each in pending.items():
-            if not each.answer.done():
+            if not each.done():
                 deaths = 1 if not to_blame else DEATHS if b"%d" % number in to_blame else 0
-                each.answer.set_exception(FetcherEnded(self.cause, deaths))
+                each.set_exception(FetcherEnded(self.cause, deaths))
 
     async def _ping(self) -> None:
         """Asks once a second how the process is, and ends it if it does not say."""

@@ -119,7 +119,7 @@ class FetcherClient:
     ) -> str | None:
         """As `ImageSource`."""
         answer = await self._ask(StateDigest(tenant=tenant, reference=reference, credential=credential), seconds)
-        assert isinstance(answer, DigestStated)  # noqa: S101 - as `messages.answers` says
+        assert isinstance(answer, DigestStated)  # noqa: S101 - what the fetcher answers to it
         return answer.digest
 
     async def describe(
@@ -127,7 +127,7 @@ class FetcherClient:
     ) -> Image:
         """As `ImageSource`."""
         answer = await self._ask(Describe(tenant=tenant, reference=reference, credential=credential), seconds)
-        assert isinstance(answer, Described)  # noqa: S101 - as `messages.answers` says
+        assert isinstance(answer, Described)  # noqa: S101 - what the fetcher answers to it
         return answer.image
 
     async def verify(
@@ -144,7 +144,7 @@ class FetcherClient:
             raise RegistryNotAsked(f"the process that looks inside images ended: {exc}") from None
         if isinstance(answer, FailedAnswer):
             raise error_of(answer)
-        assert isinstance(answer, Verified)  # noqa: S101 - as `messages.answers` says
+        assert isinstance(answer, Verified)  # noqa: S101 - what the fetcher answers to it
         return answer.verification
 
     async def provide(self, spec: ProviderSpec, repository: str) -> ProvidedCredentials:
@@ -160,7 +160,7 @@ class FetcherClient:
             raise CredentialsUnavailable("the process that asks for credentials ended or did not answer") from None
         if isinstance(answer, FailedAnswer):
             raise error_of(answer)
-        assert isinstance(answer, Provided)  # noqa: S101 - as `messages.answers` says
+        assert isinstance(answer, Provided)  # noqa: S101 - what the fetcher answers to it
         return answer.credentials
 
     def provider_from_here(self, spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:

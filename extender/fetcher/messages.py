@@ -1,7 +1,7 @@
-"""What the service and its fetcher say to each other over a socket, and what the service believes of it.
+"""What the service and its fetcher say to each other over a socket.
 
-Each message is msgpack behind its length. Whatever is malformed, too long, or larger than an honest answer is a
-`ProtocolError`.
+Each message is msgpack behind its length. Whatever is malformed or too long is a `ProtocolError`; all else is believed:
+a fetcher that somebody has taken over can say of any image what it likes.
 """
 
 import asyncio
@@ -40,10 +40,9 @@ from extender.errors import (
     UnsupportedManifest,
 )
 from extender.fetcher.settings import FetcherSettings
-from extender.images.manifest import Image, PlatformEntry
-from extender.images.platform import InvalidPlatform, Platform, platform_of
-from extender.images.platform_states import MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS, RUNNING
-from extender.images.reference import ImageReference, is_digest
+from extender.images.manifest import Image
+from extender.images.platform import Platform, shared_platform
+from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.verifier.verification import Verification
 
@@ -51,13 +50,11 @@ MOST_BYTES = 2 << 20
 """Of a message: twice what a credential provider's answer may have."""
 
 _LENGTH = struct.Struct(">I")
-# What `registry.image` keeps of an image, in the terms of `images.manifest`; here it is checked.
-_MOST_ENTRIES, _MOST_SKIPPED, _MOST_TYPE, _MOST_WHY = 64, 65, 255, 512
-_MOST_TEXT, _MOST_RETRY_SECONDS = 1024, 86_400.0
+_MOST_TEXT = 1024  # characters of an error's
 
 
 class ProtocolError(Exception):
-    """A message that an honest fetcher does not send."""
+    """A message that is malformed or too long."""
 
 
 class _OfImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,13 +167,6 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
 ToQuestion = DigestStated | Described | Verified | Provided | FailedAnswer | Pong
 FromFetcher = Ready | Refused | ToQuestion
 
-_ANSWERS: dict[type[Question], tuple[type[ToQuestion], ...]] = {
-    StateDigest: (DigestStated, FailedAnswer),
-    Describe: (Described, FailedAnswer),
-    Verify: (Verified, FailedAnswer),
-    Provide: (Provided, FailedAnswer),
-    Ping: (Pong,),
-}
 _ERRORS: dict[str, type[ExtenderError]] = {
     error.__name__: error
     for error in (
@@ -285,29 +275,22 @@ def decode_to_fetcher(message: bytes) -> ToFetcher:
 
 
 def decode_from_fetcher(message: bytes) -> FromFetcher:
-    """Returns what the fetcher says, after checks that it is no more than an honest one says. Raises ProtocolError."""
+    """Returns what the fetcher says. Raises ProtocolError, also for a figure that no metric can take."""
     try:
         answer: FromFetcher = _FROM_FETCHER.decode(message)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ProtocolError("a message cannot be read") from exc
-    match answer:
-        case DigestStated(digest=str(digest)):
-            _require(is_digest(digest))
-        case Described():
-            return Described(answer.id, _checked(answer.image))
-        case Verified():
-            return Verified(answer.id, _checked_verification(answer.verification))
-        case FailedAnswer():
-            error_of(answer)
-        case Pong():
-            _require(all(math.isfinite(value) and value >= 0 for value in answer.counted.values()))
-            _require(all(map(math.isfinite, answer.gauges.values())))
-    return answer
+    if isinstance(answer, Pong):
+        counted = answer.counted.values()
+        if min(counted, default=0.0) < 0 or not all(map(math.isfinite, (*counted, *answer.gauges.values()))):
+            raise ProtocolError("a figure is none")
+    return Described(answer.id, _with_shared_platforms(answer.image)) if isinstance(answer, Described) else answer
 
 
-def answers(question: Question, answer: ToQuestion) -> bool:
-    """Whether the answer is of a kind that the question may get."""
-    return isinstance(answer, _ANSWERS[type(question)])
+def _with_shared_platforms(image: Image) -> Image:
+    """Returns the image with usual platforms as the objects that all caches share."""
+    entries = (msgspec.structs.replace(each, platform=shared_platform(each.platform)) for each in image.entries)
+    return msgspec.structs.replace(image, entries=tuple(entries))
 
 
 def failure_of(error: ExtenderError, question_id: int) -> FailedAnswer:
@@ -325,57 +308,15 @@ def failure_of(error: ExtenderError, question_id: int) -> FailedAnswer:
 
 
 def error_of(failed: FailedAnswer) -> ExtenderError:
-    """Returns the error that the fetcher has met. Raises ProtocolError if there is none like it."""
-    kind, wait = _ERRORS.get(failed.kind), failed.retry_after_seconds
-    _require(kind is not None and len(failed.text) <= _MOST_TEXT and len(failed.said) <= _MOST_TEXT)
-    _require(wait is None or 0 <= wait <= _MOST_RETRY_SECONDS)
+    """Returns the error that the fetcher has met."""
+    kind = _ERRORS.get(failed.kind, RegistryUnavailable)
     error: ExtenderError
     if kind is RegistryRefusedImage:
-        _require(400 <= failed.status < 500)
         error = RegistryRefusedImage(failed.text, failed.status, failed.said)
     elif kind is RegistryThrottled:
-        error = RegistryThrottled(failed.text, wait)
+        error = RegistryThrottled(failed.text, failed.retry_after_seconds)
     else:
-        assert kind is not None  # noqa: S101 - as required above
         error = kind(failed.text)
     if isinstance(error, RegistryError):
         error.host_is_well = failed.host_is_well
     return error
-
-
-def _checked(image: Image) -> Image:
-    """Returns the image with its platforms as `images.platform` makes them."""
-    _require(is_digest(image.digest) and len(image.media_type) <= _MOST_TYPE)
-    _require(len(image.entries) <= _MOST_ENTRIES and len(image.skipped) <= _MOST_SKIPPED)
-    _require(all(len(part.why) <= _MOST_WHY and part.digest in ("", *_valid(part.digest)) for part in image.skipped))
-    return msgspec.structs.replace(image, entries=tuple(map(_checked_entry, image.entries)))
-
-
-def _checked_verification(found: Verification) -> Verification:
-    most = _MOST_WHY if found.state in RUNNING else MOST_DETAIL_CHARACTERS
-    _require(len(found.program) <= MOST_PROGRAM_CHARACTERS and len(found.detail) <= most)
-    _require(min(found.requests, found.read_bytes, found.layer_bytes) >= 0)
-    return msgspec.structs.replace(found, platform=_checked_platform(found.platform))
-
-
-def _checked_entry(entry: PlatformEntry) -> PlatformEntry:
-    _require(is_digest(entry.digest) and 0 <= entry.size_bytes < 2**63)
-    return PlatformEntry(_checked_platform(entry.platform), entry.digest, entry.size_bytes)
-
-
-def _checked_platform(stated: Platform) -> Platform:
-    try:
-        platform = platform_of(stated.os, stated.architecture, stated.variant)
-    except InvalidPlatform as exc:
-        raise ProtocolError("a platform is none") from exc
-    _require(platform == stated)
-    return platform
-
-
-def _valid(digest: str) -> tuple[str, ...]:
-    return (digest,) if is_digest(digest) else ()
-
-
-def _require(holds: bool) -> None:
-    if not holds:
-        raise ProtocolError("a message says what no honest one says")
