@@ -111,6 +111,7 @@ def test_a_key_that_went_is_removed_from_the_secret() -> None:
 
 
 DAMAGE = [None, b"", b"\xff not PEM", made().certificate, made().key]
+DAMAGES = ["gone", "empty", "no PEM", "a certificate", "a key"]
 
 
 def damaged(key: str, content: bytes | None) -> dict[str, bytes]:
@@ -121,7 +122,7 @@ def damaged(key: str, content: bytes | None) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("key", ["tls.crt", "tls.key"])
-@pytest.mark.parametrize("content", DAMAGE)
+@pytest.mark.parametrize("content", DAMAGE, ids=DAMAGES)
 def test_damaged_secret_is_refused(key: str, content: bytes | None) -> None:
     """With words that say what is wrong and quote no key."""
     with pytest.raises(InvalidCertificate) as refused:
@@ -130,7 +131,7 @@ def test_damaged_secret_is_refused(key: str, content: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("key", ["next.crt", "next.key"])
-@pytest.mark.parametrize("content", DAMAGE)
+@pytest.mark.parametrize("content", DAMAGE, ids=DAMAGES)
 def test_a_damaged_next_certificate_is_made_anew(key: str, content: bytes | None) -> None:
     """The present one, which is served, stays."""
     own = from_secret_data(damaged(key, content))
