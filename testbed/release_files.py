@@ -22,7 +22,7 @@ from testbed.pythons import PROJECT
 KREW_TEMPLATE = PROJECT / "deploy" / "krew" / "multiarch.yaml"
 _IMAGE = re.compile(r"(?P<registry>[^/@]+)/(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 _DEFAULTS = (
-    ("registry", "registry.example.com"),
+    ("registry", '""'),
     ("name", "multiarch-extender"),
     ("digest", '""'),
 )

@@ -12,7 +12,7 @@ import trustme
 from testbed.debian_registry import DebianRegistry
 from testbed.images import DOCKER, OCI, Family, build_index, build_manifest
 from tests.integration.conftest import StartRegistry
-from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
+from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
 from tests.unit.cli.commands import run
 
@@ -66,7 +66,8 @@ async def test_mixed_pod_runs_only_where_all_its_images_do(
     reason = f"image {host}/service/sidecar:1 is built only for linux/amd64"
     assert result["FailedAndUnresolvableNodes"] == {"b": reason, "d": reason}
     assert await caller.prioritize(with_nodes(created)) == {}
-    assert (await caller.review(created))["patch"] == []
+    selector = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux"}
+    assert changes_of(await caller.review(created)) == [{"op": "add", "path": "/spec/nodeSelector", "value": selector}]
 
 
 async def test_registry_with_tls_of_its_own_authority(
