@@ -19,14 +19,6 @@ from extender.kubernetes.meta_v1 import List, ListMeta, Status, VersionedMeta, V
 from extender.metrics import gauge
 
 
-class Streamer(Protocol):
-    """The part of a ClusterClient that a watch uses."""
-
-    def stream(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
-    ) -> AsyncGenerator[bytes, None]: ...
-
-
 class Event(msgspec.Struct, frozen=True):
     """An event of a watch. `type` is ADDED, MODIFIED, DELETED, BOOKMARK or unknown; the object is undecoded."""
 
@@ -45,21 +37,6 @@ _OBJECT = msgspec.json.Decoder(VersionedObject)
 _STATUS = msgspec.json.Decoder(Status)
 
 
-async def watch_events(
-    streamer: Streamer, path: str, query: Mapping[str, str], *, accept: str = JSON, stall_seconds: float
-) -> AsyncGenerator[Event, None]:
-    """The events of a watch until the server ends it. Close the generator with `contextlib.aclosing`.
-
-    Raises:
-        ClusterRefused: the server refuses the watch, or ends it with an ERROR event, whose code is the status.
-        ClusterError: the server cannot be reached, was silent for `stall_seconds`, or sent a malformed event.
-    """
-    stream = streamer.stream(path, {"watch": "true", **query}, accept=accept, stall_seconds=stall_seconds)
-    async with aclosing(stream) as lines:
-        async for line in lines:
-            yield _event_of(line)
-
-
 def _event_of(line: bytes) -> Event:
     event = decode_answer(_LINE, line, "event")
     if event.type != "ERROR":
@@ -76,6 +53,7 @@ _FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.5, 30.0
 # When to list again, as a server restored from a backup never reaches the version we hold. A watch has a bookmark each
 # minute, so one that brought nothing for so long has a version that is not reached.
 _TRIES_PER_VERSION, _SECONDS_PER_VERSION = 5, 150.0
+_IN_CACHE = "0"  # the version from which a watch begins with all objects that the API server's cache has
 
 AGE = gauge(
     "multiarch_watch_age_seconds",
@@ -97,11 +75,16 @@ log = structlog.get_logger()
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """What to list and watch. `query` selects among the objects at `path`."""
+    """What to list and watch. `query` selects among the objects at `path`.
+
+    `is_kept`: a view is kept of it. Of others there is no list and no metric: a watch that begins anew brings all
+    objects that the API server's cache has, and nothing tells which are gone.
+    """
 
     name: str
     path: str
     query: Mapping[str, str] = {}
+    is_kept: bool = True
     list_accept: str = JSON
     watch_accept: str = JSON
 
@@ -112,39 +95,18 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return f"{plural}.{between[0]}" if root == "apis" else plural
 
 
-class WatchLog:
-    """Logs that a watch is lost, and that it works again. A right that is missing is named once until then."""
-
-    def __init__(self, resource: Resource) -> None:
-        self._resource = resource
-        self._missing: set[str] = set()
-        self.is_lost = False
-
-    def lost(self, exc: ClusterError, verb: Literal["list", "watch"], retry_in_seconds: float) -> None:
-        """`verb` is what failed; it is tried again."""
-        self.is_lost = True
-        name = self._resource.name
-        if not (isinstance(exc, ClusterRefused) and exc.status == HTTPStatus.FORBIDDEN):
-            log.warning("watch.lost", resource=name, error=str(exc), retry_in_seconds=round(retry_in_seconds, 3))
-        elif verb not in self._missing:
-            self._missing.add(verb)
-            log.error("watch.refused", resource=name, right=f"{verb} {self._resource.granted_as}", error=str(exc))
-
-    def resumed(self) -> None:
-        """The watch has brought something again."""
-        self.is_lost = False
-        self._missing.clear()
-        log.info("watch.resumed", resource=self._resource.name)
-
-
 class Getter(Protocol):
     """The part of a ClusterClient that lists and lookups use."""
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes: ...
 
 
-class Reader(Getter, Streamer, Protocol):
+class Reader(Getter, Protocol):
     """The part of a ClusterClient that a ListWatch uses."""
+
+    def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]: ...
 
 
 class Handler(Protocol):
@@ -185,15 +147,18 @@ class ListWatch:
         self._random = random
         self._sleep = sleep
         self._stall_seconds = stall_seconds
-        self._version = ""  # where to watch from; empty: list first
+        self._first_version = "" if resource.is_kept else _IN_CACHE
+        self._version = self._first_version  # where to watch from; empty: list first
         self._tries = 0  # connections since the last line of a watch
         self._is_expired = False  # whether a 410 ended a watch, and no line of a watch has come since
-        self._log = WatchLog(resource)
+        self._is_lost = False
+        self._missing: set[str] = set()  # rights that were named since the watch was lost
         self.is_live = False
         """Whether a watch is open that has brought an event or bookmark; read in every filter call, so no property."""
         self._lists = 0
         self._confirmed_at = clock()
-        AGE[resource.name].set_function(self.age_seconds)
+        if resource.is_kept:
+            AGE[resource.name].set_function(self.age_seconds)
 
     @property
     def confirmed_at(self) -> float:
@@ -206,6 +171,8 @@ class ListWatch:
 
     async def run(self) -> None:
         """Lists, watches and reconnects until cancelled, also after ClusterErrors. It can be run again afterwards."""
+        if not self._resource.is_kept:
+            self._version = self._first_version
         while True:
             self._tries += 1
             try:
@@ -216,7 +183,7 @@ class ListWatch:
             except ClusterError as exc:
                 delay = self._outlive(exc)
             if self._tries >= _TRIES_PER_VERSION or self.age_seconds() >= _SECONDS_PER_VERSION:
-                self._version = ""
+                self._version = self._first_version
             await self._sleep(delay)
 
     async def _list(self) -> None:
@@ -247,24 +214,22 @@ class ListWatch:
 
     async def _watch(self) -> None:
         query = {
+            "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
             # replicas that started together must not all reconnect together
             "timeoutSeconds": str(int(WATCH_SECONDS * (1 - self._random() / 4))),
             **self._resource.query,
         }
-        stream = watch_events(
-            self._reader,
-            self._resource.path,
-            query,
-            accept=self._resource.watch_accept,
-            stall_seconds=self._stall_seconds,
+        stream = self._reader.stream(
+            self._resource.path, query, accept=self._resource.watch_accept, stall_seconds=self._stall_seconds
         )
         try:
-            async with aclosing(stream) as events:
-                async for event in events:
-                    self._apply(event)
+            async with aclosing(stream) as lines:
+                async for line in lines:
+                    self._apply(_event_of(line))
                     self._confirm()
+                    await asyncio.sleep(0)  # thousands may come at once, and each takes up to a millisecond
         finally:
             self.is_live = False
 
@@ -286,8 +251,10 @@ class ListWatch:
         self._tries = 0
         self._is_expired = False
         self.is_live = True
-        if self._log.is_lost:
-            self._log.resumed()
+        if self._is_lost:
+            self._is_lost = False
+            self._missing.clear()
+            log.info("watch.resumed", resource=self._resource.name)
 
     def _outlive(self, exc: ClusterError) -> float:
         """Logs the lost watch and returns how many seconds to wait before the next try."""
@@ -300,11 +267,21 @@ class ListWatch:
             self._tries = 1
         verb: Literal["list", "watch"] = "watch" if self._version else "list"
         if is_gone:
-            self._version = ""
+            self._version = self._first_version
         requested_seconds = (refused and refused.retry_after_seconds) or 0.0
         delay = max(self._delay_seconds(), min(requested_seconds, _LAST_DELAY_SECONDS))
-        self._log.lost(exc, verb, delay)
+        self._report_lost(exc, verb, delay)
         return delay
+
+    def _report_lost(self, exc: ClusterError, verb: Literal["list", "watch"], retry_in_seconds: float) -> None:
+        """Logs that the watch is lost. A right that is missing is named once until it works again."""
+        self._is_lost = True
+        name = self._resource.name
+        if not (isinstance(exc, ClusterRefused) and exc.status == HTTPStatus.FORBIDDEN):
+            log.warning("watch.lost", resource=name, error=str(exc), retry_in_seconds=round(retry_in_seconds, 3))
+        elif verb not in self._missing:
+            self._missing.add(verb)
+            log.error("watch.refused", resource=name, right=f"{verb} {self._resource.granted_as}", error=str(exc))
 
     def _delay_seconds(self) -> float:
         """A delay that doubles with each try without a watch event. Jitter halves it at most; it is never zero."""

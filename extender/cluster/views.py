@@ -9,7 +9,6 @@ import asyncio
 import random as stdlib_random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from contextlib import aclosing
 from functools import partial
 from types import MappingProxyType
 from typing import Protocol
@@ -19,7 +18,7 @@ import structlog
 
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
 from extender.cluster.client import METADATA, ClusterRefused
-from extender.cluster.listwatch import Event, Getter, Resource, Streamer, WatchLog, watch_events
+from extender.cluster.listwatch import Getter, ListWatch, Reader, Resource
 from extender.errors import UNDECODABLE, ClusterError, ExtenderError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import ListingNode, NodeName, Pod
@@ -285,11 +284,8 @@ PODS = "/api/v1/pods"
 # The API server can select pods by both fields (pkg/apis/core/v1/conversion.go). A pod that is bound leaves the
 # selection, which the watch reports as a deletion.
 PENDING = "spec.nodeName=,status.phase=Pending"
-PENDING_PODS = Resource(name="pods", path=PODS, query={"fieldSelector": PENDING})
+PENDING_PODS = Resource(name="pods", path=PODS, query={"fieldSelector": PENDING}, is_kept=False)
 LINGER_SECONDS = 5.0
-WATCH_SECONDS = 60  # after which the server ends a watch, so that a dead one is noticed
-_STALL_SECONDS = WATCH_SECONDS + 15.0
-_FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 1.0, 30.0
 
 _POD = msgspec.json.Decoder(Pod)
 log = structlog.get_logger()
@@ -304,17 +300,18 @@ class PendingPods:
 
     def __init__(
         self,
-        client: Streamer,
+        reader: Reader,
         *,
-        linger_seconds: float = LINGER_SECONDS,
+        clock: Callable[[], float],
+        random: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        linger_seconds: float = LINGER_SECONDS,
     ) -> None:
-        self._client = client
+        """`clock`, `random` and `sleep` are those of the ListWatch."""
+        self._on_pending_pod: Callable[[Pod], None] = lambda _: None
+        self._watch = ListWatch(reader, PENDING_PODS, self, clock=clock, random=random, sleep=sleep)
         self._linger_seconds = linger_seconds
-        self._sleep = sleep
         self._wanted = asyncio.Event()
-        self._delay_seconds = _FIRST_DELAY_SECONDS
-        self._log = WatchLog(PENDING_PODS)
 
     def look(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
@@ -325,9 +322,10 @@ class PendingPods:
 
         `on_pending_pod` must be quick and must not block, since the watch waits for it. Continues after ClusterErrors.
         """
+        self._on_pending_pod = on_pending_pod
         while True:
             await self._wanted.wait()
-            watching = asyncio.create_task(self._watch(on_pending_pod))
+            watching = asyncio.create_task(self._watch.run())
             try:
                 while self._wanted.is_set() and not watching.done():
                     self._wanted.clear()
@@ -337,30 +335,13 @@ class PendingPods:
                 await asyncio.wait([watching])
             if not watching.cancelled():
                 watching.result()  # any exception is a defect of ours, and ends this task too
-                await self._sleep(self._delay_seconds)  # so as not to flood a server that ends every watch
 
-    async def _watch(self, on_pending_pod: Callable[[Pod], None]) -> None:
-        """Announces all pending pods from the API server's cache, then changes, until the server ends the watch.
+    def upsert(self, document: msgspec.Raw) -> None:
+        """Announces the pod. Raises msgspec.ValidationError if it is none."""
+        self._on_pending_pod(_POD.decode(document))
 
-        Specification: https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-watch
-        """
-        query = {"resourceVersion": "0", "timeoutSeconds": str(WATCH_SECONDS), **PENDING_PODS.query}
-        try:
-            async with aclosing(watch_events(self._client, PODS, query, stall_seconds=_STALL_SECONDS)) as events:
-                async for event in events:
-                    self._delay_seconds = _FIRST_DELAY_SECONDS
-                    if self._log.is_lost:
-                        self._log.resumed()
-                    if event.has_object:
-                        _announce(event, on_pending_pod)
-                        await asyncio.sleep(0)  # a list has thousands of pods, each of which takes up to a millisecond
-        except ClusterError as exc:
-            self._delay_seconds = min(2 * self._delay_seconds, _LAST_DELAY_SECONDS)
-            self._log.lost(exc, "watch", self._delay_seconds)
+    def delete(self, _key: str) -> None:
+        """Nothing is kept of a pod."""
 
-
-def _announce(event: Event, on_pending_pod: Callable[[Pod], None]) -> None:
-    try:
-        on_pending_pod(_POD.decode(event.object))
-    except Exception:
-        log.exception("watch.object_skipped", resource="pods", name=event.meta.name)
+    def keep_only(self, _keys: Set[str]) -> None:
+        """Nothing is kept of pods."""

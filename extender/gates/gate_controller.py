@@ -145,7 +145,6 @@ class GateController:
                 await self._sleep(_SYNC_SECONDS)
             async with self._tasks as tasks:
                 tasks.create_task(watch.run())
-                tasks.create_task(self._events.run())
                 tasks.create_task(self._find_unlabelled())
                 tasks.create_task(self._work())
         finally:

@@ -143,7 +143,7 @@ class WatchedCluster(ClusterView):
         self._mirrors = MirrorViews() if openshift else None
         self._namespaces = NamespaceView()
         self.namespace_annotations = self._namespaces.annotations_of
-        self._pending_pods = PendingPods(client)
+        self._pending_pods = PendingPods(client, clock=time.monotonic, random=random.random)
         self.look_at_pending_pods = self._pending_pods.look
         self._ready_checks: Mapping[str, Check] = {}
 

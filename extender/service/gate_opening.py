@@ -123,8 +123,8 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
     Unless unknown images are to be waited for it only lets pods go, soon, and needs no rights to be ready: where it has
     none it stays away.
     """
-    client = cluster_view.client
-    if client is None:
+    client, events = cluster_view.client, cluster_view.events
+    if client is None or events is None:
         yield
         return
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
@@ -140,7 +140,7 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
     rights = OwnRights(client, GATE_RIGHTS, needed=holds, clock=time.monotonic)
     serves = bool(config.admission.listen or config.scheduler.listen)
     gates = Gates(election, rights, time.monotonic, serves=serves)
-    controller = _controller(config, client, cluster_view, pod_resolver, identity)
+    controller = _controller(config, client, events, cluster_view, pod_resolver)
     LIFTING["wanted"].set(holds)
     LIFTING["able"].set_function(lambda: float(gates.can_gate()))
     try:
@@ -186,7 +186,7 @@ async def _may_count(client: ClusterClient) -> bool:
 
 
 def _controller(
-    config: Config, client: ClusterClient, cluster_view: ClusterView, pod_resolver: PodResolver, identity: str
+    config: Config, client: ClusterClient, events: PodEvents, cluster_view: ClusterView, pod_resolver: PodResolver
 ) -> GateController:
     views = cluster_view.ready_checks()  # of nodes and namespaces
     settings = admission_policy_of(config)
@@ -197,7 +197,7 @@ def _controller(
         client,
         pod_resolver,
         ReleasePlanner(pod_resolver.policy, holding),
-        PodEvents(client, instance=identity, clock=time.monotonic, wall_clock=time.time),
+        events,
         cluster_nodes=cluster_view.known_nodes,
         is_ready=lambda: all(check().ok for check in views.values()),
         limit_seconds=limit_seconds if holds else min(limit_seconds, RELEASE_SECONDS),

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import resource
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
@@ -13,7 +12,6 @@ import structlog
 
 from extender import __version__
 from extender.background import in_background
-from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
 from extender.drift.drift_watch import DriftWatch
 from extender.fetcher.fetcher_client import open_fetcher
@@ -36,20 +34,15 @@ async def open_drift_watch(config: Config, cluster_view: ClusterView, pod_resolv
     if client is None or nodes is None:
         yield
         return
-    async with contextlib.AsyncExitStack() as stack:
-        events = None
-        if config.drift.events:
-            events = PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time)
-            await stack.enter_async_context(in_background(events.run(), "drift-events"))
-        watch = DriftWatch(
-            client,
-            pod_resolver,
-            nodes,
-            events=events,
-            check_seconds=config.drift.check_seconds,
-            clock=time.monotonic,
-        )
-        await stack.enter_async_context(in_background(watch.run(), "drift"))
+    watch = DriftWatch(
+        client,
+        pod_resolver,
+        nodes,
+        events=cluster_view.events if config.drift.events else None,
+        check_seconds=config.drift.check_seconds,
+        clock=time.monotonic,
+    )
+    async with in_background(watch.run(), "drift"):
         yield
 
 

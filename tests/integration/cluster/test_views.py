@@ -1,6 +1,7 @@
 """The views over a real connection: paging, watching, losing the server in every way, and coming back."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -315,7 +316,7 @@ async def test_pods_are_announced_until_they_are_bound(api: ApiServer, client: C
         assert seen.spec.containers is not None
         announced.append(seen.spec.containers[0].image or "")
 
-    pods = PendingPods(client)
+    pods = PendingPods(client, clock=time.monotonic, random=lambda: 0.5)
     running = asyncio.create_task(pods.run(note))
     pods.look()
     await until(lambda: api.watchers(PODS))

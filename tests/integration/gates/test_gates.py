@@ -179,11 +179,12 @@ async def controlled(
         await asyncio.sleep(seconds / SPEED)
 
     async with open_pod_resolver(config, AnnotatedView(cluster.annotations), open_local_sources) as pod_resolver:
+        events = PodEvents(client, instance="test", clock=clock, wall_clock=lambda: 1.7e9, sleep=sleep)
         controller = GateController(
             client,
             pod_resolver,
             cluster.planner,
-            PodEvents(client, instance="test", clock=clock, wall_clock=lambda: 1.7e9, sleep=sleep),
+            events,
             cluster_nodes=ClusterNodes,
             is_ready=lambda: True,
             limit_seconds=limit_seconds,
@@ -192,7 +193,7 @@ async def controlled(
             random=lambda: 0.5,
             sleep=sleep,
         )
-        running = asyncio.create_task(run(client, controller))
+        running = asyncio.gather(run(client, controller), events.run())
         try:
             yield controller
         finally:

@@ -12,6 +12,7 @@ from extender.cluster.views import PODS, PendingPods
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import images_of
+from testbed.clock import Clock
 
 POD = (
     b'{"metadata":{"name":"web","namespace":"shop","uid":"u1","managedFields":[{}]},"status":{"phase":"Pending"},'
@@ -39,6 +40,9 @@ class Cluster:
         self.open = 0
         self._scripts = iter(scripts)
 
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes:
+        raise AssertionError(f"{path} is listed: {query} as {accept}")
+
     async def stream(
         self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
     ) -> AsyncGenerator[bytes, None]:
@@ -64,11 +68,14 @@ class Running:
     def __init__(self, cluster: Cluster, linger_seconds: float) -> None:
         self.announced: list[Pod] = []
         self.delays: list[float] = []
-        self.pods = PendingPods(cluster, linger_seconds=linger_seconds, sleep=self._sleep)
+        self.pods = PendingPods(
+            cluster, clock=Clock(), random=lambda: 1.0, sleep=self._sleep, linger_seconds=linger_seconds
+        )
         self.task = asyncio.create_task(self.pods.run(self.announced.append))
 
     async def _sleep(self, seconds: float) -> None:
         self.delays.append(seconds)
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -106,9 +113,10 @@ async def test_pods_that_wait_are_asked_of_the_cache_of_the_api_server() -> None
     async with running(cluster) as run:
         run.pods.look()
         await until(lambda: cluster.open)
-    query = {"watch": "true", "resourceVersion": "0", "timeoutSeconds": "60"}
-    assert cluster.watches == [(PODS, query | {"fieldSelector": "spec.nodeName=,status.phase=Pending"})]
-    assert cluster.stalls[0] > 60
+    ((path, query),) = cluster.watches
+    assert (path, query["resourceVersion"]) == (PODS, "0")
+    assert query["fieldSelector"] == "spec.nodeName=,status.phase=Pending"
+    assert cluster.stalls[0] > int(query["timeoutSeconds"])
 
 
 async def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
@@ -170,46 +178,24 @@ async def test_watch_goes_on_while_somebody_wants_to_know() -> None:
         assert cluster.open == len(cluster.watches) == 1
 
 
-async def test_watch_that_the_server_ends_is_begun_anew_when_wanted() -> None:
-    """After a pause, in case the server ends all of them at once."""
-    cluster = Cluster([event("ADDED")], [event("ADDED"), None])
+async def test_watch_that_is_lost_goes_on_where_it_was() -> None:
+    """By the loop of every watch: after a pause that grows, and of pods that were announced nothing is said again."""
+    seen = b'{"metadata":{"name":"web","resourceVersion":"7"}}'
+    cluster = Cluster([event("ADDED", seen), LOST], [LOST], [event("ADDED"), None])
     async with running(cluster) as run:
         run.pods.look()
-        await until(lambda: run.delays)
-        await asyncio.sleep(0.01)
-        assert len(cluster.watches) == 1
-        run.pods.look()
         await until(lambda: len(run.announced) == 2)
-    assert run.delays == [1]
-
-
-async def test_pauses_double_from_failure_to_failure() -> None:
-    """Unreachable, ended with an error or garbled: said each time, and asked for more seldom."""
-    failures: list[Script] = [
-        [ClusterRefused("/api/v1/pods: HTTP 503", 503)],
-        [LOST],
-        [b'{"type":"ERROR","object":{"code":500,"message":"etcd"}}'],
-        *[[b"nonsense"]] * 4,
-    ]
-    cluster = Cluster(*failures, [event("ADDED"), LOST])
-    with capture_logs() as logs:
-        async with running(cluster) as run:
-            for count in range(1, 9):
-                run.pods.look()
-                await until(lambda count=count: len(run.delays) == count)  # type: ignore[misc]
-    assert run.delays == [2, 4, 8, 16, 30, 30, 30, 2]
-    assert [entry["retry_in_seconds"] for entry in logs if entry["event"] == "watch.lost"] == run.delays
-    assert "etcd" in logs[2]["error"]
+    assert [query["resourceVersion"] for _, query in cluster.watches] == ["0", "7", "7"]
+    assert run.delays == [0.5, 1.0]
 
 
 async def test_missing_right_to_watch_pods_is_named_once() -> None:
     """However often it is tried, until it was granted."""
-    cluster = Cluster([REFUSED], [REFUSED], [REFUSED], [event("ADDED")], [REFUSED])
+    cluster = Cluster([REFUSED], [REFUSED], [REFUSED], [event("ADDED")], [REFUSED], [None])
     with capture_logs() as logs:
         async with running(cluster) as run:
-            for count in range(1, 6):
-                run.pods.look()
-                await until(lambda count=count: len(run.delays) == count)  # type: ignore[misc]
+            run.pods.look()
+            await until(lambda: len(cluster.watches) == 6)
     assert [(entry["event"], entry.get("right")) for entry in logs] == [
         ("watch.refused", "watch pods"),
         ("watch.resumed", None),
