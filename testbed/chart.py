@@ -1,8 +1,7 @@
 """Renders the chart of `deploy/helm` by the program helm, and makes what is made from it.
 
-`python -m testbed.chart` writes `values.schema.json` and `deploy/manifests`, and copies the admission policies of the
-package into the chart. Each file in `deploy/manifests` has a file of values in `deploy/helm/manifests`, whose first
-comment is the head of the file.
+`python -m testbed.chart` writes `values.schema.json` and `deploy/manifests`. Each file in `deploy/manifests` has a file
+of values in `deploy/helm/manifests`, whose first comment is the head of the file.
 """
 
 import os
@@ -17,7 +16,6 @@ from typing import Any
 import msgspec
 import yaml
 
-import extender
 from testbed.binaries import NEWEST, cache_folder
 from testbed.chart_schema import schema_of
 from testbed.objects import KubernetesObject
@@ -25,9 +23,8 @@ from testbed.objects import KubernetesObject
 HELM_FOLDER = Path(__file__).resolve().parents[1] / "deploy" / "helm"
 CHART = HELM_FOLDER / "multiarch-extender"
 MANIFESTS = HELM_FOLDER.parent / "manifests"
-POLICIES = Path(extender.__file__).parent / "admission_policies"
-COPY = CHART / "files" / "policies"
-"""Where the files of `POLICIES` are as well, for the chart, which fills them in."""
+POLICIES = CHART / "files" / "policies"
+"""The admission policies, for an installation without Helm; the chart fills its own names in."""
 NAME = "multiarch-extender"
 """The release and its namespace, where nothing else is asked for."""
 
@@ -139,7 +136,6 @@ def main() -> int:
     """Writes what is made from the chart; returns the exit code."""
     try:
         (CHART / "values.schema.json").write_text(values_schema())
-        shutil.copytree(POLICIES, COPY, dirs_exist_ok=True)
         for name in manifest_names():
             (MANIFESTS / f"{name}.yaml").write_text(manifest(name))
     except (HelmMissing, RenderingRefused) as exc:

@@ -108,18 +108,6 @@ class List(Wire, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class ApiResource(Wire, frozen=True):
-    """metav1.APIResource, of which discovery reads the kind."""
-
-    kind: str = ""
-
-
-class ApiResourceList(Wire, frozen=True):
-    """metav1.APIResourceList: the kinds that the API server serves in one version of a group."""
-
-    resources: tuple[ApiResource, ...] = ()
-
-
 class WatchEvent(Wire, frozen=True):
     """metav1.WatchEvent: one line of a watch. The object of an ERROR event is a `Status`."""
 

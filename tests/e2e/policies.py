@@ -1,4 +1,4 @@
-"""What `multiarch-extender policies` prints, applied for a test and gone after it."""
+"""The admission policies as they are shipped, applied for a test and gone after it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,36 +7,27 @@ from contextlib import asynccontextmanager
 import yaml
 
 from testbed.api_client import ApiClient
-from testbed.cluster_provider import ClusterProvider
+from testbed.chart import POLICIES
 from testbed.objects import KubernetesObject, pod
-from tests.unit.cli.commands import run
 
 GATE = {"name": "multiarch-extender.io/platforms"}
 AT_WORK_SECONDS = 15.0
 """A policy is at work about a second after it is written."""
 
-ApplyPolicies = Callable[..., Awaitable[list[KubernetesObject]]]
-"""Applies what the command prints for its arguments, and returns the objects."""
-
-
-async def run_policies(cluster: ClusterProvider, *arguments: str) -> tuple[int, str, str]:
-    """The exit code, standard output and standard error of `multiarch-extender policies` for the cluster."""
-    return await run("policies", "--kubeconfig", str(cluster.kubeconfig), *arguments)
+ApplyPolicies = Callable[..., Awaitable[None]]
+"""Applies the files of these names."""
 
 
 @asynccontextmanager
-async def applied_policies(cluster: ClusterProvider, api: ApiClient) -> AsyncIterator[ApplyPolicies]:
+async def applied_policies(api: ApiClient) -> AsyncIterator[ApplyPolicies]:
     """Yields a function that applies policies. After the block they are gone, and no pod is held any more."""
     applied: list[KubernetesObject] = []
 
-    async def apply(*arguments: str) -> list[KubernetesObject]:
-        code, out, err = await run_policies(cluster, *arguments)
-        assert (code, err) == (0, "")
-        printed: list[KubernetesObject] = list(yaml.safe_load_all(out))
-        for each in printed:
-            applied.append(each)
-            await api.apply(each)
-        return printed
+    async def apply(*names: str) -> None:
+        for name in names:
+            for each in yaml.safe_load_all((POLICIES / f"{name}.yaml").read_text()):
+                applied.append(each)
+                await api.apply(each)
 
     try:
         yield apply

@@ -263,8 +263,8 @@ async def test_of_a_policy_whose_pods_nobody_lets_go(
 ) -> None:
     """Beside a webhook by its defaults: pods that are created while it is away would wait for ever."""
     async with open_installation(api, control_plane, tmp_path, {}) as installation:
-        async with applied_policies(control_plane, api) as apply:
-            await apply()
+        async with applied_policies(api) as apply:
+            await apply("gate")
             said = await installation.doctor("-o", "json")
             assert said.wrong()["gates"] == (
                 "MutatingAdmissionPolicy multiarch-extender-gate: it holds new pods, and no part of the installation "

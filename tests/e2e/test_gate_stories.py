@@ -141,8 +141,8 @@ async def test_pod_that_a_policy_holds_while_we_are_down(control_plane: LocalClu
     """Nothing of ours runs, and the pod says why it waits; then it is let go by a service that starts."""
     await world.create_nodes("arm64", 1)
     where = await world.namespace()
-    async with applied_policies(control_plane, world.api) as apply:
-        await apply("--mode", "alone")
+    async with applied_policies(world.api) as apply:
+        await apply("own-account", "gate")
         await until_held(world.api)
         await world.create_pods(where, 1, world.images.arm, prefix="held")
         await check_story(world, where, "held-0", "held-during-an-outage")

@@ -1,22 +1,20 @@
-"""The admission policies on a real API server: what `multiarch-extender policies` prints, applied and at work."""
+"""The admission policies on a real API server: as they are shipped, applied and at work."""
 
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from extender.config.tree import GateConfig
 from testbed.api_client import ApiClient, ApiError, connect
 from testbed.control_plane import LocalCluster
 from testbed.extender_process import write_account
 from testbed.objects import KubernetesObject, namespace, pod
 from testbed.shipped_files import DEPLOY, Mode
-from tests.e2e.policies import AT_WORK_SECONDS, GATE, ApplyPolicies, applied_policies, dry_run, gates_of, run_policies
+from tests.e2e.policies import AT_WORK_SECONDS, GATE, ApplyPolicies, applied_policies, dry_run, gates_of, until_held
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
@@ -32,9 +30,9 @@ UID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
 @pytest.fixture
-async def apply_policies(control_plane: LocalCluster, api: ApiClient) -> AsyncIterator[ApplyPolicies]:
-    """Applies what the command prints for these arguments; the objects are deleted after the test."""
-    async with applied_policies(control_plane, api) as apply:
+async def apply_policies(api: ApiClient) -> AsyncIterator[ApplyPolicies]:
+    """Applies policies; they are deleted after the test."""
+    async with applied_policies(api) as apply:
         yield apply
 
 
@@ -66,19 +64,6 @@ CASES: dict[str, tuple[KubernetesObject, KubernetesObject, list[KubernetesObject
 }
 
 
-async def renew_lease(api: ApiClient) -> None:
-    """Says that somebody lets held pods go, as a replica does that leads."""
-    await api.apply(namespace("multiarch-extender"))
-    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    lease = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": GateConfig().lease, "namespace": "multiarch-extender"},
-        "spec": {"holderIdentity": "a", "renewTime": renewed},
-    }
-    await api.apply(lease)
-
-
 def case_pod(name: str, where: str) -> KubernetesObject:
     """The pod of a case in `CASES`."""
     metadata, spec, _ = CASES[name]
@@ -87,23 +72,12 @@ def case_pod(name: str, where: str) -> KubernetesObject:
     return made
 
 
-async def test_the_gate_policy_is_proven_and_holds_exactly_the_pods_that_are_decided_about(
-    control_plane: LocalCluster, api: ApiClient, apply_policies: ApplyPolicies
+async def test_the_gate_policy_holds_exactly_the_pods_that_are_decided_about(
+    api: ApiClient, apply_policies: ApplyPolicies
 ) -> None:
-    """Printed for the cluster, applied, proven by the command; then every shape of pod, in namespaces of each mode."""
-    code, _, err = await run_policies(control_plane, "--prove", "--mode", "alone")
-    assert code == 1
-    assert "MutatingAdmissionPolicy multiarch-extender-gate is not applied" in err
-    await apply_policies("--mode", "alone")
-    code, _, err = await run_policies(control_plane, "--prove", "--mode", "alone")
-    assert (code, "no replica renews the Lease multiarch-extender-held-pods, so nobody lets held pods go" in err) == (
-        1,
-        True,
-    )
-    await renew_lease(api)
-    code, out, err = await run_policies(control_plane, "--prove", "--mode", "alone")
-    assert (code, err) == (0, "")
-    assert "a new pod is held by the gate" in out
+    """Every shape of pod, in namespaces of each mode."""
+    await apply_policies("gate")
+    await until_held(api)
     for made, expected in [
         (await dry_run(api, case_pod(name, "default")), gates) for name, (_, _, gates) in CASES.items()
     ]:
@@ -270,7 +244,7 @@ async def test_our_account_may_let_held_pods_go_and_nothing_else(
     async with asyncio.timeout(AT_WORK_SECONDS):  # RBAC allows it; a policy that is gone may be at work for a second
         while await refusal(account, "PATCH", f"{path}?dryRun=All", PATCHES["the image"]) != "allowed":
             await asyncio.sleep(0.1)
-    await apply_policies("--mode", "with-webhook")
+    await apply_policies("own-account")
     await until_denied(account, path)
 
     refused = {}
@@ -319,7 +293,7 @@ async def test_our_account_lets_minimal_pods_go_in_every_form(
     api: ApiClient, account: ApiClient, apply_policies: ApplyPolicies, world: World, form: str
 ) -> None:
     """A pod without labels, annotations, affinity and tolerations of its own, released in five ways."""
-    await apply_policies("--mode", "with-webhook")
+    await apply_policies("own-account")
     where = await world.namespace()
     made = await api.create(pod("held", IMAGE, namespace=where, spec={"schedulingGates": [GATE]}))
     path = f"/api/v1/namespaces/{where}/pods/held"
@@ -348,16 +322,15 @@ async def test_our_account_lets_minimal_pods_go_in_every_form(
 
 
 async def test_the_scheduler_is_named_where_a_namespace_asks_for_it_with_nothing_of_ours_running(
-    control_plane: LocalCluster, api: ApiClient, apply_policies: ApplyPolicies, world: World
+    api: ApiClient, apply_policies: ApplyPolicies, world: World
 ) -> None:
     """No service and no webhook run at all: pods of labelled namespaces get the name, those of others do not."""
     asking = await world.namespace(second=True)
     other = await world.namespace()
-    await apply_policies("--scheduler-name", SCHEDULER)
-    await renew_lease(api)
-    code, out, err = await run_policies(control_plane, "--scheduler-name", SCHEDULER, "--prove")
-    assert (code, err) == (0, "")
-    assert f"a new pod is given to {SCHEDULER}" in out
+    await apply_policies("scheduler-name")
+    async with asyncio.timeout(AT_WORK_SECONDS):
+        while (await dry_run(api, pod("p", IMAGE, namespace=asking)))["spec"]["schedulerName"] != SCHEDULER:
+            await asyncio.sleep(0.1)
     named: dict[str, tuple[KubernetesObject, KubernetesObject, str]] = {
         "none": ({}, {}, SCHEDULER),
         "default": ({}, {"schedulerName": "default-scheduler"}, SCHEDULER),
@@ -370,35 +343,6 @@ async def test_the_scheduler_is_named_where_a_namespace_asks_for_it_with_nothing
         found = await dry_run(api, {**made, "metadata": {**made["metadata"], **metadata}})
         assert (name, found["spec"]["schedulerName"]) == (name, expected)
     assert (await dry_run(api, pod("p", IMAGE, namespace=other)))["spec"]["schedulerName"] == "default-scheduler"
-
-
-async def test_a_selection_of_namespaces_holds_pods_there_alone(
-    control_plane: LocalCluster, api: ApiClient, apply_policies: ApplyPolicies, world: World
-) -> None:
-    """--namespaces takes labels; the proof uses a namespace that has them, and says so if there is none."""
-    chosen = ("--mode", "alone", "--namespaces", "e2e.example.com/hold=yes")
-    await apply_policies(*chosen)
-    code, _, err = await run_policies(control_plane, *chosen, "--prove")
-    assert (code, "no namespace has the labels" in err) == (1, True)
-    held = await world.namespace(labels={"e2e.example.com/hold": "yes"})
-    await renew_lease(api)
-    code, out, err = await run_policies(control_plane, *chosen, "--prove")
-    assert (code, err) == (0, "")
-    assert f"namespace {held}: a new pod is held by the gate" in out
-    assert gates_of(await dry_run(api, pod("p", IMAGE))) == []
-
-
-async def test_a_policy_that_was_changed_is_reported(
-    control_plane: LocalCluster, api: ApiClient, apply_policies: ApplyPolicies
-) -> None:
-    """An administrator's change is named by its path, and exits 1."""
-    printed = await apply_policies("--mode", "alone")
-    [gate] = [each for each in printed if each["kind"] == "MutatingAdmissionPolicy"]
-    gate["spec"]["failurePolicy"] = "Ignore"
-    await api.apply(gate)
-    code, _, err = await run_policies(control_plane, "--mode", "alone", "--prove")
-    assert code == 1
-    assert "differs from what is printed here: spec.failurePolicy" in err
 
 
 async def test_without_the_service_its_webhook_for_names_lets_no_pod_go_to_the_default_scheduler(world: World) -> None:

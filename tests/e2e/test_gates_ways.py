@@ -38,9 +38,9 @@ WAYS = ("alone", "with-webhook")
 
 
 @pytest.fixture
-async def apply_policies(control_plane: LocalCluster, api: ApiClient) -> AsyncIterator[ApplyPolicies]:
+async def apply_policies(api: ApiClient) -> AsyncIterator[ApplyPolicies]:
     """Applies what the command prints for these arguments; the objects are deleted after the test."""
-    async with applied_policies(control_plane, api) as apply:
+    async with applied_policies(api) as apply:
         yield apply
 
 
@@ -97,7 +97,7 @@ async def test_pods_of_every_shape_stand_rightly(apply_policies: ApplyPolicies, 
     for architecture in ("amd64", "arm64"):
         await world.create_nodes(architecture, 4, cpu="512")
     await start(world, way)
-    await apply_policies("--mode", way)
+    await apply_policies("own-account", "gate")
     where, images = await world.namespace(), world.images
     await until_held(world.api, where)
     world.registry.delay_seconds = 1.0
@@ -139,7 +139,7 @@ async def test_known_images_cost_no_gate_and_no_further_write(apply_policies: Ap
     await world.create_nodes("amd64", 1)
     await world.create_nodes("arm64", 1)
     await start(world, "with-webhook")
-    await apply_policies("--mode", "with-webhook")
+    await apply_policies("own-account", "gate")
     where, images = await world.namespace(), world.images
     await until_held(world.api, where)
     for image in (images.amd, images.arm, images.multi):  # so that they are known
@@ -255,7 +255,7 @@ async def test_a_webhook_that_fails_lets_pods_through_and_with_the_policy_they_a
             without = await timed(world, where, "without")
             assert [gates_of(each) for each in without.values()] == [[], [], []]
             assert await failures(world.api, name) - before == len(without)
-            await apply_policies("--mode", "with-webhook")
+            await apply_policies("own-account", "gate")
             await until_held(world.api, where)
             held = await timed(world, where, "held")
             assert [gates_of(each) for each in held.values()] == [[GATE], [GATE], [GATE]]

@@ -38,8 +38,8 @@ async def holding(world: World, way: str, settings: Sequence[str]) -> AsyncItera
     async with AsyncExitStack() as stack:
         if way == "policy only":
             service = await start_controller(world, *settings)
-            apply = await stack.enter_async_context(applied_policies(world.cluster, world.api))
-            await apply("--mode", "alone")
+            apply = await stack.enter_async_context(applied_policies(world.api))
+            await apply("own-account", "gate")
         else:
             quick = f"admission.wait_seconds={REGISTRY_SECONDS / 10}"
             service = await world.start_service("admission.unknown=gate", quick, *settings, mode=Mode.WEBHOOK)

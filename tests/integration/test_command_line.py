@@ -409,46 +409,6 @@ async def _until_unready(session: aiohttp.ClientSession, operations: str) -> Non
             await asyncio.sleep(0.02)
 
 
-async def test_policies_prints_for_a_version_what_it_can_have() -> None:
-    """Beside a webhook an older cluster gets one policy fewer; alone it can have none, which is the answer "no"."""
-    kinds = {}
-    for version in ("1.35", "v1.36.3"):
-        code, out, err = await run("policies", "--kubernetes", version)
-        assert (code, err) == (0, "")
-        kinds[version] = [document["kind"] for document in yaml.safe_load_all(out)]
-    assert kinds["1.35"] == ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
-    assert kinds["v1.36.3"] == [*kinds["1.35"], "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
-    code, out, err = await run("policies", "--kubernetes", "1.35", "--mode", "alone")
-    assert (code, out) == (1, "")
-    assert err.startswith("error: --mode alone: it needs MutatingAdmissionPolicy, which Kubernetes serves from 1.36 on")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "saying"),
-    [
-        (["--kubernetes", "36"], "--kubernetes is '36'; it must be a version such as 1.36"),
-        (["--kubernetes", "1.36", "--prove"], "--prove asks the cluster: leave out --kubernetes"),
-        (["--kubernetes", "1.36", "--namespaces", "team"], "--namespaces has 'team'; it must be labels such as"),
-        (["--kubernetes", "1.36", "--namespaces", "team=a,team=b"], "--namespaces has two values of team"),
-        (["--kubernetes", "1.36", "--account", "webhook"], "--account is 'webhook'; it must be a namespace and a name"),
-        (["--kubernetes", "1.36", "--scheduler-name", "o'clock"], '--scheduler-name has "o\'clock", which is no name'),
-    ],
-    ids=["version", "proof-without-cluster", "labels", "two-values", "account", "name"],
-)
-async def test_policies_says_what_is_wrong_with_an_option(arguments: list[str], saying: str) -> None:
-    """Exit 2, with the option, its value and what would be right."""
-    code, out, err = await run("policies", *arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"error: {saying}")
-
-
-async def test_policies_without_a_cluster_says_so(tmp_path: Path) -> None:
-    """A kubeconfig that is not there is no traceback."""
-    code, out, err = await run("policies", "--kubeconfig", str(tmp_path / "absent"))
-    assert (code, out) == (2, "")
-    assert "there is no such file" in err
-
-
 MANIFEST = """
 apiVersion: apps/v1
 kind: Deployment

@@ -18,7 +18,7 @@ from tests.unit.docs.pages import page
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
 OF_CLUSTERS = {
-    "audit": (), "doctor": ("--no-registries",), "explain": ("web",), "policies": (), "running": (), "ungate": (),
+    "audit": (), "doctor": ("--no-registries",), "explain": ("web",), "running": (), "ungate": (),
 }  # fmt: skip
 """The commands that look at a cluster, with what they need besides."""
 OF_MANIFESTS = ("audit", "explain", "fix")
@@ -101,8 +101,6 @@ async def test_yes_is_0_and_no_is_1_for_what_a_cluster_has(world: World) -> None
     assert await world.code("ungate", "--kubeconfig", world.kubeconfig) == 0
     world.api.remove(PODS, "legacy")
     assert await world.code("running", *given) == 0
-    assert await world.code("policies", "--kubernetes", "1.36", "--mode", "alone") == 0
-    assert await world.code("policies", "--kubernetes", "1.30", "--mode", "alone") == 1
     assert await world.code("config") == 0
 
 
@@ -144,7 +142,7 @@ async def test_a_cluster_that_cannot_be_read_is_2(command: str, tmp_path: Path) 
         assert_no_answer(*await run(command, *given, *way))
 
 
-@pytest.mark.parametrize("command", ["explain", "policies", "running", "ungate"])  # others tell each part
+@pytest.mark.parametrize("command", ["explain", "running", "ungate"])  # others tell each part
 async def test_a_cluster_that_refuses_is_2(command: str, tmp_path: Path) -> None:
     async with serve_api() as api:
         api.refusals += [(kind, Refusal(403, "it is forbidden")) for kind in ("get", "list") for _ in range(20)]

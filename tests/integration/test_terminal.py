@@ -58,7 +58,6 @@ def assert_is_shown(*texts: str) -> None:
         ("inspect", f"--{HOSTILE}"),
         ("inspect", "a", "-o", HOSTILE),
         (HOSTILE,),
-        ("policies", "--kubeconfig", HOSTILE),
     ],
     ids=lambda arguments: " ".join(arguments[:5])[:30].encode("unicode_escape").decode(),
 )

@@ -1,4 +1,4 @@
-"""The files of policies: the command prints them, the chart renders them, and they say what the code says."""
+"""The files of policies: the chart renders them, and they say what the code says."""
 
 from pathlib import Path
 from typing import Any
@@ -6,32 +6,25 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cli.shipped_policies import (
-    OWN_ACCOUNT,
-    SHIPPED_SCHEDULER,
-    Name,
-    PoliciesImpossible,
-    PolicyChoice,
-    PolicyFile,
-    SelectedNamespaces,
-    Way,
-    policy_files,
-    to_yaml,
-)
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import pointer
 from extender.placement.policy import MODE, REASON, Mode
 from extender.service.endpoints import WORKLOADS
-from testbed.chart import COPY, POLICIES, HelmMissing, find_helm, objects_of, render
+from testbed.chart import POLICIES, HelmMissing, find_helm, objects_of, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-ALONE = PolicyChoice(way=Way.ALONE)
-SHIPPED = PolicyChoice(scheduler=SHIPPED_SCHEDULER)
+OWN_ACCOUNT = ("multiarch-extender", "multiarch-webhook")
+"""The namespace and the name of the account under which the shipped manifests run webhook and gate controller."""
 
 
-def files() -> dict[Name, PolicyFile]:
-    """The files with the shipped names, for a cluster that can have all of them."""
-    return {file.name: file for file in policy_files(SHIPPED, has_mutating=True)}
+def text_of(name: str) -> str:
+    """The file of that name."""
+    return (POLICIES / f"{name}.yaml").read_text()
+
+
+def policy_of(name: str) -> Any:
+    """The spec of the policy in that file."""
+    return next(yaml.safe_load_all(text_of(name)))["spec"]
 
 
 def webhook_of(mode: str) -> dict[str, Any]:
@@ -41,22 +34,9 @@ def webhook_of(mode: str) -> dict[str, Any]:
     return dict(found["webhooks"][0])
 
 
-@pytest.mark.parametrize("name", Name)
-def test_each_file_is_what_the_command_prints(name: Name) -> None:
-    """Each is a part of `multiarch-extender policies --kubernetes 1.36 --scheduler-name multiarch-scheduler`."""
-    assert (POLICIES / f"{name}.yaml").read_text() == to_yaml([files()[name]])
-
-
-def test_the_charts_copies_are_those_of_the_package() -> None:
-    """`make manifests` writes them."""
-    assert {path.name for path in COPY.iterdir()} == {f"{name}.yaml" for name in Name}
-    for path in COPY.iterdir():
-        assert path.read_text() == (POLICIES / path.name).read_text()
-
-
 def test_the_policies_write_and_read_the_names_of_the_code() -> None:
     """The gate, its label, the annotations, and the words of the mode."""
-    gate, account = (to_yaml([files()[name]]) for name in (Name.GATE, Name.OWN_ACCOUNT))
+    gate, account = (text_of(name) for name in ("gate", "own-account"))
     assert f"[{{'name': '{GATE}'}}]" in gate
     assert f"path: '{pointer(['metadata', 'labels', GATED_LABEL])}', value: '{GATED}'" in gate
     assert f"path: '{pointer(['metadata', 'annotations', REASON])}'" in gate
@@ -65,65 +45,7 @@ def test_the_policies_write_and_read_the_names_of_the_code() -> None:
     assert f"variables.was.exists(gate, gate.name == '{GATE}')" in account
 
 
-@pytest.mark.parametrize(
-    ("choice", "has_mutating", "expected"),
-    [
-        (ALONE, True, [Name.OWN_ACCOUNT, Name.GATE]),
-        (PolicyChoice(), True, [Name.OWN_ACCOUNT, Name.GATE]),
-        (PolicyChoice(), False, [Name.OWN_ACCOUNT]),
-        (SHIPPED, True, [Name.OWN_ACCOUNT, Name.GATE, Name.SCHEDULER_NAME]),
-    ],
-)
-def test_a_cluster_gets_what_it_can_have(choice: PolicyChoice, has_mutating: bool, expected: list[Name]) -> None:
-    """The account is held first, then pods. Where the policy is not served, the webhook adds the gate itself."""
-    assert [file.name for file in policy_files(choice, has_mutating=has_mutating)] == expected
-
-
-@pytest.mark.parametrize(
-    ("choice", "saying"),
-    [
-        (ALONE, "--mode alone: it needs MutatingAdmissionPolicy, which Kubernetes serves from 1.36 on"),
-        (SHIPPED, "--scheduler-name: it needs MutatingAdmissionPolicy"),
-    ],
-)
-def test_what_an_older_cluster_cannot_have_is_an_error_that_says_why(choice: PolicyChoice, saying: str) -> None:
-    """Nothing is printed that would be refused, or would do half."""
-    with pytest.raises(PoliciesImpossible, match=saying):
-        policy_files(choice, has_mutating=False)
-
-
-def test_what_is_chosen_is_filled_in() -> None:
-    """In the expressions, the selectors and the comment, and nothing of what is shipped stays."""
-    accounts = [("one", "a"), ("two", "b")]
-    namespaces = SelectedNamespaces({"team": "shop"}, [name for name, _ in accounts])
-    choice = PolicyChoice(accounts=accounts, namespaces=namespaces, scheduler="mine")
-    printed = to_yaml(policy_files(choice, has_mutating=True))
-    assert "in ['system:serviceaccount:one:a', 'system:serviceaccount:two:b']" in printed
-    assert "value: 'mine'" in printed
-    assert "# Names the scheduler mine " in printed
-    assert printed.count("team: shop") == 2
-    assert SHIPPED_SCHEDULER not in printed
-    assert OWN_ACCOUNT[1] not in printed
-
-
-@pytest.mark.parametrize(
-    ("name", "labels", "expected"),
-    [
-        ("team", {}, False),
-        ("team", {"hold": "no"}, False),
-        ("team", {"hold": "yes", "more": "x"}, True),
-        ("kube-system", {"hold": "yes"}, False),
-        ("multiarch-extender", {"hold": "yes"}, False),
-    ],
-)
-def test_selected_namespaces_have_the_labels_and_are_not_the_systems(
-    name: str, labels: dict[str, str], expected: bool
-) -> None:
-    """The proof looks for a namespace in the way in which the API server selects it."""
-    assert SelectedNamespaces({"hold": "yes"}).selects(name, labels) is expected
-
-
-def test_the_chart_renders_what_the_command_prints() -> None:
+def test_the_chart_renders_the_files() -> None:
     """With the account's name of the files, names and fields are the same but for labels.
 
     The binding of the gate is the service's to make.
@@ -136,9 +58,9 @@ def test_the_chart_renders_what_the_command_prints() -> None:
     policy = {"enabled": True, "name": OWN_ACCOUNT[1]}
     modes = {"webhook": {"enabled": False}, "policy": policy, "secondScheduler": second}
     rendered = {(each["kind"], each["metadata"]["name"]): each for each in objects_of(render({"modes": modes}))}
-    for name in Name:
-        for each in yaml.safe_load_all((POLICIES / f"{name}.yaml").read_text()):
-            if (each["kind"], name) == ("MutatingAdmissionPolicyBinding", Name.GATE):
+    for file in POLICIES.iterdir():
+        for each in yaml.safe_load_all(file.read_text()):
+            if (each["kind"], file.stem) == ("MutatingAdmissionPolicyBinding", "gate"):
                 continue
             found = rendered[each["kind"], each["metadata"]["name"]]
             del found["metadata"]["labels"]
@@ -147,7 +69,7 @@ def test_the_chart_renders_what_the_command_prints() -> None:
 
 def test_pods_are_held_in_the_namespaces_of_the_webhook() -> None:
     """The selectors are the same: for all namespaces, and for those that ask for the second scheduler."""
-    gate, scheduler = (files()[name].objects[0]["spec"] for name in (Name.GATE, Name.SCHEDULER_NAME))
+    gate, scheduler = (policy_of(name) for name in ("gate", "scheduler-name"))
     assert selected(gate) == terms(webhook_of("webhook")["namespaceSelector"])
     assert selected(scheduler) == terms(webhook_of("second-scheduler")["namespaceSelector"])
 
@@ -198,10 +120,4 @@ def test_the_account_that_is_held_is_the_webhooks() -> None:
     documents = yaml.safe_load_all((DEPLOY / "manifests" / "webhook.yaml").read_text())
     (account,) = (each["metadata"] for each in documents if each["kind"] == "ServiceAccount")
     assert (account["namespace"], account["name"]) == OWN_ACCOUNT
-
-
-@pytest.mark.parametrize("word", ["y", "N", "1e3", "0o7", "on", "2026-01-01"])
-def test_the_command_quotes_what_kubectl_would_read_as_no_text(word: str) -> None:
-    """A label's value that is a number or a boolean without its quotes ends `kubectl apply`."""
-    printed = to_yaml([PolicyFile(Name.GATE, "", [{"values": [word]}])])
-    assert printed.endswith(f"- '{word}'\n")
+    assert f"system:serviceaccount:{':'.join(OWN_ACCOUNT)}'" in text_of("own-account")
