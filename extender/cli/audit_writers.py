@@ -80,27 +80,6 @@ def write_table(report: Audit) -> str:
     return "\n".join(parts)
 
 
-def write_junit(report: Audit) -> str:
-    """One test case for each workload and target: blocked fails, unknown is an error, and what is not judged skipped.
-
-    What could not be read is an error each.
-
-    Schemas: Jenkins' junit-4.xsd and its successor junit-10.xsd (jenkinsci/xunit-plugin), which CI systems read.
-    """
-    cases = [_junit_case(workload, index) for workload in report.workloads for index in range(len(workload.platforms))]
-    cases += [_junit_skipped(workload) for workload in report.workloads if workload.skipped]
-    cases += [_junit_unread(problem) for problem in report.problems]
-    failures = sum("<failure" in case for case in cases)
-    errors = sum("<error" in case for case in cases)
-    skipped = sum("<skipped" in case for case in cases)
-    counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}"'
-    suite = f'<testsuite name="multiarch-extender audit" {counts} skipped="{skipped}" time="0">'
-    body = "\n".join(cases)
-    return (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites {counts}>\n{suite}\n{body}\n</testsuite>\n</testsuites>\n'
-    )
-
-
 def write_sarif(report: Audit) -> str:
     """SARIF 2.1.0, which code hosts show beside the lines of a manifest.
 
@@ -133,7 +112,6 @@ WRITERS: Mapping[str, Callable[[Audit], str]] = {
     "json": write_json,
     "markdown": write_markdown,
     "html": write_html,
-    "junit": write_junit,
     "sarif": write_sarif,
 }
 
@@ -214,33 +192,6 @@ def aligned_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     widths = [max(len(row[index]) for row in cells) for index in range(len(header))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
     return "\n".join(lines) + "\n"
-
-
-def _xml(text: str) -> str:
-    return escape(printable(text))
-
-
-def _junit_case(workload: AuditedWorkload, index: int) -> str:
-    platform = workload.platforms[index]
-    text = "; ".join(blocker.text for blocker in platform.blockers)
-    head = f'<testcase classname="{_xml(_name(workload))}" name="runs on {_xml(platform.platform)}" time="0"'
-    match platform.answer:
-        case RunAnswer.YES:
-            return f"{head}/>"
-        case RunAnswer.NO:
-            return f'{head}><failure type="blocked" message="{_xml(text)}"/></testcase>'
-        case _:
-            return f'{head}><error type="unknown" message="{_xml(text)}"/></testcase>'
-
-
-def _junit_skipped(workload: AuditedWorkload) -> str:
-    head = f'<testcase classname="{_xml(_name(workload))}" name="is not judged" time="0">'
-    return f"{head}<skipped>{_xml(workload.skipped)}</skipped></testcase>"  # a text: older schemas know no attribute
-
-
-def _junit_unread(problem: str) -> str:
-    head = '<testcase classname="multiarch-extender audit" name="is read" time="0">'
-    return f'{head}<error type="not read" message="{_xml(problem)}"/></testcase>'
 
 
 def _sarif_result(finding: Finding, rules: list[FindingRule]) -> dict[str, Any]:

@@ -10,12 +10,10 @@ import signal
 import subprocess
 from pathlib import Path
 from typing import Any, Literal
-from xml.etree import ElementTree
 
 import jsonschema
 import msgspec
 import pytest
-import xmlschema
 import yaml
 
 from benchmarks.far_registry import far_registry
@@ -23,7 +21,7 @@ from extender.reports.audit_report import Audit
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
 from testbed.images import build_artifact, build_index, build_manifest
-from testbed.npm_package import JUNIT_SCHEMA, SARIF_SCHEMA, NpmFile, find_npm_file
+from testbed.npm_package import SARIF_SCHEMA, NpmFile, find_npm_file
 from testbed.packed_layers import Put, gzipped
 from testbed.zoo_images import make_image, make_index
 from tests.unit.cli import commands
@@ -220,8 +218,6 @@ async def test_a_gate_fails_for_what_it_did_not_see(text: str, complaints: list[
         found, out, err = await run(command("127.0.0.1:1", "-f", "-", "-o", "json", *arguments), text)
         assert (found, err.splitlines()) == (code, lines)
         assert len(json.loads(out)["problems"]) == len(complaints) - 1
-    cases = ElementTree.fromstring((await run(command("127.0.0.1:1", "-f", "-", "-o", "junit"), text))[1])  # our own
-    assert len(cases.findall("testsuite/testcase/error[@type='not read']")) == len(complaints) - 1
 
 
 async def test_a_list_of_images_is_a_source(debian_registry: DebianRegistry, charts: Path) -> None:
@@ -313,30 +309,6 @@ async def test_sarif_names_rules_and_files(debian_registry: DebianRegistry, char
     assert files == {str(file) for file in charts.iterdir()}
     fingerprints = [result["partialFingerprints"]["multiarchExtender/v1"] for result in found["results"]]
     assert len(set(fingerprints)) == len(fingerprints)
-
-
-async def test_junit_is_as_its_published_schema_says(debian_registry: DebianRegistry, source: list[str]) -> None:
-    """Jenkins' schema, which other CI systems go by too."""
-    schema = xmlschema.XMLSchema(schema_file(JUNIT_SCHEMA))
-    code, out, _ = await run(command(debian_registry.host, *source, "-o", "junit"))
-    assert code == 0
-    assert [error.reason for error in schema.iter_errors(out)] == []
-    assert not schema.is_valid(out.replace("testcase", "testCase"))
-
-
-async def test_junit_counts_and_answers(debian_registry: DebianRegistry, charts: Path) -> None:
-    """Blocked is a failure and unknown an error."""
-    code, out, _ = await run(command(debian_registry.host, "-f", str(charts), "-o", "junit"))
-    assert code == 0
-    [suite] = ElementTree.fromstring(out)
-    for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
-        assert int(suite.get(name, "")) == len(list(suite.iter(tag))) > 0
-    answers = {
-        (str(case.get("classname")), str(case.get("name"))): (case[0].tag if len(case) else "passed") for case in suite
-    }
-    for workload, (_, arm, _) in GOLDEN.items():
-        tag = {"yes": "passed", "no": "failure", "unknown": "error"}[arm]
-        assert answers[workload, f"runs on {ARM}"] == tag
 
 
 async def test_a_terminal_shows_how_far_the_lookups_are(tmp_path: Path) -> None:
