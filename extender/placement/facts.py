@@ -5,7 +5,7 @@ Depends on neither nodes nor policy.
 
 import enum
 import posixpath
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -119,54 +119,58 @@ def images_of(pod: Pod, runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME
         return ()
     os = spec.os.name if spec.os else ""
     runtime = runtime_classes.get(spec.runtime_class_name) if spec.runtime_class_name else None
-    containers = (*(spec.containers or ()), *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))
-    volumes = [volume.image for volume in spec.volumes or () if volume.image and volume.image.reference]
-    if len(containers) + len(volumes) > MOST_IMAGES:
+    containers = spec.containers or ()
+    if spec.init_containers or spec.ephemeral_containers:
+        containers = (*containers, *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))
+    mounted = [image for volume in spec.volumes or () if (image := volume.image) and image.reference]
+    if len(containers) + len(mounted) > MOST_IMAGES:
         return (PodImage(MANY_IMAGES, os=os, runtime=runtime),)
-    texts = volumes_of_texts(spec.volumes) if len(spec.volumes or ()) <= _MOST_VOLUMES else None
     found = [
-        PodImage(each.image or "", role_of(each, texts), each.image_pull_policy or "", os, runtime)
+        PodImage(
+            each.image or "",
+            role_of(each, spec.volumes) if each.command else Role.CONTAINER,  # as most are, which is cheap to see
+            each.image_pull_policy or "",
+            os,
+            runtime,
+        )
         for each in containers
     ]
-    found += [PodImage(each.reference or "", Role.VOLUME, each.pull_policy or "", os, runtime) for each in volumes]
+    if mounted:
+        found += [PodImage(each.reference or "", Role.VOLUME, each.pull_policy or "", os, runtime) for each in mounted]
     return tuple(dict.fromkeys(found))
 
 
-def volumes_of_texts(volumes: Sequence[Volume] | None) -> Set[str]:
-    """The names of the volumes that hold texts which the API server keeps."""
-    return {volume.name for volume in volumes or () if volume.holds_texts}
-
-
-def role_of(container: Container, texts: Set[str] | None) -> Role:
-    """How a container uses its image; `texts` are the pod's `volumes_of_texts`, None if it has too many volumes.
+def role_of(container: Container, volumes: Sequence[Volume] | None) -> Role:
+    """How a container uses its image; `volumes` are its pod's. Beyond 1,024 volumes nothing is looked for in them.
 
     It is data if the container's own command names a program in a volume, such as a copier that an init container has
     put there. A script from a ConfigMap is no program: the image's shell runs it.
     """
-    mount = program_mount(container) if texts is not None else None
-    if mount is None or texts is None or mount.name in texts:
+    mount = program_mount(container)
+    if mount is None or len(volumes or ()) > _MOST_VOLUMES:
         return Role.CONTAINER
-    return Role.DATA
+    holds_texts = any(each.holds_texts for each in volumes or () if each.name == mount.name)
+    return Role.CONTAINER if holds_texts else Role.DATA
 
 
-# Of one container, and of one pod: most have a handful, and an author may write a hundred thousand.
-_MOST_MOUNTS, _MOST_VOLUMES = 64, 1024
+_MOST_VOLUMES = 1024  # most pods have a handful, and an author may write a hundred thousand
 
 
 def program_mount(container: Container) -> VolumeMount | None:
     """The mount in which a container's own command finds its program; None if it is the image's, or cannot be told."""
-    if not container.command or not container.volume_mounts or "/" not in container.command[0]:
+    command, mounts = container.command, container.volume_mounts
+    if not command or not mounts or "/" not in command[0]:
         return None
-    program = container.command[0]
+    program = command[0]
     if not program.startswith("/"):
         program = f"{container.working_dir or ''}/{program}"
         if not program.startswith("/") or not container.working_dir:
             return None
     program = _clean(program)
     found, longest = None, -1
-    for mount in container.volume_mounts:
+    for mount in mounts:
         path = mount.mount_path
-        if not program.startswith(path) and path[:1] == "/" != path[-1:] and "//" not in path and "/." not in path:
+        if not (program.startswith(path) or "/." in path or "//" in path) and path[:1] == "/" != path[-1:]:
             continue  # as nearly all, which is cheap to see
         path = _clean(path)
         if len(path) > longest and program.startswith(path) and program[len(path) :][:1] in ("", "/"):

@@ -28,7 +28,7 @@ from extender.kubernetes.reported_v1 import (
     ReportedPod,
 )
 from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM
-from extender.placement.facts import Anywhere, PodImage, Role, fact_of, role_of, volumes_of_texts
+from extender.placement.facts import Anywhere, PodImage, Role, fact_of, role_of
 from extender.placement.nodes import name_of_node, platform_of_node
 from extender.placement.policy import PREFIX, Overrides, Policy, is_ignored
 from extender.placement.reasons import platforms_text
@@ -168,7 +168,6 @@ def report_running(
 
 def _uses(pod: ReportedPod) -> Iterator[_ContainerUse]:
     spec, status = pod.spec, pod.status
-    texts = volumes_of_texts(spec.volumes)
     for role, containers, statuses in (
         ("init container", spec.init_containers, status.init_container_statuses),
         ("container", spec.containers, status.container_statuses),
@@ -181,7 +180,7 @@ def _uses(pod: ReportedPod) -> Iterator[_ContainerUse]:
                 "sidecar" if is_sidecar else role,
                 container,
                 by_name.get(container.name, ContainerStatus(container.name)),
-                role_of(container, texts),
+                role_of(container, spec.volumes),
             )
 
 

@@ -12,7 +12,7 @@ import msgspec
 from extender.errors import ExtenderError
 from extender.kubernetes.pod_templates import KubernetesObject, pods_of
 from extender.kubernetes.reported_v1 import AuditedContainer, AuditedPod, AuditedSpec, NamedOwner, OwnedMeta
-from extender.placement.facts import PodImage, Role, program_mount, role_of, volumes_of_texts
+from extender.placement.facts import PodImage, Role, program_mount, role_of
 from extender.reports.quantities import requested
 
 _FINISHED = ("Succeeded", "Failed")
@@ -251,10 +251,9 @@ _META = msgspec.json.Decoder(OwnedMeta)
 
 def uses_of(spec: AuditedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
     """Each use of an image by a pod of this spec, in pod order."""
-    texts = volumes_of_texts(spec.volumes)
 
     def use(container: AuditedContainer, used_as: str) -> ImageUse:
-        role = role_of(container, texts)
+        role = role_of(container, spec.volumes)
         image = PodImage(container.image or "", role, container.image_pull_policy or "")
         return ImageUse(image=image, used_as=used_as, name=container.name, is_injected=is_injected)
 
