@@ -179,6 +179,8 @@ RUNTIME_UTILS = GoModule(
 )
 PULL_SECRETS = msgspec.structs.replace(NEWEST, programs={"pull-secrets": "."}, room="nodes", instead="")
 """What the kubelet reads in pull secrets."""
+READ_MANIFESTS = msgspec.structs.replace(NEWEST, programs={"read-manifests": "./manifests"}, room="clients", instead="")
+"""What kubectl reads in manifests."""
 KUEUE = GoModule(
     name="kueue",
     dependency="sigs.k8s.io/kueue",
@@ -396,6 +398,7 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "containers-image": lambda: build(CONTAINERS_IMAGE),
     "runtime-utils": lambda: build(RUNTIME_UTILS),
     "pull-secrets": lambda: build(PULL_SECRETS),
+    "read-manifests": lambda: build(READ_MANIFESTS),
 }
 """What only some tests need, by the names that the command line takes."""
 

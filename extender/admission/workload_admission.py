@@ -162,6 +162,8 @@ class WorkloadAdmission:
             if kept is not None:
                 operations += _placed(changed.template, kept)
                 continue
+            if template.missing:  # whoever gives the image changes the template again, or its pods
+                continue
             question = self._reviews.gather(changed.pod, review.request.namespace or "", msgspec.Raw(raw))
             if not isinstance(question, Mutation):
                 asked.append(_Asked(changed, question))

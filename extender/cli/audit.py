@@ -35,7 +35,7 @@ from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
-from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, unread_containers
+from extender.kubernetes.pod_templates import KubernetesObject, is_policy, namespace_annotations, pod_templates, unread_images
 from extender.kubernetes.reported_v1 import AuditedSpec
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
@@ -227,17 +227,25 @@ async def _cluster(settings: Config) -> AsyncIterator[ClusterClient]:
 def _read_files(paths: Sequence[str], namespace: str) -> ClusterContents:
     """The workloads of manifests; `namespace` is that of those that name none."""
     collector, problems = WorkloadCollector(), list[str]()
+    policies = 0
     objects = list(read_manifests(paths))
     for each in objects:
         if namespace and isinstance(metadata := each.manifest.setdefault("metadata", {}), dict):
             metadata["namespace"] = metadata.get("namespace") or namespace
         try:
-            if not collector.add(each.manifest, each.source) and (path := unread_containers(each.manifest)):
+            collector.add(each.manifest, each.source)
+            if path := unread_images(each.manifest):
                 problems.append(
-                    f"{each.source}: {_named(each.manifest)} has containers at {path}, which is no pod template"
+                    f"{each.source}: {_named(each.manifest)} names an image at {path}, which is no pod template"
                 )
         except UnreadableWorkload as exc:
             problems.append(f"{each.source}: {exc}")
+        policies += is_policy(each.manifest)
+        for template in pod_templates(each.manifest):
+            if template.gap:
+                print_problem(f"{each.source}: {template} is {template.gap}")
+    if policies:
+        print_problem(f"not workloads: {policies} policies, patches or reviews")
     namespaces = namespace_annotations(each.manifest for each in objects)
     return ClusterContents(collector.workloads(), [], namespaces, problems)
 

@@ -119,6 +119,8 @@ def _fails(finding: FixedTemplate, *, allow_unknown: bool) -> bool:
 def _complaints(fixed: FixedFile) -> Iterator[str]:
     for finding in fixed.findings:
         where = f"{fixed.name}:{finding.line}: {finding.template}"
+        if finding.change.gap:
+            yield f"{where} is left as it is, {finding.change.gap}"
         for why in finding.change.unknown:
             yield f"{where} is left as it is: {why}"
         for why in finding.change.warnings:

@@ -1,10 +1,11 @@
 """Where an object of any kind has its pods: itself, or the templates by which controllers make pods.
 
 A mapping whose `containers` is a list of mappings with images is a PodSpec, wherever it stands outside `metadata` and
-`status`. So the kinds of Kubernetes and custom ones are read alike. Objects are plain JSON here, so that fields unknown
-to this package survive.
+`status`. So the kinds of Kubernetes and custom ones are read alike. Policies and patches are not: their mappings are
+laid over the pods of others. Objects are plain JSON here, so that fields unknown to this package survive.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -18,6 +19,20 @@ Path: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead from a document to a value in it."""
 
 _WITHOUT_PODS = ("metadata", "status")
+# API groups, or the ends of their names, whose objects say what others shall look like, or quote them.
+_OF_POLICIES = (
+    "kyverno.io", "gatekeeper.sh", "kubewarden.io", "jspolicy.com", "policy.open-cluster-management.io",
+    "policy.karmada.io", "admission.k8s.io", "kustomize.config.k8s.io", "kuttl.dev", "image.toolkit.fluxcd.io",
+)  # fmt: skip
+_PATCH = re.compile(r"^patch|Patch|^(any|all)?[pP]atterns?$|^overlays?$|[oO]verrides?$")  # a key of what is laid over
+# Their operators put a main container before those that the object has.
+_WITH_A_MAIN_CONTAINER = ("monitoring.coreos.com", "operator.victoriametrics.com")
+# What a reference never has, or words that are no name of a repository.
+_PLACEHOLDER = re.compile(
+    r"auto|.*(?:[${}<>()\[\]%#*!?|]|://|^@|@$|^_|_$).*"
+    r"|(?:.*/)?[A-Z][A-Z0-9]*(?:[_.-][A-Z0-9]+)*(?:[:@/].*)?",
+    re.DOTALL,
+)
 # Objects have some hundred maps and lists, and PodSpecs at a depth of ten or less.
 _MOST_VISITED, _DEEPEST = 10_000, 32
 _KNATIVE = "serving.knative.dev"
@@ -30,6 +45,8 @@ class PodTemplate(msgspec.Struct, frozen=True):
 
     `item` leads to the object, which is the document itself or an item of a list. `template` has the PodSpec at `spec`.
     A Pod is its own template. `is_bare`: there is only a PodSpec, to which `path` leads, and no metadata beside it.
+    An image that stands beside the list of containers is one more container of `template`. `missing` names containers
+    without an image, or with a placeholder: such a template is partly given, and somebody gives the rest later.
     """
 
     api_version: str
@@ -40,6 +57,7 @@ class PodTemplate(msgspec.Struct, frozen=True):
     path: Path
     template: Mapping[str, Any]
     is_bare: bool = False
+    missing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """The object as people name it, such as `Deployment shop/web`."""
@@ -57,6 +75,15 @@ class PodTemplate(msgspec.Struct, frozen=True):
         Knative refuses them unless its operator allows them.
         """
         return not self.is_bare and self.api_version.rpartition("/")[0] != _KNATIVE
+
+
+    @property
+    def gap(self) -> str:
+        """What a template that is partly given lacks, as a sentence; empty for others."""
+        if not self.missing:
+            return ""
+        which = f"container{'s' if len(self.missing) > 1 else ''} {', '.join(self.missing)}"
+        return f"partly given: at {self.place}, {which} get{'' if len(self.missing) > 1 else 's'} an image later"
 
 
 class MadePod(NamedTuple):
@@ -88,22 +115,48 @@ def pods_of(manifest: Mapping[str, Any]) -> list[MadePod]:
     return [MadePod(each.place if len(templates) > 1 else "", _pod_of(each)) for each in templates]
 
 
-def unread_containers(manifest: Mapping[str, Any]) -> str:
-    """Where an object of a custom resource without pod templates names containers; empty if it names none.
+def is_given(image: str | None) -> bool:
+    """Whether a container's image names one: some are filled in later, and have nothing or a placeholder until then."""
+    return bool(image) and _PLACEHOLDER.fullmatch(image or "") is None
 
-    Such are Workflows and what operators read: a map there has an `image` beside what else a container has.
+
+def is_policy(manifest: Mapping[str, Any]) -> bool:
+    """Whether the object is no workload although it may look like one: a policy, a patch, a review or a test of such."""
+    return _is_within(_group_of(manifest), _OF_POLICIES)
+
+
+def unread_images(manifest: Mapping[str, Any]) -> str:
+    """Where an object of a custom resource names an image outside pod templates; empty if it names none there.
+
+    Such are Workflows and what operators read. An image is a text under a key such as `image` or `imageName`, or a
+    mapping with a `repository`.
     """
-    group = str(manifest.get("apiVersion") or "").rpartition("/")[0]
-    if "." not in group or group.endswith(".k8s.io"):
+    group = _group_of(manifest)
+    if "." not in group or group.endswith(".k8s.io") or is_policy(manifest):
         return ""
     for path, value in _mappings(manifest.get("spec"), ("spec",)):
-        is_container = path[-1] == "container" or not _OF_CONTAINERS.isdisjoint(value)
-        if isinstance(value.get("image"), str) and is_container:
+        if not _is_pod_spec(path, value) and any(_names_image(key, each) for key, each in value.items()):
             return _shown(path)
     return ""
 
 
-_OF_CONTAINERS = frozenset(("args", "command", "env", "imagePullPolicy", "ports", "replicas", "resources", "script"))
+def _names_image(key: object, value: object) -> bool:
+    name = str(key)
+    if name in ("image", "imageName", "baseImage"):
+        return _image_of(value) is not None and "://" not in str(value)
+    return name.endswith("Image") and isinstance(value, str) and ("/" in value or ":" in value) and "://" not in value
+
+
+def _image_of(value: object) -> str | None:
+    """The image that a text or a mapping names, such as `{repository: app, tag: "1"}`; None if it is neither."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Mapping) or not isinstance(value.get("repository"), str):
+        return None
+    host = f"{value['registry']}/" if isinstance(value.get("registry"), str) and value["registry"] else ""
+    digest = f"@{value['digest']}" if value.get("digest") else ""
+    tag = f":{value['tag']}" if value.get("tag") else ""
+    return f"{host}{value['repository']}{tag}{digest}" if value["repository"] else None
 
 
 def node_of(manifest: Mapping[str, Any]) -> str:
@@ -122,19 +175,51 @@ def namespace_annotations(documents: Iterable[object]) -> dict[str, dict[str, st
     return found
 
 
+def _group_of(manifest: Mapping[str, Any]) -> str:
+    return str(manifest.get("apiVersion") or "").rpartition("/")[0]
+
+
+def _is_within(group: str, ends: Iterable[str]) -> bool:
+    return any(group == end or group.endswith(f".{end}") for end in ends)
+
+
 def _templates_of(document: Mapping[str, Any], item: Path) -> Iterator[PodTemplate]:
     kind, api_version = document.get("kind"), document.get("apiVersion")
-    if not isinstance(kind, str) or not isinstance(api_version, str):
+    if not isinstance(kind, str) or not isinstance(api_version, str) or is_policy(document):
         return
     metadata = _object(document.get("metadata"))
     name = str(metadata.get("name") or metadata.get("generateName") or "without a name")
     namespace = str(metadata.get("namespace") or "")
     for path, spec in _mappings(document, ()):
-        if _is_pod_spec(spec):
+        if _is_pod_spec(path, spec):
             is_bare = path[-1:] != ("spec",)
-            template = {"spec": spec} if is_bare else _at(document, path[:-1])
-            whole = (*item, *(path if is_bare else path[:-1]))
-            yield PodTemplate(api_version, kind, name, namespace, item, whole, template, is_bare)
+            whole = _with_image_beside(spec, _group_of(document))
+            if is_bare:
+                template: Mapping[str, Any] = {"spec": whole}
+            else:
+                template = _at(document, path[:-1])
+                template = template if whole is spec else {**template, "spec": whole}
+            place = (*item, *(path if is_bare else path[:-1]))
+            missing = tuple(_missing(whole))
+            yield PodTemplate(api_version, kind, name, namespace, item, place, template, is_bare, missing)
+
+
+def _with_image_beside(spec: Mapping[str, Any], group: str) -> Mapping[str, Any]:
+    """The PodSpec with a container for the image that stands beside its list, or that an operator puts there."""
+    beside = spec.get("image") or spec.get("baseImage")
+    if beside is None and not _is_within(group, _WITH_A_MAIN_CONTAINER):
+        return spec
+    return {**spec, "containers": [*spec["containers"], {"name": "image", "image": _image_of(beside) or ""}]}
+
+
+def _missing(spec: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the containers whose images are not given."""
+    for kind in ("containers", "initContainers"):
+        listed = spec.get(kind)
+        for index, each in enumerate(listed[:_MOST_VISITED] if isinstance(listed, list) else ()):
+            image = each.get("image") if isinstance(each, Mapping) else 0
+            if image is None or (isinstance(image, str) and not is_given(image)):
+                yield str(each.get("name") or f"{kind}[{index}]")
 
 
 def _mappings(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -151,7 +236,7 @@ def _mappings(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, An
             continue
         if isinstance(value, Mapping):
             yield path, value
-            if _is_pod_spec(value):
+            if _is_pod_spec(path, value):
                 continue
             inner: Iterable[tuple[str | int, object]] = value.items()
         elif isinstance(value, list):
@@ -161,14 +246,21 @@ def _mappings(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, An
         waiting += [
             ((*path, step), each)
             for step, each in islice(inner, _MOST_VISITED)
-            if isinstance(each, Mapping | list) and step not in _WITHOUT_PODS
+            if isinstance(each, Mapping | list) and step not in _WITHOUT_PODS and not _is_patch(step)
         ][::-1]
 
 
-def _is_pod_spec(value: Mapping[str, Any]) -> bool:
+def _is_patch(step: str | int) -> bool:
+    return isinstance(step, str) and _PATCH.search(step) is not None
+
+
+def _is_pod_spec(path: Path, value: Mapping[str, Any]) -> bool:
+    """Whether its containers have images, or stand under `spec` and have names: then their images come later."""
     containers = value.get("containers")
+    keys = ("image", "name") if path[-1:] == ("spec",) else ("image",)
     return isinstance(containers, list) and any(
-        isinstance(each, Mapping) and isinstance(each.get("image"), str) for each in containers[:_MOST_VISITED]
+        isinstance(each, Mapping) and any(isinstance(each.get(key), str) for key in keys)
+        for each in containers[:_MOST_VISITED]
     )
 
 

@@ -40,13 +40,15 @@ class TemplateChange(msgspec.Struct, frozen=True):
     """What becomes of one template.
 
     `added` says in words what the operations add. `unknown` has a sentence for each image that is not known; such a
-    template is left as it is. `warnings` has what its author should mend, such as a selector that allows no node.
+    template is left as it is. `warnings` has what its author should mend, such as a selector that allows no node. `gap`
+    says which images a template lacks that is left as it is, since somebody gives them later.
     """
 
     operations: tuple[Operation, ...] = ()
     added: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    gap: str = ""
 
 
 class TemplateMutator:
@@ -73,12 +75,13 @@ class TemplateMutator:
         pod = msgspec.json.decode(raw, type=CreatedPod)
         overrides = overrides_of(pod, raw, template.namespace, namespace, self._policy)
         skipped = self._mutator_of(template).skip(pod, overrides)
-        return TemplateQuestion(pod, overrides, () if skipped else images_of(pod, self._policy.runtime_classes))
+        is_left = skipped or template.missing
+        return TemplateQuestion(pod, overrides, () if is_left else images_of(pod, self._policy.runtime_classes))
 
     def change(self, template: PodTemplate, question: TemplateQuestion, facts: Sequence[ImageFact]) -> TemplateChange:
         """What becomes of the template; `facts` are those of the question's images, in order."""
         if not question.images:
-            return TemplateChange(warnings=question.overrides.problems)
+            return TemplateChange(warnings=question.overrides.problems, gap=template.gap)
         if unknown := tuple(_unknown(question.images, facts)):
             return TemplateChange(unknown=unknown, warnings=question.overrides.problems)
         mutation = self._mutator_of(template).mutate(question.pod, question.images, facts, question.overrides)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeGuard
 import msgspec
 
 from extender.errors import ExtenderError
-from extender.kubernetes.pod_templates import KubernetesObject, pods_of
+from extender.kubernetes.pod_templates import KubernetesObject, is_given, pods_of
 from extender.kubernetes.reported_v1 import AuditedContainer, AuditedPod, AuditedSpec, NamedOwner, OwnedMeta
 from extender.placement.facts import PodImage, Role, program_mount, role_of
 from extender.reports.quantities import requested
@@ -110,7 +110,7 @@ class WorkloadCollector:
     def add(self, manifest: KubernetesObject, source: str = "") -> bool:
         """Adds an object; returns whether it has pods. `source` names its file and document.
 
-        One with several templates is a workload for each. A pod that a controller made or that has finished counts as a
+        A pod whose images are all given later, by an operator or a patch, is no workload. One with several templates is a workload for each. A pod that a controller made or that has finished counts as a
         live one, wherever it is from.
 
         Raises:
@@ -139,12 +139,15 @@ class WorkloadCollector:
             self.finished += 1
             return
         spec = self._shared(decoded.spec)
+        uses = tuple(uses_of(spec))
+        if not uses:
+            return
         annotations = decoded.metadata.annotations
         made = Workload(
             key=key,
             spec=spec,
             annotations=annotations if isinstance(annotations, dict) else {},
-            uses=tuple(uses_of(spec)),
+            uses=uses,
             pods=_wanted_pods(manifest),
             cpu_cores=requested(spec, "cpu"),
             memory_bytes=requested(spec, "memory"),
@@ -250,7 +253,7 @@ _META = msgspec.json.Decoder(OwnedMeta)
 
 
 def uses_of(spec: AuditedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
-    """Each use of an image by a pod of this spec, in pod order."""
+    """Each use of an image by a pod of this spec, in pod order, but of containers whose image somebody gives later."""
 
     def use(container: AuditedContainer, used_as: str) -> ImageUse:
         role = role_of(container, spec.volumes)
@@ -258,9 +261,11 @@ def uses_of(spec: AuditedSpec, *, is_injected: bool = False) -> Iterator[ImageUs
         return ImageUse(image=image, used_as=used_as, name=container.name, is_injected=is_injected)
 
     for container in spec.containers or ():
-        yield use(container, "container")
+        if is_given(container.image):
+            yield use(container, "container")
     for container in spec.init_containers or ():
-        yield use(container, "sidecar" if container.restart_policy == "Always" else "init container")
+        if is_given(container.image):
+            yield use(container, "sidecar" if container.restart_policy == "Always" else "init container")
     for container in spec.ephemeral_containers or ():
         yield use(container, "ephemeral container")
     for volume in spec.volumes or ():

@@ -42,7 +42,7 @@ GOLDEN = {
     "CronJob/nightly": ("yes", "no", "an image volume that is an index for amd64 constrains, and an artifact does not"),
     "CronJob/paused": ("unknown", "unknown", "suspended, and its image is missing"),
     "data/StatefulSet/store": ("unknown", "no", "its affinity forbids arm64; what is never pulled is not known"),
-    "Pod/bare-": ("unknown", "unknown", "an invalid reference, and a container without an image"),
+    "Pod/bare-": ("unknown", "unknown", "an invalid reference, beside a container whose image comes later"),
 }
 
 
@@ -79,17 +79,18 @@ async def run(line: list[str], text: str = "") -> tuple[int, str, str]:
     return await commands.run(*line, stdin=text, environment={"COLUMNS": "80"})
 
 
-async def report_of(host: str, *arguments: str) -> dict[str, Any]:
-    """The report as JSON, from a run without complaint."""
+async def report_of(host: str, *arguments: str, says: str = "") -> dict[str, Any]:
+    """The report as JSON, from a run that says this on standard error."""
     code, out, err = await run(command(host, *arguments, "-o", "json"))
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, says)
     found: dict[str, Any] = json.loads(out)
     return found
 
 
 async def test_charts_give_the_golden_answers(debian_registry: DebianRegistry, charts: Path) -> None:
     """CRDs, hooks, empty documents, anchors, Windows, image volumes, init containers and sidecars."""
-    report = await report_of(debian_registry.host, "-f", str(charts))
+    gap = f"{charts}/stateful.yaml, document 3: Pod bare- is partly given: at spec, container b gets an image later\n"
+    report = await report_of(debian_registry.host, "-f", str(charts), says=gap)
     answers = {
         "/".join(filter(None, (each["namespace"], each["kind"], each["name"]))): tuple(
             platform["answer"] for platform in each["platforms"]
@@ -199,7 +200,7 @@ spec:
             WORKFLOW,
             [
                 (
-                    "not read: standard input, document 1: Workflow train has containers at "
+                    "not read: standard input, document 1: Workflow train names an image at "
                     "spec.templates[0].container, which is no pod template"
                 ),
                 "nothing was audited: there is no workload; --allow-unread lets that pass",

@@ -216,3 +216,17 @@ async def test_a_broken_template_is_named_and_the_rest_is_fixed(fix: Fix) -> Non
     assert code == 1
     assert "DaemonSet shop/web: its pod template cannot be read" in err
     assert architectures_of(specs_of(out)[1]) == ["amd64"]
+
+
+async def test_what_is_not_whole_is_left_and_said(fix: Fix) -> None:
+    """A container that gets its image later, an object whose images nobody reads, and policies: exit 0."""
+    partly = fix.manifest("legacy") + "        - name: istio\n          image: auto\n"
+    policy = "apiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {name: it}\nspec: {containers: [{image: a}]}\n"
+    cluster = "apiVersion: postgresql.cnpg.io/v1\nkind: Cluster\nmetadata: {name: db}\nspec: {imageName: a/b:1}\n"
+    stream = "---\n".join([partly, policy, cluster])
+    code, out, err = await fix("-f", "-", "--write", stdin=stream)
+    assert (code, out) == (0, stream)
+    assert err.splitlines() == [
+        "-:1: DaemonSet shop/legacy is left as it is, partly given: "
+        "at spec.template, container istio gets an image later",
+    ]
