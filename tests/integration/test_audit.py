@@ -79,18 +79,23 @@ async def run(line: list[str], text: str = "") -> tuple[int, str, str]:
     return await commands.run(*line, stdin=text, environment={"COLUMNS": "80"})
 
 
-async def report_of(host: str, *arguments: str, says: str = "") -> dict[str, Any]:
-    """The report as JSON, from a run that says this on standard error."""
+def without_gap(complaints: str) -> str:
+    """Standard error without the line about the charts' one container that gets its image later."""
+    gap = r"\S+/stateful.yaml, document 3: Pod bare- is partly given: at spec, container b gets an image later\n"
+    return re.sub(gap, "", complaints, count=1)
+
+
+async def report_of(host: str, *arguments: str) -> dict[str, Any]:
+    """The report as JSON, from a run without complaint."""
     code, out, err = await run(command(host, *arguments, "-o", "json"))
-    assert (code, err) == (0, says)
+    assert (code, without_gap(err)) == (0, "")
     found: dict[str, Any] = json.loads(out)
     return found
 
 
 async def test_charts_give_the_golden_answers(debian_registry: DebianRegistry, charts: Path) -> None:
     """CRDs, hooks, empty documents, anchors, Windows, image volumes, init containers and sidecars."""
-    gap = f"{charts}/stateful.yaml, document 3: Pod bare- is partly given: at spec, container b gets an image later\n"
-    report = await report_of(debian_registry.host, "-f", str(charts), says=gap)
+    report = await report_of(debian_registry.host, "-f", str(charts))
     answers = {
         "/".join(filter(None, (each["namespace"], each["kind"], each["name"]))): tuple(
             platform["answer"] for platform in each["platforms"]
@@ -236,7 +241,7 @@ async def test_each_form_for_people_names_the_blocker(
 ) -> None:
     """With its remedy, without colours or bars."""
     code, out, err = await run(command(debian_registry.host, "-f", str(charts), "-o", form))
-    assert (code, err) == (0, "")
+    assert (code, without_gap(err)) == (0, "")
     assert f"{debian_registry.host}/shop/amd:1.0" in out
     assert "1.2" in out
     assert "\x1b" not in out
