@@ -35,7 +35,13 @@ from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
-from extender.kubernetes.pod_templates import KubernetesObject, is_policy, namespace_annotations, pod_templates, unread_images
+from extender.kubernetes.pod_templates import (
+    KubernetesObject,
+    is_policy,
+    namespace_annotations,
+    pod_templates,
+    unread_images,
+)
 from extender.kubernetes.reported_v1 import AuditedSpec
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage

@@ -76,7 +76,6 @@ class PodTemplate(msgspec.Struct, frozen=True):
         """
         return not self.is_bare and self.api_version.rpartition("/")[0] != _KNATIVE
 
-
     @property
     def gap(self) -> str:
         """What a template that is partly given lacks, as a sentence; empty for others."""
