@@ -120,7 +120,7 @@ def is_given(image: str | None) -> bool:
 
 
 def is_policy(manifest: Mapping[str, Any]) -> bool:
-    """Whether the object is no workload although it may look like one: a policy, a patch, a review or a test of such."""
+    """Whether the object only looks like a workload: a policy, a patch, a review or a test of such."""
     return _is_within(_group_of(manifest), _OF_POLICIES)
 
 

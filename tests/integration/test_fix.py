@@ -223,10 +223,12 @@ async def test_what_is_not_whole_is_left_and_said(fix: Fix) -> None:
     partly = fix.manifest("legacy") + "        - name: istio\n          image: auto\n"
     policy = "apiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {name: it}\nspec: {containers: [{image: a}]}\n"
     cluster = "apiVersion: postgresql.cnpg.io/v1\nkind: Cluster\nmetadata: {name: db}\nspec: {imageName: a/b:1}\n"
-    stream = "---\n".join([partly, policy, cluster])
+    stream = f"{partly}---\n{policy}---\n{cluster}"
     code, out, err = await fix("-f", "-", "--write", stdin=stream)
     assert (code, out) == (0, stream)
     assert err.splitlines() == [
-        "-:1: DaemonSet shop/legacy is left as it is, partly given: "
-        "at spec.template, container istio gets an image later",
+        (
+            "-:1: DaemonSet shop/legacy is left as it is, partly given: "
+            "at spec.template, container istio gets an image later"
+        ),
     ]
