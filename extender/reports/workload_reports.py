@@ -110,8 +110,8 @@ class WorkloadCollector:
     def add(self, manifest: KubernetesObject, source: str = "") -> bool:
         """Adds an object; returns whether it has pods. `source` names its file and document.
 
-        A pod whose images are all given later, by an operator or a patch, is no workload. One with several templates is
-        a workload for each. A pod that a controller made or that has finished counts as a live one, wherever it is from.
+        A pod whose images all come later, by an operator or a patch, is no workload. One with several templates is a
+        workload for each. A pod that a controller made or that has finished counts as a live one, wherever it is from.
 
         Raises:
             UnreadableWorkload: it has pods, and a field of another type than in core/v1.
