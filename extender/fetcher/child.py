@@ -40,6 +40,8 @@ MAIN, ALONE, VERIFIER = "main", "alone", "verifier"
 
 DEATHS = 2
 """How many deaths of fetchers make a question suspicious, which is then asked alone."""
+_KILLED = 0.2
+"""What a death counts that came from outside. It is nobody's fault, unless the kernel is out of memory by an image."""
 
 _START_SECONDS = 20.0
 _PING_SECONDS, _PONG_SECONDS = 1.0, 4.0
@@ -59,10 +61,11 @@ class FetcherEnded(Exception):
     """The fetcher has ended before it answered.
 
     `is_over`: because it became too large, by its own account. `deaths` is what this counts against the question: one,
-    but where the fetcher says which questions have made it so large, `DEATHS` against these, and none against others.
+    but a fifth if the process was killed from outside; where the fetcher says which questions have made it so large,
+    `DEATHS` against these, and none against others.
     """
 
-    def __init__(self, cause: str, deaths: int = 1) -> None:
+    def __init__(self, cause: str, deaths: float = 1) -> None:
         super().__init__(cause)
         self.is_over = cause == "over"
         self.deaths = deaths
@@ -217,6 +220,7 @@ class FetcherChild:
             await asyncio.to_thread(kill_session, process.pid)
         while process.poll() is None:  # noqa: ASYNC110 - an exit is no event of the loop on all systems
             await asyncio.sleep(_REAP_SECONDS)
+        is_killed = not self.cause and process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
         self.cause = self.cause or ("over" if process.returncode == OVER_MEMORY else "ended")
         if self._pinging:
             self._pinging.cancel()
@@ -225,7 +229,9 @@ class FetcherChild:
         pending, self._pending = self._pending, {}
         for number, each in pending.items():
             if not each.done():
-                deaths = 1 if not to_blame else DEATHS if b"%d" % number in to_blame else 0
+                deaths = _KILLED if is_killed else 1
+                if to_blame:
+                    deaths = DEATHS if b"%d" % number in to_blame else 0
                 each.set_exception(FetcherEnded(self.cause, deaths))
 
     async def _ping(self) -> None:

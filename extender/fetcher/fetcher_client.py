@@ -1,8 +1,9 @@
 """The service's client of its fetcher: starts it, asks it, and starts another when it ends.
 
 What was asked for when a fetcher ended is asked for again at once. It may also be why the fetcher ended: what was asked
-for at a second end is asked for alone, by a process that exists only for that. So nobody's image keeps another's from
-being known, and a fetcher that is killed costs its callers time.
+for at a second end, or as the fetcher was killed from outside for the tenth time, is asked for alone, by a process that
+exists only for that. So nobody's image keeps another's from being known, and a fetcher that is killed costs its callers
+time.
 """
 
 import asyncio
@@ -269,7 +270,7 @@ class FetcherClient:
         return answer
 
     async def _find(self, question: StateDigest | Describe, ends_at: float) -> ToQuestion:
-        deaths = DEATHS if (self._alone_until.get(question.reference) or 0.0) > time.monotonic() else 0
+        deaths: float = DEATHS if (self._alone_until.get(question.reference) or 0.0) > time.monotonic() else 0
         while deaths < DEATHS:
             main = await self.running()
             try:
