@@ -30,8 +30,8 @@ PROGRAMS = {
     "python, nothing": "pass",
     "python, aiohttp, msgspec and uvloop": "import aiohttp, msgspec, uvloop",
     "python, all that `serve` imports": "import extender.cli.serve",
-    "the same, and what a cluster needs": "import extender.cli.serve, extender.cluster.library as library;"
-    "library.lighten_library(); from kubernetes_asyncio import client, config; client.Configuration()",
+    "the same, and what a kubeconfig needs": "import extender.cli.serve, extender.cluster.configuration as needed;"
+    "needed.import_library(); from kubernetes_asyncio import client, config; client.Configuration()",
     "the same, all of kubernetes-asyncio": "import extender.cli.serve, kubernetes_asyncio",
 }
 ALONE, EMPTY, CLUSTER = "ready, no cluster", "ready, no cluster, empty store", "ready, cluster of many nodes"

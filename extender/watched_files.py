@@ -26,7 +26,6 @@ _MOST_LOGGED = 100
 class FileSetting(enum.StrEnum):
     """The settings whose files are read again; `tls` is that of any listener."""
 
-    CLUSTER = "cluster"
     CA_FILES = "registry.ca_files"
     DOCKER_CONFIG = "registry.docker_config"
     CREDENTIAL_PROVIDERS = "registry.credential_providers.config"

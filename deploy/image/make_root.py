@@ -41,7 +41,7 @@ BY_NAME = "libgcc_s.so.1"
 """The C library loads it when a thread ends; no program names it."""
 
 GENERATED = re.compile(r"/kubernetes_asyncio/client/(models|api)/(?!__init__\.py$)")
-"""A model and a client for each kind of Kubernetes, 22 MB that `extender.cluster.library` keeps from being imported."""
+"""A model and a client for each kind of Kubernetes, 22 MB that `extender.cluster.configuration` does not import."""
 
 UNCOMPILED = re.compile(r"/pydantic/v1/|/pygments/(lexers|styles)/|/(distutils|unittest)/|/turtle\.py$")
 """Modules that are there for completeness and not imported."""

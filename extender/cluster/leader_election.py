@@ -137,15 +137,10 @@ class LeaderElection:
             self._is_lost = False
 
     async def _look(self) -> None:
-        try:
-            found = await self._client.get(self._path, timeout_seconds=_REQUEST_SECONDS)
-        except ClusterRefused as exc:
-            if exc.status != 404:
-                raise
+        lease = await self._client.find(self._path, _LEASE, timeout_seconds=_REQUEST_SECONDS)
+        if lease is None:
             self._lease = None
-            return
-        lease = decode_answer(_LEASE, found, "Lease")
-        if self._lease is None:
+        elif self._lease is None:
             self._note(lease, is_change=False)
             age_seconds = self._stated_age_seconds(lease)
             if abs(age_seconds) < FRESH_SECONDS:

@@ -7,12 +7,12 @@ here takes the policy out of force: it is out when it is deleted, which needs no
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Any
 
 import msgspec
 import structlog
 
-from extender.cluster.client import MERGE_PATCH, ClusterClient, ClusterRefused
+from extender.cluster.client import MERGE_PATCH, ClusterClient
 from extender.cluster.dry_run import create_dry, restricted_pod
 from extender.errors import ClusterError
 from extender.placement.gate import GATED, GATED_LABEL, LABELS_PATH, is_gated
@@ -28,6 +28,7 @@ _CHECK_SECONDS = 30.0
 # An API server takes notice of a binding about a second after it is made. Doubles up to `_CHECK_SECONDS`.
 _RETRY_SECONDS = 1.0
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 _CANARY = restricted_pod(annotations={MODE: Mode.ENFORCE.value})  # others may only be observed
 
 
@@ -72,10 +73,10 @@ class PolicyArming:
 
     async def _arm(self) -> str:
         """Takes the next step, as far as it can be taken; returns why the policy is not in force yet, or empty."""
-        policy = await self._read(f"{_GROUP}/mutatingadmissionpolicies/{self._name}")
+        policy = await self._client.find(f"{_GROUP}/mutatingadmissionpolicies/{self._name}", _OBJECT)
         if policy is None:
             return "there is no such policy"
-        binding = await self._read(f"{_BINDINGS}/{self._name}")
+        binding = await self._client.find(f"{_BINDINGS}/{self._name}", _OBJECT)
         if binding is not None and look(binding, ("spec", "matchResources", "namespaceSelector")) is None:
             return ""
         if not self._can_let_go():
@@ -88,14 +89,6 @@ class PolicyArming:
         await self._client.send("PATCH", f"{_BINDINGS}/{self._name}", b'{"spec":{"matchResources":null}}', MERGE_PATCH)
         log.info("policy.armed", policy=self._name)
         return ""
-
-    async def _read(self, path: str) -> "JsonObject | None":
-        try:
-            return cast("JsonObject", msgspec.json.decode(await self._client.get(path), type=dict))
-        except ClusterRefused as exc:
-            if exc.status == 404:
-                return None
-            raise
 
     async def _bind_canary(self, policy: JsonObject) -> None:
         """Makes the binding for the canary's namespace alone; it goes when the policy does."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
-from extender.background import FILE_CHECK_SECONDS, in_background
+from extender.background import in_background
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.node_trust import follow_node_trust
@@ -213,7 +213,6 @@ async def open_watched_cluster(
             f"cluster.kubeconfig: {exc}; name a kubeconfig, or set cluster.mode=none to run without"
         ) from exc
     try:
-        async with in_background(client.watch(FILE_CHECK_SECONDS), "cluster-files"):
-            yield WatchedCluster(client, level_label=level_label, preferred_nodes=preferred_nodes, openshift=openshift)
+        yield WatchedCluster(client, level_label=level_label, preferred_nodes=preferred_nodes, openshift=openshift)
     finally:
         await client.close()

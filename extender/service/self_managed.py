@@ -34,7 +34,6 @@ from extender.cluster.client import (
     STRATEGIC_MERGE_PATCH,
     ClusterClient,
     ClusterRefused,
-    decode_answer,
 )
 from extender.config.tree import Config, SelfManagedConfig
 from extender.errors import ClusterError, ConfigError
@@ -119,7 +118,7 @@ class SelfManaged:
 
     async def _read_and_renew(self) -> OwnCertificates:
         """What the Secret has, after it was renewed where that is due."""
-        secret, now = await self._read(_SECRET, f"{self._secrets}/{self._config.secret}"), self._now()
+        secret, now = await self._client.find(f"{self._secrets}/{self._config.secret}", _SECRET), self._now()
         before, lifetime = _own_in(secret), timedelta(days=self._config.certificate_days)
         if before:
             own = before.renewed(self._names, lifetime, now)
@@ -147,7 +146,7 @@ class SelfManaged:
         self._published_at, is_complete = None, True
         for name in self._config.configurations:
             path = f"{_CONFIGURATIONS}/{name}"
-            found = await self._read(_CONFIGURATION, path)
+            found = await self._client.find(path, _CONFIGURATION)
             is_complete &= found is not None
             webhooks = (
                 [MutatingWebhook(each.name, trusting) for each in found.webhooks if each.client_config != trusting]
@@ -174,15 +173,6 @@ class SelfManaged:
         made.replace(self._file)
         self._served = served
         self.is_there.set()
-
-    async def _read(self, decoder: msgspec.json.Decoder[T], path: str) -> T | None:
-        """The object; None if there is none. Raises ClusterError."""
-        try:
-            return decode_answer(decoder, await self._client.get(path), "object of its kind")
-        except ClusterRefused as exc:
-            if exc.status == 404:
-                return None
-            raise
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._wall_clock(), UTC)

@@ -36,10 +36,9 @@ MOST_BYTES = 135_000_000
 HOME = "opt/multiarch-extender"
 READS_A_KUBECONFIG = """
 import asyncio
-from extender.cluster.library import lighten_library
-lighten_library()
+from extender.cluster.configuration import import_library
+import_library()
 from kubernetes_asyncio import client, config
-from kubernetes_asyncio.client.rest import RESTClientObject
 async def read():
     written = {
         "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
@@ -49,7 +48,6 @@ async def read():
     }
     configuration = client.Configuration()
     await config.load_kube_config_from_dict(written, client_configuration=configuration)
-    await RESTClientObject(configuration).close()
     return configuration
 configuration = asyncio.run(read())
 assert configuration.host == "https://127.0.0.1:1"

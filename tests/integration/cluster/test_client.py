@@ -1,18 +1,20 @@
 """The API client against a server on loopback: credentials of every kind, refusals, and what ends a stream."""
 
 import asyncio
-import datetime
 import json
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trustme
 import yaml
 
+from extender.cluster import configuration
 from extender.cluster.client import (
     MERGE_PATCH,
     STRATEGIC_MERGE_PATCH,
@@ -21,7 +23,6 @@ from extender.cluster.client import (
     open_cluster,
 )
 from extender.errors import ClusterError
-from extender.watched_files import RELOADS
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, node, serve_api
 
@@ -369,120 +370,80 @@ async def test_credential_plugin_is_run_again_when_its_token_is_refused(api: Api
     await client.close()
 
 
-async def test_in_cluster_uses_the_service_account(
+@pytest.fixture
+async def pod(
     authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Inside a pod, `auto` takes host, CA and token from where the kubelet puts them, and a rotated token in time."""
+) -> AsyncIterator[tuple[ApiServer, Path]]:
+    """An API server and the folder of a pod's service account, as the kubelet makes it: its token is `first`."""
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
     (tmp_path / "token").write_text("first\n")
-    loader = "kubernetes_asyncio.config.incluster_config"
-    monkeypatch.setattr(f"{loader}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr(f"{loader}.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    (tmp_path / "namespace").write_text("shop")
+    monkeypatch.setattr(configuration, "SERVICE_ACCOUNT", tmp_path)
     async with serve_api(server_context(authority)) as api:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", api.url.rpartition(":")[2])
         api.put(NODES, node("a"))
-        api.tokens = {"first"}
-        client = await open_cluster("auto")
-        assert await client.get(NODE)
-        (tmp_path / "token").write_text("second")
-        api.tokens = {"second"}
-        assert await client.get(NODE)
-        await client.close()
+        yield api, tmp_path
 
 
-async def test_in_cluster_token_that_cannot_be_read_leaves_the_last_one_in_use(
-    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Empty in the middle of a change, or gone: said once, and no request fails for it."""
-    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
-    token = tmp_path / "token"
-    token.write_text("first")
-    loader = "kubernetes_asyncio.config.incluster_config"
-    monkeypatch.setattr(f"{loader}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr(f"{loader}.SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(f"{loader}.TOKEN_REFRESH_PERIOD", datetime.timedelta(0))
-    async with serve_api(server_context(authority)) as api:
-        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", api.url.rpartition(":")[2])
-        api.put(NODES, node("a"))
-        client = await open_cluster("auto")
-        assert await client.get(NODE)
-        refused = RELOADS["cluster"]["refused"].value
-        token.write_text("")
-        for _ in range(3):
-            assert await client.get(NODE)
-        token.unlink()
-        assert await client.get(NODE)
-        assert RELOADS["cluster"]["refused"].value == refused + 1
-        token.write_text("second")
-        assert await client.get(NODE)
-        assert [request.headers["Authorization"][7:] for request in api.requests] == ["first"] * 5 + ["second"]
-        await client.close()
-
-
-async def test_changed_kubeconfig_is_used_without_a_failure(api: ApiServer, tmp_path: Path) -> None:
-    """A cluster that moved is asked at its new address, while a watch on the old one goes on."""
-    clock = Clock()
-    async with serve_api() as moved:
-        moved.put(NODES, node("a"))
-        client = await open_plain(api, tmp_path, clock, token="first")
-        loaded = RELOADS["cluster"]["loaded"].value
-        async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
-            await anext(lines)
-            await client.reload_if_changed()
-            write_kubeconfig(tmp_path / "config", moved.url, {"token": "second"})
-            await client.reload_if_changed()
-            await client.reload_if_changed()
-            assert await client.get(NODE)
-            assert [request.headers["Authorization"] for request in moved.requests] == ["Bearer second"]
-            api.send(NODES, b"{}\n")
-            assert await anext(lines) == b"{}"
-        assert RELOADS["cluster"]["loaded"].value == loaded + 1
-        await client.close()
-
-
-@pytest.mark.parametrize("content", ["", "half: [", "clusters: []", None], ids=["empty", "half", "wrong", "gone"])
-async def test_kubeconfig_that_breaks_leaves_the_old_one_in_use(
-    api: ApiServer, tmp_path: Path, content: str | None
-) -> None:
-    """Requests go on, it is said once, and tried again every ten seconds."""
-    clock = Clock()
-    client = await open_plain(api, tmp_path, clock, token="first")
-    refused = RELOADS["cluster"]["refused"].value
-    if content is None:
-        (tmp_path / "config").unlink()
-    else:
-        (tmp_path / "config").write_text(content)
-    for _ in range(3):
-        await client.reload_if_changed()
-        clock.advance(10)
-        assert await client.get(NODE)
-    assert RELOADS["cluster"]["refused"].value == refused + 1
-    write_kubeconfig(tmp_path / "config", api.url, {"token": "second"})
-    await client.reload_if_changed()
+async def test_in_cluster_uses_the_service_account(pod: tuple[ApiServer, Path]) -> None:
+    """Inside a pod, `auto` takes host, CA and token from where the kubelet puts them, and a rotated token in time."""
+    api, folder = pod
+    api.tokens = {"first"}
+    client = await open_cluster("auto")
     assert await client.get(NODE)
-    assert api.requests[-1].headers["Authorization"] == "Bearer second"
+    assert client.namespace == "shop"
+    (folder / "token").write_text("second")
+    api.tokens = {"second"}
+    assert await client.get(NODE)
     await client.close()
 
 
-async def test_certificates_that_a_kubeconfig_names_are_watched(authority: trustme.CA, tmp_path: Path) -> None:
-    """Its own text does not change when they do."""
-    kubeconfig, loaded = tmp_path / "config", RELOADS["cluster"]["loaded"].value
-    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.crt")
-    async with serve_api(server_context(authority)) as api:
-        api.put(NODES, node("a"))
-        path = write_kubeconfig(kubeconfig, api.url, {}, **{"certificate-authority": str(tmp_path / "ca.crt")})
-        client = await open_cluster("kubeconfig", path)
-        watch = asyncio.create_task(client.watch(0.001))
-        authority.cert_pem.write_to_path(tmp_path / "ca.crt")
-        async with asyncio.timeout(10):
-            while RELOADS["cluster"]["loaded"].value == loaded:
-                await asyncio.sleep(0.001)
-        assert await client.get(NODE)
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
-        await client.close()
+async def test_in_cluster_token_that_cannot_be_read_leaves_the_last_one_in_use(
+    pod: tuple[ApiServer, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty in the middle of a change, or gone: no request fails for it."""
+    monkeypatch.setattr(configuration, "TOKEN_SECONDS", 0.0)
+    api, folder = pod
+    token = folder / "token"
+    client = await open_cluster("auto")
+    assert await client.get(NODE)
+    token.write_text("")
+    assert await client.get(NODE)
+    token.unlink()
+    assert await client.get(NODE)
+    token.write_text("second")
+    assert await client.get(NODE)
+    assert [request.headers["Authorization"][7:] for request in api.requests] == ["first"] * 3 + ["second"]
+    await client.close()
+
+
+async def test_a_pod_imports_no_kubernetes_library_and_a_kubeconfig_none_of_its_models(
+    pod: tuple[ApiServer, Path], tmp_path: Path
+) -> None:
+    """The library has seven hundred modules, 40 MB and half a second."""
+    folder = pod[1]
+    kubeconfig = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:1", {"token": SECRET})
+    program = f"""
+import asyncio, sys
+from pathlib import Path
+from extender.cluster import configuration
+configuration.SERVICE_ACCOUNT = Path({str(folder)!r})
+asyncio.run(configuration.load_access("in-cluster", "", ""))
+assert "kubernetes_asyncio" not in sys.modules
+access = asyncio.run(configuration.load_access("kubeconfig", {kubeconfig!r}, ""))
+assert asyncio.run(access.authorize())["authorization"] == "Bearer {SECRET}"
+assert not [name for name in sys.modules if name.startswith("kubernetes_asyncio.client.models.")]
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-W", "error", "-c", program)
+    assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+async def test_object_that_is_not_there_is_none(client: ClusterClient) -> None:
+    """As often it need not be."""
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    assert (await client.find(NODE, decoder) or {})["metadata"]["name"] == "a"
+    assert await client.find(f"{NODES}/absent", decoder) is None
 
 
 async def test_replaced_authority_is_loaded_again(authority: trustme.CA, tmp_path: Path) -> None:

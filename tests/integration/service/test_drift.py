@@ -28,7 +28,6 @@ from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import (
     ApiServer,
     Document,
-    Refusal,
     namespace,
     node,
     pod,
@@ -201,7 +200,7 @@ async def test_without_the_right_to_list_pods_a_change_is_unchecked(api: ApiServ
         image = f"{registry.host}/web:latest"
         counted = Counted()
         async with using(api, tmp_path, image, registries=(registry.host,)) as (caller, ask):
-            api.refusals.append(("list", Refusal(403, "pods is forbidden")))
+            api.denied.add(PODS)
             registry.add_index("web", "latest", [AMD64])
             with structlog.testing.capture_logs() as lines:
                 await ask()

@@ -108,6 +108,7 @@ class LocalClient:
     """A client of a stand-in for the API server without a connection between them."""
 
     namespace = "default"
+    find = ClusterClient.find
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api

@@ -5,7 +5,6 @@ cached, and its peak resident memory in bytes before and after loading.
 """
 
 import asyncio
-import importlib
 import json
 import re
 import sys
@@ -13,7 +12,6 @@ import time
 from pathlib import Path
 
 import extender.service.process  # noqa: F401 -- the imports of the whole service count
-from extender.cluster.library import lighten_library
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Content
 from extender.images.manifest import Kind
@@ -67,9 +65,6 @@ def most_bytes() -> int:
 
 
 def main(path: Path, size: int) -> None:
-    lighten_library()
-    importlib.import_module("kubernetes_asyncio.client.rest")
-    importlib.import_module("kubernetes_asyncio.config")
     before = most_bytes()
     known = asyncio.run(load(path, size))
     print(json.dumps({"known": known, "before": before, "after": most_bytes()}))

@@ -1,0 +1,141 @@
+"""Where the API server is and how to log in there, as a pod is told by its kubelet or people by a kubeconfig.
+
+kubernetes-asyncio reads kubeconfigs and runs the credential plugins that they name. Only this file imports it, when a
+kubeconfig is read, and without its seven hundred generated models: that saves 40 MB and half a second.
+"""
+
+import asyncio
+import logging
+import os
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import aiohttp
+import msgspec
+
+from extender.bounded_yaml import check_yaml
+from extender.errors import ClusterError
+from extender.tls_context import new_client_context, unverified_context
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import Configuration
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TOKEN_SECONDS = 60.0  # after which a pod's token is read again, as Go's clients do; the kubelet replaces it in time
+_QUOTED_CHARACTERS = 200  # of a message from a credential plugin
+_DEFAULT_NAMESPACE = "default"
+_LOAD_SECONDS = 60.0  # a credential plugin may ask a person, or a slow cloud
+
+# kubernetes-asyncio also raises whatever it logs, and its messages may quote credentials.
+logging.getLogger("kubernetes_asyncio").addHandler(logging.NullHandler())
+logging.getLogger("kubernetes_asyncio").propagate = False
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach an API server. `authorize` gives the headers of a request; any exception means that it cannot now.
+
+    `namespace` is that of the process in a cluster, or of the kubeconfig's context, as kubectl takes it.
+    """
+
+    url: str
+    tls: ssl.SSLContext
+    authorize: Callable[[], Awaitable[dict[str, str]]]
+    namespace: str = _DEFAULT_NAMESPACE
+    proxy: str | None = None
+    server_name: str | None = None
+
+
+async def load_access(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str, context: str) -> Access:
+    """The access of this pod, or that of a kubeconfig's context. Raises ClusterError."""
+    if mode == "in-cluster":
+        try:
+            return _of_pod()
+        except (OSError, KeyError) as exc:
+            raise ClusterError(f"cannot use the in-cluster configuration: {words_of(exc)}") from exc
+    path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    files = _files_of(path)
+    if not files:
+        raise ClusterError(f"cannot use the kubeconfig {path}: there is no such file")
+    try:
+        async with asyncio.timeout(_LOAD_SECONDS):
+            return await _of_kubeconfig(path, files, context)
+    except Exception as exc:  # a malformed kubeconfig makes the loader fail in any way Python can
+        raise ClusterError(f"cannot use the kubeconfig {path}: {words_of(exc)}") from exc
+
+
+def _of_pod() -> Access:
+    """As the kubelet tells every pod: two variables, a CA, a token that is replaced, and the namespace."""
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    token, read_at = (SERVICE_ACCOUNT / "token").read_text().strip(), time.monotonic()
+    namespace = SERVICE_ACCOUNT / "namespace"
+
+    async def authorize() -> dict[str, str]:
+        nonlocal token, read_at
+        if time.monotonic() >= read_at + TOKEN_SECONDS:
+            token, read_at = (SERVICE_ACCOUNT / "token").read_text().strip() or token, time.monotonic()
+        return {"Authorization": f"Bearer {token}"}
+
+    return Access(
+        url=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        tls=new_client_context(str(SERVICE_ACCOUNT / "ca.crt")),
+        authorize=authorize,
+        namespace=(namespace.read_text().strip() if namespace.exists() else "") or _DEFAULT_NAMESPACE,
+    )
+
+
+def _files_of(kubeconfig: str) -> list[Path]:
+    """The files that there are; the library would miss a key in an empty configuration instead."""
+    return [file for each in kubeconfig.split(os.pathsep) if each and (file := Path(each).expanduser()).exists()]
+
+
+async def _of_kubeconfig(path: str, files: Sequence[Path], context: str) -> Access:
+    for file in files:
+        check_yaml(file.read_text("utf-8"))  # the library knows no bound
+    import_library()
+    from kubernetes_asyncio import client, config
+
+    configuration = client.Configuration()
+    loader = await config.load_kube_config(path, context or None, configuration)
+    tls = new_client_context(configuration.ssl_ca_cert) if configuration.verify_ssl else unverified_context()
+    if configuration.cert_file:
+        tls.load_cert_chain(configuration.cert_file, configuration.key_file)
+    return Access(
+        url=configuration.host or "",
+        tls=tls,
+        authorize=lambda: _headers_of(configuration),
+        namespace=((loader.current_context or {}).get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE,
+        proxy=configuration.proxy,
+        server_name=configuration.tls_server_name,
+    )
+
+
+async def _headers_of(configuration: "Configuration") -> dict[str, str]:
+    """The headers that kubernetes-asyncio would send; a credential plugin is run again once its token has expired."""
+    settings = await configuration.auth_settings()
+    return {setting["key"]: setting["value"].strip() for setting in settings.values()}
+
+
+def import_library() -> None:
+    """Imports of kubernetes-asyncio what reads a kubeconfig, by packages that do not run their own `__init__`."""
+    if "kubernetes_asyncio" in sys.modules:
+        return
+    for name in ("kubernetes_asyncio", "kubernetes_asyncio.client", "kubernetes_asyncio.client.models"):
+        spec = find_spec(name)
+        if spec:
+            sys.modules[name] = module_from_spec(spec)
+    package = sys.modules["kubernetes_asyncio.client"]
+    for module, name in (("configuration", "Configuration"), ("api_client", "ApiClient")):
+        setattr(package, name, getattr(import_module(f"{package.__name__}.{module}"), name))
+
+
+def words_of(exc: Exception) -> str:
+    """The error's message without secrets: URLs with passwords, or the user entry that kubernetes-asyncio quotes."""
+    text = "" if isinstance(exc, aiohttp.ClientResponseError | aiohttp.InvalidURL) else str(exc)
+    said = text.partition("{")[0][:_QUOTED_CHARACTERS].strip()
+    return f"{type(exc).__name__}: {said}" if said else type(exc).__name__
