@@ -197,17 +197,19 @@ class ProcessPod:
         kubeconfig = await write_token_kubeconfig(
             self._api, admin, file, spec["serviceAccountName"], metadata["namespace"]
         )
-        settings = {"cluster.kubeconfig": str(kubeconfig)}
+        settings: dict[str, str] = {}
         for port in self._container.get("ports", ()):
             listening = free_port()
             self._ports |= {port["name"]: listening, port["containerPort"]: listening}
             settings[LISTENERS[port["name"]]] = f"127.0.0.1:{listening}"
-        variables = {each["name"]: each["value"] for each in self._container.get("env", ()) if "value" in each}
+        stated = (each for each in self._container.get("env", ()) if "value" in each)
+        variables = {each["name"]: localize(each["value"], mounts) for each in stated}
+        variables["KUBECONFIG"] = str(kubeconfig)  # which each of the commands takes
         if temporary := mounts.get("/tmp"):
             variables["TMPDIR"] = str(temporary)
         return [
             shutil.which("env") or "/usr/bin/env",
-            *(f"{name}={localize(value, mounts)}" for name, value in variables.items()),
+            *(f"{name}={value}" for name, value in variables.items()),
             *(sys.executable, "-m", "extender"),
             *(localize(each, mounts) for each in self._container["args"]),
             *(f"--set={path}={value}" for path, value in settings.items()),
