@@ -48,5 +48,9 @@ def links(text: str) -> Iterator[str]:
 
 def anchors(text: str) -> set[str]:
     """Returns the anchors of the headings, by the rule that code hosts and MkDocs share."""
-    headings = re.findall(r"^#+ (.*)$", without_blocks(text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-") for heading in headings}
+    return {anchor(heading) for heading in re.findall(r"^#+ (.*)$", without_blocks(text), re.MULTILINE)}
+
+
+def anchor(heading: str) -> str:
+    """Returns the anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-")

@@ -6,6 +6,7 @@
 import re
 from typing import NamedTuple
 
+from tests.unit.docs.commands import commands_of
 from tests.unit.docs.pages import page
 
 SECTION = "Install it with Helm"
@@ -39,8 +40,7 @@ def steps_of(text: str) -> list[Step]:
         if found["language"] == "text":
             steps[-1] = steps[-1]._replace(shown=found["code"])
         else:
-            lines = re.sub(r"\\\n\s*", "", found["code"]).splitlines()
-            steps += [Step(line) for line in lines]
+            steps += [Step(command) for command in commands_of(found["code"])]
     return steps
 
 

@@ -3,7 +3,9 @@
 import re
 
 import pytest
+from typer.main import get_command
 
+from extender.cli.main import COMMANDS, command_line
 from extender.config.tree import settings
 from extender.placement.policy import ANNOTATIONS
 from testbed.chart import HelmMissing
@@ -38,6 +40,21 @@ def test_settings_named_in_the_text_exist() -> None:
     named = set(re.findall(rf"`((?:{roots})\.[a-z_.]+)(?:[:=][^`]*)?`", text))
     assert named
     assert named <= paths | sections
+
+
+def test_options_named_in_the_text_exist() -> None:
+    """Every option that the text gives a command of ours is one of that command's."""
+    known = {
+        name: {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        for name, command in vars(get_command(command_line(())))["commands"].items()
+    }
+    given = [
+        (name, option)
+        for name, options in re.findall(rf"multiarch-extender ({'|'.join(COMMANDS)})\b([^`|\n]*)", TEXT)
+        for option in re.findall(r"(?<=\s)--?[a-z][\w-]*", options)
+    ]
+    assert len(given) > len(COMMANDS)
+    assert [f"{name} {option}" for name, option in given if option not in known[name]] == []
 
 
 def test_commands_named_in_the_text_exist() -> None:
