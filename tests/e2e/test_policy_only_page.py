@@ -21,12 +21,14 @@ from testbed.process_kubelet import open_process_kubelet
 from tests.e2e.policies import GATE, gates_of, until_free, until_held
 from tests.e2e.quickstart import Shell
 from tests.e2e.running import find_or_skip
+from tests.unit.docs.commands import blocks_of_commands
 from tests.unit.docs.pages import PROJECT, page
 from tests.unit.docs.quickstart import steps_of
 
 pytestmark = pytest.mark.e2e
 
 MANIFEST = Path("deploy/manifests/policy.yaml")
+UNINSTALL = "docs/how-to/uninstall.md#without-helm"
 SECONDS = 60.0
 
 
@@ -66,10 +68,10 @@ async def test_what_the_page_says_without_helm_holds_pods_and_lets_them_go(
                 registry.add_manifest("team/late", "1", "linux/arm64")
                 await until_let_go(api, "late", "arm64")
             finally:
-                uninstall = page("how-to/uninstall.md")
-                await type_(shell, steps_of(uninstall)[0].command)
-                (last,) = re.findall(rf"`(kubectl delete .*{MANIFEST})`", uninstall)
-                await type_(shell, last)
+                uninstall = [each for each in blocks_of_commands() if each.place == UNINSTALL]
+                policies, (file, *roles), _ = (block.commands for block in uninstall)
+                for command in (*policies, file.replace("webhook.yaml", MANIFEST.name), *roles):
+                    await type_(shell, command)
     await until_free(api)
 
 
