@@ -32,7 +32,7 @@ class FileSetting(enum.StrEnum):
     STORE = "cache.url"
     KEY = "cache.key_file"
     TLS = "tls"
-    MIRRORS = "registry.hosts_directory"
+    MIRRORS = "registry.mirrors"
 
 
 RELOADS = counters(

@@ -77,7 +77,7 @@ def write_files(folder: Path) -> Files:
     settings["registry"] = {
         "ca_files": [str(folder / "authority.pem")],
         "credential_providers": {"config": str(folder / "plugins.yaml"), "bin_dir": str(folder)},
-        "hosts_directory": str(folder / "certs.d"),
+        "mirrors": str(folder / "certs.d"),
     }
     configuration = folder / "config.yaml"
     configuration.write_bytes(msgspec.yaml.encode(settings))

@@ -42,8 +42,8 @@ from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedPod
 from extender.placement.gate import UnknownImages
 from extender.placement.patch import look
-from extender.registry.openshift_conf import conf_of_objects
-from extender.registry.openshift_trust import host_problems
+from extender.registry.openshift_conf import routes_of
+from extender.registry.openshift_mirrors import host_problems
 from extender.reports.installation import (
     SKEW_SECONDS,
     CheckFinding,
@@ -397,16 +397,16 @@ async def _judge_secrets(client: ClusterClient, workloads: Sequence[InstalledWor
 
 async def _judge_mirrors(client: ClusterClient, workloads: Sequence[InstalledWorkload]) -> AsyncIterator[CheckFinding]:
     """Whether OpenShift's objects can be used, where a part goes by them."""
-    if not any(each.config and each.config.registry.openshift for each in workloads):
+    if not any(each.config and each.config.registry.mirrors_of_openshift for each in workloads):
         return
     objects, problems = await list_mirror_objects(client)
     try:
-        conf = conf_of_objects(objects)
+        routes = routes_of(objects)
     except ConfigError as exc:
         seen = f"{exc}: nodes and the service keep what they had"
         yield _wrong(CheckName.MIRRORS, _MIRROR_OBJECTS, seen, "mend the objects (docs/how-to/mirrors.md)")
     else:
-        seen = f"{len(conf.registries.registries)} registries have mirrors or rules"
+        seen = f"{len(routes.rules)} registries have mirrors or rules"
         yield _fine(CheckName.MIRRORS, _MIRROR_OBJECTS, seen)
     for problem in problems:
         state = CheckState.UNCHECKED if problem.is_refused else CheckState.WRONG

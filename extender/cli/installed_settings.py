@@ -15,7 +15,7 @@ INSTALLATION = "app.kubernetes.io/name=multiarch-extender"
 """The label of everything that the chart and the manifests install."""
 _OTHERS = "--config FILE gives others"
 # Of registries, what decides. Files are those of the pods, and clouds and accounts the service's own.
-_OF_REGISTRIES = ("plain_http", "allow", "deny", "private_addresses", "openshift", "pull_secrets", "verify")
+_OF_REGISTRIES = ("plain_http", "allow", "deny", "private_addresses", "pull_secrets", "verify")
 
 
 class GivenSettings(msgspec.Struct, frozen=True):
@@ -47,9 +47,9 @@ class GivenSettings(msgspec.Struct, frozen=True):
         settings = self.of_parts(parts)
         names = " and ".join(each.part.subject for each in parts)
         without = ""
-        if settings.registry.openshift and not await _may_list_mirrors(client):
+        if settings.registry.mirrors_of_openshift and not await _may_list_mirrors(client):
             settings = msgspec.structs.replace(
-                settings, registry=msgspec.structs.replace(settings.registry, openshift=False)
+                settings, registry=msgspec.structs.replace(settings.registry, mirrors="")
             )
             without = ", without OpenShift's mirrors, which this account may not list"
         print_problem(f"settings: those of {names}{without}; {_OTHERS}")
@@ -64,6 +64,8 @@ class GivenSettings(msgspec.Struct, frozen=True):
             if each.config and each.config.scheduler.listen:
                 installed = msgspec.structs.replace(installed, scheduler=each.config.scheduler)
         of_registries = {name: getattr(installed.registry, name) for name in _OF_REGISTRIES}
+        if installed.registry.mirrors_of_openshift:
+            of_registries["mirrors"] = installed.registry.mirrors
         registry = msgspec.structs.replace(own.registry, **of_registries)
         text = to_yaml(msgspec.structs.replace(installed, registry=registry))
         settings = parse_config(text, "the installed settings", self.assignments)

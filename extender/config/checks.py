@@ -158,16 +158,8 @@ def _provider_problems(config: Config) -> Iterator[str]:
 
 
 def _mirror_problems(config: Config) -> Iterator[str]:
-    registry = config.registry
-    if registry.openshift and config.cluster.mode == "none":
-        yield "registry.openshift: its objects are in the cluster, and cluster.mode is none; give registries_conf"
-    for name in ("registries_conf", "registries_yaml"):
-        if registry.openshift and getattr(registry, name):
-            yield f"registry.{name}: OpenShift's nodes are configured by its objects; give one of the two"
-    if registry.registries_yaml and registry.registries_conf:
-        yield "registry.registries_yaml: nodes of k3s have no registries.conf; give one of the two"
-    if registry.registries_yaml and registry.hosts_directory:
-        yield "registry.registries_yaml: k3s writes the folder of registry.hosts_directory from it; give one of the two"
+    if config.registry.mirrors_of_openshift and config.cluster.mode == "none":
+        yield "registry.mirrors: openshift's objects are in the cluster, and cluster.mode is none; give a file"
 
 
 def _listener_problems(config: Config) -> Iterator[str]:

@@ -423,25 +423,12 @@ class RegistryConfig(Section, frozen=True):
     clouds: Annotated[
         tuple[Cloud, ...], Meta(description="Clouds whose identity of our own pod is used for their registries.")
     ] = ()
-    hosts_directory: Annotated[
+    mirrors: Annotated[
         str,
         Meta(
-            description="Folder in containerd's `certs.d` layout (`hosts.toml` per registry): mirrors, authorities, "
-            "client certificates; read again when it changes; empty: registries are asked themselves."
-        ),
-    ] = ""
-    containerd: Annotated[
-        Literal["stock", "k3s"],
-        Meta(
-            description="Whose containerd reads `hosts_directory`. That of k3s and rke2 adds no upstream to a file "
-            "with hosts and without `server`, and rewrites paths."
-        ),
-    ] = "stock"
-    registries_yaml: Annotated[
-        str,
-        Meta(
-            description="The `registries.yaml` of k3s or rke2, in place of `hosts_directory`; read again when it "
-            "changes; empty: none."
+            description="Where nodes pull from: a folder in containerd's `certs.d` layout, k3s' or rke2's "
+            "`registries.yaml`, CRI-O's `registries.conf`, or `openshift` for the cluster's objects; followed when it "
+            "changes; empty: registries are asked themselves."
         ),
     ] = ""
     verify: Annotated[
@@ -451,36 +438,6 @@ class RegistryConfig(Section, frozen=True):
             "which machine each one's program is (docs/how-to/verify-images.md says what that costs)."
         ),
     ] = "off"
-    default_endpoint: Annotated[
-        bool,
-        Meta(
-            description="Whether a registry is asked itself after its mirrors in `registries_yaml`; false where k3s "
-            "runs with `--disable-default-registry-endpoint`."
-        ),
-    ] = True
-    registries_conf: Annotated[
-        str,
-        Meta(
-            description="CRI-O's `registries.conf`, with its drop-ins in the folder of that name with `.d`: mirrors, "
-            "rewrites, blocked registries; read again when one changes. Of `hosts_directory` only certificates are "
-            "used then; empty: none."
-        ),
-    ] = ""
-    openshift: Annotated[
-        bool,
-        Meta(
-            description="Ask where OpenShift's objects say that nodes pull: ImageDigestMirrorSets, "
-            "ImageTagMirrorSets, ImageContentSourcePolicies and the image configuration, which are watched. Trust and "
-            "log in with what nodes do: their authorities and the cluster's pull secret are read by name."
-        ),
-    ] = False
-    short_name_mode: Annotated[
-        Literal["enforcing", "disabled"],
-        Meta(
-            description="CRI-O's setting of this name, with `registries_conf`: `enforcing` refuses a name without a "
-            "registry where several are searched, `disabled` tries them in order."
-        ),
-    ] = "enforcing"
     pull_secrets: Annotated[
         bool | tuple[str, ...],
         Meta(
@@ -488,6 +445,16 @@ class RegistryConfig(Section, frozen=True):
             "the right to get secrets. A list of namespaces: those of their pods alone; `false`: none."
         ),
     ] = True
+
+    @property
+    def mirrors_of_openshift(self) -> bool:
+        """Whether nodes pull from where the cluster's objects say."""
+        return self.mirrors == "openshift"
+
+    @property
+    def mirrors_of_crio(self) -> bool:
+        """Whether nodes have CRI-O, which has registries of its own for names without one."""
+        return self.mirrors_of_openshift or self.mirrors.endswith(".conf")
 
     def reads_secrets_in(self, namespace: str) -> bool:
         """Whether pull secrets of that namespace's pods are read."""

@@ -16,13 +16,7 @@ class FetcherSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings")
     deny: tuple[str, ...] = ()
     private_addresses: bool = True
     ca_files: tuple[str, ...] = ()
-    hosts_directory: str = ""
-    containerd: Literal["stock", "k3s"] = "stock"
-    registries_yaml: str = ""
-    default_endpoint: bool = True
-    registries_conf: str = ""
-    openshift: bool = False
-    short_name_mode: Literal["enforcing", "disabled"] = "enforcing"
+    mirrors: str = ""
     docker_config: str = ""
     plugin_config: str = ""
     plugin_dir: str = ""

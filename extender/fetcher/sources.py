@@ -22,20 +22,22 @@ from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.endpoint import EndpointSource
 from extender.registry.image import RegistryImages
 from extender.registry.mirror_failover import Heard, MirrorCredentials, nobody, unheard
-from extender.registry.mirrors import HostsDirectory, OpenShiftMirrors, RegistriesFiles, RegistriesYaml
+from extender.registry.mirror_files import MirrorFiles
+from extender.registry.openshift_mirrors import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
 from extender.verifier.verification import Verification
 from extender.watched_files import FileWatcher
 
+Mirrors = MirrorFiles | OpenShiftMirrors
+
 
 class LocalSources(RegistryImages):
     """Asks registries and providers in this process. `registry` is the client, for what the service does not ask."""
 
-    def __init__(self, registry: RegistryClient, access: CloudAccess, mirrors: EndpointSource | None) -> None:
+    def __init__(self, registry: RegistryClient, access: CloudAccess, mirrors: Mirrors | None) -> None:
         super().__init__(registry)
         self.registry = registry
         self._mirrors = mirrors
@@ -93,8 +95,11 @@ async def _open(settings: FetcherSettings, heard: Heard, stack: contextlib.Async
     trust = RegistryTrust(settings.ca_files)
     if settings.ca_files:
         watcher.add(trust.files)
-    mirrors = _open_mirrors(settings, trust)
-    if mirrors and not isinstance(mirrors, OpenShiftMirrors):
+    mirrors: Mirrors | None = None
+    if settings.mirrors == "openshift":
+        mirrors = OpenShiftMirrors(trust)
+    elif settings.mirrors:
+        mirrors = MirrorFiles(settings.mirrors, ca_files=settings.ca_files)
         watcher.add(mirrors.files)
     session = await stack.enter_async_context(open_session(trust=trust, guard=guard))
     mirror_credentials: MirrorCredentials = nobody
@@ -128,31 +133,8 @@ async def _open(settings: FetcherSettings, heard: Heard, stack: contextlib.Async
     return LocalSources(registry, CloudAccess(clouds, os.environ, time.time), mirrors)
 
 
-def _open_mirrors(
-    settings: FetcherSettings, trust: RegistryTrust
-) -> HostsDirectory | RegistriesYaml | RegistriesFiles | OpenShiftMirrors | None:
-    if settings.openshift:
-        return OpenShiftMirrors(trust)
-    if settings.registries_conf:
-        return RegistriesFiles(
-            settings.registries_conf,
-            certificates=settings.hosts_directory,
-            ca_files=settings.ca_files,
-            short_names=settings.short_name_mode,
-        )
-    if settings.registries_yaml:
-        return RegistriesYaml(
-            settings.registries_yaml, ca_files=settings.ca_files, default_endpoint=settings.default_endpoint
-        )
-    if settings.hosts_directory:
-        return HostsDirectory(settings.hosts_directory, ca_files=settings.ca_files, is_k3s=settings.containerd == "k3s")
-    return None
-
-
-def _before(load: MirrorCredentials, mirrors: EndpointSource) -> MirrorCredentials:
+def _before(load: MirrorCredentials, mirrors: Mirrors) -> MirrorCredentials:
     """Returns `load` with the credentials that the nodes' own file has before the others."""
-    if not isinstance(mirrors, RegistriesYaml | OpenShiftMirrors):
-        return load
 
     async def credentials(reference: ImageReference) -> tuple[Credential, ...]:
         return (*mirrors.credentials_for(reference), *await load(reference))

@@ -22,7 +22,8 @@ from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage,
 from extender.go_json import GoDecoder, InvalidJson
 from extender.images.manifest import ACCEPTED
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
-from extender.registry.endpoint import SYSTEM_TRUST, Endpoint, Trust
+from extender.registry.endpoint import Endpoint
+from extender.registry.endpoint_tls import SYSTEM_TRUST, Trust
 from extender.registry.raw_urls import with_more_query
 from extender.registry.refusals import read_refusal
 from extender.registry.transport import (

@@ -1,10 +1,9 @@
 """The endpoints that nodes ask for an image, on its registry or on mirrors, and the settings for requests to them.
 
-This is all that lookups know of mirrors. The readers of the runtimes' files make endpoints from them. Sends no requests
+This is all that lookups know of mirrors; `routes` makes endpoints of what the runtimes' files say. Sends no requests
 and reads no files.
 """
 
-import ssl
 from collections.abc import Collection
 from typing import Literal, Protocol
 from urllib.parse import urlencode
@@ -14,7 +13,7 @@ from yarl import URL
 
 from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
-from extender.registry.endpoint_tls import MakeContext
+from extender.registry.endpoint_tls import SYSTEM_TRUST, Trust
 from extender.registry.raw_urls import with_more_query
 
 Capability = Literal["resolve", "pull"]
@@ -22,30 +21,6 @@ CAPABILITIES: frozenset[Capability] = frozenset({"resolve", "pull"})
 CredentialScope = Literal["image", "operator", "both"]
 """Whose credentials an endpoint may receive: those found for the image, the operator's for that endpoint, or both."""
 _HOSTS = {"docker.io": "registry-1.docker.io"}
-
-
-class Trust(msgspec.Struct, frozen=True):
-    """The TLS contexts for an endpoint, made when they are needed; None stands for the session's own.
-
-    `own` is for the endpoint's origin. Only `own` has a client certificate or skips verification. `elsewhere` trusts
-    the same authorities, and is for the token server and for the targets of redirects.
-    """
-
-    origin: URL | None = None
-    own: MakeContext | None = None
-    elsewhere: MakeContext | None = None
-
-    def context_for(self, url: URL) -> ssl.SSLContext | bool:
-        """Returns the TLS context for a request to `url`; True stands for the session's own.
-
-        Raises:
-            RegistryNotAsked: a file that it is made of cannot be used any more.
-        """
-        make = self.own if url.origin() == self.origin else self.elsewhere
-        return make() if make else True
-
-
-SYSTEM_TRUST = Trust()
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

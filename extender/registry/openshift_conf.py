@@ -1,22 +1,25 @@
 """OpenShift's objects as the `registries.conf` and the `policy.json` that the machine-config operator writes of them.
 
 Follows pkg/registries of github.com/openshift/runtime-utils and the operator's pkg/controller/container-runtime-config.
-Takes objects and gives tables. Sends no request.
+Takes objects and gives rules. Sends no request.
 
-Departures: the release's own images are not excepted from what is blocked or not allowed.
+Departures: the release's own images are not excepted from what is blocked or not allowed. Where several objects have
+mirrors of one source, the operator may have nodes ask these in another order.
 """
 
+import functools
 import itertools
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, SourceMirrors
-from extender.registry.registries_conf import Mirror, RegistriesConf, RegistryTable, conf_of, normalized
+from extender.registry.registries_conf import Mirror, RegistryTable, normalized, rules_of
+from extender.registry.routes import Routes
 
 SEARCHED = ("registry.access.redhat.com", "docker.io")
 """The registries for names without one, where the image configuration has no others."""
@@ -25,25 +28,8 @@ _WHERE = "OpenShift's objects"
 _Pull = Literal["digest-only", "tag-only"]
 
 
-class OpenShiftConf(NamedTuple):
-    """Where nodes ask, and of which repositories they take no images."""
-
-    registries: RegistriesConf
-    blocked: tuple[str, ...]
-    allowed: tuple[str, ...]
-
-    def refusal_of(self, reference: ImageReference) -> str:
-        """Why nodes refuse the image, wherever they would find it; empty if they do not."""
-        scopes = set(_scopes_of(reference))
-        if scopes.intersection(self.blocked):
-            return "the cluster's image configuration blocks it"
-        if self.allowed and not scopes.intersection(self.allowed):
-            return "the cluster's image configuration does not allow it"
-        return ""
-
-
-def conf_of_objects(objects: MirrorObjects) -> OpenShiftConf:
-    """Returns what nodes are configured with.
+def routes_of(objects: MirrorObjects) -> Routes:
+    """Returns where nodes ask that are configured with the objects, and of which repositories they take no images.
 
     Raises:
         ConfigError: the operator refuses the objects, so that nodes keep what they have. The message names the scope.
@@ -71,9 +57,12 @@ def conf_of_objects(objects: MirrorObjects) -> OpenShiftConf:
         tables.mark_blocked(scope)
     for source in sources:
         tables.give_mirrors_to_nested(source)
-    searched = objects.sources.container_runtime_search_registries or SEARCHED
-    registries = conf_of(normalized(_WHERE, tables.by_scope.values()), searched)
-    return OpenShiftConf(registries, tuple(blocked), tuple(allowed))
+    return Routes(
+        rules=rules_of(normalized(_WHERE, tables.by_scope.values())),
+        search=objects.sources.container_runtime_search_registries or SEARCHED,
+        searches_all=True,
+        refusal_of=functools.partial(_refusal, frozenset(blocked), frozenset(allowed)),
+    )
 
 
 class _Tables:
@@ -150,40 +139,27 @@ def _check_policies(sets: Iterable[SourceMirrors]) -> None:
             raise ConfigError(f"{_WHERE}: {each.source} is a mirror of itself and has {NEVER_CONTACT_SOURCE}")
 
 
-def _merged(source: str, lists: Iterable[Sequence[str]]) -> list[str]:
-    """The mirrors of a source in an order that fits all lists, if there is one; without the source at the end."""
-    followers: dict[str, set[str]] = defaultdict(set)
-    for mirrors in lists:
-        chain = (*mirrors,) if source in mirrors else (*mirrors, source)
-        followers[chain[-1]] = followers[chain[-1]]
-        for first, second in itertools.pairwise(chain):
-            followers[first].add(second)
-    ordered = _sorted_by(followers)
-    return ordered[:-1] if ordered[-1] == source else ordered
+def _merged(source: str, lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """The mirrors of a source: of several lists one behind the other, by what they say.
+
+    The source itself, which comes last, is left out at the end of a list, and of several.
+    """
+    first, *others = sorted(lists)
+    if not others:
+        return first[:-1] if first[-1] == source else first
+    mirrors = dict.fromkeys(itertools.chain(first, *others))
+    mirrors.pop(source, None)
+    return tuple(mirrors)
 
 
-def _sorted_by(followers: Mapping[str, set[str]]) -> list[str]:
-    """Sorts topologically: ties by name, first in first out; a loop is broken at the first name that is left."""
-    waiting_for: dict[str, set[str]] = {name: set() for name in followers}
-    for name, nexts in followers.items():
-        for each in nexts:
-            waiting_for.setdefault(each, set()).add(name)
-    names = sorted(waiting_for)
-    free = deque(name for name in names if not waiting_for[name])
-    rest = iter(names)
-    ordered: dict[str, None] = {}
-    while len(ordered) < len(names):
-        name = free.popleft() if free else next(rest)
-        if name in ordered:
-            continue
-        ordered[name] = None
-        batch = []
-        for each in followers.get(name, ()):
-            waiting_for[each].discard(name)
-            if not waiting_for[each] and each not in ordered:
-                batch.append(each)
-        free.extend(sorted(batch))
-    return list(ordered)
+def _refusal(blocked: frozenset[str], allowed: frozenset[str], reference: ImageReference) -> str:
+    """Why nodes refuse the image, wherever they would find it; empty if they do not."""
+    scopes = set(_scopes_of(reference))
+    if scopes & blocked:
+        return "the cluster's image configuration blocks it"
+    if allowed and not scopes & allowed:
+        return "the cluster's image configuration does not allow it"
+    return ""
 
 
 def _is_nested(scope: str, outer: str) -> bool:

@@ -1,26 +1,29 @@
 """`registries.conf`, version 2: where CRI-O and podman ask for an image.
 
 Follows containers-registries.conf(5) and pkg/sysregistriesv2 of go.podman.io/image. Takes the bytes of files and gives
-candidates. Opens no file and sends no request.
+rules. Opens no file and sends no request.
 
-Departures: keys must be written in lower case.
+Departures: keys must be written in lower case. No request for `/v2/` comes before the one for an image. A host that is
+insecure is shown no client certificate.
 """
 
 import operator
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from extender.errors import AddressRefused, ConfigError, InvalidReference
-from extender.images.reference import ImageReference, is_domain, parse_reference, split_name
+from extender.errors import ConfigError, InvalidReference, RegistryUnavailable
+from extender.images.reference import is_domain, parse_reference, split_name
+from extender.registry.endpoint import upstream_root
+from extender.registry.endpoint_tls import SYSTEM_TRUST, CertificateReader
+from extender.registry.hosts_toml import host_of_folder, registry_folders
+from extender.registry.routes import ImageKind, MirrorRule, Place, Routes
 
 MOST_BYTES = 1 << 20
 """Of all files together: ten thousand tables have half of it."""
-
-ShortNameMode = Literal["enforcing", "disabled"]
-_PULLS = {"", "all", "digest-only", "tag-only"}
 
 
 class Mirror(msgspec.Struct, frozen=True, rename="kebab"):
@@ -28,12 +31,18 @@ class Mirror(msgspec.Struct, frozen=True, rename="kebab"):
 
     location: str = ""
     insecure: bool = False
-    pull_from_mirror: str = ""
+    pull_from_mirror: Literal["", "all", "digest-only", "tag-only"] = ""
     namespace_proxy: str = ""
 
-    def is_for(self, *, by_digest: bool) -> bool:
-        """Whether it is asked for images by digest, or for those by tag."""
-        return self.pull_from_mirror != ("tag-only" if by_digest else "digest-only")
+    def place(self, kind: ImageKind) -> Place:
+        """Returns it as the place that the table has it for, unless it says itself for which images it is asked."""
+        return Place(
+            location=self.location,
+            kind=self.pull_from_mirror or kind,
+            insecure=self.insecure,
+            namespace=self.namespace_proxy,
+            credentials="operator",
+        )
 
 
 class RegistryTable(msgspec.Struct, frozen=True, rename="kebab"):
@@ -48,91 +57,21 @@ class RegistryTable(msgspec.Struct, frozen=True, rename="kebab"):
     namespace_proxy: str = ""
     mirror: tuple[Mirror, ...] = ()
 
-    def mirrors_for(self, *, by_digest: bool) -> Iterable[Mirror]:
-        """Its mirrors for images by digest, or for those by tag, and then its own location."""
-        if by_digest or not self.mirror_by_digest_only:
-            yield from (mirror for mirror in self.mirror if mirror.is_for(by_digest=by_digest))
-        yield Mirror(self.location, self.insecure, "", self.namespace_proxy)
-
-
-class _V1List(msgspec.Struct, frozen=True):
-    registries: tuple[str, ...] | None = None
-
-
-class _V1(msgspec.Struct, frozen=True):
-    search: _V1List = _V1List()
-    insecure: _V1List = _V1List()
-    block: _V1List = _V1List()
+    def rule(self) -> MirrorRule:
+        """Returns where images of the prefix are asked for: at the mirrors, and then at the own location."""
+        own = Mirror(self.location, self.insecure, "", self.namespace_proxy)
+        kind: ImageKind = "digest-only" if self.mirror_by_digest_only else "all"
+        return MirrorRule(self.prefix, (*(each.place(kind) for each in self.mirror), own.place("all")), self.blocked)
 
 
 class _File(msgspec.Struct, frozen=True, rename="kebab"):
     registry: tuple[RegistryTable, ...] = ()
     unqualified_search_registries: tuple[str, ...] | None = None
-    short_name_mode: str = ""
+    short_name_mode: Literal["", "enforcing", "permissive", "disabled"] = ""
     aliases: dict[str, str] = {}
-    registries: _V1 = _V1()
 
 
-class Candidate(NamedTuple):
-    """An image as one host is asked for it. `is_blocked`: the files forbid that. `namespace`: the parameter `ns`."""
-
-    reference: ImageReference
-    is_insecure: bool = False
-    is_blocked: bool = False
-    namespace: str = ""
-
-
-class RegistriesConf(msgspec.Struct, frozen=True, kw_only=True):
-    """What the files say together. `registries` are in the order of their prefixes."""
-
-    registries: tuple[RegistryTable, ...] = ()
-    search: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = {}
-
-    def candidates_for(self, reference: ImageReference) -> list[Candidate]:
-        """Returns whom CRI-O asks for an image, in order: the mirrors of the longest prefix, then its location.
-
-        A reference with a tag and a digest means that digest as the tag's candidates have it.
-
-        Raises:
-            AddressRefused: a location makes no image reference of it, so that CRI-O asks nobody.
-        """
-        table = self._find(reference.repository)
-        if table is None:
-            return [Candidate(reference)]
-        candidates = []
-        for mirror in table.mirrors_for(by_digest=reference.digest != "" and not reference.tag):
-            rewritten = _rewrite(reference, table.prefix, mirror.location)
-            there = self._find(rewritten.repository)
-            is_blocked = there is not None and there.blocked
-            candidates.append(Candidate(rewritten, mirror.insecure, is_blocked, mirror.namespace_proxy))
-        return candidates
-
-    def full_names_of(self, short: ImageReference, mode: ShortNameMode) -> list[ImageReference]:
-        """Returns the names that CRI-O tries for one without a registry: its alias, or one in each search registry.
-
-        `short` has an empty domain.
-
-        Raises:
-            AddressRefused: there is neither, or `enforcing` has several registries to choose from.
-        """
-        alias = self.aliases.get(short.path)
-        if alias:
-            named = parse_reference(alias)
-            return [ImageReference(named.domain, named.path, short.tag, short.digest)]
-        if not self.search:
-            raise AddressRefused(f"{short.path} has no registry, and the nodes have no alias or search registry for it")
-        if mode == "enforcing" and len(self.search) > 1:
-            raise AddressRefused(f"{short.path} has no registry, and nodes with several search registries refuse it")
-        return [_joined(registry, short) for registry in self.search]
-
-    def _find(self, name: str) -> RegistryTable | None:
-        """The table with the longest prefix of a name without tag and digest; of two as long, the first."""
-        matching = [table for table in self.registries if _match(name, table.prefix) is not None]
-        return max(matching, key=lambda table: len(table.prefix), default=None)
-
-
-def read_registries_conf(files: Iterable[tuple[str, bytes]]) -> RegistriesConf:
+def read_registries_conf(files: Iterable[tuple[str, bytes]]) -> Routes:
     """Returns what the main file and its drop-ins say, given by name and content in the order in which they apply.
 
     Raises:
@@ -141,6 +80,7 @@ def read_registries_conf(files: Iterable[tuple[str, bytes]]) -> RegistriesConf:
     tables: dict[str, RegistryTable] = {}
     search: tuple[str, ...] = ()
     aliases: dict[str, str] = {}
+    mode = ""
     left = MOST_BYTES
     for name, data in files:
         left -= len(data)
@@ -150,15 +90,55 @@ def read_registries_conf(files: Iterable[tuple[str, bytes]]) -> RegistriesConf:
         tables |= {table.prefix: table for table in reversed(read.registry)}  # in one file the first of a prefix counts
         search = search if read.unqualified_search_registries is None else read.unqualified_search_registries
         aliases |= read.aliases
-    return conf_of(tables.values(), search, aliases)
+        mode = read.short_name_mode or mode
+    return Routes(
+        rules=rules_of(tables.values()),
+        search=search,
+        aliases=aliases,
+        searches_all=mode in ("permissive", "disabled"),  # nobody is there to be asked which one is meant
+    )
 
 
-def conf_of(
-    tables: Iterable[RegistryTable], search: Sequence[str] = (), aliases: Mapping[str, str] | None = None
-) -> RegistriesConf:
-    """Returns the tables, of which each has another prefix, as one configuration."""
-    ordered = tuple(sorted(tables, key=operator.attrgetter("prefix")))
-    return RegistriesConf(registries=ordered, search=tuple(search), aliases=aliases or {})
+def read_main_file(main: Path, certificates: CertificateReader) -> Routes:
+    """Returns what the files say, and the folder `certs.d` beside the main one, if there is one.
+
+    Raises:
+        ConfigError: one of them cannot be used; the message names it.
+        OSError: one cannot be read.
+    """
+    routes = read_registries_conf((str(path), read_bounded(path)) for path in (main, *drop_ins_of(main)))
+    trusts, certs = {}, certificates_beside(main)
+    for folder in registry_folders(certs) if certs.is_dir() else ():
+        host = host_of_folder(folder.name)
+        try:
+            upstream_root(host)
+            trusts[host] = certificates.folder_trust(folder)
+        except RegistryUnavailable as exc:
+            raise ConfigError(f"{folder}: the name of the folder is no host") from exc
+        except ConfigError as exc:
+            raise ConfigError(f"{folder}: {exc}") from exc
+    return msgspec.structs.replace(routes, trust_of=lambda host: trusts.get(host, SYSTEM_TRUST))
+
+
+def drop_ins_of(main: Path) -> list[Path]:
+    """Returns the files that add to the main one, in the order in which they apply."""
+    return sorted(main.with_name(main.name + ".d").glob("*.conf"))
+
+
+def certificates_beside(main: Path) -> Path:
+    """Returns the folder that has a folder of certificates per host, if there is one."""
+    return main.with_name("certs.d")
+
+
+def read_bounded(path: Path) -> bytes:
+    """Returns the file's content, or one byte more than such files may have. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def rules_of(tables: Iterable[RegistryTable]) -> tuple[MirrorRule, ...]:
+    """Returns the rules of tables, of which each has another prefix, in the order of these."""
+    return tuple(map(RegistryTable.rule, sorted(tables, key=operator.attrgetter("prefix"))))
 
 
 def normalized(name: str, tables: Iterable[RegistryTable]) -> list[RegistryTable]:
@@ -184,14 +164,6 @@ def _read_file(name: str, data: bytes) -> _File:
         raise ConfigError(f"{name}: {exc}") from exc
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{name} is no TOML: {exc}") from exc
-    if any(each.registries is not None for each in (read.registries.search, read.registries.insecure)) or (
-        read.registries.block.registries is not None
-    ):
-        raise ConfigError(f"{name}: [registries] is of version 1, which CRI-O refuses; write [[registry]] tables")
-    if read.short_name_mode not in ("", "enforcing", "permissive", "disabled"):
-        raise ConfigError(
-            f"{name}: short-name-mode: {read.short_name_mode!r} is none of enforcing, permissive, disabled"
-        )
     search = read.unqualified_search_registries
     if search is not None:
         search = tuple(_location(name, registry) for registry in search)
@@ -200,7 +172,7 @@ def _read_file(name: str, data: bytes) -> _File:
                 raise ConfigError(f"{name}: unqualified-search-registries: {registry!r} is no host or host:port")
     for alias, target in read.aliases.items():
         _check_alias(name, alias, target)
-    return _File(tuple(normalized(name, read.registry)), search, "", read.aliases)
+    return _File(tuple(normalized(name, read.registry)), search, read.short_name_mode, read.aliases)
 
 
 def _normalized(name: str, table: RegistryTable) -> RegistryTable:
@@ -226,8 +198,6 @@ def _normalized_mirror(name: str, table: RegistryTable, mirror: Mirror) -> Mirro
         raise ConfigError(f"{of}: it has no location")
     if table.mirror_by_digest_only and mirror.pull_from_mirror:
         raise ConfigError(f"{of}: pull-from-mirror and the registry's mirror-by-digest-only exclude each other")
-    if mirror.pull_from_mirror not in _PULLS:
-        raise ConfigError(f"{of}: pull-from-mirror: {mirror.pull_from_mirror!r} is none of all, digest-only, tag-only")
     return msgspec.structs.replace(mirror, location=location)
 
 
@@ -253,36 +223,3 @@ def _check_alias(name: str, alias: str, target: str) -> None:
 
 def _is_host(first: str) -> bool:
     return "." in first or ":" in first or first == "localhost"
-
-
-def _match(name: str, prefix: str) -> int | None:
-    """Returns how many characters of the name the prefix stands for; None if it does not match."""
-    if prefix.startswith("*."):
-        start = name.find(prefix[1:])
-        if start < 0 or "/" in name[:start]:
-            return None
-        end = start + len(prefix) - 1
-    else:
-        if not name.startswith(prefix):
-            return None
-        end = len(prefix)
-    return end if end == len(name) or name[end] in ":/@" else None
-
-
-def _rewrite(reference: ImageReference, prefix: str, location: str) -> ImageReference:
-    if not location:
-        return reference
-    matched = _match(reference.repository, prefix)
-    name = location + reference.repository[matched:]
-    try:
-        there = parse_reference(name)
-    except InvalidReference as exc:
-        raise AddressRefused(f"the nodes' files make {name} of {reference.repository}, which is no image") from exc
-    if there.repository != name:
-        raise AddressRefused(f"the nodes' files make {name} of {reference.repository}, which is no full name")
-    return ImageReference(there.domain, there.path, reference.tag, reference.digest)
-
-
-def _joined(registry: str, short: ImageReference) -> ImageReference:
-    named = parse_reference(f"{registry}/{short.path}")
-    return ImageReference(named.domain, named.path, short.tag, short.digest)

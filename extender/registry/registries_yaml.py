@@ -1,7 +1,7 @@
-"""`registries.yaml` of k3s and rke2, as the tables of the `hosts.toml` that these write for each registry.
+"""`registries.yaml` of k3s and rke2: the endpoints and logins that nodes have by it.
 
-Follows pkg/agent/containerd of k3s and pkg/registries of github.com/rancher/wharfie. Takes bytes and gives tables that
-`hosts_toml` reads. Opens no file and sends no request. The embedded mirror is a flag of k3s and not in here.
+Follows pkg/agent/containerd of k3s and pkg/registries of github.com/rancher/wharfie. Tries the certificates that the
+file names. Sends no request. The embedded mirror is a flag of k3s and not in here.
 
 Departures: an endpoint that is no address is an error, where k3s leaves it out. Rewrites are tried in the file's order.
 """
@@ -10,13 +10,19 @@ import base64
 import binascii
 import ipaddress
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
+from yarl import URL
 
 from extender.bounded_yaml import FALSE, TRUE, InvalidYaml, PlainText, read_texts
 from extender.errors import ConfigError
+from extender.registry.endpoint_tls import CertificateReader, Trust
+from extender.registry.go_rewrites import read_rewrites
+from extender.registry.hosts_toml import read_root
+from extender.registry.routes import MirrorRule, Place, Routes
 
 MOST_BYTES = 256 << 10
 _HOSTS = {"docker.io": "registry-1.docker.io"}
@@ -51,21 +57,20 @@ class _Registries(msgspec.Struct, frozen=True):
     configs: dict[str, _HostConfig | None] | None = None
 
 
-class Rendered(NamedTuple):
-    """The tables of `hosts.toml` by the name of its folder, and a name and a password by host."""
+class NodeRegistries(NamedTuple):
+    """The routes, and a name and a password by host."""
 
-    hosts: Mapping[str, dict[str, Any]]
+    routes: Routes
     logins: Mapping[str, tuple[str, str]]
 
 
 class _Address(NamedTuple):
     host: str  # as `configs` has it
-    url: str
-    overrides_path: bool
+    root: URL
 
 
-def read_registries_yaml(data: bytes, *, default_endpoint: bool) -> Rendered:
-    """Returns what k3s makes of the file. `default_endpoint`: registries are asked themselves after their mirrors.
+def read_registries_yaml(data: bytes, certificates: CertificateReader) -> NodeRegistries:
+    """Returns what k3s makes of the file, where registries are asked themselves after their mirrors.
 
     Raises:
         ConfigError: the file cannot be used; the message says where.
@@ -79,19 +84,61 @@ def read_registries_yaml(data: bytes, *, default_endpoint: bool) -> Rendered:
     except InvalidYaml as exc:
         raise ConfigError(f"it is no YAML: {exc}") from exc
     configs = {host: config or _HostConfig() for host, config in (read.configs or {}).items()}
-    hosts = {host: _default_table(host, config) for host, config in configs.items()}
-    for host, mirror in (read.mirrors or {}).items():
-        table = hosts.get(host)
-        if table is None:
-            table = _default_table(host, _config_of(configs, host))
-            if not default_endpoint:
-                table.pop("server", None)
-            elif host == "*":
-                table["server"] = ""
-        hosts[host] = _with_mirror(table, mirror or _MirrorConfig(), configs)
-    used = {host: table for host, table in hosts.items() if table["host"] or _is_kept(host, table, configs)}
+    reader = _RuleReader(configs, certificates)
+    rules = [reader.rule_of(host, mirror or _MirrorConfig()) for host, mirror in (read.mirrors or {}).items()]
+    rules += [reader.rule_of(host, _MirrorConfig()) for host in configs if host not in (read.mirrors or {})]
     logins = {host: login for host, config in configs.items() if (login := _login(host, config))}
-    return Rendered({"_default" if host == "*" else host: table for host, table in used.items()}, logins)
+    return NodeRegistries(Routes(rules=tuple(rule for rule in rules if rule.places)), logins)
+
+
+class _RuleReader:
+    """What k3s writes to the `hosts.toml` of a registry."""
+
+    def __init__(self, configs: Mapping[str, _HostConfig], certificates: CertificateReader) -> None:
+        self._configs = configs
+        self._certificates = certificates
+
+    def rule_of(self, host: str, mirror: _MirrorConfig) -> MirrorRule:
+        """Returns the rule of a registry: its endpoints, and the registry itself; no places if k3s writes no file.
+
+        Raises:
+            ConfigError: an endpoint, a rewrite or a file of certificates cannot be used.
+        """
+        own = None if host == "*" else _address(host).root
+        config = self._config_of(host)
+        last = Place(root=own, trust=self._trust(f"configs.{host}", config))
+        try:
+            rewrites = read_rewrites(mirror.rewrite or {})
+        except ConfigError as exc:
+            raise ConfigError(f"mirrors.{host}.rewrite: {exc}") from exc
+        places: dict[URL, Place] = {}
+        endpoints = mirror.endpoint or ()
+        for position, text in enumerate(endpoints, 1):
+            address = _address(text)
+            if address.root in places:
+                continue
+            trust = self._trust(f"configs.{address.host}", self._config_of(address.host))
+            if position == len(endpoints) and address.root == own:
+                last = Place(root=own, trust=trust)
+            else:
+                places[address.root] = Place(root=address.root, trust=trust, rewrites=rewrites)
+        if not places and not (config.auth or config.tls):
+            return MirrorRule(host, ())
+        # The containerd of k3s adds no registry to a file with hosts and without `server`, which k3s leaves out here.
+        is_last_left_out = places and host == "*" and host in self._configs
+        return MirrorRule("" if host == "*" else f"{host}/", (*places.values(), *(() if is_last_left_out else (last,))))
+
+    def _config_of(self, host: str) -> _HostConfig:
+        return self._configs.get(_HOSTS.get(host, host)) or self._configs.get(host) or _HostConfig()
+
+    def _trust(self, where: str, config: _HostConfig) -> Trust:
+        tls = config.tls or _Tls()
+        clients = [(Path(tls.cert_file), Path(tls.key_file) if tls.key_file else None)] if tls.cert_file else []
+        authorities = [Path(tls.ca_file)] if tls.ca_file else []
+        try:
+            return self._certificates.trust(authorities, clients, skip_verify=tls.insecure_skip_verify)
+        except ConfigError as exc:
+            raise ConfigError(f"{where}.tls: {exc}") from exc
 
 
 def _as_go(value: Any, key: str = "") -> Any:  # noqa: ANN401  # what a decoder takes
@@ -107,52 +154,8 @@ def _as_go(value: Any, key: str = "") -> Any:  # noqa: ANN401  # what a decoder 
     return None if value.is_null else str(value)
 
 
-def _default_table(host: str, config: _HostConfig) -> dict[str, Any]:
-    """The table of a registry that is asked itself."""
-    table: dict[str, Any] = {"host": {}} if host == "*" else {"server": _address(host).url, "host": {}}
-    return table | _tls_keys(config)
-
-
-def _with_mirror(table: dict[str, Any], mirror: _MirrorConfig, configs: Mapping[str, _HostConfig]) -> dict[str, Any]:
-    endpoints = mirror.endpoint or ()
-    seen: set[str] = set()
-    for position, text in enumerate(endpoints, 1):
-        address = _address(text)
-        if address.url in seen:
-            continue
-        seen.add(address.url)
-        keys = {
-            "capabilities": ["pull", "resolve"],
-            "override_path": address.overrides_path,
-            "rewrite": dict(mirror.rewrite or {}),
-        } | _tls_keys(_config_of(configs, address.host))
-        if position == len(endpoints) and address.url == table.get("server"):
-            table |= {key: value for key, value in keys.items() if key != "rewrite"}
-        else:
-            table["host"][address.url] = keys
-    return table
-
-
-def _is_kept(host: str, table: Mapping[str, Any], configs: Mapping[str, _HostConfig]) -> bool:
-    """Whether k3s writes a file for a registry without mirrors, since its own endpoint has settings."""
-    config = _config_of(configs, host)
-    return bool(config.auth or config.tls) and (host in configs or "server" in table)
-
-
-def _tls_keys(config: _HostConfig) -> dict[str, Any]:
-    tls = config.tls
-    if tls is None:
-        return {}
-    pair = [(tls.cert_file, tls.key_file)] if tls.cert_file else []
-    return {"ca": [tls.ca_file] if tls.ca_file else [], "client": pair, "skip_verify": tls.insecure_skip_verify}
-
-
-def _config_of(configs: Mapping[str, _HostConfig], host: str) -> _HostConfig:
-    return configs.get(_HOSTS.get(host, host)) or configs.get(host) or _HostConfig()
-
-
 def _address(text: str) -> _Address:
-    """Returns the address of an endpoint, or of a registry that is asked itself."""
+    """Returns the address of an endpoint, or of a registry that is asked itself. Raises ConfigError."""
     invalid = ConfigError(f"{text!r} is no http or https address")
     try:
         url = urlsplit(text if "://" in text else f"//{text}")
@@ -164,9 +167,8 @@ def _address(text: str) -> _Address:
     is_plain = url.scheme == "http" or (not url.scheme and _is_local(host) and port not in (None, 443))
     root = f"{'http' if is_plain else 'https'}://{_HOSTS.get(url.netloc, url.netloc)}"
     name = "docker.io" if url.netloc == "registry-1.docker.io" else url.netloc
-    if url.path in ("", "/", "/v2"):
-        return _Address(name, f"{root}/v2", overrides_path=False)
-    return _Address(name, root + url.path, overrides_path=True)
+    overrides_path = url.path not in ("", "/", "/v2")
+    return _Address(name, read_root(root + url.path, override_path=overrides_path))
 
 
 def _is_local(host: str) -> bool:

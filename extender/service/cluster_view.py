@@ -192,7 +192,10 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
         yield ClusterView()
         return
     async with open_watched_cluster(
-        cluster, config.placement.level_label, preferred_nodes_of(config), openshift=config.registry.openshift
+        cluster,
+        config.placement.level_label,
+        preferred_nodes_of(config),
+        openshift=config.registry.mirrors_of_openshift,
     ) as cluster_view:
         yield cluster_view
 

@@ -80,13 +80,7 @@ def fetcher_settings(config: Config) -> FetcherSettings:
         deny=registry.deny,
         private_addresses=registry.private_addresses,
         ca_files=registry.ca_files,
-        hosts_directory=registry.hosts_directory,
-        containerd=registry.containerd,
-        registries_yaml=registry.registries_yaml,
-        default_endpoint=registry.default_endpoint,
-        registries_conf=registry.registries_conf,
-        openshift=registry.openshift,
-        short_name_mode=registry.short_name_mode,
+        mirrors=registry.mirrors,
         docker_config=registry.docker_config,
         plugin_config=registry.credential_providers.config,
         plugin_dir=registry.credential_providers.bin_dir,
@@ -149,7 +143,7 @@ async def read_mirror_objects(config: Config, client: ClusterClient | None) -> M
 
     Without a client, the cluster is that of the settings.
     """
-    if not config.registry.openshift:
+    if not config.registry.mirrors_of_openshift:
         return None
     cluster = config.cluster
     try:
@@ -159,7 +153,7 @@ async def read_mirror_objects(config: Config, client: ClusterClient | None) -> M
                 stack.push_async_callback(client.close)
             return (await list_mirror_objects(client))[0]
     except ClusterError as exc:
-        raise ConfigError(f"registry.openshift: its objects cannot be read: {exc}") from exc
+        raise ConfigError(f"registry.mirrors: openshift's objects cannot be read: {exc}") from exc
 
 
 @contextlib.asynccontextmanager
@@ -182,7 +176,7 @@ async def open_pod_resolver_of(
 
         cluster_logins = ClusterLogins(opened.credential_key)
         keyring = opened.keyring
-        if config.registry.openshift:
+        if config.registry.mirrors_of_openshift:
             keyring = JoinedKeyring([cluster_logins, keyring])
 
         def tell_mirrors(objects: MirrorObjects) -> None:
@@ -205,7 +199,7 @@ async def open_pod_resolver_of(
             head_first=head_first,
             lookup_seconds=2 * config.registry.timeout_seconds,
             cluster_platforms=cluster_platforms,
-            short_names=bool(config.registry.registries_conf or config.registry.openshift),
+            short_names=config.registry.mirrors_of_crio,
             persistence=Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic),
         )
         stack.push_async_callback(resolver.close)

@@ -74,7 +74,7 @@ def _registry_rights(config: Config) -> Iterator[ResourceAttributes]:
     everywhere = ("",) if readable else ()
     for namespace in everywhere if isinstance(readable, bool) else readable:
         yield ResourceAttributes("get", "secrets", namespace=namespace)
-    if config.registry.openshift:
+    if config.registry.mirrors_of_openshift:
         for kind in RESOURCES:
             yield from _each(("list", "watch"), kind.name, kind.path.split("/")[2])
         for each in TRUST_OBJECTS:

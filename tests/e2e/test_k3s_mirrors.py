@@ -1,15 +1,14 @@
 """Where a real containerd pulls from by the files that k3s makes of `registries.yaml`, and where the service asks.
 
 A pod on a real node for each case of k3s' own tests. Registries on loopback have no image and log who was asked. The
-containerd is not k3s': it adds the registry itself where k3s' would not, and knows no rewrites. The service reads the
-files for either, so it is compared as `registry.containerd: stock`, and as k3s' where these are the same.
+containerd is not k3s' and knows no rewrites.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
@@ -20,9 +19,11 @@ from extender.errors import RegistryError
 from extender.images.reference import parse_reference
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import EndpointSource
-from extender.registry.mirrors import HostsDirectory, RegistriesYaml
+from extender.registry.endpoint_tls import CertificateReader, TlsContexts
+from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registries_yaml import read_registries_yaml
 from extender.registry.registry_client import RegistryClient
+from extender.registry.routes import MirrorRule
 from testbed.clock import Clock
 from testbed.nodes.configuration import encode_toml
 from testbed.nodes.node import RealNode
@@ -39,25 +40,22 @@ ASKED_SECONDS = 30.0
 class Case(NamedTuple):
     """A registry's table, in which `{registry}`, `{one}` and `{two}` stand for hosts.
 
-    `disabled`: the registry itself is not to be asked. `is_same`: k3s' own containerd asks the same.
+    `is_same`: k3s' own containerd asks the same.
     """
 
     name: str
     yaml: str
     path: str
-    disabled: bool = False
     is_same: bool = True
 
 
 CASES = [
     Case("full address", "'{registry}': {{endpoint: ['http://{one}/v2']}}", "library/nginx"),
-    Case("disabled", "'{registry}': {{endpoint: ['http://{one}/v2']}}", "library/nginx", disabled=True, is_same=False),
     Case("other path", "'{registry}': {{endpoint: ['http://{one}/prefix/v2']}}", "library/nginx"),
     Case("rewrite", "'{registry}': {{endpoint: ['http://{one}'], rewrite: {{'^rancher/(.*)': 'docker/$1'}}}}",
          "rancher/x", is_same=False),
     Case("wildcard", "'*': {{endpoint: ['http://{one}']}}", "a"),
-    Case("default last", "'{registry}': {{endpoint: ['http://{one}', '{two}', '{registry}']}}", "library/nginx",
-         disabled=True),
+    Case("default last", "'{registry}': {{endpoint: ['http://{one}', '{two}', '{registry}']}}", "library/nginx"),
     Case("without a scheme", "'{registry}': {{endpoint: ['{one}']}}", "library/nginx"),
 ]  # fmt: skip
 
@@ -106,6 +104,13 @@ class OpenCase(NamedTuple):
         return self.case.name.replace(" ", "-")
 
 
+def hosts_toml_of(rule: MirrorRule) -> dict[str, Any]:
+    """What k3s writes for a registry."""
+    *mirrors, own = rule.places
+    server = {"server": str(own.root)} if own.root else {}
+    return {**server, "host": {str(each.root): {"override_path": True} for each in mirrors}}
+
+
 @asynccontextmanager
 async def open_cases(registries: Registries, folder: Path) -> AsyncIterator[list[OpenCase]]:
     """The registries of all cases, and in `certs.d` what k3s writes for them."""
@@ -116,10 +121,10 @@ async def open_cases(registries: Registries, folder: Path) -> AsyncIterator[list
             file = folder / f"{case.name}.yaml"
             file.write_text(f"mirrors: {{{case.yaml.format(registry=hosts[0], one=hosts[1], two=hosts[2])}}}")
             opened.append(OpenCase(case, hosts, file))
-            rendered = read_registries_yaml(file.read_bytes(), default_endpoint=not case.disabled)
-            for name, document in rendered.hosts.items():
-                (folder / "certs.d" / name).mkdir(parents=True)
-                (folder / "certs.d" / name / "hosts.toml").write_bytes(encode_toml(document))
+            for rule in read_registries_yaml(file.read_bytes(), CertificateReader(TlsContexts())).routes.rules:
+                written = folder / "certs.d" / (rule.prefix.rstrip("/") or "_default")
+                written.mkdir(parents=True)
+                (written / "hosts.toml").write_bytes(encode_toml(hosts_toml_of(rule)))
         yield opened
 
 
@@ -142,7 +147,7 @@ async def ask(mirrors: EndpointSource, image: str) -> None:
 async def test_containerd_asks_where_the_service_asks(
     world: World, pytestconfig: pytest.Config, real_images: RealImages, version: Containerd, tmp_path: Path
 ) -> None:
-    """The same registries for the same repositories, in the same order, in each of the seven cases."""
+    """The same registries for the same repositories, in the same order, in each of the six cases."""
     if not is_built(version):
         pytest.skip(f"containerd {version} is not built: python -m testbed.binaries containerd")
     programs, registries, where = find_programs(pytestconfig, version), Registries(), await world.namespace()
@@ -160,11 +165,11 @@ async def test_containerd_asks_where_the_service_asks(
         asked = {each.case.name: registries.take(each.hosts) for each in cases}
         registries.asked.clear()
         for each in cases:
-            await ask(HostsDirectory(str(tmp_path / "certs.d")), each.image)
+            await ask(MirrorFiles(str(tmp_path / "certs.d")), each.image)
         assert {each.case.name: registries.take(each.hosts) for each in cases} == asked
         for each in (each for each in cases if each.case.is_same):
             registries.asked.clear()
-            await ask(RegistriesYaml(str(each.file), default_endpoint=not each.case.disabled), each.image)
+            await ask(MirrorFiles(str(each.file)), each.image)
             assert registries.take(each.hosts) == asked[each.case.name]
-    assert sum(len({host for host, *_ in found}) for found in asked.values()) == 2 * 6 + 3
+    assert sum(len({host for host, *_ in found}) for found in asked.values()) == 2 * 5 + 3
     world.figure(f"files of k3s, containerd {version}: the same registries as the service in {len(cases)} cases")

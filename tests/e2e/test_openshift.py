@@ -113,7 +113,7 @@ def by_upstream(world: World, *architectures: str) -> str:
     return named
 
 
-SETTINGS = ("registry.openshift=true",)
+SETTINGS = ("registry.mirrors=openshift",)
 WAYS = {
     "second scheduler": (Mode.SECOND, SETTINGS),
     "webhook": (Mode.WEBHOOK, SETTINGS),
@@ -256,7 +256,7 @@ async def grant_as_the_chart(world: World, mode: Mode) -> None:
     await world.api.patch("ClusterRole", own["name"], {"rules": rules}, "", RBAC)
     subject = {"kind": "ServiceAccount", "name": own["name"], "namespace": own["namespace"]}
     spaces = {each.namespace for each in TRUST_OBJECTS}
-    for each in objects_of(render({"config": {"registry": {"openshift": True}}})):
+    for each in objects_of(render({"config": {"registry": {"mirrors": "openshift"}}})):
         if each["metadata"].get("namespace") in spaces:
             await world.api.apply({**each, "subjects": [subject]} if each["kind"] == "RoleBinding" else each)
 
@@ -323,7 +323,7 @@ async def test_doctor_names_what_is_missing_of_the_nodes_trust(
     """The rights of the service's account, and objects that should be there."""
     for kind in KINDS:
         await api.apply(definition(kind))
-    values = {"config": {"registry": {"openshift": True}}}
+    values = {"config": {"registry": {"mirrors": "openshift"}}}
     async with SecuredMirror() as mirror:
         await put_trust(api, mirror)
         async with open_installation(api, control_plane, tmp_path, values) as installation:

@@ -29,7 +29,7 @@ async def far_away(images: RealImages, folder: Path) -> AsyncIterator[list[str]]
         (folder / host).mkdir(parents=True)
         (folder / host / "hosts.toml").write_text(f'server = "http://127.0.0.1:{proxy.port}"\n')
         hosts = f"registry.allow=['*', '{host}', '127.0.0.1:{proxy.port}']"
-        yield [f"registry.plain_http=['{host}']", hosts, f"registry.hosts_directory={folder}"]
+        yield [f"registry.plain_http=['{host}']", hosts, f"registry.mirrors={folder}"]
 
 
 @asynccontextmanager

@@ -123,7 +123,7 @@ async def test_inspect_shows_whom_nodes_ask(registry: EmbeddedRegistry, tmp_path
     mirrors = [f"{registry.host}/nothing", "blocked.example", f"{registry.host}"]
     tables += "".join(f'[[registry.mirror]]\nlocation = "{mirror}"\n' for mirror in mirrors)
     (tmp_path / "registries.conf").write_text(tables + '[[registry]]\nlocation = "blocked.example"\nblocked = true\n')
-    given = ("up.example/shop/web:1.0", "--set", f"registry.registries_conf={tmp_path}/registries.conf")
+    given = ("up.example/shop/web:1.0", "--set", f"registry.mirrors={tmp_path}/registries.conf")
     code, out, _ = await run("inspect", *given, "-o", "json", *plain(registry))
     answered = [(each["url"], each["answered"]) for each in json.loads(out)[0]["endpoints"]]
     base, rest = f"http://{registry.host}/v2", "shop/web/manifests/1.0"
@@ -143,7 +143,7 @@ async def test_inspect_searches_for_a_name_without_a_registry_as_cri_o(
     """In the registries of its files, and not in Docker Hub; a name that CRI-O refuses is asked of nobody."""
     file = tmp_path / "registries.conf"
     file.write_text(f'unqualified-search-registries = ["{registry.host}"]\n')
-    given = ("shop/web:1.0", "-o", "json", "--set", f"registry.registries_conf={file}", *plain(registry))
+    given = ("shop/web:1.0", "-o", "json", "--set", f"registry.mirrors={file}", *plain(registry))
     code, out, _ = await run("inspect", *given)
     [found] = json.loads(out)
     url = f"http://{registry.host}/v2/shop/web/manifests/1.0"

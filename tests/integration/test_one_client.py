@@ -15,7 +15,7 @@ from tests.unit.cli.commands import run
 MIRRORS = "/apis/config.openshift.io/v1/imagedigestmirrorsets"
 LOGIN = "/api/v1/namespaces/openshift-config/secrets/pull-secret"
 AUTHORITIES = "/api/v1/namespaces/openshift-config-managed/configmaps/merged-trusted-image-registry-ca"
-OPENSHIFT = ("--set", "registry.openshift=true", "--set", "registry.hosts_directory=''", "--set", "registry.allow=[]")
+OPENSHIFT = ("--set", "registry.mirrors=openshift", "--set", "registry.allow=[]")
 
 
 class Contexts(NamedTuple):

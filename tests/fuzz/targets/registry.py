@@ -15,21 +15,17 @@ from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.challenge import MalformedChallenge, parse_challenges
-from extender.registry.crio_endpoints import CrioEndpoints
 from extender.registry.endpoint import EndpointSource
-from extender.registry.endpoint_tls import TlsContexts
-from extender.registry.hosts_toml import HostsReader
-from extender.registry.mirrors import RegistriesYaml
+from extender.registry.mirror_files import MirrorFiles
 from extender.registry.quota import Quotas
 from extender.registry.refusals import MOST_CHARACTERS, read_refusal
-from extender.registry.registries_conf import ShortNameMode, read_registries_conf
+from extender.registry.registries_conf import read_registries_conf
 from extender.registry.transport import Response, follow, host_of, proxy_for, retry_after_seconds
 from testbed.clock import Clock
 from tests.fuzz.target import CannedSession, Target, check_sentence, run
 
 _USER = Credential("user", "secret", CredentialId("user"))
 _START = URL("https://registry.example/v2/team/app/manifests/1")
-SHORT_NAME_MODES: tuple[ShortNameMode, ...] = ("enforcing", "disabled")
 _NONE: CIMultiDictProxy[str] = CIMultiDictProxy(CIMultiDict())
 
 
@@ -137,15 +133,16 @@ def hosts_files(data: bytes) -> None:
     """A `hosts.toml` gives usable endpoints, or an error of the configuration that quotes no header."""
 
     def read(folder: Path) -> None:
-        (folder / "hosts.toml").write_bytes(data)
+        (folder / "_default").mkdir()
+        (folder / "_default" / "hosts.toml").write_bytes(data)
         try:
-            hosts = HostsReader(TlsContexts()).read_folder(folder)
+            source = MirrorFiles(str(folder))
         except ConfigError as exc:
             check_sentence(exc, len(data))
             return
-        assert hosts
-        for host in hosts:
-            endpoint = host.endpoint(ImageReference("registry.example:5000", "team/app", "1", ""), ())
+        endpoints = source.endpoints_for(ImageReference("registry.example:5000", "team/app", "1", ""))
+        assert endpoints
+        for endpoint in endpoints:
             assert endpoint.root.scheme in ("http", "https")
             assert endpoint.url_of("manifests/1").raw_host
             assert endpoint.own_repository.endswith("team/app")
@@ -180,12 +177,11 @@ def _check_endpoints(source: EndpointSource) -> None:
 def registries_conf(data: bytes) -> None:
     """A `registries.conf` gives usable endpoints for every name, or an error of the configuration."""
     try:
-        conf = read_registries_conf([("registries.conf", data)])
+        routes = read_registries_conf([("registries.conf", data)])
     except ConfigError as exc:
         check_sentence(exc, len(data))
         return
-    for mode in SHORT_NAME_MODES:
-        _check_endpoints(CrioEndpoints(conf, short_names=mode))
+    _check_endpoints(routes)
 
 
 def registries_yaml(data: bytes) -> None:
@@ -195,7 +191,7 @@ def registries_yaml(data: bytes) -> None:
         file = folder / "registries.yaml"
         file.write_bytes(data)
         try:
-            source = RegistriesYaml(str(file), default_endpoint=False)
+            source = MirrorFiles(str(file))
         except ConfigError as exc:
             check_sentence(exc, 8 * len(data))  # which YAML's own errors quote, escaped
             return

@@ -125,7 +125,7 @@ async def test_mirrors_that_were_told_hold_for_the_next_fetcher_too(registry: Em
     """Before they are told nobody is asked; afterwards each fetcher asks where they say, from its first question on."""
     image = parse_reference("disconnected.example/team/app:1")
     objects = MirrorObjects(tag_mirrors=(SourceMirrors("disconnected.example", (registry.host,)),))
-    async with open_fetcher(settings_for(registry.host, openshift=True)) as client:
+    async with open_fetcher(settings_for(registry.host, mirrors="openshift")) as client:
         with pytest.raises(RegistryNotAsked, match="not known yet where the nodes pull from"):
             await state(client, image)
         client.tell_mirrors(objects)

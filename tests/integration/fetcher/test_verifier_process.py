@@ -69,7 +69,7 @@ async def test_it_asks_where_nodes_pull_from(debian_registry: DebianRegistry) ->
     liar = push(debian_registry, "verifier/mirrored", gzipped([Put("app", AMD64_ELF)]))
     mirrored = SourceMirrors("quay.io", (f"{host}/verifier",), NEVER_CONTACT_SOURCE)
     objects = MirrorObjects(digest_mirrors=(mirrored,), sources=RegistrySources(insecure_registries=(host,)))
-    async with open_fetcher(FetcherSettings(timeout_seconds=10.0, openshift=True, allow=("*", host))) as client:
+    async with open_fetcher(FetcherSettings(timeout_seconds=10.0, mirrors="openshift", allow=("*", host))) as client:
         client.tell_mirrors(objects)
         found = await look(client, parse_reference(f"quay.io/mirrored@{liar.digest}"))
     assert (found.state, found.program) == ("refuted", "/app")

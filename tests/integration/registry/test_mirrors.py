@@ -28,7 +28,7 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.image import RegistryImages, describe_image
-from extender.registry.mirrors import HostsDirectory
+from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
@@ -95,7 +95,7 @@ def make_mirrored(session: aiohttp.ClientSession, clock: Clock, tmp_path: Path) 
             authenticator=Authenticator(session, timeout_seconds=timeout_seconds, clock=clock, wall_clock=clock),
             timeout_seconds=timeout_seconds,
             plain_http=frozenset((domain,)),
-            mirrors=HostsDirectory(str(tmp_path / "hosts"), ca_files=ca_files),
+            mirrors=MirrorFiles(str(tmp_path / "hosts"), ca_files=ca_files),
             mirror_credentials=operators,
             guard=guard,
             clock=clock,

@@ -18,7 +18,8 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import EndpointSource
-from extender.registry.mirrors import OpenShiftMirrors, RegistriesFiles, RegistriesYaml
+from extender.registry.mirror_files import MirrorFiles
+from extender.registry.openshift_mirrors import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust
 from testbed.clock import Clock
@@ -99,20 +100,20 @@ def reference_of(example: Example | OpenShiftExample) -> ImageReference:
     return reference.with_digest(reference.digest) if reference.digest else reference
 
 
-def write_crio(folder: Path, example: Example) -> RegistriesFiles:
+def write_crio(folder: Path, example: Example) -> MirrorFiles:
     """The main file and the drop-ins."""
     main, *drop_ins = example.files
     (folder / "registries.conf").write_text(main)
     (folder / "registries.conf.d").mkdir()
     for number, drop_in in enumerate(drop_ins):
         (folder / "registries.conf.d" / f"{number}.conf").write_text(drop_in)
-    return RegistriesFiles(str(folder / "registries.conf"), short_names="enforcing")
+    return MirrorFiles(str(folder / "registries.conf"))
 
 
-def write_k3s(folder: Path, example: Example) -> RegistriesYaml:
-    """The file, with the flag that disables default endpoints where the example's name has it."""
+def write_k3s(folder: Path, example: Example) -> MirrorFiles:
+    """The file."""
     (folder / "registries.yaml").write_text(example.files[0])
-    return RegistriesYaml(str(folder / "registries.yaml"), default_endpoint="disabled" not in example.name)
+    return MirrorFiles(str(folder / "registries.yaml"))
 
 
 @pytest.mark.parametrize("example", CRIO, ids=lambda example: example.name)

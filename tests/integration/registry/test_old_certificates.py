@@ -10,7 +10,8 @@ from yarl import URL
 
 from extender.images.reference import parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust, SourceMirrors
-from extender.registry.mirrors import HostsDirectory, OpenShiftMirrors
+from extender.registry.mirror_files import MirrorFiles
+from extender.registry.openshift_mirrors import OpenShiftMirrors
 from extender.registry.session import RegistryTrust, open_session
 from extender.registry.transport import send
 from extender.tls_context import new_client_context
@@ -43,7 +44,7 @@ def by_hosts_file(file: Path) -> ssl.SSLContext | bool:
     folder = file.parent / "certs.d" / "quay.io"
     folder.mkdir(parents=True)
     (folder / "hosts.toml").write_text(f'[host."https://127.0.0.1"]\nca = "{file}"\n')
-    mirror, _ = HostsDirectory(str(folder.parent)).endpoints_for(parse_reference("quay.io/x:1"))
+    mirror, _ = MirrorFiles(str(folder.parent)).endpoints_for(parse_reference("quay.io/x:1"))
     return mirror.trust.context_for(mirror.root)
 
 

@@ -16,8 +16,7 @@ from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
-from extender.registry.mirrors import OpenShiftMirrors
-from extender.registry.openshift_trust import host_problems
+from extender.registry.openshift_mirrors import OpenShiftMirrors, host_problems
 from extender.registry.session import RegistryTrust
 
 IMAGE = parse_reference("quay.io/team/app:1")
@@ -73,7 +72,7 @@ def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
 
 async def sources_of(stack: AsyncExitStack, *ca_files: str) -> LocalSources:
     """What asks registries, allowed to ask on loopback."""
-    settings = FetcherSettings(timeout_seconds=5, openshift=True, allow=("*", "127.0.0.1"), ca_files=ca_files)
+    settings = FetcherSettings(timeout_seconds=5, mirrors="openshift", allow=("*", "127.0.0.1"), ca_files=ca_files)
     return await stack.enter_async_context(open_local_sources(settings))
 
 

@@ -6,11 +6,13 @@ import subprocess
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.errors import AddressRefused, ConfigError
 from extender.images.reference import ImageReference, parse_reference
-from extender.registry.registries_conf import RegistriesConf, read_registries_conf
+from extender.registry.registries_conf import read_registries_conf
+from extender.registry.routes import Routes
 from testbed.binaries import CONTAINERS_IMAGE, find_built
 
 CONFIGURATIONS = 5_000
@@ -61,8 +63,7 @@ def file_of(chance: random.Random) -> str:
         aliases = "[aliases]\n" + "".join(
             f"{json.dumps(name)} = {json.dumps(chance.choice(targets))}\n" for name in names
         )
-    v1 = '[registries.block]\nregistries = ["a.io"]\n' if chance.random() < 0.003 else ""
-    return head + tables + aliases + v1
+    return head + tables + aliases
 
 
 def question_of(seed: int) -> dict[str, Any]:
@@ -87,34 +88,35 @@ def our_answer(question: dict[str, Any]) -> dict[str, Any]:
     """What the service's reader says, in the form of the program's answer."""
     texts = [question["main"], *question["drop_ins"]]
     try:
-        conf = read_registries_conf((f"{number}", text.encode()) for number, text in enumerate(texts))
+        routes = read_registries_conf((f"{number}", text.encode()) for number, text in enumerate(texts))
     except ConfigError as exc:
         return {"error": str(exc)}
     return {
         "error": "",
-        "names": [candidates(conf, parse_reference(name)) for name in question["names"]],
-        "short": [full_names(conf, name, question["mode"]) for name in question["short"]],
+        "names": [candidates(routes, parse_reference(name)) for name in question["names"]],
+        "short": [full_names(routes, name, question["mode"]) for name in question["short"]],
     }
 
 
-def candidates(conf: RegistriesConf, reference: ImageReference) -> list[dict[str, Any]] | None:
+def candidates(routes: Routes, reference: ImageReference) -> list[dict[str, Any]] | None:
     """Who is asked; None: nobody."""
     try:
         return [
-            {"reference": str(each.reference), "insecure": each.is_insecure, "blocked": each.is_blocked,
-             "namespace": each.namespace}
-            for each in conf.candidates_for(reference)
+            {"reference": str(ImageReference(each.name, each.repository, reference.tag, reference.digest)),
+             "insecure": each.plain_root is not None, "blocked": each.not_asked != "", "namespace": each.namespace}
+            for each in routes.endpoints_for(reference)
         ]  # fmt: skip
     except AddressRefused:
         return None
 
 
-def full_names(conf: RegistriesConf, name: str, mode: Any) -> list[str] | None:
-    """The names that are tried; None: nobody is asked."""
+def full_names(routes: Routes, name: str, mode: str) -> list[str] | None:
+    """The names that are tried where the nodes' own setting is `mode`; None: nobody is asked."""
     path, mark, rest = name.partition("@") if "@" in name else name.partition(":")
     short = ImageReference("", path, rest if mark == ":" else "", rest if mark == "@" else "")
+    routes = msgspec.structs.replace(routes, searches_all=mode == "disabled")
     try:
-        return [str(each) for each in conf.full_names_of(short, mode)]
+        return [str(each) for each in routes.full_names_of(short)]
     except AddressRefused:
         return None
 

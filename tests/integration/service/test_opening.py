@@ -83,23 +83,22 @@ async def test_readiness_fails_until_registries_can_be_asked(monkeypatch: pytest
 
 def files_that_cannot_be_read(folder: Path) -> dict[str, FetcherSettings]:
     """Settings by what is wrong with the files that they name."""
-    certs, conf, yaml = folder / "certs.d", folder / "registries.conf", folder / "registries.yaml"
-    (certs / "quay.io:443:old").mkdir(parents=True)
+    conf, yaml = folder / "registries.conf", folder / "registries.yaml"
     conf.write_text("")
+    (folder / "named" / "certs.d" / "quay.io:443:old").mkdir(parents=True)
+    (folder / "named" / "registries.conf").write_text("")
     yaml.write_text("mirrors: {a.io: {endpoint: [m.io], rewrite: {'(': b}}}")
     (folder / "large.yaml").write_bytes(b"# " + b"a" * (2 << 20))
-    (folder / "folder").mkdir()
-    (folder / "no-text").write_bytes(b"\xff\xfe\x00")
+    (folder / "folder.yaml").mkdir()
+    (folder / "no-text.conf").write_bytes(b"\xff\xfe\x00")
     return {
-        "quay.io:443:old": FetcherSettings(
-            timeout_seconds=1, registries_conf=str(conf), hosts_directory=str(certs), openshift=False
-        ),
-        "rewrite": FetcherSettings(timeout_seconds=1, registries_yaml=str(yaml)),
-        "large.yaml": FetcherSettings(timeout_seconds=1, registries_yaml=str(folder / "large.yaml")),
-        "folder": FetcherSettings(timeout_seconds=1, registries_yaml=str(folder / "folder")),
-        "no-text": FetcherSettings(timeout_seconds=1, registries_conf=str(folder / "no-text")),
+        "quay.io:443:old": FetcherSettings(timeout_seconds=1, mirrors=str(folder / "named" / "registries.conf")),
+        "rewrite": FetcherSettings(timeout_seconds=1, mirrors=str(yaml)),
+        "large.yaml": FetcherSettings(timeout_seconds=1, mirrors=str(folder / "large.yaml")),
+        "folder": FetcherSettings(timeout_seconds=1, mirrors=str(folder / "folder.yaml")),
+        "no-text": FetcherSettings(timeout_seconds=1, mirrors=str(folder / "no-text.conf")),
         "registry.ca_files": FetcherSettings(timeout_seconds=1, ca_files=("a\0b",)),
-        "registry.docker_config": FetcherSettings(timeout_seconds=1, docker_config="a\0b", registries_conf=str(conf)),
+        "registry.docker_config": FetcherSettings(timeout_seconds=1, docker_config="a\0b", mirrors=str(conf)),
     }
 
 

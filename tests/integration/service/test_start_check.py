@@ -35,7 +35,7 @@ async def test_what_serve_could_open_is_right(tmp_path: Path) -> None:
             f"admission.tls={{certificate: {served.certificate}, key: {served.key}}}",
             f"registry.ca_files=[{authority.certificate}]",
             f"registry.docker_config={tmp_path / 'config.json'}",
-            f"registry.hosts_directory={tmp_path / 'hosts'}",
+            f"registry.mirrors={tmp_path / 'hosts'}",
             f"cache.key_file={tmp_path / 'key'}",
             f"cache.url=sqlite:///{tmp_path}/images.sqlite",
         )
@@ -49,8 +49,8 @@ async def test_what_serve_could_open_is_right(tmp_path: Path) -> None:
     [
         (["registry.ca_files=[{}]"], "registry.ca_files"),
         (["registry.docker_config={}"], "registry.docker_config"),
-        (["registry.hosts_directory={}"], "registry.hosts_directory"),
-        (["registry.hosts_directory=/", "registry.ca_files=[{}]"], "registry.ca_files"),
+        (["registry.mirrors={}"], "registry.mirrors"),
+        (["registry.mirrors=/", "registry.ca_files=[{}]"], "registry.ca_files"),
         (["registry.credential_providers={{config: {}, bin_dir: /bin}}"], "registry.credential_providers.config"),
         (["cache.key_file={}"], "cache.key_file"),
         (["cache.url=redis://cache?password_file={}"], "cache.url"),
@@ -72,10 +72,8 @@ async def test_a_folder_that_no_host_can_have_is_named(tmp_path: Path) -> None:
     """As the process that asks registries would say at the start."""
     (tmp_path / "certs.d" / "quay.io:443:old").mkdir(parents=True)
     (tmp_path / "registries.conf").write_text("")
-    (line,) = await problems(
-        f"registry.registries_conf={tmp_path}/registries.conf", f"registry.hosts_directory={tmp_path}/certs.d"
-    )
-    assert line.startswith("registry.registries_conf: registry.hosts_directory: ")
+    (line,) = await problems(f"registry.mirrors={tmp_path}/registries.conf")
+    assert line.startswith("registry.mirrors: ")
     assert line.endswith("quay.io:443:old: the name of the folder is no host")
 
 

@@ -20,9 +20,7 @@ CONFIG_MAP = "/api/v1/namespaces/ours/configmaps/webhook"
 SECRET = "/api/v1/namespaces/ours/secrets/tls"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/ours/leases/{read_config(None).admission.gate.lease}"
 OWN_PODS, DRY_RUN = "/api/v1/namespaces/ours/pods", "/api/v1/namespaces/shop/pods?dryRun=All"
-SETTINGS = (
-    "admission: {listen: ':8443', tls: {certificate: /tls/tls.crt, key: /tls/tls.key}}\nregistry: {openshift: false}"
-)
+SETTINGS = "admission: {listen: ':8443', tls: {certificate: /tls/tls.crt, key: /tls/tls.key}}\nregistry: {mirrors: ''}"
 
 
 def deployment(**status: Any) -> Document:

@@ -113,10 +113,10 @@ async def test_mirrors_of_openshift_are_left_out_where_the_account_may_not_list_
     is_refused: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else who may not read the cluster's configuration could not have a pod explained."""
-    cluster = installed({**WEBHOOK, "registry": {"openshift": True}})
+    cluster = installed({**WEBHOOK, "registry": {"mirrors": "openshift"}})
     if is_refused:
         cluster.refused.add(MIRRORS)
-    assert (await beside(cluster)).registry.openshift is not is_refused
+    assert (await beside(cluster)).registry.mirrors_of_openshift is not is_refused
     assert ("without OpenShift's mirrors" in capsys.readouterr().err) is is_refused
 
 

@@ -704,7 +704,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "registries.hosts: {docker.io: 'server = \"https://m\"'}",
         lambda o: (settings_of(o)["registry"], one(o, "ConfigMap", "-hosts")["data"]),
         (
-            {"pull_secrets": False, "hosts_directory": "/etc/multiarch-extender-hosts"},
+            {"pull_secrets": False, "mirrors": "/etc/multiarch-extender-hosts"},
             {"0": '# docker.io\nserver = "https://m"\n'},
         ),
     ),
@@ -1494,7 +1494,7 @@ def test_mirror_objects_are_read_where_the_settings_say_so(helm: Path, mode: str
     groups = {"config.openshift.io", "operator.openshift.io"}
     watched = {
         (rule["apiGroups"][0], plural)
-        for each in rendered("config.registry.openshift: true", mode)
+        for each in rendered("config.registry.mirrors: openshift", mode)
         if each["kind"] == "ClusterRole"
         for rule in each["rules"]
         if rule["apiGroups"][0] in groups and set(rule["verbs"]) == {"list", "watch"}
@@ -1506,7 +1506,7 @@ def test_mirror_objects_are_read_where_the_settings_say_so(helm: Path, mode: str
 
 def test_what_nodes_of_openshift_trust_is_read_by_name(helm: Path) -> None:
     """Nothing else of these namespaces is, and nothing is written there."""
-    objects = rendered("config.registry: {openshift: true, pull_secrets: false}", "webhook")
+    objects = rendered("config.registry: {mirrors: openshift, pull_secrets: false}", "webhook")
     spaces = {each.namespace for each in TRUST_OBJECTS}
     roles = [each for each in objects if each["kind"] == "Role" and each["metadata"]["namespace"] in spaces]
     given = {
@@ -1614,7 +1614,7 @@ def test_a_change_of_what_is_read_at_the_start_makes_new_pods(helm: Path, mode: 
         ("webhook", "config: {registry: {plain_http: ['registry:5000']}}", "ClusterFirst"),
         ("webhook", "config: {registry: {allow: ['docker.io', '*.example.com']}}", "Default"),
         ("webhook", "modes.webhook.config: {registry: {allow: ['registry.tools.svc:5000']}}", "ClusterFirst"),
-        ("webhook", "config: {registry: {openshift: true}}", "ClusterFirst"),
+        ("webhook", "config: {registry: {mirrors: openshift}}", "ClusterFirst"),
     ],
 )
 def test_names_of_services_are_asked_of_the_clusters_name_service(
@@ -2262,7 +2262,7 @@ def test_manifests_keep_the_comments_of_their_templates() -> None:
         "",
         "certificates.source: selfManaged",
         "config.admission.unknown: gate",
-        "config.registry.openshift: true",
+        "config.registry.mirrors: openshift",
         "config.drift: {events: true, check_seconds: 600}",
         "config.registry.pull_secrets: [a, b]",
         "config.registry.pull_secrets: true",

@@ -152,7 +152,7 @@ def test_the_roles_give_what_the_settings_take_and_no_more(tmp_path: Path, mode:
 
 def test_every_watch_is_among_the_rights() -> None:
     """Of all that is listed and watched, with settings that have everything on."""
-    text = ["registry.openshift=true", "registry.hosts_directory=''", "admission.unknown=gate", "scheduler.listen=':1'"]
+    text = ["registry.mirrors=openshift", "admission.unknown=gate", "scheduler.listen=':1'"]
     rights = set(rights_of(read_config(None, text), "ours"))
     declared = [each for each in vars(views).values() if isinstance(each, Resource)]
     for each in (*declared, GATED_PODS, *RESOURCES):

@@ -16,7 +16,7 @@ from yarl import URL
 from extender.errors import ConfigError, RegistryNotAsked, RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.mirrors import HostsDirectory
+from extender.registry.mirror_files import MirrorFiles
 from extender.watched_files import RELOADS
 
 Write = Callable[[str, str], Path]
@@ -62,7 +62,7 @@ def roots(endpoints: tuple[Endpoint, ...]) -> list[str]:
 
 def test_registry_without_a_folder_is_asked_itself(tmp_path: Path) -> None:
     """Over TLS unless it is listed as plain."""
-    directory = HostsDirectory(str(tmp_path))
+    directory = MirrorFiles(str(tmp_path))
     (upstream,) = directory.endpoints_for(of("quay.io"))
     assert (str(upstream.root), upstream.name, upstream.namespace) == ("https://quay.io/v2", "quay.io", "")
     assert roots(directory.endpoints_for(of("docker.io"))) == [HUB]
@@ -73,9 +73,9 @@ def test_mirrors_come_in_the_order_of_the_file_and_the_registry_last(write: Writ
     """Not in the order of the alphabet, and whether or not the registry is named."""
     hosts = '[host."https://z.example"]\n[host."https://a.example"]\n[host."http://m.example:5000"]\n'
     mirrors = ["https://z.example/v2", "https://a.example/v2", "http://m.example:5000/v2"]
-    assert roots(HostsDirectory(str(write("docker.io", hosts))).endpoints_for(of("docker.io"))) == [*mirrors, HUB]
+    assert roots(MirrorFiles(str(write("docker.io", hosts))).endpoints_for(of("docker.io"))) == [*mirrors, HUB]
     with_server = 'server = "https://last.example"\n' + hosts
-    directory = HostsDirectory(str(write("docker.io", with_server)))
+    directory = MirrorFiles(str(write("docker.io", with_server)))
     assert roots(directory.endpoints_for(of("docker.io"))) == [*mirrors, "https://last.example/v2"]
 
 
@@ -96,7 +96,7 @@ def test_mirrors_come_in_the_order_of_the_file_and_the_registry_last(write: Writ
 )
 def test_root_of_the_api(write: Write, address: str, keys: str, root: str) -> None:
     """`/v2` is put behind the path unless the path is said to be the whole of it."""
-    directory = HostsDirectory(str(write("docker.io", f'[host."{address}"]\n{keys}\n')))
+    directory = MirrorFiles(str(write("docker.io", f'[host."{address}"]\n{keys}\n')))
     assert roots(directory.endpoints_for(of("docker.io")))[0] == root
 
 
@@ -114,9 +114,7 @@ def test_root_of_the_api(write: Write, address: str, keys: str, root: str) -> No
 )
 def test_prefix_of_a_mirror(write: Write, root: str, repository: str, url: str) -> None:
     """A path in the address rewrites the repository, as caches that keep a project per registry want it."""
-    directory = HostsDirectory(
-        str(write("docker.io", f'[host."{root}"]\noverride_path = {str("hub" in root).lower()}'))
-    )
+    directory = MirrorFiles(str(write("docker.io", f'[host."{root}"]\noverride_path = {str("hub" in root).lower()}')))
     mirror = directory.endpoints_for(of("docker.io", "library/app"))[0]
     assert (mirror.own_repository, mirror.url_of("manifests/1")) == (repository, URL(url))
 
@@ -137,7 +135,7 @@ def test_prefix_of_a_mirror(write: Write, root: str, repository: str, url: str) 
 )
 def test_who_is_told_the_namespace(write: Write, domain: str, server: str, namespace: str) -> None:
     """Everyone but the registry itself, which alone may see the credentials for it."""
-    (endpoint,) = HostsDirectory(str(write(domain, f'server = "{server}"'))).endpoints_for(of(domain))
+    (endpoint,) = MirrorFiles(str(write(domain, f'server = "{server}"'))).endpoints_for(of(domain))
     assert (endpoint.namespace, endpoint.mirror_of) == (namespace, namespace)
     assert endpoint.credentials == ("both" if namespace else "image")
     assert dict(endpoint.url_of("blobs/b").query) == ({"ns": namespace} if namespace else {})
@@ -147,12 +145,12 @@ def test_folder_of_a_registry_with_a_port(write: Write) -> None:
     """`host_port_` comes before `host:port`, and that before `_default`."""
     folder = write("_default", 'server = "https://default.example"')
     domain = "reg.example:5000"
-    assert roots(HostsDirectory(str(folder)).endpoints_for(of(domain))) == ["https://default.example/v2"]
+    assert roots(MirrorFiles(str(folder)).endpoints_for(of(domain))) == ["https://default.example/v2"]
     write(domain, 'server = "https://colon.example"')
-    assert roots(HostsDirectory(str(folder)).endpoints_for(of(domain))) == ["https://colon.example/v2"]
+    assert roots(MirrorFiles(str(folder)).endpoints_for(of(domain))) == ["https://colon.example/v2"]
     write("reg.example_5000_", 'server = "https://underscore.example"')
-    assert roots(HostsDirectory(str(folder)).endpoints_for(of(domain))) == ["https://underscore.example/v2"]
-    assert roots(HostsDirectory(str(folder)).endpoints_for(of("reg.example"))) == ["https://default.example/v2"]
+    assert roots(MirrorFiles(str(folder)).endpoints_for(of(domain))) == ["https://underscore.example/v2"]
+    assert roots(MirrorFiles(str(folder)).endpoints_for(of("reg.example"))) == ["https://default.example/v2"]
 
 
 def test_folder_of_its_own_hides_the_default(write: Write) -> None:
@@ -160,7 +158,7 @@ def test_folder_of_its_own_hides_the_default(write: Write) -> None:
     folder = write("_default", '[host."https://default.example"]')
     write("quay.io", "")
     (folder / "ghcr.io").mkdir()
-    directory = HostsDirectory(str(folder))
+    directory = MirrorFiles(str(folder))
     assert roots(directory.endpoints_for(of("quay.io"))) == ["https://quay.io/v2"]
     assert roots(directory.endpoints_for(of("ghcr.io"))) == ["https://ghcr.io/v2"]
     assert roots(directory.endpoints_for(of("other.io"))) == ["https://default.example/v2", "https://other.io/v2"]
@@ -179,17 +177,17 @@ def test_folder_of_its_own_hides_the_default(write: Write) -> None:
 def test_capabilities(write: Write, keys: str, capabilities: set[Capability]) -> None:
     """None stated are all; those of a file without `server` are not the registry's."""
     hosts = f'{keys}\n[host."https://mirror.example"]\n{keys}\n'
-    mirror, upstream = HostsDirectory(str(write("quay.io", hosts))).endpoints_for(of("quay.io"))
+    mirror, upstream = MirrorFiles(str(write("quay.io", hosts))).endpoints_for(of("quay.io"))
     assert mirror.capabilities == capabilities
     assert upstream.capabilities == {"resolve", "pull"}
-    (server,) = HostsDirectory(str(write("quay.io", f'server = "quay.io"\n{keys}'))).endpoints_for(of("quay.io"))
+    (server,) = MirrorFiles(str(write("quay.io", f'server = "quay.io"\n{keys}'))).endpoints_for(of("quay.io"))
     assert server.capabilities == capabilities
 
 
 def test_headers_and_dial_timeout(write: Write) -> None:
     """Values are one or several; a duration is Go's."""
     keys = 'dial_timeout = "1m1.5s20ms"\n[host."https://m.example".header]\nx-a = "one"\nX-B = ["two", "three"]\n'
-    mirror, upstream = HostsDirectory(str(write("quay.io", f'[host."https://m.example"]\n{keys}'))).endpoints_for(
+    mirror, upstream = MirrorFiles(str(write("quay.io", f'[host."https://m.example"]\n{keys}'))).endpoints_for(
         of("quay.io")
     )
     assert mirror.headers == (("x-a", "one"), ("X-B", "two"), ("X-B", "three"))
@@ -200,7 +198,7 @@ def test_headers_and_dial_timeout(write: Write) -> None:
 def test_keys_of_others_are_left_alone(write: Write) -> None:
     """What a later containerd knows is no mistake."""
     folder = write("quay.io", 'novelty = 1\n[host."https://m.example"]\nnovelty = 2\n')
-    assert roots(HostsDirectory(str(folder)).endpoints_for(of("quay.io")))[0] == "https://m.example/v2"
+    assert roots(MirrorFiles(str(folder)).endpoints_for(of("quay.io")))[0] == "https://m.example/v2"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +209,7 @@ def test_keys_of_others_are_left_alone(write: Write) -> None:
 def test_authorities(write: Write, certificates: Path, keys: str) -> None:
     """They are trusted besides the system's, at the host and where it leads, and there only."""
     text = f'[host."https://m.example"]\n{keys.format(certificates)}\n'
-    mirror, upstream = HostsDirectory(str(write("quay.io", text))).endpoints_for(of("quay.io"))
+    mirror, upstream = MirrorFiles(str(write("quay.io", text))).endpoints_for(of("quay.io"))
     context = mirror.trust.context_for(URL("https://m.example/v2/"))
     assert context is mirror.trust.context_for(URL("https://storage.example/"))
     assert isinstance(context, ssl.SSLContext)
@@ -236,14 +234,14 @@ def subject_of(authority: trustme.CA) -> str:
 def test_client_certificate_is_for_the_host_alone(write: Write, certificates: Path, client: str) -> None:
     """Where it redirects to, nobody sees it."""
     text = f'server = "https://quay.io"\nclient = {client.format(certificates)}\n'
-    (endpoint,) = HostsDirectory(str(write("quay.io", text))).endpoints_for(of("quay.io"))
+    (endpoint,) = MirrorFiles(str(write("quay.io", text))).endpoints_for(of("quay.io"))
     assert isinstance(endpoint.trust.context_for(URL("https://quay.io/v2/x")), ssl.SSLContext)
     assert endpoint.trust.context_for(URL("https://quay.io:8443/v2/x")) is True
 
 
 def test_skip_verify_is_for_the_host_alone(write: Write) -> None:
     """Its token server and its redirects are checked as ever."""
-    (endpoint,) = HostsDirectory(str(write("quay.io", 'server = "quay.io"\nskip_verify = true'))).endpoints_for(
+    (endpoint,) = MirrorFiles(str(write("quay.io", 'server = "quay.io"\nskip_verify = true'))).endpoints_for(
         of("quay.io")
     )
     context = endpoint.trust.context_for(URL("https://quay.io/v2/x"))
@@ -259,7 +257,7 @@ def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None
     (certificates / "ca.pem").rename(folder / "ca.crt")
     (certificates / "certificate.pem").rename(folder / "client.cert")
     (certificates / "key.pem").rename(folder / "client.key")
-    (endpoint,) = HostsDirectory(str(tmp_path)).endpoints_for(of("quay.io"))
+    (endpoint,) = MirrorFiles(str(tmp_path)).endpoints_for(of("quay.io"))
     own, elsewhere = map(endpoint.trust.context_for, (endpoint.root, URL("https://storage.example/")))
     assert own is not elsewhere
     for context in (own, elsewhere):
@@ -301,8 +299,8 @@ def test_malformed_file_is_refused_with_its_key(write: Write, text: str, problem
     """At start the operator is told which file and which key, and no secret of it."""
     folder = write("quay.io", text)
     with pytest.raises(ConfigError) as refused:
-        HostsDirectory(str(folder))
-    assert str(refused.value).startswith(f"registry.hosts_directory: {folder}/quay.io/hosts.toml")
+        MirrorFiles(str(folder))
+    assert str(refused.value).startswith(f"registry.mirrors: {folder}/quay.io/hosts.toml")
     assert problem in str(refused.value)
     assert "cret" not in str(refused.value)
 
@@ -311,7 +309,7 @@ def test_ten_thousand_hosts_are_read_in_time(write: Write) -> None:
     """They are asked in the order of the file, the registry last."""
     folder = write("quay.io", "".join(f'[host."m{number}"]\n' for number in range(10_000)))
     began = time.perf_counter()
-    endpoints = HostsDirectory(str(folder)).endpoints_for(of("quay.io"))
+    endpoints = MirrorFiles(str(folder)).endpoints_for(of("quay.io"))
     assert time.perf_counter() - began < 10
     assert [endpoints[0].name, endpoints[-2].name, endpoints[-1].name] == ["m0", "m9999", "quay.io"]
 
@@ -320,7 +318,7 @@ def test_hosts_with_the_same_certificates_share_them(write: Write, certificates:
     """Each set takes most of a megabyte."""
     keys = f'ca = "{certificates}/ca.pem"'
     folder = write("quay.io", "".join(f'[host."m{number}"]\n{keys}\n' for number in range(1_000)))
-    first, *_, last, _ = HostsDirectory(str(folder)).endpoints_for(of("quay.io"))
+    first, *_, last, _ = MirrorFiles(str(folder)).endpoints_for(of("quay.io"))
     assert first.trust.context_for(first.root) is last.trust.context_for(last.root)
 
 
@@ -340,7 +338,7 @@ def test_certificates_take_room_only_when_they_are_needed(
     for number in range(100):
         (certificates / f"{number}.pem").write_bytes((certificates / "ca.pem").read_bytes())
     folder = write("quay.io", "".join(f'[host."m{n}"]\nca = "{certificates}/{n}.pem"\n' for n in range(100)))
-    directory = HostsDirectory(str(folder))
+    directory = MirrorFiles(str(folder))
     for rotated in range(2):
         for number in range(100):
             os.utime(certificates / f"{number}.pem", (rotated, rotated))
@@ -356,7 +354,7 @@ def test_certificates_take_room_only_when_they_are_needed(
 def test_certificates_that_are_gone_when_they_are_needed(write: Write, certificates: Path) -> None:
     """The registry is not to blame, and the next check of the files says what is wrong."""
     folder = write("quay.io", f'ca = "{certificates}/ca.pem"')
-    (endpoint,) = HostsDirectory(str(folder)).endpoints_for(of("quay.io"))
+    (endpoint,) = MirrorFiles(str(folder)).endpoints_for(of("quay.io"))
     (certificates / "ca.pem").unlink()
     with pytest.raises(RegistryNotAsked, match="a file with certificates has just changed or is gone"):
         endpoint.trust.context_for(endpoint.root)
@@ -364,14 +362,14 @@ def test_certificates_that_are_gone_when_they_are_needed(write: Write, certifica
 
 def test_missing_directory_is_refused(tmp_path: Path) -> None:
     """A typing mistake in the setting would otherwise mean no mirrors."""
-    with pytest.raises(ConfigError, match=r"registry.hosts_directory: .*/gone cannot be read: No such file"):
-        HostsDirectory(str(tmp_path / "gone"))
+    with pytest.raises(ConfigError, match=r"registry.mirrors: .*/gone cannot be read: No such file"):
+        MirrorFiles(str(tmp_path / "gone"))
 
 
 def test_domain_that_is_no_address(write: Write) -> None:
     """Mirrors of all registries do not make one of it."""
-    directory = HostsDirectory(str(write("_default", '[host."https://m.example"]')))
-    for domain in ("", "[:]", "[::zz]"):
+    directory = MirrorFiles(str(write("_default", '[host."https://m.example"]')))
+    for domain in ("[:]", "[::zz]"):
         with pytest.raises(RegistryUnavailable, match="no address"):
             directory.endpoints_for(of(domain))
 
@@ -379,8 +377,8 @@ def test_domain_that_is_no_address(write: Write) -> None:
 def test_changed_file_is_read_again(write: Write) -> None:
     """A new file, a changed one, and one taken away; nothing is read while nothing changes."""
     folder = write("quay.io", 'server = "https://one.example"')
-    directory = HostsDirectory(str(folder))
-    before = RELOADS["registry.hosts_directory"]["loaded"].value
+    directory = MirrorFiles(str(folder))
+    before = RELOADS["registry.mirrors"]["loaded"].value
     assert not directory.files.reload_if_changed()
     write("quay.io", 'server = "https://another.example"')
     assert directory.files.reload_if_changed()
@@ -392,13 +390,13 @@ def test_changed_file_is_read_again(write: Write) -> None:
     assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for(of("quay.io"))) == ["https://quay.io/v2"]
     assert not directory.files.reload_if_changed()
-    assert RELOADS["registry.hosts_directory"]["loaded"].value == before + 3
+    assert RELOADS["registry.mirrors"]["loaded"].value == before + 3
 
 
 def test_authority_elsewhere_that_changes_is_read_again(write: Write, certificates: Path) -> None:
     """Certificates are rotated without a word in the file that names them."""
     folder = write("quay.io", f'ca = "{certificates}/ca.pem"')
-    directory = HostsDirectory(str(folder / "quay.io" / ".."))
+    directory = MirrorFiles(str(folder / "quay.io" / ".."))
     (before,) = directory.endpoints_for(of("quay.io"))
     assert not directory.files.reload_if_changed()
     trustme.CA().cert_pem.write_to_path(str(certificates / "new.pem"))
@@ -413,7 +411,7 @@ def test_authority_of_all_hosts_that_changes_is_read_again(write: Write, certifi
     folder = write("quay.io", f'ca = "{certificates}/ca.pem"')
     bundle = certificates / "bundle.pem"
     trustme.CA().cert_pem.write_to_path(str(bundle))
-    directory = HostsDirectory(str(folder), ca_files=[str(bundle)])
+    directory = MirrorFiles(str(folder), ca_files=[str(bundle)])
     assert not directory.files.reload_if_changed()
     trustme.CA().cert_pem.write_to_path(str(certificates / "new.pem"))
     (certificates / "new.pem").replace(bundle)
@@ -423,13 +421,13 @@ def test_authority_of_all_hosts_that_changes_is_read_again(write: Write, certifi
 def test_file_that_breaks_keeps_what_was_read_before(write: Write, certificates: Path) -> None:
     """A warning, no outage; the mended file counts at once, even if what was mended is elsewhere."""
     folder = write("quay.io", 'server = "https://one.example"')
-    directory = HostsDirectory(str(folder))
-    before = RELOADS["registry.hosts_directory"]["refused"].value
+    directory = MirrorFiles(str(folder))
+    before = RELOADS["registry.mirrors"]["refused"].value
     write("quay.io", f'server = "https://two.example"\nca = "{certificates}/later.pem"')
     assert not directory.files.reload_if_changed()
     assert not directory.files.reload_if_changed()
     assert roots(directory.endpoints_for(of("quay.io"))) == ["https://one.example/v2"]
-    assert RELOADS["registry.hosts_directory"]["refused"].value == before + 1
+    assert RELOADS["registry.mirrors"]["refused"].value == before + 1
     AUTHORITY.cert_pem.write_to_path(str(certificates / "later.pem"))
     assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for(of("quay.io"))) == ["https://two.example/v2"]
@@ -442,7 +440,7 @@ def test_mounted_config_map(tmp_path: Path) -> None:
         (tmp_path / version / "quay.io" / "hosts.toml").write_text(f'server = "https://{server}.example"')
     (tmp_path / "..data").symlink_to("..1")
     (tmp_path / "quay.io").symlink_to("..data/quay.io")
-    directory = HostsDirectory(str(tmp_path))
+    directory = MirrorFiles(str(tmp_path))
     assert roots(directory.endpoints_for(of("quay.io"))) == ["https://one.example/v2"]
     (tmp_path / "..new").symlink_to("..2")
     (tmp_path / "..new").replace(tmp_path / "..data")

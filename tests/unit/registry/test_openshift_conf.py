@@ -8,8 +8,8 @@ import pytest
 from extender.errors import AddressRefused, ConfigError, RegistryNotAsked
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
-from extender.registry.mirrors import OpenShiftMirrors
-from extender.registry.openshift_conf import conf_of_objects
+from extender.registry.openshift_conf import routes_of
+from extender.registry.openshift_mirrors import OpenShiftMirrors
 from extender.registry.session import RegistryTrust
 from extender.watched_files import RELOADS, FileSetting
 
@@ -42,7 +42,7 @@ def objects_of(text: str) -> MirrorObjects:
 def test_objects_that_the_operator_refuses_change_nothing(text: str, problem: str) -> None:
     """Nodes keep what they have, and so do we; it is counted."""
     with pytest.raises(ConfigError) as raised:
-        conf_of_objects(objects_of(text))
+        routes_of(objects_of(text))
     assert problem in str(raised.value)
     mirrors, before = OpenShiftMirrors(RegistryTrust()), REFUSED.value
     mirrors.update(objects_of('{"digestMirrors": [{"source": "s.io", "mirrors": ["old.io"]}]}'))
@@ -60,27 +60,26 @@ def test_nobody_is_asked_before_the_objects_are_known() -> None:
 
 def test_flags_reach_nested_scopes_and_mirrors() -> None:
     """An insecure wildcard holds for tables and mirrors inside it; a blocked one for tables."""
-    conf = conf_of_objects(
+    routes = routes_of(
         objects_of("""{"digestMirrors": [{"source": "s.io/x", "mirrors": ["m.corp.io/x", "n.io"]}],
         "sources": {"insecureRegistries": ["*.corp.io", "s.io"], "blockedRegistries": ["b.corp.io"]}}""")
-    ).registries
-    tables = {table.prefix: table for table in conf.registries}
-    assert sorted(tables) == ["*.corp.io", "b.corp.io", "s.io", "s.io/x"]
-    assert [mirror.insecure for mirror in tables["s.io/x"].mirror] == [True, False]
-    assert all(table.insecure for table in tables.values())
-    assert [prefix for prefix, table in tables.items() if table.blocked] == ["b.corp.io"]
+    )
+    rules = {rule.prefix: rule for rule in routes.rules}
+    assert sorted(rules) == ["*.corp.io", "b.corp.io", "s.io", "s.io/x"]
+    assert [place.insecure for place in rules["s.io/x"].places] == [True, False, True]
+    assert all(rule.places[-1].insecure for rule in rules.values())
+    assert [prefix for prefix, rule in rules.items() if rule.is_blocked] == ["b.corp.io"]
 
 
 def test_order_of_objects_does_not_matter() -> None:
     """Neither names nor ages of the objects do, as the merge is by what they say."""
     lists = [("a.io", "b.io"), ("c.io", "a.io"), ("d.io",), ("b.io", "e.io")]
-    confs = {
-        conf_of_objects(MirrorObjects(digest_mirrors=tuple(SourceMirrors("s.io", each) for each in order)))
-        .registries.registries[0].mirror
+    rules = {
+        routes_of(MirrorObjects(digest_mirrors=tuple(SourceMirrors("s.io", each) for each in order))).rules
         for order in itertools.permutations(lists)
-    }  # fmt: skip
-    [mirrors] = confs
-    assert [mirror.location for mirror in mirrors] == ["c.io", "d.io", "a.io", "b.io", "e.io"]
+    }
+    [[rule]] = rules
+    assert [place.location for place in rule.places] == ["a.io", "b.io", "e.io", "c.io", "d.io", "s.io"]
 
 
 def test_names_without_a_registry_are_searched_in_order() -> None:
@@ -96,11 +95,3 @@ def test_names_without_a_registry_are_searched_in_order() -> None:
     mirrors.update(objects_of('{"sources": {"allowedRegistries": ["b.io"]}}'))
     with pytest.raises(AddressRefused, match="does not allow it"):
         mirrors.endpoints_for(short)
-
-
-def test_thousands_of_objects_and_long_loops_end() -> None:
-    """A loop of all mirrors is broken; what takes time is bounded by what the API server stores."""
-    ring = [f"m{number}.io" for number in range(2_000)]
-    sets = tuple(SourceMirrors("s.io", pair) for pair in itertools.pairwise([*ring, ring[0]]))
-    conf = conf_of_objects(MirrorObjects(digest_mirrors=sets)).registries
-    assert len(conf.registries[0].mirror) == 2_000

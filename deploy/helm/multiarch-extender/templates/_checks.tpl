@@ -253,7 +253,9 @@ cluster.context: It is the cluster that the chart is installed in.
 cache.url: Use store.kind.
 cache.key_file: Use store.keySecret.
 registry.ca_files: Use registries.caConfigMap.
-registry.hosts_directory: Use registries.hosts.
+{{- if .root.Values.registries.hosts }}
+registry.mirrors: It is the folder that registries.hosts makes.
+{{- end }}
 registry.docker_config: Use registries.dockerConfigSecret.
 {{- if eq .mode "secondScheduler" }}
 admission.scheduler_name: Use modes.secondScheduler.schedulerName.

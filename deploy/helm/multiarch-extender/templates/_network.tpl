@@ -42,7 +42,7 @@ only the cluster's name service knows, for certain (yes) or by its form (likely)
 {{- end }}
 
 {{- define "multiarch.pod.names" -}}
-{{- $internal := dig "registry" "openshift" false (include "multiarch.settings.own" . | fromYaml) -}}
+{{- $internal := eq "openshift" (dig "registry" "mirrors" "" (include "multiarch.settings.own" . | fromYaml)) -}}
 {{- range include "multiarch.hosts" . | fromYamlArray }}{{ if .internal }}{{ $internal = true }}{{ end }}{{ end -}}
 {{- $policy := .root.Values.dnsPolicy | default (ternary "ClusterFirst" "Default" $internal) -}}
 {{- $hostNetwork := or (eq .mode "defaultScheduler") (and .root.Values.webhook.hostNetwork (include "multiarch.has-webhook" .)) -}}

@@ -54,7 +54,7 @@ rules:
 - apiGroups: [""]
   resources: [namespaces]  # their annotations
   verbs: [list, watch]
-{{- if dig "registry" "openshift" false (include "multiarch.settings" . | fromYaml) }}
+{{- if eq "openshift" (dig "registry" "mirrors" "" (include "multiarch.settings" . | fromYaml)) }}
 - apiGroups: [config.openshift.io]
   resources: [imagedigestmirrorsets, imagetagmirrorsets, images]  # where nodes pull from
   verbs: [list, watch]
@@ -115,7 +115,7 @@ subjects:
   namespace: {{ $.root.Release.Namespace }}
 {{- end }}
 {{- end }}
-{{- if dig "registry" "openshift" false (include "multiarch.settings" . | fromYaml) }}
+{{- if eq "openshift" (dig "registry" "mirrors" "" (include "multiarch.settings" . | fromYaml)) }}
 {{- $managed := dict "configmaps" (list "merged-trusted-image-registry-ca" "trusted-ca-bundle") -}}
 {{- $ours := dict "secrets" (list "pull-secret") "configmaps" (list "user-ca-bundle") -}}
 {{- range $space, $resources := dict "openshift-config" $ours "openshift-config-managed" $managed }}

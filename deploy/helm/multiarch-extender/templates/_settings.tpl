@@ -72,7 +72,7 @@
 {{- $_ := set $registry "ca_files" $files -}}
 {{- end -}}
 {{- if $values.registries.hosts -}}
-{{- $_ := set $registry "hosts_directory" "/etc/multiarch-extender-hosts" -}}
+{{- $_ := set $registry "mirrors" "/etc/multiarch-extender-hosts" -}}
 {{- end -}}
 {{- if $values.registries.dockerConfigSecret -}}
 {{- $_ := set $registry "docker_config" "/etc/multiarch-extender-docker/config.json" -}}

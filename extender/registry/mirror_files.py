@@ -1,0 +1,107 @@
+"""Where nodes ask for images by the files that they read, which are read again when one changes.
+
+`hosts_toml`, `registries_conf` and `registries_yaml` have the formats. Sends no requests.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from extender.credentials.keyring import Credential, CredentialId
+from extender.errors import ConfigError
+from extender.images.reference import ImageReference
+from extender.registry.endpoint import Endpoint
+from extender.registry.endpoint_tls import CertificateReader, Stamp, TlsContexts, stamp_of
+from extender.registry.hosts_toml import read_folder
+from extender.registry.registries_conf import certificates_beside, drop_ins_of, read_bounded, read_main_file
+from extender.registry.registries_yaml import NodeRegistries, read_registries_yaml
+from extender.watched_files import FileSetting, Reading, WatchedFiles, report_mirrors_loaded, report_mirrors_refused
+
+_SETTING = FileSetting.MIRRORS.value
+
+
+class _FileKind(NamedTuple):
+    """How a kind of files is read, and what may change besides the path itself and the certificates that are named."""
+
+    read: Callable[[Path, CertificateReader], NodeRegistries]
+    others: Callable[[Path], Iterable[Path]]
+
+
+class _Read(NamedTuple):
+    registries: NodeRegistries
+    certificates: tuple[Path, ...]
+
+
+class MirrorFiles:
+    """A node's files: a `.yaml` is that of k3s and rke2, a `.conf` CRI-O's, anything else containerd's folder."""
+
+    def __init__(self, path: str, *, ca_files: Sequence[str] = ()) -> None:
+        """Reads the files. `ca_files` are PEM bundles trusted for all hosts, in addition to the system's.
+
+        Raises:
+            ConfigError: a file cannot be read or used; the message names the file and the key.
+        """
+        self._path = Path(path)
+        self._contexts = TlsContexts(ca_files)
+        self._kind = _KINDS.get(self._path.suffix, _FOLDER)
+        self.files = WatchedFiles(
+            self._read,
+            lambda read: self._stamps(read.certificates),
+            loaded=lambda read: report_mirrors_loaded(rule.prefix or "*" for rule in read.registries.routes.rules),
+            refused=report_mirrors_refused,
+            name=_SETTING,
+        )
+
+    def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
+        """As `Routes`."""
+        return self.files.value.registries.routes.endpoints_for(reference, plain_http)
+
+    def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
+        """Returns what the files have for the reference's host, by a name that images or endpoints have."""
+        host = reference.domain
+        names = (host, "registry-1.docker.io") if host == "docker.io" else (host,)
+        logins: Mapping[str, tuple[str, str]] = self.files.value.registries.logins
+        return tuple(
+            Credential(*logins[name], CredentialId(f"registries.yaml {self.files.generation} {name}"))
+            for name in names
+            if name in logins
+        )
+
+    def _read(self) -> Reading[_Read]:
+        """Reads all files. Stamps are from before that, so that the next check notices a change made meanwhile."""
+        seen = self._stamps(())
+        certificates = CertificateReader(self._contexts)
+        try:
+            registries = self._kind.read(self._path, certificates)
+        except OSError as exc:
+            raise ConfigError(f"{_SETTING}: {exc.filename or self._path} cannot be read: {exc.strerror}") from exc
+        except ConfigError as exc:
+            raise ConfigError(f"{_SETTING}: {exc}") from exc
+        stamps = seen | frozenset(certificates.stamps.values())
+        return Reading(_Read(registries, tuple(certificates.stamps)), stamps)
+
+    def _stamps(self, certificates: Iterable[Path]) -> frozenset[Stamp]:
+        """Returns the stamps of all files, among them those with certificates, which may be elsewhere."""
+        return frozenset(map(stamp_of, (self._path, *self._kind.others(self._path), *certificates)))
+
+
+def _read_yaml(file: Path, certificates: CertificateReader) -> NodeRegistries:
+    try:
+        return read_registries_yaml(read_bounded(file), certificates)
+    except ConfigError as exc:
+        raise ConfigError(f"{file}: {exc}") from exc
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    yield from folder.glob("*")
+    yield from folder.glob("*/*")
+
+
+_FOLDER = _FileKind(lambda folder, certificates: NodeRegistries(read_folder(folder, certificates), {}), _below)
+_KINDS = {
+    ".yaml": _FileKind(_read_yaml, lambda _: ()),
+    ".conf": _FileKind(
+        lambda main, certificates: NodeRegistries(read_main_file(main, certificates), {}),
+        lambda main: (*drop_ins_of(main), *_below(certificates_beside(main))),
+    ),
+}
