@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from extender.cli.audit_writers import WRITERS
+from extender.cli.audited_images import ClusterContents, ImageLookups, read_cluster
 from extender.cli.console import print_document, print_problem, progress_bar
 from extender.cli.installed_settings import GivenSettings
 from extender.cli.manifest_files import read_manifests
@@ -46,12 +47,11 @@ from extender.kubernetes.reported_v1 import AuditedSpec
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
 from extender.placement.patch import look
-from extender.reports.audit_findings import AuditInput, new_findings, new_problems, targets_of, wanted_newer
+from extender.reports.audit_findings import AuditInput, new_findings, new_problems, targets_of, wanted_newer, with_newer
 from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit
 from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 from extender.resolver.platform_verifier import PlatformVerifier
-from extender.service.auditing import ClusterContents, ImageLookups, read_cluster
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
 from extender.service.resolving import fetcher_settings, open_pod_resolver_of, read_mirror_objects
@@ -113,6 +113,8 @@ def audit(
 ) -> None:
     """Show which images, workloads and DaemonSets keep a cluster or manifests from an architecture.
 
+    Of a cluster it shows containers on nodes of the wrong platform too.
+
     In a cluster by the settings of the installation there, unless --config gives others; --set changes one of them.
     Exit code 1 if it was interrupted or, with --require or --baseline, if something blocks, is unknown or was not read,
     or if there is no workload.
@@ -167,8 +169,8 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> Audit:
         if part.is_live:
             client = await stack.enter_async_context(_cluster(settings))
             try:
-                contents = await read_cluster(client, part.namespace)
                 settings = await given_settings.beside(client)
+                contents = await read_cluster(client, part.namespace, settings.placement.level_label)
             except ClusterError as exc:
                 raise ConfigError(f"the cluster cannot be read: {exc}") from exc
             cluster_view = ClusterView(client=client)
@@ -198,6 +200,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> Audit:
             namespaces=contents.namespaces,
             own=part.own,
             problems=contents.problems,
+            running=await lookups.look_up_running(contents.workloads),
         )
         if part.looks_inside:
             inside = lookups.unverified(contents.workloads, targets_of(given))
@@ -211,10 +214,11 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> Audit:
             for line in unverified:
                 print_problem(line)
             given = msgspec.structs.replace(given, evidence=await lookups.look_up(contents.workloads))
-        wanted = wanted_newer(given) if part.look_for_newer and not lookups.is_stopped else []
+        report = make_audit(given)
+        wanted = wanted_newer(report) if part.look_for_newer and not lookups.is_stopped else []
         progress.begin(len(wanted))
-        newer = await lookups.look_for_newer(wanted, given.policy.compatibility)
-        return make_audit(msgspec.structs.replace(given, newer=newer, is_partial=lookups.is_stopped))
+        report = with_newer(report, await lookups.look_for_newer(wanted, given.policy.compatibility))
+        return msgspec.structs.replace(report, is_partial=lookups.is_stopped)
 
 
 @contextlib.asynccontextmanager

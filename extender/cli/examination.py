@@ -24,7 +24,7 @@ from extender.cli.installation_objects import (
     read_workloads,
 )
 from extender.cli.installed_settings import GivenSettings, deciding_parts
-from extender.cli.running import look_up
+from extender.cli.lookups import describe_all
 from extender.cluster.autoscalers import find_autoscalers
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import is_held, list_gated_pods
@@ -32,6 +32,7 @@ from extender.cluster.node_trust import HOSTS
 from extender.cluster.openshift_objects import list_mirror_objects
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
 from extender.cluster.workload_lists import list_documents
+from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError, InvalidReference
 from extender.fetcher.sources import open_local_sources
 from extender.images.content import Cause, Failure
@@ -39,9 +40,11 @@ from extender.images.manifest import Image
 from extender.images.reference import parse_reference
 from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.pod_templates import KubernetesObject
-from extender.kubernetes.reported_v1 import ReportedNode, ReportedPod
+from extender.kubernetes.reported_v1 import ReportedNode
+from extender.placement.facts import images_of
 from extender.placement.gate import UnknownImages
 from extender.placement.patch import look
+from extender.placement.policy import Overrides
 from extender.registry.openshift_conf import routes_of
 from extender.registry.openshift_mirrors import host_problems
 from extender.reports.installation import (
@@ -52,6 +55,7 @@ from extender.reports.installation import (
     Label,
     is_for_pods,
     judge_certificate,
+    judge_nodes,
     judge_order,
     judge_part,
     judge_scheduler,
@@ -60,9 +64,8 @@ from extender.reports.installation import (
     selected,
     webhooks_of,
 )
-from extender.reports.running_pods import references_of, report_running
+from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import ClusterView
-from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 
 _PODS, _IMAGES = 2_000, 50
@@ -83,7 +86,6 @@ _MIRROR_OBJECTS = "OpenShift's mirror objects"
 _INSTEAD_OF_TRUST = "give it as registry.ca_files or registry.docker_config (docs/how-to/mirrors.md)"
 _MINOR = re.compile(r"([0-9]+)")
 _NODE = msgspec.json.Decoder(ReportedNode)
-_POD = msgspec.json.Decoder(ReportedPod)
 _NAMED = msgspec.json.Decoder(Pod)
 
 
@@ -269,17 +271,8 @@ class Examination:
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
     ) -> AsyncIterator[CheckFinding]:
         documents = [raw async for raw in list_documents(client, "/api/v1/nodes")]
-        nodes = [_NODE.decode(raw) for raw in documents]
-        compatibility = policy_of(self._settings).compatibility
-        report = report_running([], nodes, compatibility, self._settings.placement.level_label)
-        for node in report.nodes:
-            seen = f"its labels say {node.label}, its kubelet {node.node_info}"
-            remedy = "take off or mend the labels kubernetes.io/os and kubernetes.io/arch"
-            yield _wrong(CheckName.NODES, f"node {node.node}", seen, remedy)
-        if not nodes:
-            yield CheckFinding(CheckName.NODES, "cluster", CheckState.UNCHECKED, "it has no nodes yet")
-        elif not report.nodes:
-            yield _fine(CheckName.NODES, "cluster", f"labels and kubelets of {len(nodes)} nodes agree")
+        for finding in judge_nodes([_NODE.decode(raw) for raw in documents]):
+            yield finding
         if CheckName.AUTOSCALER not in self._checks:
             return
         serving = [each.part for each in workloads if each.part.settings and each.part.settings.serves_reviews]
@@ -296,17 +289,18 @@ class Examination:
     async def _judge_registries(
         self, client: ClusterClient, _workloads: Sequence[InstalledWorkload]
     ) -> AsyncIterator[CheckFinding]:
-        chosen: dict[str, tuple[str, ReportedPod]] = {}
+        chosen: dict[str, tuple[str, Pod]] = {}
         async for raw in listed_pods(client, _PODS):
-            _choose(_POD.decode(raw), chosen)
+            _choose(_NAMED.decode(raw), chosen)
         if not chosen:
             seen = "no pod is running that names one"
             yield CheckFinding(CheckName.REGISTRIES, "registries", CheckState.UNCHECKED, seen)
             return
         async with open_pod_resolver(self._settings, ClusterView(client=client), open_local_sources) as pod_resolver:
-            found = await look_up([pod for _, pod in chosen.values()], pod_resolver)
-        for (host, (image, _)), pod in zip(chosen.items(), found, strict=True):
-            yield _judge_registry(f"registry {host}", image, pod.images.get(image))
+            wanted = [(image, _keyring_of(pod, pod_resolver)) for image, pod in chosen.values()]
+            found = await describe_all(wanted, pod_resolver.resolver)
+        for (host, (image, _)), answer in zip(chosen.items(), found, strict=True):
+            yield _judge_registry(f"registry {host}", image, answer)
 
 
 def _fine(check: CheckName, subject: str, seen: str) -> CheckFinding:
@@ -368,11 +362,11 @@ _NOT_ASKED = frozenset({Cause.NOT_ALLOWED, Cause.LOOKING_UP, Cause.INVALID_REFER
 _NOT_ANSWERED = frozenset({Cause.UNAVAILABLE, Cause.THROTTLED})
 
 
-def _judge_registry(subject: str, image: str, answer: Image | Failure | None) -> CheckFinding:
+def _judge_registry(subject: str, image: str, answer: Image | Failure) -> CheckFinding:
     """Whether the registry of a running pod's image answers from here, as far as it was asked."""
-    if answer is None or (isinstance(answer, Failure) and answer.cause in _NOT_ASKED):
-        why = answer.detail if answer else "it has no name that can be looked up"
-        return CheckFinding(CheckName.REGISTRIES, subject, CheckState.UNCHECKED, f"it was not asked for {image}: {why}")
+    if isinstance(answer, Failure) and answer.cause in _NOT_ASKED:
+        seen = f"it was not asked for {image}: {answer.detail}"
+        return CheckFinding(CheckName.REGISTRIES, subject, CheckState.UNCHECKED, seen)
     if isinstance(answer, Failure) and answer.cause in _NOT_ANSWERED:
         remedy = "mend the way from here to it, or give a mirror (docs/how-to/mirrors.md)"
         return _wrong(CheckName.REGISTRIES, subject, f"{image}: {answer.detail}", remedy)
@@ -468,12 +462,17 @@ def _name(document: KubernetesObject) -> str:
     return str(look(document, ["metadata", "name"]))
 
 
-def _choose(pod: ReportedPod, chosen: dict[str, tuple[str, ReportedPod]]) -> None:
+def _choose(pod: Pod, chosen: dict[str, tuple[str, Pod]]) -> None:
     """Adds the pod's first image of each registry that has none yet."""
-    for reference in references_of(pod):
+    for image in images_of(pod):
         try:
-            host = parse_reference(reference).domain
+            host = parse_reference(image.reference).domain
         except InvalidReference:
             continue
         if len(chosen) < _IMAGES:
-            chosen.setdefault(host, (reference, pod))
+            chosen.setdefault(host, (image.reference, pod))
+
+
+def _keyring_of(pod: Pod, pod_resolver: PodResolver) -> Keyring:
+    namespace = (pod.metadata and pod.metadata.namespace) or ""
+    return pod_resolver.question(pod, namespace, Overrides(), may_read=True).keyring

@@ -43,7 +43,7 @@ def explain(
     """Show why a pod may run on some nodes and not on others, and what would change that.
 
     By the settings of the installation in the cluster, unless --config gives others; --set changes one of them.
-    Exit code 1 if some pod has no node that is known to take it.
+    Exit code 1 if some pod has no node that is known to take it, or is on a node of the wrong platform.
 
     Example: multiarch-extender explain deploy/web -n shop
     """
@@ -56,7 +56,7 @@ def explain(
             f"-f {' -f '.join(manifests or ())}: no object with pods" + (f" is {target}" if target else "")
         )
     _print(found, output)
-    if any(each.explanation.answer is not RunAnswer.YES for each in found):
+    if any(each.explanation.answer is not RunAnswer.YES or each.explanation.faults for each in found):
         raise typer.Exit(1)
 
 

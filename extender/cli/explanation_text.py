@@ -37,6 +37,8 @@ def _print_one(explained: Explained) -> None:
     for line in (told.skipped, *_notes(told), *told.problems):
         if line:
             print_line(("note", "yellow"), f" {line}")
+    for fault in told.faults:
+        print_line((fault.rule, "red"), f" {fault.text}")
     _print_title("Images")
     for image in told.images:
         print_line(f"  {image.reference or 'a container without an image'}")

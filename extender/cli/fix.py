@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from extender.cli.console import print_copy, print_line, print_problem
-from extender.cli.image_lookup import answer_of, look_up_images
+from extender.cli.lookups import answer_of, look_up_images
 from extender.cli.manifest_files import STANDARD_INPUT, read_texts
 from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Manifests, Namespace, read_settings
 from extender.config.tree import Config

@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from extender.cli.console import Part, print_document, print_line, print_problem, print_rows
-from extender.cli.image_lookup import EndpointAnswer, LookedUp, answer_of, look_up_images
+from extender.cli.lookups import EndpointAnswer, LookedUp, answer_of, look_up_images
 from extender.cli.options import (
     Assignments,
     ConfigFile,

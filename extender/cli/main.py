@@ -18,7 +18,7 @@ from extender.errors import ConfigError, ExtenderError
 
 PROGRAM, PLUGIN = "multiarch-extender", "kubectl-multiarch"
 COMMANDS = (
-    "audit", "config", "doctor", "explain", "fix", "inspect", "running", "serve", "ungate",
+    "audit", "config", "doctor", "explain", "fix", "inspect", "serve", "ungate",
 )  # fmt: skip
 """The subcommands; each is the function of its name in the file of its name."""
 

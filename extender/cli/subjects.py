@@ -2,9 +2,12 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from extender.cli.console import progress_bar
+from extender.cli.lookups import side_by_side
 from extender.cli.manifest_files import read_manifests
 from extender.cluster.client import ClusterClient, decode_answer, open_cluster
 from extender.cluster.workload_lists import (
@@ -16,44 +19,24 @@ from extender.cluster.workload_lists import (
     list_documents,
 )
 from extender.config.tree import Config
+from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
-from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
+from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, PodStatus, ReportedNode
 from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
+from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
-from extender.placement.nodes import platform_of_node
+from extender.placement.nodes import name_of_node, platform_of_node
 from extender.placement.patch import apply
-from extender.placement.planning import AdmissionPolicy
 from extender.reports.explanation import Explanation, PodEvidence, Subject, explain, usual_nodes, with_nodes
+from extender.reports.running_containers import PlatformFault, containers_of, fault_of
+from extender.reports.workload_reports import FINISHED, uses_of
+from extender.resolver.image_cache import ImageQuery
 from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_policy_of
 from extender.service.resolving import open_pod_resolver
-
-
-class PodExplainer:
-    """Explains pods by what a `PodResolver` knows, under the operator's settings."""
-
-    def __init__(self, pod_resolver: PodResolver, admission: AdmissionPolicy) -> None:
-        self._pod_resolver = pod_resolver
-        self._mutator = Mutator(pod_resolver.policy, admission)
-
-    async def look_up(self, subject: Subject, nodes: ClusterNodes, wait_seconds: float) -> Explanation:
-        """The explanation after lookups of the pod's images, which may take up to `wait_seconds`.
-
-        Whoever asks has given the pod, or may read it: its pull secrets count.
-        """
-        overrides = self._pod_resolver.overrides_of(subject.pod, subject.namespace, subject.raw_pod)
-        question = self._pod_resolver.question(subject.pod, subject.namespace, overrides, may_read=True)
-        await self._pod_resolver.resolve(question, wait_seconds, revalidate=True)
-        found = PodEvidence(
-            images=question.images,
-            evidence=self._pod_resolver.evidence(question),
-            overrides=question.overrides,
-        )
-        return explain(subject, found, self._pod_resolver.policy, self._mutator, nodes)
-
 
 LOOKUP_SECONDS = 60.0
 
@@ -94,7 +77,7 @@ class ExplainTarget(msgspec.Struct, frozen=True):
 class ClusterObject(msgspec.Struct, frozen=True):
     """An object, the pod that it is or makes, as JSON, and the node to which a pod is bound.
 
-    `defaults` are the annotations of its namespace, if that is among the manifests too.
+    `defaults` are the annotations of its namespace, if that is among the manifests too. `status` is that of a pod.
     """
 
     kind: str
@@ -104,16 +87,7 @@ class ClusterObject(msgspec.Struct, frozen=True):
     is_live: bool
     node_name: str
     defaults: Mapping[str, str] | None = None
-
-    @property
-    def subject(self) -> Subject:
-        """What is explained.
-
-        Raises:
-            ConfigError: the pod is not one that Kubernetes would take.
-        """
-        pod, raw_pod = _decode(self.pod, self), msgspec.json.encode(self.pod)
-        return Subject(kind=self.kind, name=self.name, namespace=self.namespace, pod=pod, raw_pod=raw_pod)
+    status: object = None
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -193,8 +167,18 @@ async def explain_all(
     annotations |= {each.namespace: each.defaults for each in subjects if each.defaults is not None}
     view = ClusterView(client=client, annotations=annotations)
     async with open_pod_resolver(settings, view, open_local_sources) as pod_resolver:
-        explainer = PodExplainer(pod_resolver, admission_policy_of(settings))
-        return [await _explain(each, explainer, nodes, settings, client) for each in subjects]
+        known = _Known(pod_resolver, settings, nodes)
+        if client:
+            subjects = [await _with_pull_secrets(each, client) for each in subjects]
+        found: dict[int, Explained] = {}
+        with progress_bar(len(subjects)) as progress:
+
+            async def one(index: int) -> None:
+                found[index] = await _explain(subjects[index], known)
+                progress.step(subjects[index].name)
+
+            await side_by_side(range(len(subjects)), one)
+        return [found[index] for index in range(len(subjects))]
 
 
 async def list_nodes(client: ClusterClient | None) -> list[ReportedNode]:
@@ -208,40 +192,80 @@ async def list_nodes(client: ClusterClient | None) -> list[ReportedNode]:
     return [decode_answer(_NODE, raw, "node") async for raw in list_documents(client, "/api/v1/nodes")]
 
 
-def on_nodes(
-    explanation: Explanation, item: ClusterObject, nodes: Sequence[ReportedNode], settings: Config
-) -> Explanation:
-    """The explanation with the cluster's nodes, or with usual ones where there is no cluster.
+class _Known(NamedTuple):
+    """What every explanation goes by."""
 
-    The pod of a workload counts as the webhook would create it, if the settings have one.
+    pod_resolver: PodResolver
+    settings: Config
+    nodes: Sequence[ReportedNode]
+
+
+async def _explain(item: ClusterObject, known: _Known) -> Explained:
+    """The explanation after lookups of the pod's images.
+
+    Whoever asks has given the pod, or may read it: its pull secrets count. The pod of a workload counts on nodes as the
+    webhook would create it, if the settings have one.
     """
-    pod = item.pod
-    if not item.is_live and settings.admission.listen and explanation.webhook.patch:
-        pod = _as_object(apply(pod, explanation.webhook.patch))
-    spec = _decode(pod, item).spec or NamedSpec()
-    placed = msgspec.structs.replace(explanation, node_name=item.node_name)
-    level_label = settings.placement.level_label
-    return with_nodes(placed, spec, nodes or usual_nodes(), level_label, is_assumed=not nodes)
-
-
-async def _explain(
-    item: ClusterObject,
-    explainer: PodExplainer,
-    nodes: Sequence[ReportedNode],
-    settings: Config,
-    client: ClusterClient | None,
-) -> Explained:
-    if client and not (item.kind == "Pod" and item.is_live):
-        item = await _with_pull_secrets(item, client)
+    pod_resolver, settings, nodes = known
+    policy, level_label = pod_resolver.policy, settings.placement.level_label
     with _refusing(item):
-        found = await explainer.look_up(item.subject, _known(nodes, settings), LOOKUP_SECONDS)
-        return Explained(on_nodes(found, item, nodes, settings), item.pod)
+        raw_pod = msgspec.json.encode(item.pod)
+        pod = msgspec.json.decode(raw_pod, type=NamedPod)
+        subject = Subject(kind=item.kind, name=item.name, namespace=item.namespace, pod=pod, raw_pod=raw_pod)
+        overrides = pod_resolver.overrides_of(pod, item.namespace, raw_pod)
+        question = pod_resolver.question(pod, item.namespace, overrides, may_read=True)
+        await pod_resolver.resolve(question, LOOKUP_SECONDS, revalidate=True)
+        found = PodEvidence(
+            images=question.images, evidence=pod_resolver.evidence(question), overrides=question.overrides
+        )
+        mutator = Mutator(policy, admission_policy_of(settings))
+        told = explain(subject, found, policy, mutator, _kinds_of(nodes, level_label))
+        spec = pod.spec or NamedSpec()
+        told = msgspec.structs.replace(
+            told,
+            node_name=item.node_name,
+            faults=[] if told.skipped else await _faults(item, spec, question.keyring, known),
+        )
+        if not item.is_live and settings.admission.listen and told.webhook.patch:
+            patched = msgspec.json.encode(apply(item.pod, told.webhook.patch))
+            spec = msgspec.json.decode(patched, type=NamedPod).spec or NamedSpec()
+        told = with_nodes(told, spec, nodes or usual_nodes(), level_label, is_assumed=not nodes)
+        return Explained(told, item.pod)
+
+
+async def _faults(item: ClusterObject, spec: NamedSpec, keyring: Keyring, known: _Known) -> list[PlatformFault]:
+    """What does not match between the containers of a live pod and its node's platform."""
+    pod_resolver, settings, nodes = known
+    platforms = (
+        platform_of_node(node, settings.placement.level_label) for node in nodes if name_of_node(node) == item.node_name
+    )
+    platform = next(platforms, None)
+    if not (item.is_live and platform) or spec.runtime_class_name in pod_resolver.policy.runtime_classes:
+        return []
+    status = msgspec.convert(item.status or {}, PodStatus)
+    if status.phase in FINISHED:
+        return []
+    images = ((use.name, use.image) for use in uses_of(spec) if use.image.role is not Role.VOLUME)
+    faults: list[PlatformFault] = []
+    for container in containers_of(images, status, platform):
+        queries = [ImageQuery(each) for each in (container.image.reference, container.reported) if each]
+        named, *reported = await pod_resolver.resolver.resolve_all(queries, keyring, LOOKUP_SECONDS)
+        then = reported[0] if reported else None
+        if fault := fault_of(container, named, then, pod_resolver.policy.compatibility):
+            faults.append(fault)
+    return faults
+
+
+def _kinds_of(nodes: Sequence[ReportedNode], level_label: str) -> ClusterNodes:
+    platforms = (platform_of_node(node, level_label) for node in nodes)
+    odd = (odd_nodes_of(node, level_label) for node in nodes)
+    return ClusterNodes(frozenset(each for each in platforms if each), frozenset(each for each in odd if each))
 
 
 async def _with_pull_secrets(item: ClusterObject, client: ClusterClient) -> ClusterObject:
     """The object whose pod names the pull secrets of its ServiceAccount, as a pod does once it is created."""
     spec = item.pod["spec"]
-    if spec.get("imagePullSecrets"):
+    if (item.kind == "Pod" and item.is_live) or spec.get("imagePullSecrets"):
         return item
     try:
         found = await fetch_pull_secrets(client, item.namespace, spec.get("serviceAccountName") or "default")
@@ -251,13 +275,6 @@ async def _with_pull_secrets(item: ClusterObject, client: ClusterClient) -> Clus
         return item
     pod = {**item.pod, "spec": {**spec, "imagePullSecrets": found}}
     return msgspec.structs.replace(item, pod=pod)
-
-
-def _known(nodes: Sequence[ReportedNode], settings: Config) -> ClusterNodes:
-    level_label = settings.placement.level_label
-    platforms = (platform_of_node(node, level_label) for node in nodes)
-    odd = (odd_nodes_of(node, level_label) for node in nodes)
-    return ClusterNodes(frozenset(each for each in platforms if each), frozenset(each for each in odd if each))
 
 
 def _objects_of(manifest: KubernetesObject, target: ExplainTarget, *, is_live: bool) -> Iterator[ClusterObject]:
@@ -271,12 +288,9 @@ def _objects_of(manifest: KubernetesObject, target: ExplainTarget, *, is_live: b
     for place, made in pods_of(manifest):
         pod = {**made, "metadata": {**made["metadata"], "namespace": namespace}}
         shown = f"{name} at {place}" if place else name
-        yield ClusterObject(kind, shown, namespace, pod, is_live and kind == "Pod", node_of(manifest))
-
-
-def _decode(pod: KubernetesObject, item: ClusterObject) -> NamedPod:
-    with _refusing(item):
-        return msgspec.json.decode(msgspec.json.encode(pod), type=NamedPod)
+        status = manifest.get("status") if kind == "Pod" else None
+        is_pod = is_live and kind == "Pod"
+        yield ClusterObject(kind, shown, namespace, pod, is_pod, node_of(manifest), status=status)
 
 
 @contextlib.contextmanager
@@ -286,8 +300,3 @@ def _refusing(item: ClusterObject) -> Iterator[None]:
         yield
     except msgspec.ValidationError as exc:
         raise ConfigError(f"{item.kind} {item.namespace}/{item.name} is not as Kubernetes takes it: {exc}") from exc
-
-
-def _as_object(value: object) -> KubernetesObject:
-    assert isinstance(value, dict)  # noqa: S101 -- a patch of ours never replaces the whole pod
-    return value

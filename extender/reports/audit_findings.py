@@ -62,7 +62,8 @@ from extender.reports.audit_report import (
     WorkloadPlatform,
 )
 from extender.reports.quantities import parse_quantity
-from extender.reports.workload_reports import Workload
+from extender.reports.running_containers import RunningContainer, fault_of
+from extender.reports.workload_reports import RunningPods, Workload
 
 _OWN, _VENDOR = "own", "vendor"
 # Registries of which images are somebody else's, unless the caller says which are their own.
@@ -80,6 +81,19 @@ class ImageEvidence(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
+class RunningEvidence(msgspec.Struct, frozen=True):
+    """Containers alike of a workload's pods; what is known of the image that they name, and of what a runtime reports.
+
+    `reported` is None where that is the same image, or is not known by its digest.
+    """
+
+    workload: Workload
+    container: RunningContainer
+    pods: RunningPods
+    named: Answer
+    reported: Answer
+
+
 class AuditInput(msgspec.Struct, frozen=True, kw_only=True):
     """What the audit goes by. `evidence` has, for each workload in order, one entry for each of its images.
 
@@ -93,9 +107,8 @@ class AuditInput(msgspec.Struct, frozen=True, kw_only=True):
     required: Sequence[Platform] = ()
     namespaces: Mapping[str, Mapping[str, str]] = {}
     own: Sequence[str] = ()
-    newer: Mapping[tuple[str, str], NewerTag] = {}
     problems: Sequence[str] = ()
-    is_partial: bool = False
+    running: Sequence[RunningEvidence] = ()
 
 
 def targets_of(given: AuditInput) -> tuple[Platform, ...]:
@@ -107,14 +120,31 @@ def targets_of(given: AuditInput) -> tuple[Platform, ...]:
     return tuple(platforms) if len(platforms) > 1 else tuple(dict.fromkeys((*platforms, *USUAL)))
 
 
-def wanted_newer(given: AuditInput) -> list[tuple[str, str]]:
-    """The images that block a target, each with the target, as in `AuditInput.newer`; those that block most first."""
-    report = audit(given)
+def wanted_newer(report: Audit) -> list[tuple[str, str]]:
+    """The images that block a target, each with the target, as in `with_newer`; those that block most first."""
     images = sorted(
         (image for image in report.images if image.lacks),
         key=lambda image: (-image.blocks.cpu_cores, -image.blocks.pods, image.reference),
     )
     return [(image.reference, platform) for image in images for platform in image.lacks]
+
+
+def with_newer(report: Audit, newer: Mapping[tuple[str, str], NewerTag]) -> Audit:
+    """The report with newer tags of images that block, by image and platform."""
+
+    def image(each: AuditedImage) -> AuditedImage:
+        found = (newer.get((each.reference, platform)) for platform in each.lacks)
+        return msgspec.structs.replace(each, newer=[one for one in found if one])
+
+    def finding(each: Finding) -> Finding:
+        found = newer.get((each.subject, each.platform))
+        if each.rule is not FindingRule.IMAGE_LACKS_PLATFORM or not (found and found.tag):
+            return each
+        text = f"{each.message}; the first newer tag that does is {found.tag}"
+        return msgspec.structs.replace(each, message=text)
+
+    images, findings = [image(each) for each in report.images], [finding(each) for each in report.findings]
+    return msgspec.structs.replace(report, images=images, findings=findings)
 
 
 def audit(given: AuditInput) -> Audit:
@@ -124,7 +154,7 @@ def audit(given: AuditInput) -> Audit:
     images = auditor.images(workloads)
     return Audit(
         schema=SCHEMA,
-        is_partial=given.is_partial,
+        is_partial=False,
         targets=[str(target) for target in auditor.targets],
         required=[str(each) for each in given.required],
         total=sum((workload.weight for workload in workloads), Weight()),
@@ -133,7 +163,13 @@ def audit(given: AuditInput) -> Audit:
         images=images,
         workloads=workloads,
         findings=sorted(
-            (*auditor.image_findings(images), *auditor.obstructed(workloads), *auditor.torn(), *auditor.daemon_sets()),
+            (
+                *auditor.image_findings(images),
+                *auditor.obstructed(workloads),
+                *auditor.torn(),
+                *auditor.daemon_sets(),
+                *auditor.running(),
+            ),
             key=lambda each: (each.rule, each.subject, each.platform),
         ),
         problems=list(given.problems),
@@ -166,10 +202,13 @@ class _Auditor:
             self._nodes.setdefault(platform_of_node(node, given.policy.level_label), []).append(node)
         self._obstacles: dict[tuple[bytes, Platform], tuple[Obstacle, ...]] = {}
         self._judged: dict[str, list[tuple[Workload, ImageFact]]] = {}  # uses of images by workloads that are judged
+        self._facts: list[tuple[Workload, list[ImageFact]]] = []  # of the workloads that are judged
 
     def workload(self, workload: Workload, evidence: Sequence[ImageEvidence]) -> AuditedWorkload:
-        facts = self._facts(workload, evidence)
+        facts = self._facts_of(workload, evidence)
         skipped = self._why_skipped(workload)
+        if not skipped:
+            self._facts.append((workload, [fact for _, fact in facts]))
         for image, fact in () if skipped else facts:
             self._judged.setdefault(image.reference, []).append((workload, fact))
         return AuditedWorkload(
@@ -190,7 +229,7 @@ class _Auditor:
             pods = len(list(self._targeted(workload))) if self._given.nodes else 1
         return Weight(1, pods, round(pods * workload.cpu_cores, 6), int(pods * workload.memory_bytes))
 
-    def _facts(self, workload: Workload, evidence: Sequence[ImageEvidence]) -> list[tuple[PodImage, ImageFact]]:
+    def _facts_of(self, workload: Workload, evidence: Sequence[ImageEvidence]) -> list[tuple[PodImage, ImageFact]]:
         runtime = self._runtime_of(workload)
         images = [msgspec.structs.replace(image, runtime=runtime) if runtime else image for image in workload.images]
         return [
@@ -319,7 +358,6 @@ class _Auditor:
             if (platforms or denied) and is_judged and not runs_on(platforms, target, self._compatibility)
         ]
         canonical = _canonical(image.reference)
-        newer = (self._given.newer.get((image.reference, platform)) for platform in lacks)
         return AuditedImage(
             reference=image.reference,
             canonical=canonical,
@@ -333,7 +371,6 @@ class _Auditor:
             used_by=uses,
             blocks=blocks,
             unblocks=unblocks,
-            newer=[each for each in newer if each],
             denied=[FalseClaim(str(each.platform), each.state, claim_text(each)) for each in denied],
             verified=[str(each) for each in sorted(platforms & _verified(evidence.answer))],
         )
@@ -378,12 +415,10 @@ class _Auditor:
             for platform in image.lacks:
                 if platform in denied:
                     continue
-                has, newer = ", ".join(image.platforms), {each.platform: each for each in image.newer}.get(platform)
+                has = ", ".join(image.platforms)
                 text = (
                     f"image {image.reference} does not run on {platform}: it is built only for {has or 'no platform'}"
                 )
-                if newer and newer.tag:
-                    text += f"; the first newer tag that does is {newer.tag}"
                 rule = FindingRule.IMAGE_LACKS_PLATFORM
                 yield _finding(rule, platform, image.reference, workloads, text, "error", name)
             unknown = [(workload, fact) for workload, fact in uses if _is_unknown(fact)]
@@ -402,20 +437,17 @@ class _Auditor:
 
     def torn(self) -> Iterator[Finding]:
         """The workloads whose images have no platform in common."""
-        for workload, evidence in zip(self._given.workloads, self._given.evidence, strict=True):
-            facts = [fact for _, fact in self._facts(workload, evidence)]
-            known = known_platforms(facts)
-            if known and not common_platforms(facts, self._compatibility) and not self._why_skipped(workload):
+        for workload, facts in self._facts:
+            if known_platforms(facts) and not common_platforms(facts, self._compatibility):
                 text = f"{workload} can run nowhere: its images have no platform in common"
                 name = _identity(workload)
                 yield _finding(FindingRule.NO_COMMON_PLATFORM, "", str(workload), [workload], text, "error", name)
 
     def daemon_sets(self) -> Iterator[Finding]:
         """What keeps DaemonSets from nodes that they target: images, and taints that their pods do not tolerate."""
-        for workload, evidence in zip(self._given.workloads, self._given.evidence, strict=True):
-            if not workload.is_daemon_set or self._why_skipped(workload):
+        for workload, facts in self._facts:
+            if not workload.is_daemon_set:
                 continue
-            facts = [fact for _, fact in self._facts(workload, evidence)]
             platforms: Counter[Platform] = Counter()
             taints: Counter[str] = Counter()
             for node in self._targeted(workload):
@@ -431,6 +463,22 @@ class _Auditor:
                 text = f"{workload} targets {nodes} nodes with the taint {taint}, which it does not tolerate"
                 rule, name = FindingRule.DAEMON_SET_TAINT, f"{_identity(workload)} {taint}"
                 yield _finding(rule, "", f"{workload} {taint}", [workload], text, "warning", name)
+
+    def running(self) -> Iterator[Finding]:
+        """What does not match between containers and the platforms of their nodes."""
+        found: dict[tuple[FindingRule, str, str], tuple[Workload, RunningPods, str]] = {}
+        for each in self._given.running:
+            workload, container = each.workload, each.container
+            if self._why_skipped(workload) or self._runtime_of(workload):
+                continue
+            if fault := fault_of(container, each.named, each.reported, self._compatibility):
+                name = f"{_identity(workload)}:{container.name}:{container.image.reference}"
+                key = fault.rule, str(container.platform), name
+                _, pods, _ = found.setdefault(key, (workload, RunningPods(0, each.pods.example), fault.text))
+                pods.number += each.pods.number
+        for (rule, platform, name), (workload, pods, text) in found.items():
+            which = f"pod {pods.example}" if pods.number == 1 else f"{pods.number} pods, such as {pods.example}"
+            yield _finding(rule, platform, str(workload), [workload], f"{workload}, {which}: {text}", "error", name)
 
 
 def _verified(answer: Answer) -> frozenset[Platform]:

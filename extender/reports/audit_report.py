@@ -35,6 +35,10 @@ class FindingRule(enum.StrEnum):
     TAINT_NOT_TOLERATED = "taint-not-tolerated"
     DAEMON_SET_LACKS_PLATFORM = "daemonset-lacks-platform"
     DAEMON_SET_TAINT = "daemonset-taint-not-tolerated"
+    RUNS_ON_WRONG_PLATFORM = "runs-on-wrong-platform"
+    EXEC_FORMAT_ERROR = "exec-format-error"
+    PULL_REFUSED = "pull-refused"
+    TAG_LOST_PLATFORM = "tag-lost-platform"
     UNREADABLE = "unreadable"
 
 
@@ -50,6 +54,10 @@ RULES: Mapping[FindingRule, str] = {
     FindingRule.TAINT_NOT_TOLERATED: "A workload does not tolerate the taint of nodes on which its images run",
     FindingRule.DAEMON_SET_LACKS_PLATFORM: "A DaemonSet targets nodes on which its images do not run",
     FindingRule.DAEMON_SET_TAINT: "A DaemonSet does not tolerate the taint of nodes that it targets",
+    FindingRule.RUNS_ON_WRONG_PLATFORM: "A container runs on a node for whose platform its image is not built",
+    FindingRule.EXEC_FORMAT_ERROR: "A container fails at each start, as a program of another architecture does",
+    FindingRule.PULL_REFUSED: "A node's runtime does not pull an image that lacks the node's platform",
+    FindingRule.TAG_LOST_PLATFORM: "A container runs, and its tag has since lost its node's platform",
     FindingRule.UNREADABLE: "An object could not be read",
 }
 """What each rule means."""
@@ -182,7 +190,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is found. `fingerprint` stays the same as long as it is the same finding.
 
     `workloads` are those that it concerns, and `sources` the document of each, where they are from manifests.
-    `level` is error for a blocker, warning for what is unknown or for a DaemonSet's nodes, note for the rest.
+    `level` is error for a blocker and for what runs on the wrong platform, warning for what is unknown or for a
+    DaemonSet's nodes, note for the rest.
     """
 
     rule: FindingRule

@@ -41,6 +41,7 @@ from extender.placement.policy import ADDED, MODE, PREFIX, REASON, Mode, Overrid
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 from extender.reports.audit_report import RunAnswer
+from extender.reports.running_containers import PlatformFault
 
 SCHEMA = f"{PREFIX}explanation/v1"
 _NAMES = 5  # of the nodes of one kind that are named
@@ -119,7 +120,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     `skipped` tells why no decision is made about the pod, empty if one is. `refusal` are the words for every refused
     node, `retry` those of an answer after which kube-scheduler comes back. `annotation` is the reason that the webhook
     has written or would write, `added` its record of what it has added. While a pod has `gates`, kube-scheduler does
-    not look at it. `remedies` tell what would change the answer.
+    not look at it. `remedies` tell what would change the answer. `faults` are of the containers of a pod on a node.
     """
 
     schema: str
@@ -140,6 +141,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[ExplainedNodes] = []
     remedies: list[str] = []
     gates: list[str] = []
+    faults: list[PlatformFault] = []
 
     @property
     def answer(self) -> RunAnswer:

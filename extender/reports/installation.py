@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from extender.kubernetes.pod_templates import KubernetesObject
+from extender.kubernetes.reported_v1 import ReportedNode
+from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM
+from extender.placement.nodes import name_of_node
 from extender.placement.patch import Json, look
 
 HOST_LABEL = "kubernetes.io/metadata.name"
@@ -327,6 +330,28 @@ def judge_certificate(
                       f"the API server calls {' or '.join(names)}, and the certificate in {certificate.where} is for "
                       f"{', '.join(sorted(certificate.names))}",
                       "issue it for that name too")  # fmt: skip
+
+
+def judge_nodes(nodes: Sequence[ReportedNode]) -> Iterator[CheckFinding]:
+    """Whether the labels of each node, by which affinity goes, say what its kubelet says, by which programs go."""
+    agree = True
+    for node in nodes:
+        labels = (node.metadata and node.metadata.labels) or {}
+        info = node.status and node.status.node_info
+        if not info:
+            continue
+        label = (labels.get(OPERATING_SYSTEM) or "", labels.get(ARCHITECTURE) or "")
+        stated = (info.operating_system or "", info.architecture or "")
+        if any(ours and theirs and ours != theirs for ours, theirs in zip(label, stated, strict=True)):
+            agree = False
+            yield CheckFinding(CheckName.NODES, f"node {name_of_node(node)}", CheckState.WRONG,
+                               f"its labels say {'/'.join(label)}, its kubelet {'/'.join(stated)}",
+                               "take off or mend the labels kubernetes.io/os and kubernetes.io/arch")  # fmt: skip
+    if not nodes:
+        yield CheckFinding(CheckName.NODES, "cluster", CheckState.UNCHECKED, "it has no nodes yet")
+    elif agree:
+        seen = f"labels and kubelets of {len(nodes)} nodes agree"
+        yield CheckFinding(CheckName.NODES, "cluster", CheckState.FINE, seen)
 
 
 def judge_unread_secrets(pods: Mapping[str, Sequence[str]]) -> Iterator[CheckFinding]:

@@ -10,12 +10,23 @@ from typing import Any, NamedTuple, TypeGuard
 import msgspec
 
 from extender.errors import ExtenderError
+from extender.images.platform import Platform
 from extender.kubernetes.pod_templates import KubernetesObject, is_given, pods_of
-from extender.kubernetes.reported_v1 import AuditedContainer, AuditedPod, AuditedSpec, NamedOwner, OwnedMeta
+from extender.kubernetes.reported_v1 import (
+    AuditedContainer,
+    AuditedPod,
+    AuditedSpec,
+    NamedContainer,
+    NamedOwner,
+    NamedSpec,
+    OwnedMeta,
+)
 from extender.placement.facts import PodImage, Role, program_mount, role_of
 from extender.reports.quantities import requested
+from extender.reports.running_containers import RunningContainer, containers_of
 
-_FINISHED = ("Succeeded", "Failed")
+FINISHED = ("Succeeded", "Failed")
+"""The phases in which a pod starts nothing again."""
 _STATIC = "Node"  # the owner of a static pod's mirror
 
 
@@ -44,6 +55,13 @@ class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
     is_injected: bool = False
 
 
+class RunningPods(msgspec.Struct):
+    """How many pods have a container alike, and one of them."""
+
+    number: int
+    example: str
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """A workload: its uses of images, how many pods it wants, and what one of its pods requests.
 
@@ -51,7 +69,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     else the file, and the number among those of the name there. `spec` tells where its pods may run. `managed_by` names
     the controller that owns the object itself, such as a custom resource, and `source` the file and document it is
     from, empty for a cluster. `pods` is None for a DaemonSet that no cluster runs: then one for each node that it
-    targets.
+    targets. `running` has the containers of its pods on nodes.
     """
 
     key: WorkloadKey
@@ -64,6 +82,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     managed_by: str = ""
     source: str = ""
     namesake: str = ""
+    running: Mapping[RunningContainer, RunningPods] = {}
 
     @property
     def is_daemon_set(self) -> bool:
@@ -88,6 +107,13 @@ class _Pods(msgspec.Struct):
     spec: AuditedSpec
     annotations: Mapping[str, str]
     uses: dict[ImageUse, None]
+    running: dict[RunningContainer, RunningPods] = {}
+
+    def add_running(self, found: Mapping[RunningContainer, RunningPods]) -> None:
+        """Adds containers of more pods."""
+        for container, pods in found.items():
+            known = self.running.setdefault(container, RunningPods(0, pods.example))
+            known.number += pods.number
 
 
 class WorkloadCollector:
@@ -99,7 +125,9 @@ class WorkloadCollector:
     Memory is O(workloads + bare pods): equal specs and names are kept once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Mapping[str, Platform] = {}) -> None:
+        """`nodes` has the platform of each node that states one: containers are kept for pods on these."""
+        self._nodes = nodes
         self._templates: dict[WorkloadKey, Workload] = {}
         self._namesakes: dict[tuple[WorkloadKey, str, int], Workload] = {}  # by document and spec
         self._controllers: dict[WorkloadKey, WorkloadKey] = {}
@@ -170,7 +198,7 @@ class WorkloadCollector:
             pod = _POD.decode(document)
         except msgspec.DecodeError as exc:
             raise UnreadableWorkload(f"a pod: {exc}") from exc
-        if pod.status and pod.status.phase in _FINISHED:
+        if pod.status and pod.status.phase in FINISHED:
             self.finished += 1
             return
         metadata = pod.metadata
@@ -182,11 +210,14 @@ class WorkloadCollector:
         spec = self._shared(pod.spec)
         if held is None:
             annotations = metadata.annotations if isinstance(metadata.annotations, dict) else {}
-            self._pods[key] = _Pods(1, spec, annotations, dict.fromkeys(uses_of(spec)))
-            return
+            held = self._pods[key] = _Pods(0, spec, annotations, dict.fromkeys(uses_of(spec)))
         held.number += 1
         if spec is not held.spec:
             held.uses.update(dict.fromkeys(uses_of(spec)))
+        if pod.status and (platform := self._nodes.get(pod.spec.node_name or "")):
+            images = ((use.name, use.image) for use in uses_of(spec) if use.image.role is not Role.VOLUME)
+            example = metadata.name or ""
+            held.add_running({each: RunningPods(1, example) for each in containers_of(images, pod.status, platform)})
 
     def workloads(self) -> list[Workload]:
         """The workloads so far, sorted by namespace, kind and name."""
@@ -217,6 +248,8 @@ class WorkloadCollector:
             if top in joined:
                 other = joined[top]
                 joined[top] = _Pods(other.number + held.number, held.spec, held.annotations, other.uses | held.uses)
+                joined[top].add_running(other.running)
+                joined[top].add_running(held.running)
             else:
                 joined[top] = held
         return joined
@@ -252,10 +285,10 @@ _POD = msgspec.json.Decoder(AuditedPod)
 _META = msgspec.json.Decoder(OwnedMeta)
 
 
-def uses_of(spec: AuditedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
+def uses_of(spec: AuditedSpec | NamedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
     """Each use of an image by a pod of this spec, in pod order, but of containers whose image somebody gives later."""
 
-    def use(container: AuditedContainer, used_as: str) -> ImageUse:
+    def use(container: NamedContainer, used_as: str) -> ImageUse:
         role = role_of(container, spec.volumes)
         image = PodImage(container.image or "", role, container.image_pull_policy or "")
         return ImageUse(image=image, used_as=used_as, name=container.name, is_injected=is_injected)
@@ -282,7 +315,7 @@ def _with_injected(workload: Workload, held: _Pods) -> Workload:
         for use in held.uses
         if (use.image.reference, use.image.role) not in own and use.name not in names
     ]
-    return msgspec.structs.replace(workload, uses=(*workload.uses, *added)) if added else workload
+    return msgspec.structs.replace(workload, uses=(*workload.uses, *added), running=held.running)
 
 
 def _of_pods(key: WorkloadKey, held: _Pods) -> Workload:
@@ -294,6 +327,7 @@ def _of_pods(key: WorkloadKey, held: _Pods) -> Workload:
         pods=held.number,
         cpu_cores=requested(held.spec, "cpu"),
         memory_bytes=requested(held.spec, "memory"),
+        running=held.running,
     )
 
 
@@ -320,7 +354,7 @@ def _wanted_pods(manifest: Mapping[str, Any]) -> int | None:
 def _is_of_a_cluster(pod: Mapping[str, Any]) -> bool:
     """Whether a pod in a manifest was read from a cluster, as by `kubectl get`, and counts as a live one."""
     status = _object(pod.get("status"))
-    return bool(_object(pod.get("metadata")).get("ownerReferences")) or status.get("phase") in _FINISHED
+    return bool(_object(pod.get("metadata")).get("ownerReferences")) or status.get("phase") in FINISHED
 
 
 def _is_count(value: object) -> TypeGuard[int]:

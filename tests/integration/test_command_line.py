@@ -506,7 +506,6 @@ async def test_an_image_whose_program_comes_from_a_volume_constrains_nothing(
         (["explain", "web", "--set", "cluster.mode=none"], "give -f FILE"),
         (["explain", "configmap/web"], "'configmap' is no kind with pods that is known here"),
         (["explain", "-f", "absent.yaml"], "No such file or directory"),
-        (["running", "--set", "cluster.mode=none"], "cluster.mode: none leaves no cluster"),
     ],
 )
 async def test_what_cannot_be_explained_says_what_would_be_right(arguments: list[str], said: str) -> None:

@@ -19,7 +19,6 @@ RUNS: dict[str, list[tuple[str, ...]]] = {
     "explain": [("-f", "-", "--set=cluster.mode=none", *SETTINGS), ("p", KUBECONFIG)],
     "fix": [("-f", "-", *SETTINGS), ("-f", "/nowhere/at/all")],
     "inspect": [("127.0.0.1:1/app:1", *SETTINGS), ("127.0.0.1:1/app:1", "-o", "json", *SETTINGS)],
-    "running": [(KUBECONFIG,)],
     "serve": [("--set=scheduler.wait_seconds=soon",)],
     "ungate": [("-A", "--kubeconfig", "/nowhere/at/all")],
 }

@@ -55,21 +55,26 @@ async def clusters(tmp_path: Path) -> AsyncIterator[Clusters]:
 @pytest.mark.parametrize(
     ("options", "seen"),
     [
-        ((), {("home", "node-here")}),
-        (("--context", "there"), {("away", "node-there")}),
-        (("--context", "there", "-n", "home"), {("home", "node-there")}),
-        (("-A",), {(each, "node-here") for each in ("home", "away", "default")}),
+        ((), {"home", "away", "default"}),
+        (("--context", "there"), {"home", "away", "default"}),
+        (("--context", "there", "-n", "home"), {"home"}),
+        (("-A",), {"home", "away", "default"}),
     ],
 )
-async def test_running_looks_where_kubectl_would(
-    clusters: Clusters, options: tuple[str, ...], seen: set[tuple[str, str]]
+async def test_audit_looks_at_all_namespaces_or_at_one(
+    clusters: Clusters, options: tuple[str, ...], seen: set[str]
 ) -> None:
-    code, out, err = await run(
-        "running", "-o", "json", "--kubeconfig", clusters.kubeconfig, *options, *clusters.registry
-    )
-    assert (code, err.count("\n")) == (1, 1)
+    given = ("--kubeconfig", clusters.kubeconfig, *options, *clusters.registry, "--set=cache.url='memory:'")
+    code, out, err = await run("audit", "-o", "json", *given)
+    assert (code, err.count("\n")) == (0, 1)
     assert err.startswith("settings: the defaults")
-    assert {(each["namespace"], each["node"]) for each in json.loads(out)["containers"]} == seen
+    report = json.loads(out)
+    assert {each["namespace"] for each in report["workloads"]} == seen
+    wrong = {each["workloads"][0] for each in report["findings"] if each["rule"] == "runs-on-wrong-platform"}
+    assert wrong == {f"{each}/Pod/in-{each}" for each in seen}
+    asked, other = (clusters.there, clusters.here) if "there" in options else (clusters.here, clusters.there)
+    assert asked.requests
+    assert not other.requests
 
 
 @pytest.mark.parametrize(
@@ -123,7 +128,7 @@ async def test_fix_takes_a_namespace_for_manifests_that_name_none() -> None:
     assert await run(*given, "-n", "shop", stdin=yaml.safe_dump_all(documents)) == (0, "", "")
 
 
-@pytest.mark.parametrize("command", ["audit", "running", "ungate"])
+@pytest.mark.parametrize("command", ["audit", "ungate"])
 async def test_a_namespace_and_all_namespaces_exclude_each_other(command: str) -> None:
     code, out, err = await run(command, "-n", "shop", "-A")
     assert (code, out, err) == (2, "", "error: --namespace and --all-namespaces exclude each other\n")

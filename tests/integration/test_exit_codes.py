@@ -18,13 +18,13 @@ from tests.unit.docs.pages import page
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
 OF_CLUSTERS = {
-    "audit": (), "doctor": ("--no-registries",), "explain": ("web",), "running": (), "ungate": (),
+    "audit": (), "doctor": ("--no-registries",), "explain": ("web",), "ungate": (),
 }  # fmt: skip
 """The commands that look at a cluster, with what they need besides."""
 OF_MANIFESTS = ("audit", "explain", "fix")
 OF_SETTINGS = {
     "audit": ("-f", "-"), "config": (), "doctor": (), "explain": ("web",), "fix": ("-f", "-"), "inspect": ("web",),
-    "running": (), "serve": (),
+    "serve": (),
 }  # fmt: skip
 ANSWERS_NOT = (2, "")
 BOMB = "containers: &a {x: y}\n" + "".join(f"{at}: &a {{<<: [*a, *a]}}\n" for at in range(30))
@@ -97,10 +97,8 @@ async def test_yes_is_0_and_no_is_1_for_what_a_cluster_has(world: World) -> None
     given = (*world.settings, "--kubeconfig", world.kubeconfig)
     assert await world.code("explain", "web", *given) == 0
     assert await world.code("explain", "legacy", *given) == 1
-    assert await world.code("running", *given) == 1
     assert await world.code("ungate", "--kubeconfig", world.kubeconfig) == 0
     world.api.remove(PODS, "legacy")
-    assert await world.code("running", *given) == 0
     assert await world.code("config") == 0
 
 
@@ -142,7 +140,7 @@ async def test_a_cluster_that_cannot_be_read_is_2(command: str, tmp_path: Path) 
         assert_no_answer(*await run(command, *given, *way))
 
 
-@pytest.mark.parametrize("command", ["explain", "running", "ungate"])  # others tell each part
+@pytest.mark.parametrize("command", ["explain", "ungate"])  # others tell each part
 async def test_a_cluster_that_refuses_is_2(command: str, tmp_path: Path) -> None:
     async with serve_api() as api:
         api.refusals += [(kind, Refusal(403, "it is forbidden")) for kind in ("get", "list") for _ in range(20)]

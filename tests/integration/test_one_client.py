@@ -57,7 +57,6 @@ spec: {containers: [{name: c, image: "registry.example.com/web:1"}]}
         ("audit", "-f", "-"),
         ("explain", "web"),
         ("explain", "-f", "-"),
-        ("running", "-A"),
         ("inspect", "registry.example.com/web:1"),
         ("fix", "-f", "-"),
     ],

@@ -97,7 +97,7 @@ async def test_a_hostile_cluster_is_shown_as_the_characters_it_has(tmp_path: Pat
         settings = f"registry.plain_http=[{registry.host}]", f"registry.allow=[{registry.host}]"
         kubeconfig = ("--kubeconfig", str(write_kubeconfig(api, tmp_path)))
         options = (*kubeconfig, *(word for each in settings for word in ("--set", each)))
-        shown = [await run("running", "-A", "--everything", *options), await run("explain", "web", *options)]
+        shown = [await run("audit", "-A", *options), await run("explain", "web", *options)]
     assert_is_shown(*(text for _, out, err in shown for text in (out, err)))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.cli.audited_images import read_cluster
 from extender.cluster.client import ClusterRefused
 from extender.cluster.workload_lists import PAGE_OBJECTS, WORKLOAD_KINDS, list_documents, list_objects
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import LocalObjectReference
-from extender.service.auditing import read_cluster
 
 Lists = Mapping[str, list[dict[str, Any]]]
 

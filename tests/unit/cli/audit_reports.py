@@ -6,7 +6,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo
 from extender.kubernetes.reported_v1 import AuditedNode, AuditedNodeStatus
 from extender.placement.policy import Policy
-from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
+from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, with_newer
 from extender.reports.audit_report import Audit, NewerTag
 from extender.reports.workload_reports import WorkloadCollector
 
@@ -61,12 +61,12 @@ def report_of(workloads: int, images: int) -> Audit:
         )
     found = dict(image_of(index) for index in range(images))
     made = collector.workloads()
-    return audit(
+    report = audit(
         AuditInput(
             workloads=made,
             evidence=[[ImageEvidence(found[image.reference], "") for image in each.images] for each in made],
             policy=Policy(),
             nodes=[node("amd-1", "amd64", "16"), node("amd-2", "amd64", "16"), node("arm-1", "arm64", "32")],
-            newer={(image_of(2)[0], "linux/arm64"): NewerTag("linux/arm64", "2.0.1")},
         )
     )
+    return with_newer(report, {(image_of(2)[0], "linux/arm64"): NewerTag("linux/arm64", "2.0.1")})

@@ -13,7 +13,15 @@ from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
 from extender.kubernetes.reported_v1 import AuditedNode, AuditedNodeStatus, ReportedNodeSpec
 from extender.placement.facts import RuntimeClass
 from extender.placement.policy import Policy
-from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, new_findings, new_problems, wanted_newer
+from extender.reports.audit_findings import (
+    AuditInput,
+    ImageEvidence,
+    audit,
+    new_findings,
+    new_problems,
+    wanted_newer,
+    with_newer,
+)
 from extender.reports.audit_report import Audit, NewerTag
 from extender.reports.workload_reports import WorkloadCollector
 
@@ -225,9 +233,9 @@ def test_what_could_not_be_read_fails_a_gate_unless_the_baseline_says_so() -> No
 def test_newer_tags_are_wanted_for_what_blocks_most_first() -> None:
     """And shown with the finding."""
     found = given(deployment("a", "amd:1"), deployment("b", "amd:2"), deployment("c", "amd:2"), required=[ARM])
-    assert wanted_newer(found) == [("amd:2", "linux/arm64"), ("amd:1", "linux/arm64")]
+    assert wanted_newer(audit(found)) == [("amd:2", "linux/arm64"), ("amd:1", "linux/arm64")]
     newer = {("amd:2", "linux/arm64"): NewerTag("linux/arm64", "3")}
-    report = audit(given(deployment("b", "amd:2"), required=[ARM], newer=newer))
+    report = with_newer(audit(given(deployment("b", "amd:2"), required=[ARM])), newer)
     assert report.findings[0].message.endswith("; the first newer tag that does is 3")
 
 
@@ -265,7 +273,7 @@ def test_a_gate_does_not_fail_for_images_that_only_ignored_workloads_use() -> No
     ignored = (deployment("a", "amd:1", "gone:1", runtimeClassName="wasm"),)
     report = audit(given(*ignored, policy=policy))
     assert ([each.lacks for each in report.images], report.findings) == ([[], []], [])
-    assert wanted_newer(given(*ignored, policy=policy)) == []
+    assert wanted_newer(report) == []
     report = audit(given(*ignored, deployment("b", "amd:1"), policy=policy))
     assert [(each.subject, each.platform, each.workloads) for each in new_findings(report, None)] == [
         ("amd:1", "linux/arm64", ["Deployment/b"])

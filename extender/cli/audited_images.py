@@ -5,11 +5,12 @@ Lookups use the service's own resolver, cache and store, so that an audit that w
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from extender.cli.lookups import side_by_side
 from extender.cluster.client import ClusterRefused
 from extender.cluster.listwatch import Getter
 from extender.cluster.workload_lists import (
@@ -32,7 +33,8 @@ from extender.kubernetes.core_v1 import LocalObjectReference, Pod, PodSpec
 from extender.kubernetes.meta_v1 import ObjectMeta
 from extender.kubernetes.reported_v1 import AuditedNode
 from extender.placement.facts import PodImage
-from extender.reports.audit_findings import ImageEvidence
+from extender.placement.nodes import name_of_node, platform_of_node
+from extender.reports.audit_findings import ImageEvidence, RunningEvidence
 from extender.reports.audit_report import NewerTag
 from extender.reports.workload_reports import UnreadableWorkload, Workload, WorkloadCollector
 from extender.resolver.image_cache import ImageQuery, Target
@@ -40,13 +42,10 @@ from extender.resolver.keyring_lookup import CredentialOrder
 from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
 
-AT_ONCE = 64
-"""Lookups under way. Of these 16 are at one host; the others wait for their turns."""
 _WAIT_SECONDS = 120.0  # for one lookup: its turn at a host that 63 others want, and its requests
 _LOOK_SECONDS = 120.0  # for one platform of one image
 _MOST_TAG_LOOKUPS = 12  # of one image: the newest tag, and a search among 2,000 others
 _INTERRUPTED = Failure(Cause.LOOKING_UP, "the audit was interrupted before it was looked up")
-K = TypeVar("K")
 _ENDLESS = Failure(Cause.LOOKING_UP, f"its lookup did not end within {_WAIT_SECONDS:g} s")
 
 
@@ -68,7 +67,7 @@ class ClusterContents(msgspec.Struct, frozen=True):
     problems: list[str]
 
 
-async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:
+async def read_cluster(client: Getter, namespace: str = "", level_label: str = "") -> ClusterContents:
     """The workloads of a namespace or, if that is empty, of all; the nodes, and the namespaces' annotations.
 
     A kind that may not be listed is a problem, and so is an object that cannot be read.
@@ -76,7 +75,12 @@ async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:
     Raises:
         ClusterError: the API server cannot be reached, or refuses for another reason.
     """
-    collector, problems = WorkloadCollector(), list[str]()
+    problems = list[str]()
+    nodes: list[AuditedNode] = []
+    with _noting(problems, "nodes"):
+        nodes = await list_nodes(client)
+    platforms = {name_of_node(node): platform_of_node(node, level_label) for node in nodes}
+    collector = WorkloadCollector({name: platform for name, platform in platforms.items() if platform})
     for kind in WORKLOAD_KINDS:
         with _noting(problems, kind.plural):
             async for manifest in list_objects(client, kind, namespace):
@@ -86,9 +90,6 @@ async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:
         async for document in list_documents(client, POD.path(namespace)):
             with _noting(problems, POD.plural):
                 collector.add_pod(document)
-    nodes: list[AuditedNode] = []
-    with _noting(problems, "nodes"):
-        nodes = await list_nodes(client)
     accounts: Mapping[tuple[str, str], tuple[str, ...]] = {}
     with _noting(problems, "serviceaccounts"):
         accounts = await fetch_account_secrets(client, namespace)
@@ -125,22 +126,53 @@ class ImageLookups:
 
     def count(self, workloads: Sequence[Workload]) -> int:
         """How many lookups `look_up` makes."""
-        return len(self._wanted(workloads))
+        return len(self._wanted(_uses(workloads)))
 
     async def look_up(self, workloads: Sequence[Workload]) -> list[list[ImageEvidence]]:
         """For each workload, in order, what is found for each of its images."""
-        wanted = self._wanted(workloads)
+        await self._look_up_all(self._wanted(_uses(workloads)))
+        missing = ImageEvidence(_INTERRUPTED)
+        return [
+            [self._found.get(_key(image, workload), missing) for image in workload.images] for workload in workloads
+        ]
 
+    async def look_up_running(self, workloads: Sequence[Workload]) -> list[RunningEvidence]:
+        """What is found for the images that runtimes report of the workloads' containers, after `look_up`.
+
+        One that its registry names by the same digest is not asked for again.
+        """
+        running = [
+            (workload, container, pods, self._found.get(_key(container.image, workload)))
+            for workload in workloads
+            for container, pods in workload.running.items()
+        ]
+        reported = {
+            (workload.key, container): PodImage(container.reported)
+            for workload, container, _, named in running
+            if container.reported and not (named and container.reported.endswith(f"@{named.digest}"))
+        }
+        await self._look_up_all(
+            self._wanted(
+                (reported[workload.key, container], workload)
+                for workload, container, _, _ in running
+                if (workload.key, container) in reported
+            )
+        )
+        found: list[RunningEvidence] = []
+        for workload, container, pods, named in running:
+            image = reported.get((workload.key, container))
+            then = self._found.get(_key(image, workload)) if image else None
+            answers = (each.answer if each else None for each in (named, then))
+            found.append(RunningEvidence(workload, container, pods, *answers))
+        return found
+
+    async def _look_up_all(self, wanted: Mapping[tuple[object, ...], tuple[PodImage, Workload]]) -> None:
         async def one(key: tuple[object, ...]) -> None:
             image, workload = wanted[key]
             self._found[key] = await self._look_up_one(image, workload)
             self._on_done(image.reference)
 
-        await self._side_by_side(wanted, one)
-        missing = ImageEvidence(_INTERRUPTED)
-        return [
-            [self._found.get(_key(image, workload), missing) for image in workload.images] for workload in workloads
-        ]
+        await side_by_side(wanted, one, self._stopped)
 
     async def look_for_newer(
         self, wanted: Sequence[tuple[str, str]], compatibility: Compatibility
@@ -159,7 +191,7 @@ class ImageLookups:
             self._on_done(reference)
 
         try:
-            await self._side_by_side(wanted, one)
+            await side_by_side(wanted, one, self._stopped)
         finally:
             for task in repositories.values():
                 task.cancel()
@@ -202,7 +234,7 @@ class ImageLookups:
                     problems.append(f"{each.reference} on {each.platform} is not verified: {found.detail}")
                 self._on_done(each.reference)
 
-        await self._side_by_side(hosts, one)
+        await side_by_side(hosts, one, self._stopped)
         for key, evidence in self._found.items():
             target = cache.references.target_of(str(key[0]))
             if evidence.digest and isinstance(target, Target):
@@ -210,36 +242,12 @@ class ImageLookups:
                 self._found[key] = ImageEvidence(shown or evidence.answer, evidence.digest)
         return problems
 
-    def _wanted(self, workloads: Sequence[Workload]) -> dict[tuple[object, ...], tuple[PodImage, Workload]]:
+    def _wanted(self, uses: Iterable[tuple[PodImage, Workload]]) -> dict[tuple[object, ...], tuple[PodImage, Workload]]:
         return {
             _key(image, workload): (image, workload)
-            for workload in workloads
-            for image in workload.images
+            for image, workload in uses
             if _key(image, workload) not in self._found
         }
-
-    async def _side_by_side(self, wanted: Collection[K], work: Callable[[K], Awaitable[None]]) -> None:
-        """Calls `work` for each key, as `AT_ONCE` allows; returns when all have ended, or `stop` was called."""
-        waiting = iter(wanted)
-
-        async def worker() -> None:
-            for key in waiting:
-                if self.is_stopped:
-                    return
-                await work(key)
-
-        workers = [asyncio.create_task(worker()) for _ in range(min(AT_ONCE, len(wanted)))]
-        stopping = asyncio.create_task(self._stopped.wait())
-        finished = asyncio.gather(*workers)
-        try:
-            both: list[asyncio.Future[Any]] = [finished, stopping]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if finished.done():
-                finished.result()
-        finally:
-            for task in (*workers, stopping):
-                task.cancel()
-            await asyncio.gather(*workers, stopping, finished, return_exceptions=True)
 
     async def _look_up_one(self, image: PodImage, workload: Workload) -> ImageEvidence:
         query = ImageQuery(image.reference, image.pull_policy == "Always")
@@ -324,6 +332,10 @@ async def _first(number: int, has: Callable[[int], Awaitable[bool]]) -> int | No
         else:
             lowest = middle + 1
     return highest
+
+
+def _uses(workloads: Sequence[Workload]) -> Iterator[tuple[PodImage, Workload]]:
+    return ((image, workload) for workload in workloads for image in workload.images)
 
 
 def _key(image: PodImage, workload: Workload) -> tuple[object, ...]:

@@ -1,13 +1,15 @@
-"""Looks images up for commands."""
+"""Looks images up for commands: every lookup of a command goes through `side_by_side`."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from extender.cli.console import progress_bar
 from extender.config.tree import Config
+from extender.credentials.keyring import Keyring
 from extender.errors import RegistryError
 from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
@@ -19,12 +21,62 @@ from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import Target
 from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
+from extender.resolver.resolver import Resolver
 from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from extender.verifier.verification import Verification
 
+AT_ONCE = 64
+"""Lookups under way. Of these 16 are at one host; the others wait for their turns."""
 VERIFY_SECONDS = 120.0
 """How long a look at one platform of an image may take."""
+
+
+T = TypeVar("T")
+
+
+async def side_by_side(
+    wanted: Collection[T], work: Callable[[T], Awaitable[None]], stopped: asyncio.Event | None = None
+) -> None:
+    """Calls `work` for each, as `AT_ONCE` allows; returns when all have ended, or `stopped` is set.
+
+    The first failure ends the others, and is raised.
+    """
+    stopped = stopped or asyncio.Event()
+    waiting = iter(wanted)
+
+    async def worker() -> None:
+        for each in waiting:
+            if stopped.is_set():
+                return
+            await work(each)
+
+    workers = [asyncio.create_task(worker()) for _ in range(min(AT_ONCE, len(wanted)))]
+    stopping = asyncio.create_task(stopped.wait())
+    finished = asyncio.gather(*workers)
+    try:
+        both: list[asyncio.Future[Any]] = [finished, stopping]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if finished.done():
+            finished.result()
+    finally:
+        for task in (*workers, stopping):
+            task.cancel()
+        await asyncio.gather(*workers, stopping, finished, return_exceptions=True)
+
+
+async def describe_all(wanted: Sequence[tuple[str, Keyring]], resolver: Resolver) -> list[Image | Failure]:
+    """The details of each image as that keyring's credentials see it, or why there are none, in order."""
+    found: dict[int, Image | Failure] = {}
+    with progress_bar(len(wanted)) as progress:
+
+        async def one(index: int) -> None:
+            reference, keyring = wanted[index]
+            found[index] = await resolver.describe(reference, keyring)
+            progress.step(reference)
+
+        await side_by_side(range(len(wanted)), one)
+    return [found[index] for index in range(len(wanted))]
 
 
 class EndpointAnswer(msgspec.Struct, frozen=True):
@@ -76,20 +128,19 @@ async def _look_up_all(
             yield sources
 
     async with open_pod_resolver(settings, ClusterView(), open_sources) as pod_resolver:
-        with progress_bar(len(references)) as progress:
-            looking = asyncio.Lock()
-
-            async def one(reference: str) -> LookedUp:
-                answer = await pod_resolver.resolver.describe(reference, pod_resolver.keyring)
-                inside: tuple[Verification, ...] = ()
-                if wanted is not None and isinstance(answer, Image):
-                    async with looking:
-                        inside = await _look_inside(opened[0], pod_resolver, reference, answer, wanted)
-                progress.step(reference)
-                target = pod_resolver.resolver.cache.references.target_of(reference)
-                return LookedUp(answer, tuple(_answers(opened[0].registry, target, heard)), inside)
-
-            return list(await asyncio.gather(*map(one, references)))
+        registry, cache = opened[0].registry, pod_resolver.resolver.cache
+        found = await describe_all([(each, pod_resolver.keyring) for each in references], pod_resolver.resolver)
+        inside: list[tuple[Verification, ...]] = [()] * len(references)
+        if wanted is not None:
+            with progress_bar(len(references)) as progress:
+                for index, (reference, answer) in enumerate(zip(references, found, strict=True)):
+                    if isinstance(answer, Image):
+                        inside[index] = await _look_inside(opened[0], pod_resolver, reference, answer, wanted)
+                    progress.step(reference)
+        return [
+            LookedUp(answer, tuple(_answers(registry, cache.references.target_of(reference), heard)), verified)
+            for reference, answer, verified in zip(references, found, inside, strict=True)
+        ]
 
 
 async def _look_inside(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from extender.cli.audited_images import ImageLookups
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, credential_id_of
 from extender.credentials.logins import Login
 from extender.credentials.pull_secrets import PullSecrets
@@ -17,7 +18,6 @@ from extender.reports.workload_reports import ImageUse, Workload, WorkloadKey
 from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
-from extender.service.auditing import ImageLookups
 from extender.verifier.verification import Verification
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys
