@@ -79,7 +79,7 @@ ELSEWHERE = {
 }
 """What other tests type."""
 
-_ANSWERS_NO = re.compile(r"multiarch-extender (?:audit .*--require|fix .*--check|inspect .*--require|running)")
+_ANSWERS_NO = re.compile(r"multiarch-extender (?:audit .*--require|fix .*--check|inspect .*--require)")
 """Commands whose exit code 1 is an answer; 2 is wrong usage, and no answer."""
 
 _LOOKS_UP_ALONE = re.compile(r"multiarch-extender (?:fix|inspect|audit(?= -f| --images)|explain(?= -f))")
