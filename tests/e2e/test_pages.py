@@ -82,6 +82,9 @@ ELSEWHERE = {
 _ANSWERS_NO = re.compile(r"multiarch-extender (?:audit .*--require|fix .*--check|inspect .*--require)")
 """Commands whose exit code 1 is an answer; 2 is wrong usage, and no answer."""
 
+_FINDS_NOTHING = re.compile(r"service-name=kubernetes$|reason=DaemonPodCannotRun$")
+"""Commands that find nothing here: an API server on loopback is in no EndpointSlice, and no pod of a DaemonSet runs."""
+
 _LOOKS_UP_ALONE = re.compile(r"multiarch-extender (?:fix|inspect|audit(?= -f| --images)|explain(?= -f))")
 """Commands that take no settings from a cluster, and have to be told how this registry is asked."""
 
@@ -171,7 +174,8 @@ def problem_of(block: Block, command: str, code: int, printed: str) -> str:
     """Returns what is wrong with how a command ended; empty if nothing is."""
     if block.place == "docs/how-to/uninstall.md#check":
         return "something is left" if printed.replace("No resources found", "").strip() else ""
-    if "No resources found" in printed or ("jsonpath" in command and ">" not in command and not printed.strip()):
+    is_empty = "jsonpath" in command and ">" not in command and not printed.strip()
+    if is_empty or ("No resources found" in printed and not _FINDS_NOTHING.search(command)):
         return "nothing is there"
     if code and _ASKS_A_NODE.search(command) and _NO_KUBELET.search(printed) and "NotFound" not in printed:
         return ""
@@ -204,6 +208,25 @@ def stories() -> dict[str, list[Block]]:
 def test_every_block_of_commands_is_typed_or_says_why_not() -> None:
     """And every place that a story names has commands."""
     assert all(stories().values())
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "printed", "problem"),
+    [
+        ("kubectl get pods -l a=b", 0, "No resources found", "nothing is there"),
+        ("kubectl get pod a -o jsonpath='{.metadata.none}'", 0, "", "nothing is there"),
+        ("kubectl logs deploy/a", 1, 'Error (NotFound): deployments.apps "a" not found', "failed"),
+        ("kubectl logs deploy/a", 1, "no preferred addresses found", ""),
+        ("multiarch-extender audit --require linux/arm64", 1, "image a lacks it", ""),
+        ("multiarch-extender audit --required linux/arm64", 2, "No such option", "failed"),
+        ("helm upgrade a deploy/helm/a", 1, "Error: release not found", "failed"),
+    ],
+)
+def test_a_command_that_names_what_there_is_not_is_a_problem(
+    command: str, code: int, printed: str, problem: str
+) -> None:
+    """And one that a node without a kubelet cannot answer is none, nor an answer that is no."""
+    assert problem_of(Block("docs/a.md", "", (command,), ""), command, code, printed) == problem
 
 
 @pytest.fixture
