@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
+from extender.circuit_breaker import Backoff, CircuitBreaker
 from extender.cluster.client import METADATA, ClusterRefused
 from extender.cluster.listwatch import Getter, ListWatch, Reader, Resource
 from extender.errors import UNDECODABLE, ClusterError, ExtenderError
@@ -42,6 +42,7 @@ _NODES = gauge(
 _LOOKUPS_AT_ONCE = 16
 _MISSING_SECONDS = 10.0  # how long a name that was not found is not retried
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups, since kube-scheduler waits for each
+_PROBE_SECONDS = 1.0
 
 _NODE = msgspec.json.Decoder(ListingNode)
 _MOST_ODD = 64  # kinds of odd nodes: labels of a platform and a level have few values
@@ -83,7 +84,7 @@ class WatchedNodes:
         self._preferred_nodes = preferred_nodes
         self._clock = clock
         self._missing: Table[NodeName, float] = Table(_MISSING.bound())  # each until this time, the earliest first
-        self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random)
+        self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random, probe_seconds=_PROBE_SECONDS)
         self._watch: Watch | None = None
         self.synced = False
         self.platforms = NodePlatforms()
@@ -178,28 +179,26 @@ class WatchedNodes:
         )
 
     async def _look_up_all(self, names: Sequence[NodeName], wait_seconds: float) -> None:
-        attempt = self._breaker.admit() if names else None
-        if attempt is None:
+        if not names or not self._breaker.admit():
             return
         try:
             async with asyncio.timeout(wait_seconds):
-                await asyncio.gather(*(self._look_up(name, attempt) for name in names))
+                await asyncio.gather(*(self._look_up(name) for name in names))
         except TimeoutError:
-            self._breaker.record_failure(attempt)
+            self._breaker.record_failure()
             log.warning("nodes.lookup_timed_out", nodes=len(names), wait_seconds=wait_seconds)
         else:
-            self._breaker.record_success(attempt)  # without effect if one of them has failed
-        finally:
-            self._breaker.release(attempt)
+            if not self._breaker.is_open:  # as it is if one of them has failed
+                self._breaker.record_success()
 
-    async def _look_up(self, name: NodeName, attempt: Attempt) -> None:
+    async def _look_up(self, name: NodeName) -> None:
         try:
             document = await self._reader.get(f"{NODES.path}/{name}")
         except ClusterError as exc:
             if isinstance(exc, ClusterRefused) and exc.status == 404:
                 self._remember_missing(name)
             else:
-                self._breaker.record_failure(attempt)
+                self._breaker.record_failure()
                 log.info("nodes.lookup_failed", node=name, error=str(exc))
             return
         if name in self.platforms:  # the watch was faster, and is more current

@@ -28,7 +28,7 @@ from extender.errors import (
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.endpoint_breaker import EndpointAttempt, EndpointBreakers
+from extender.registry.endpoint_breaker import EndpointBreakers
 from extender.registry_figures import MIRRORS
 
 T = TypeVar("T")
@@ -141,22 +141,19 @@ class MirrorFailover:
 
         async def ask_and_record(endpoint: Endpoint, shown: Credential) -> T:
             try:
-                begin = self._breakers.force if in_any_case else self._breakers.admit
-                attempt = begin(endpoint, shown.id)
+                if not in_any_case:
+                    self._breakers.admit(endpoint, shown.id)
             except RegistryError:
                 _tally(endpoint, "resting")
                 raise
             try:
                 answer = await ask(endpoint, shown)
             except (RegistryError, InvalidManifest) as exc:
-                self._record(attempt, exc)
+                self._record(endpoint, shown, exc)
                 raise
-            else:
-                self._breakers.record_success(attempt)
-                _tally(endpoint, "answered")
-                return answer
-            finally:
-                self._breakers.release(attempt)
+            self._breakers.record_success(endpoint, shown.id)
+            _tally(endpoint, "answered")
+            return answer
 
         return ask_and_record
 
@@ -171,13 +168,13 @@ class MirrorFailover:
         images = (credential,) if endpoint.credentials == "both" and credential not in operators else ()
         return (*images, *operators) or (ANONYMOUS,)
 
-    def _record(self, attempt: EndpointAttempt, failure: Failure) -> None:
+    def _record(self, endpoint: Endpoint, shown: Credential, failure: Failure) -> None:
         if _has_answered(failure):
-            self._breakers.record_success(attempt)
+            self._breakers.record_success(endpoint, shown.id)
         elif _counts(failure):
-            self._breakers.record_failure(attempt, failure)
+            self._breakers.record_failure(endpoint, shown.id, failure)
         is_missing = isinstance(failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage))
-        _tally(attempt.endpoint, "missing" if is_missing else "failed")
+        _tally(endpoint, "missing" if is_missing else "failed")
 
 
 def _verdict(failures: Sequence[Failure]) -> Failure:

@@ -231,17 +231,16 @@ class CacheLookup:
                 return CacheState(known.content, "hit")
             if now - known.confirmed_at < self._cache.lifetimes.stale_seconds:
                 return CacheState(
-                    known.content, "stale", None if self._expected(target, credential_id, keyring) else target
+                    known.content,
+                    "stale",
+                    None if self._registry_lookup.expected_failure(target, credential_id) else target,
                 )
         failure = self._current_failure(target, keyring, credential_ids)
         if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):
             # Only the registry could answer.
-            failure = summary(self._expected(target, each, keyring) for each in credential_ids)
+            failure = summary(self._registry_lookup.expected_failure(target, each) for each in credential_ids)
         failure = judged(failure, is_unread=keyring.is_unread(target.reference))
         return CacheState(failure, "negative") if failure else CacheState(None, "", target)
-
-    def _expected(self, target: Target, credential_id: CredentialId, keyring: Keyring) -> Failure | None:
-        return self._registry_lookup.expected_failure(target, credential_id, keyring.tenant)
 
     def _current_failure(
         self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]

@@ -7,7 +7,6 @@ hold wall-clock times, which are converted from and to monotonic time here. `ext
 import asyncio
 import contextlib
 import contextvars
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
@@ -16,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from extender.background import end_background, start_background
+from extender.circuit_breaker import Backoff, CircuitBreaker
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.metrics import counter
 from extender.resolver.image_cache import CachedImage, NameKey, Target, content_bytes
@@ -43,7 +43,8 @@ ERRORS = counter(
 )
 
 _WRITE_SECONDS = 10.0
-_MOST_REST_SECONDS, _PROBE_SECONDS = 60.0, 1.0
+_BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
+_PROBE_SECONDS = 1.0
 _DAMAGE_LOG_SECONDS = 60.0
 _MOST_WAITING = 2_500
 _WAITING_NAMES = declare_cache(
@@ -75,47 +76,13 @@ class PersistenceLimits(NamedTuple):
     """Rows that wait while the store cannot be written, of 300 bytes to 4 KB; beyond that the oldest are dropped."""
 
 
-class _Rest:
-    """Until when something is not done with the store: after a failure for a second, doubling to a minute.
-
-    Then one try is let through each second until one succeeds.
-    """
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self.until = -math.inf
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether nothing has succeeded since the last failure."""
-        return self._seconds > 0
-
-    def admit(self, now: float) -> float | None:
-        """What `fail` needs to know of a try that may begin now; None if none may."""
-        if now < self.until:
-            return None
-        if self.is_failing:
-            self.until = now + _PROBE_SECONDS
-        return self._seconds
-
-    def fail(self, admitted: float, now: float) -> None:
-        """Ends a try that failed. Tries that began before the last failure are one failure with it."""
-        if admitted == self._seconds:
-            self._seconds = min(2 * self._seconds or 1.0, _MOST_REST_SECONDS)
-            self.until = now + self._seconds
-
-    def end(self) -> None:
-        """Ends the rest: a try succeeded."""
-        self._seconds, self.until = 0.0, -math.inf
-
-
 class Persistence:
     """Reads and writes the store for the resolver; does nothing without a store. A store's errors are never raised.
 
     Rows learned with a login are kept only with `persist_private`: unless a file keys the credential ids, the next
     process cannot match them. `clock` gives monotonic seconds, `wall_clock` seconds since the epoch; all times in
     arguments and results are by `clock`. If the wall clock was set back, a row looks as if it was confirmed just now
-    and is confirmed again that much later. A store that is full may still be read, so each rests by itself.
+    and is confirmed again that much later. A store that is full may still be read, so each has a breaker of its own.
     """
 
     def __init__(
@@ -133,7 +100,9 @@ class Persistence:
         self._clock = clock
         self._wall_clock = wall_clock
         self._limits = limits
-        self._reads, self._writes = _Rest(), _Rest()
+        self._reads, self._writes = (
+            CircuitBreaker(_BACKOFF, clock=clock, random=lambda: 0.0, probe_seconds=_PROBE_SECONDS) for _ in range(2)
+        )
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
         self._names: Table[NameKey, CachedImage] = Table(_WAITING_NAMES.bound(limits.most_waiting))
@@ -162,7 +131,7 @@ class Persistence:
     def may_know(self, credential_ids: Iterable[CredentialId]) -> bool:
         """Whether the store may have rows for these credentials that the cache lacks, and can be read now."""
         store = self._store
-        if store is None or self._clock() < self._reads.until or (self._is_loaded and not store.is_shared):
+        if store is None or self._reads.wait_seconds() or (self._is_loaded and not store.is_shared):
             return False
         return any(map(self._may_keep, credential_ids))
 
@@ -170,11 +139,11 @@ class Persistence:
         """The store's rows of the target for these credentials; none if the store fails or takes too long."""
         kept = [credential_id for credential_id in credential_ids if self._may_keep(credential_id)]
         async with self._reading:
-            store, admitted = self._store, self._reads.admit(self._clock()) if self.may_know(kept) else None
-            if store is None or admitted is None:
+            store = self._store
+            if store is None or not self.may_know(kept) or not self._reads.admit():
                 return []
             work = store.find(target.repository, target.name, kept)
-            found = await self._attempt("reading", self._reads, admitted, work, self._limits.read_seconds)
+            found = await self._attempt("reading", self._reads, work, self._limits.read_seconds)
         ROWS["error" if found is None else "hit" if any(found) else "miss"].inc()
         return self._names_in(found or ())
 
@@ -186,7 +155,7 @@ class Persistence:
         slices = store.rows()
         end: Sequence[NameRow | None] = []
         while True:  # the failure of another read does not end this load
-            rows = await self._attempt("reading", self._reads, 0.0, anext(slices, end), _WRITE_SECONDS)
+            rows = await self._attempt("reading", self._reads, anext(slices, end), _WRITE_SECONDS)
             if rows is None:  # a failure: lookups then read their rows one by one
                 break
             if rows is end:
@@ -199,11 +168,10 @@ class Persistence:
             ROWS["loaded"].inc(len(rows))
 
     async def flush(self) -> None:
-        """Writes all waiting rows, until the store fails or rests."""
+        """Writes all waiting rows, until the store fails or its breaker refuses."""
         async with self._writing:
             while self._names or self._denials:
-                admitted = self._writes.admit(self._clock())
-                if admitted is None or not await self._write_batch(admitted):
+                if not self._writes.admit() or not await self._write_batch():
                     return
             self._changed.clear()
 
@@ -232,9 +200,9 @@ class Persistence:
             if not self._denials:  # denials are written without delay: a crash must not make denied rows valid again
                 await asyncio.sleep(self._limits.gather_seconds)
             await self.flush()
-            await asyncio.sleep(max(0.0, self._writes.until - self._clock()))
+            await asyncio.sleep(self._writes.wait_seconds())
 
-    async def _write_batch(self, admitted: float) -> bool:
+    async def _write_batch(self) -> bool:
         """Writes the oldest waiting rows and all denials. Returns whether that succeeded; if not, they keep waiting."""
         store, denials = self._store, dict(self._denials.items())
         if store is None:
@@ -243,7 +211,7 @@ class Persistence:
             self._names.remove_where(self._is_denied)
         names = dict(islice(self._names.items(), self._limits.batch_rows))
         work = _write(store, self._batch_of(names, denials))
-        written = await self._attempt("writing", self._writes, admitted, work, _WRITE_SECONDS) is True
+        written = await self._attempt("writing", self._writes, work, _WRITE_SECONDS) is True
         if written:
             ROWS["written"].inc(len(names))
             _remove_unchanged(self._names, names)
@@ -257,7 +225,7 @@ class Persistence:
             {key: at + ahead for key, at in denials.items()},
         )
 
-    async def _attempt(self, doing: str, rest: _Rest, admitted: float, work: Awaitable[T], seconds: float) -> T | None:
+    async def _attempt(self, doing: str, breaker: CircuitBreaker, work: Awaitable[T], seconds: float) -> T | None:
         """The result of `work`; None if it fails or times out, which is logged once until all is well again."""
         try:
             async with asyncio.timeout(seconds):
@@ -271,19 +239,19 @@ class Persistence:
             error = StoreError("unavailable", "it met an error that is none of its own")
         else:
             was_failing = self._is_failing
-            rest.end()
+            breaker.record_success()
             if was_failing and not self._is_failing:
                 log.info("store.recovered", store=self._location)
             return outcome
         ERRORS[error.reason].inc()
         if not self._is_failing:
             log.warning("store.failed", store=self._location, doing=doing, reason=error.reason, detail=str(error))
-        rest.fail(admitted, self._clock())
+        breaker.record_failure()
         return None
 
     @property
     def _is_failing(self) -> bool:
-        return self._reads.is_failing or self._writes.is_failing
+        return bool(self._reads.failures or self._writes.failures)
 
     def _names_in(self, rows: Sequence[NameRow | None]) -> list[tuple[NameKey, CachedImage]]:
         """The rows about names as the cache keeps them, without those that may not be kept or are denied."""

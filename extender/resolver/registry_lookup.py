@@ -79,9 +79,9 @@ class RegistryLookup:
         self._try = alru_cache(maxsize=None, ttl=0, key=_key_of_try)(self._try_once)
         self._describe = alru_cache(maxsize=None, ttl=0, key=_key_of_description)(self._describe_once)
 
-    def expected_failure(self, target: Target, credential_id: CredentialId, tenant: str) -> Failure | None:
+    def expected_failure(self, target: Target, credential_id: CredentialId) -> Failure | None:
         """The failure that a lookup with this credential would end in now without a request; None if it would ask."""
-        return self._failures.current(target, credential_id) or self._breakers.failure(target, credential_id, tenant)
+        return self._failures.current(target, credential_id) or self._breakers.failure(target, credential_id)
 
     def throttled_seconds(self, host: str, credential_id: CredentialId) -> float:
         """How long the host has told this credential to wait from now on; 0.0 if it has not."""
@@ -109,7 +109,7 @@ class RegistryLookup:
     async def _take_turn(self, target: Target, credential: Credential, tenant: str, ask: Ask[T]) -> T | Failure:
         """Waits for a turn, and asks unless another lookup has answered meanwhile."""
         started = self._clock()
-        expected = self.expected_failure(target, credential.id, tenant)
+        expected = self.expected_failure(target, credential.id)
         if expected:
             return expected
         async with self._turns.turn(tenant, target.reference.domain):
@@ -129,7 +129,7 @@ class RegistryLookup:
         if current:
             return current
         try:
-            with self._breakers.visit(target, credential.id, tenant):
+            with self._breakers.visit(target, credential.id):
                 async with asyncio.timeout(self._lookup_seconds + _GRACE_SECONDS):
                     outcome = await ask(target, credential, tenant)
         except BreakerOpen as exc:

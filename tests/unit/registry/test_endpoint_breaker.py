@@ -37,7 +37,7 @@ def breakers(clock: Clock) -> EndpointBreakers:
 def fail(breakers: EndpointBreakers, clock: Clock, error: RegistryThrottled | RegistryUnavailable = DOWN) -> None:
     """The mirror fails an attempt that begins now."""
     clock.advance(0.001)
-    breakers.record_failure(breakers.force(MIRROR, US), error)
+    breakers.record_failure(MIRROR, US, error)
 
 
 def refusal(
@@ -53,7 +53,8 @@ def refusal(
 
 def test_endpoint_that_never_failed_is_asked(breakers: EndpointBreakers) -> None:
     """As is one that has been well again."""
-    breakers.record_success(breakers.admit(MIRROR, US))
+    assert refusal(breakers) is None
+    breakers.record_success(MIRROR, US)
     assert refusal(breakers) is None
 
 
@@ -77,7 +78,8 @@ def test_throttled_account_is_left_alone_and_no_other(breakers: EndpointBreakers
     """An endpoint that throttles one credential answers others; one that is down answers none."""
     fail(breakers, clock, RegistryThrottled("later", 90.0))
     assert refusal(breakers, account=THEM) is None
-    breakers.record_success(breakers.admit(MIRROR, THEM))
+    breakers.record_success(MIRROR, THEM)
+    breakers.record_success(MIRROR, US)  # which asked before it was throttled
     assert isinstance(refusal(breakers), RegistryThrottled)
     fail(breakers, clock)
     assert isinstance(refusal(breakers, account=THEM), RegistryUnavailable)
@@ -90,21 +92,9 @@ def test_one_probe_goes_first(breakers: EndpointBreakers, clock: Clock) -> None:
     assert refusal(breakers) is None
     assert refusal(breakers) is not None
     clock.advance(5)
-    breakers.record_success(breakers.admit(MIRROR, US))
-    assert [refusal(breakers) for _ in range(3)] == [None] * 3
-
-
-def test_a_probe_that_comes_to_nothing_gives_way_to_the_next(breakers: EndpointBreakers, clock: Clock) -> None:
-    """A lookup that was cancelled says nothing about the endpoint; one that was no probe changes nothing."""
-    other = breakers.admit(MIRROR, US)
-    fail(breakers, clock)
-    breakers.release(other)
-    assert refusal(breakers) is not None
-    clock.advance(10)
-    probe = breakers.admit(MIRROR, US)
-    assert refusal(breakers) is not None
-    breakers.release(probe)
     assert refusal(breakers) is None
+    breakers.record_success(MIRROR, US)
+    assert [refusal(breakers) for _ in range(3)] == [None] * 3
 
 
 def test_memory_is_bounded(clock: Clock) -> None:
@@ -112,5 +102,5 @@ def test_memory_is_bounded(clock: Clock) -> None:
     breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.0, size=2)
     mirrors = [mirror_of(registry) for registry in ("a.example", "b.example", "c.example")]
     for mirror in mirrors:
-        breakers.record_failure(breakers.admit(mirror, US), DOWN)
+        breakers.record_failure(mirror, US, DOWN)
     assert [refusal(breakers, mirror) is None for mirror in mirrors] == [True, False, False]

@@ -49,27 +49,24 @@ def visit(
     error: BaseException | None = None,
     *,
     account: CredentialId = ANONYMOUS.id,
-    tenant: str = "shop",
 ) -> None:
     """One request, which ends with `error`, if any. Raises BreakerOpen where the host is not asked."""
     outcome = contextlib.suppress(type(error)) if error else contextlib.nullcontext()
-    with outcome, hosts.visit(target_of(image), account, tenant):
+    with outcome, hosts.visit(target_of(image), account):
         if error:
             raise error
 
 
-def cause_of(
-    hosts: HostBreakers, image: str = "never-asked", account: CredentialId = ANONYMOUS.id, tenant: str = "bank"
-) -> Cause | None:
+def cause_of(hosts: HostBreakers, image: str = "never-asked", account: CredentialId = ANONYMOUS.id) -> Cause | None:
     """Why the host is not asked now."""
-    failure = hosts.failure(target_of(image), account, tenant)
+    failure = hosts.failure(target_of(image), account)
     return failure.cause if failure else None
 
 
-def lose(hosts: HostBreakers, *images: str, tenant: str = "shop") -> None:
+def lose(hosts: HostBreakers, *images: str) -> None:
     """Connections for these images do not come about."""
     for image in images:
-        visit(hosts, image, RegistryUnreachable("x"), tenant=tenant)
+        visit(hosts, image, RegistryUnreachable("x"))
 
 
 def test_a_host_that_cannot_be_connected_to_for_three_repositories_is_left_alone(
@@ -114,7 +111,6 @@ def test_what_else_may_fail_rests_no_host_and_no_account(hosts: HostBreakers, er
     for number in range(50):
         visit(hosts, f"image-{number}", error)
     assert cause_of(hosts) is None
-    assert cause_of(hosts, tenant="shop") is None
 
 
 @pytest.mark.parametrize(
@@ -171,26 +167,15 @@ def test_failure_that_is_not_the_hosts_opens_no_breaker(hosts: HostBreakers, err
     assert cause_of(hosts) is None
 
 
-def test_one_probe_at_a_time_of_another_tenant_than_the_one_that_failed(hosts: HostBreakers, clock: Clock) -> None:
-    """Whoever has names that fail cannot use up every probe; five seconds later anybody may."""
-    lose(hosts, *IMAGES, tenant="mallory")
+def test_one_probe_at_a_time(hosts: HostBreakers, clock: Clock) -> None:
+    """Its answer is everybody's."""
+    lose(hosts, *IMAGES)
     clock.advance(10)
-    assert cause_of(hosts, tenant="mallory") is Cause.UNAVAILABLE
-    with hosts.visit(target_of("probe"), ANONYMOUS.id, "shop"):
+    with hosts.visit(target_of("probe"), ANONYMOUS.id):
         assert cause_of(hosts) is Cause.UNAVAILABLE
         with pytest.raises(BreakerOpen):
             visit(hosts, "other")
     assert cause_of(hosts) is None
-    assert cause_of(hosts, tenant="mallory") is None
-
-
-def test_the_tenant_that_failed_may_probe_if_no_other_does(hosts: HostBreakers, clock: Clock) -> None:
-    """It may be the only one."""
-    lose(hosts, *IMAGES)
-    clock.advance(14.999)
-    assert cause_of(hosts, tenant="shop") is Cause.UNAVAILABLE
-    clock.advance(0.001)
-    assert cause_of(hosts, tenant="shop") is None
 
 
 def test_a_failed_probe_opens_the_breaker_for_longer(hosts: HostBreakers, clock: Clock) -> None:
@@ -201,7 +186,7 @@ def test_a_failed_probe_opens_the_breaker_for_longer(hosts: HostBreakers, clock:
         assert cause_of(hosts) is Cause.UNAVAILABLE
         clock.advance(0.5)
         assert cause_of(hosts) is None
-        lose(hosts, "one", tenant=f"after-{seconds}")
+        lose(hosts, "one")
     clock.advance(85)
     visit(hosts)
     clock.advance(10)
@@ -216,20 +201,17 @@ def test_a_probe_that_comes_to_nothing_gives_way_to_the_next(
 ) -> None:
     """It says nothing about the host, which would otherwise never be asked again."""
     lose(hosts, *IMAGES)
-    clock.advance(20)
+    clock.advance(10)
+    visit(hosts, error=error)
+    assert cause_of(hosts) is Cause.UNAVAILABLE
+    clock.advance(5)
+    assert cause_of(hosts) is None
     visit(hosts, error=RegistryThrottled("x", 5.0), account=TENANT.id)
     clock.advance(5)
     visit(hosts, error=error, account=TENANT.id)
+    assert cause_of(hosts, account=TENANT.id) is Cause.THROTTLED
+    clock.advance(5)
     assert cause_of(hosts, account=TENANT.id) is None
-    with hosts.visit(target_of("next-probe"), TENANT.id, "shop"):
-        assert cause_of(hosts, account=TENANT.id) is Cause.THROTTLED
-    clock.advance(10)
-    lose(hosts, *IMAGES)
-    clock.advance(10)
-    visit(hosts, error=error, tenant="bank")
-    assert cause_of(hosts) is None
-    with hosts.visit(target_of("next-probe"), ANONYMOUS.id, "bank"):
-        assert cause_of(hosts) is Cause.UNAVAILABLE
 
 
 def test_a_throttled_account_is_not_used_until_the_host_said(hosts: HostBreakers, clock: Clock) -> None:
@@ -250,18 +232,18 @@ def test_a_throttled_account_is_not_used_until_the_host_said(hosts: HostBreakers
 
 def test_the_end_of_a_request_begun_before_the_opening_is_no_news(hosts: HostBreakers, clock: Clock) -> None:
     """Its answer does not end the throttling, and its failure does not lengthen it."""
-    with hosts.visit(target_of("earlier"), ANONYMOUS.id, "shop"):
+    with hosts.visit(target_of("earlier"), ANONYMOUS.id):
         visit(hosts, error=RegistryThrottled("x", 5.0))
     assert cause_of(hosts) is Cause.THROTTLED
     clock.advance(5)
-    with hosts.visit(target_of("probe"), ANONYMOUS.id, "shop"):
+    with hosts.visit(target_of("probe"), ANONYMOUS.id):
         assert cause_of(hosts) is Cause.THROTTLED
     assert cause_of(hosts) is None
 
 
 def test_throttling_while_open_can_only_lengthen_it(hosts: HostBreakers, clock: Clock) -> None:
     """Of two requests throttled together the longer time holds."""
-    with contextlib.suppress(RegistryThrottled), hosts.visit(target_of("two"), ANONYMOUS.id, "shop"):
+    with contextlib.suppress(RegistryThrottled), hosts.visit(target_of("two"), ANONYMOUS.id):
         visit(hosts, "one", RegistryThrottled("x", 60.0))
         raise RegistryThrottled("x", 5.0)
     clock.advance(59.999)
