@@ -185,7 +185,7 @@ def registries_conf(data: bytes) -> None:
 
 
 def registries_yaml(data: bytes) -> None:
-    """k3s' `registries.yaml` gives usable endpoints, by rewrites that end, or an error without passwords."""
+    """k3s' `registries.yaml` gives usable endpoints, or an error without passwords."""
 
     def read(folder: Path) -> None:
         file = folder / "registries.yaml"
@@ -249,7 +249,7 @@ TARGETS = (
     Target(
         "registries_yaml", registries_yaml,
         (b"mirrors:", b"configs:", b"docker.io:", b'"*":', b"endpoint:", b"rewrite:", b"auth:", b"tls:", b"{", b"}",
-         b"[", b"]", b"- https://", b"localhost:5000", b"/v2", b"(.*)", b"$1", b"${1}", b"(a+)+", b"&a", b"*a", b"<<:",
+         b"[", b"]", b"- https://", b"localhost:5000", b"/v2", b"(.*)", b"$1", b"${1}", b"&a", b"*a", b"<<:",
          b"insecure_skip_verify: true", b"username: u", b"password: p"),
         1024,
     ),
