@@ -106,7 +106,7 @@ class _RuleReader:
         """
         own = None if host == "*" else _address(host).root
         config = self._config_of(host)
-        last = Place(root=own, trust=self._trust(f"configs.{host}", config))
+        last = Place(root=own, trust=self._trust(f"configs.{host}", self._configs.get(host) or config))
         try:
             rewrites = read_rewrites(mirror.rewrite or {})
         except ConfigError as exc:

@@ -93,6 +93,18 @@ configs:
     assert logins == [("ann", "secret"), ("bob", "pa:ss")]
 
 
+def test_settings_of_docker_hub_are_by_either_name() -> None:
+    """For the registry itself those of its own name count, for a mirror of another one those of its address."""
+    tls, none = "tls: {insecure_skip_verify: true}", "auth: {username: u, password: p}"
+    routes = read(f"""
+mirrors: {{a.io: {{endpoint: [docker.io]}}}}
+configs: {{docker.io: {{{tls}}}, registry-1.docker.io: {{{none}}}}}
+""").routes
+    [own], [mirror, _] = (routes.endpoints_for(parse_reference(image)) for image in ("x:1", "a.io/x:1"))
+    assert own.trust.own is not None
+    assert mirror.trust.own is None
+
+
 @pytest.mark.parametrize(
     ("pattern", "replacement", "path", "result"),
     [
