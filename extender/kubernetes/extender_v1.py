@@ -18,8 +18,6 @@ from extender.kubernetes.meta_v1 import ObjectMeta
 
 _NULL = msgspec.Raw(b"null")
 _NONE_FAILED = msgspec.Raw(b"{}")
-_NO_NODES = msgspec.Raw(b'{"items":[]}')
-_NOT = b"\1".ljust(256, b"\0")  # a table for bytes.translate
 _T = TypeVar("_T")
 
 
@@ -39,6 +37,13 @@ class ExtenderFilterResult(GoWire, frozen=True):
     failed_nodes: msgspec.Raw = _NONE_FAILED
     failed_and_unresolvable_nodes: msgspec.Raw = _NONE_FAILED
     error: str = ""
+
+
+class HostPriority(GoWire, frozen=True):
+    """The score of one node."""
+
+    host: NodeName
+    score: int
 
 
 class MetaPod(GoWire, frozen=True):
@@ -86,27 +91,6 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
             return _decode(_NAMES, self.node_names, "ExtenderArgs.NodeNames")
         return [NodeName((node.metadata and node.metadata.name) or "") for node in self.nodes]
 
-    @functools.cached_property
-    def raw_names(self) -> Sequence[bytes]:
-        """The quoted names, cut out of the request at the commas without parsing JSON.
-
-        They equal `canonical_names` if the request writes names as `quote` does, which kube-scheduler does. In any
-        other request a piece may not be a name. The list is right whenever every piece is a known node's quoted name.
-        """
-        if self.nodes is not None:
-            return self.canonical_names
-        inside = bytes(self.node_names)[1:-1]
-        return inside.split(b",") if inside else []
-
-    @functools.cached_property
-    def canonical_names(self) -> Sequence[bytes]:
-        """The names as `quote` writes them, however the request writes them.
-
-        Raises:
-            InvalidRequest: `NodeNames` has an item that is not a string.
-        """
-        return [quote(name) for name in self.names]
-
     def count(self) -> int:
         """The number of requested nodes. Names are not decoded but counted by commas, which no node name contains."""
         if self.nodes is not None:
@@ -120,23 +104,19 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
             return ExtenderFilterResult(node_names=self.node_names)
         return ExtenderFilterResult(nodes=self.raw_nodes)
 
-    def without(
-        self, raw_names: Sequence[bytes], refused: bytes, reason: str, *, kept: bytes = b""
-    ) -> ExtenderFilterResult:
-        """The response that refuses the nodes whose byte in `refused` is 1 for `reason`, and keeps the rest, in order.
+    def keep(self, names: Sequence[NodeName], refused: Iterable[NodeName], reason: str) -> ExtenderFilterResult:
+        """The response that keeps the nodes of these names, in their order, and refuses others for `reason`.
 
-        `raw_names` has the quoted names of the requested nodes, `refused` one byte (0 or 1) for each. Nodes are refused
-        as *unresolvable*: evicting pods from them would not help. With `kept`, as long, only nodes whose byte there is
-        1 are kept; those in neither are left out.
+        A node in neither is left out. Nodes are refused as *unresolvable*: evicting pods from them would not help.
         """
-        kept = kept or refused.translate(_NOT)
-        failed = _failed(compress(raw_names, refused), reason)
+        failed = msgspec.Raw(_ENCODER.encode(dict.fromkeys(refused, reason)))
         if self.nodes is None:
-            names = _joined(compress(raw_names, kept), b"[", b",", b"]")
-            return ExtenderFilterResult(node_names=names, failed_and_unresolvable_nodes=failed)
-        items = list(compress(_RAW_NODE_LIST.decode(self.raw_nodes).items, kept))
-        nodes = _joined(items, b'{"items":[', b",", b"]}") if items else _NO_NODES
-        return ExtenderFilterResult(nodes=nodes, failed_and_unresolvable_nodes=failed)
+            return ExtenderFilterResult(
+                node_names=msgspec.Raw(_ENCODER.encode(names)), failed_and_unresolvable_nodes=failed
+            )
+        kept = frozenset(names)
+        items = b",".join(compress(_RAW_NODE_LIST.decode(self.raw_nodes).items, [name in kept for name in self.names]))
+        return ExtenderFilterResult(nodes=msgspec.Raw(b'{"items":[%b]}' % items), failed_and_unresolvable_nodes=failed)
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
@@ -154,10 +134,6 @@ class _Args(GoWire, frozen=True):
     pod: msgspec.Raw = _NULL
     nodes: msgspec.Raw = _NULL
     node_names: msgspec.Raw = _NULL
-
-
-class _Head(GoWire, frozen=True):
-    pod: Pod
 
 
 class _RawNodeList(msgspec.Struct, frozen=True):
@@ -182,20 +158,12 @@ class _PreemptionArgs(GoWire, frozen=True):
 # Whole nodes are decoded twice if some are refused: once for the fields that decide, once for the raw bytes to return.
 # That is faster than splitting them into raw nodes first and decoding each.
 _ARGS = msgspec.json.Decoder(_Args)
-_HEAD = msgspec.json.Decoder(_Head)
 _POD = msgspec.json.Decoder(Pod)
 _NAMES = msgspec.json.Decoder(list[NodeName])
-_NAME = msgspec.json.Decoder(NodeName)
 _NODE_LIST = msgspec.json.Decoder(NodeList)
 _RAW_NODE_LIST = msgspec.json.Decoder(_RawNodeList)
 _PREEMPTION_ARGS = msgspec.json.Decoder(_PreemptionArgs)
 _ENCODER = msgspec.json.Encoder()
-
-# The layout of a request in Go's encoding/json: pod, nodes, node names, and no spaces.
-_AFTER_POD = b',"Nodes":'
-_BEFORE_NAMES = b'null,"NodeNames":'
-_BEFORE_LIST = _BEFORE_NAMES + b"["
-_AFTER_NODES = b',"NodeNames":null}'
 
 
 def decode_args(body: bytes) -> ExtenderArgs:
@@ -205,47 +173,19 @@ def decode_args(body: bytes) -> ExtenderArgs:
         InvalidRequest: `body` is not such an object, has no pod, or has neither list of nodes. kube-scheduler always
             sends one of them. Echoing two null lists would refuse every node without a reason.
     """
-    args = _cut_up(body)
-    if args is not None:
-        return args
     read = _decode(_ARGS, body, "ExtenderArgs")
     if read.pod == _NULL:
         raise InvalidRequest("ExtenderArgs.Pod is missing")
     pod, raw_pod = _decode(_POD, read.pod, "ExtenderArgs.Pod"), bytes(read.pod)
     if read.nodes != _NULL:
-        return _with_nodes(pod, raw_pod, read.nodes)
+        nodes = _decode(_NODE_LIST, read.nodes, "ExtenderArgs.Nodes").items or []
+        return ExtenderArgs(pod, nodes, _NULL, read.nodes, raw_pod)
     first = bytes(memoryview(read.node_names)[:1])
     if first == b"n":
         raise InvalidRequest("ExtenderArgs has neither NodeNames nor Nodes")
     if first != b"[":
         raise InvalidRequest("ExtenderArgs.NodeNames is no array")
     return ExtenderArgs(pod, None, read.node_names, _NULL, raw_pod)
-
-
-def _cut_up(body: bytes) -> ExtenderArgs | None:
-    """The request if it has Go's layout, else None. Only the pod is parsed; the nodes, most of the body, are cut out.
-
-    The pod's braces prove the position: the bytes before the key of the nodes, closed by one brace, must be valid JSON,
-    so that key is the request's own and not one of a nested object. A list of names has only its own closing bracket.
-    """
-    end = body.find(_AFTER_POD)
-    start = end + len(_AFTER_POD)
-    names = start + len(_BEFORE_NAMES)
-    is_named = body.startswith(_BEFORE_LIST, start) and body.find(b"]", names) == len(body) - 2 and body.endswith(b"}")
-    if not is_named and not (body.startswith(b"{", start) and body.endswith(_AFTER_NODES)):
-        return None
-    head = body[:end] + b"}"
-    try:
-        pod = _HEAD.decode(head).pod
-    except UNDECODABLE:
-        return None  # parsing the whole body will report what is wrong
-    if is_named:
-        return ExtenderArgs(pod, None, msgspec.Raw(memoryview(body)[names:-1]), _NULL, head)
-    return _with_nodes(pod, head, msgspec.Raw(memoryview(body)[start : -len(_AFTER_NODES)]))
-
-
-def _with_nodes(pod: Pod, raw_pod: bytes, nodes: msgspec.Raw) -> ExtenderArgs:
-    return ExtenderArgs(pod, _decode(_NODE_LIST, nodes, "ExtenderArgs.Nodes").items or [], _NULL, nodes, raw_pod)
 
 
 def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
@@ -281,48 +221,17 @@ def encode_filter_result(result: ExtenderFilterResult) -> bytes:
     return b"".join(pieces)
 
 
-def encode_priorities(hosts: Mapping[int, Sequence[bytes]]) -> bytes:
-    """The body of a prioritize response, from quoted names by score: a bare array. A node not in it scores 0.
+def encode_priorities(hosts: Mapping[int, Sequence[NodeName]]) -> bytes:
+    """The body of a prioritize response, from names by score: a bare array. A node not in it scores 0.
 
     Scores are integers from 0 to 10. A fraction would make kube-scheduler drop the whole response.
     """
-    entries = (
-        b'{"Host":%b,"Score":%d}' % ((b',"Score":%d},{"Host":' % score).join(raw_names), score)
-        for score, raw_names in hosts.items()
-        if raw_names
-    )
-    return b"[%b]" % b",".join(entries)
+    return _ENCODER.encode([HostPriority(name, score) for score, names in hosts.items() for name in names])
 
 
 def encode_preemption_result(result: ExtenderPreemptionResult) -> bytes:
     """The body of a preempt response."""
     return _ENCODER.encode(result)
-
-
-def quote(name: NodeName) -> bytes:
-    """The name as a JSON string, in the one spelling in which names are compared."""
-    return _ENCODER.encode(name)
-
-
-def unquote(raw_names: bytes) -> NodeName:
-    """The name of which `quote` made these bytes."""
-    return _NAME.decode(raw_names)
-
-
-def _failed(raw_names: Iterable[bytes], reason: str) -> msgspec.Raw:
-    """A JSON object that maps each name to the same reason."""
-    value = b":" + _ENCODER.encode(reason)
-    return _joined(raw_names, b"{", value + b",", value + b"}")
-
-
-def _joined(texts: Iterable[bytes | msgspec.Raw], opening: bytes, between: bytes, closing: bytes) -> msgspec.Raw:
-    """The texts joined by `between`, inside `opening` and `closing`. They may be hundreds of kilobytes: copied once."""
-    pieces = list(texts)
-    if not pieces:
-        return msgspec.Raw(opening + closing[-1:])
-    pieces[0] = b"%b%b" % (opening, pieces[0])
-    pieces[-1] = b"%b%b" % (pieces[-1], closing)
-    return msgspec.Raw(between.join(pieces))
 
 
 def _by_uid(victims: _Victims | None) -> MetaVictims:

@@ -7,8 +7,7 @@ platforms. Only known images give scores. Depends on no registry and no cluster.
 import enum
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from itertools import compress
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Generic, TypeVar
 
 import msgspec
@@ -21,10 +20,9 @@ from extender.kubernetes.extender_v1 import (
     ExtenderFilterResult,
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
-    quote,
 )
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
-from extender.placement.nodes import UNSEEN, USUAL, NodePlatforms
+from extender.placement.nodes import USUAL, NodePlatforms
 from extender.placement.policy import (
     Choice,
     Mode,
@@ -60,48 +58,14 @@ class Verdict(enum.StrEnum):
     """No registry has answered for an image, and the node lists it. No platform has this verdict."""
 
 
-class RequestedNodes(msgspec.Struct, frozen=True):
-    """The quoted names of the nodes in a request, and the code of each node's platform."""
-
-    raw_names: Sequence[bytes]
-    codes: bytes
-
-
-# Verdicts that a decision keeps. A cluster has two or three platforms; a request with whole nodes may state any.
-_MOST_VERDICTS = 256
+Verdicts = Mapping[Verdict, list[NodeName]]
+"""The names of the nodes of each verdict that a node has, in the order of the request."""
+Scores = Mapping[int, Sequence[NodeName]]
+"""The names of the nodes that have a score above zero, by score."""
 
 REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO})
 _REMOVED = REFUSED | {Verdict.LEFT_OUT}
 UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, Verdict.PASSED})
-
-# Verdicts are one byte per node, computed by bytes.translate with these tables. Compared to looking up 5,000 names, the
-# rest costs next to nothing.
-_NUMBERS = {verdict: number for number, verdict in enumerate(Verdict)}
-_IS_REFUSED = bytes(verdict in REFUSED for verdict in Verdict).ljust(256, b"\0")
-_IS_KEPT = bytes(verdict not in (*REFUSED, Verdict.LEFT_OUT) for verdict in Verdict).ljust(256, b"\0")
-_IS_UNRESOLVED = bytes(verdict in UNRESOLVED for verdict in Verdict).ljust(256, b"\0")
-
-
-class UniformVerdict(Mapping[Verdict, int]):
-    """The verdict counts of a request whose nodes all have one verdict. Counts the nodes when read, not before."""
-
-    def __init__(self, verdict: Verdict, count: Callable[[], int]) -> None:
-        self._verdict = verdict
-        self._count = count
-
-    def __getitem__(self, verdict: Verdict) -> int:
-        if verdict is not self._verdict:
-            raise KeyError(verdict)
-        return self._count()
-
-    def __contains__(self, verdict: object) -> bool:
-        return verdict is self._verdict
-
-    def __iter__(self) -> Iterator[Verdict]:
-        return iter((self._verdict,))
-
-    def __len__(self) -> int:
-        return 1
 
 
 class DecidedAnswer(msgspec.Struct, Generic[_Answer], frozen=True):
@@ -148,7 +112,6 @@ class Decision:
         self.policy = policy
         self._overrides = overrides
         self._verdicts: dict[Platform | None, Verdict] = {}
-        self._uniform: Mapping[frozenset[Platform], Verdict | None] = {}  # for the platforms of the last call
 
     @functools.cached_property
     def refusal(self) -> str:
@@ -159,8 +122,6 @@ class Decision:
         """The verdict on nodes of `platform`, None for nodes that state none. Computed once per platform."""
         found = self._verdicts.get(platform)
         if found is None:
-            if len(self._verdicts) >= _MOST_VERDICTS:
-                self._verdicts.clear()
             found = self._verdicts[platform] = self._decide(platform)
         return found
 
@@ -181,10 +142,26 @@ class Decision:
         score = self.preference.get(platform.architecture, 0) if platform else 0
         return score if score and self.verdict(platform) is Verdict.YES else 0
 
-    def scores(self, nodes: NodePlatforms) -> list[int]:
-        """The score of the nodes of each code: 0 for those that are spared preferences."""
-        pairs = zip(nodes.by_code, nodes.spared_by_code, strict=True)
-        return [0 if spared else self.score(platform) for platform, spared in pairs]
+    def scores(self, names: Sequence[NodeName], nodes: NodePlatforms) -> Scores:
+        """The nodes that have a score, which are neither spared preferences nor missing from view."""
+        platforms: dict[int, set[Platform | None]] = {}
+        for platform in nodes.distinct:
+            platforms.setdefault(self.score(platform), set()).add(platform)
+        found = {
+            score: [name for name in nodes.select(names, platforms[score]) if name not in nodes.spared]
+            for score in sorted(platforms.keys() - {0})
+        }
+        return {score: chosen for score, chosen in found.items() if chosen}
+
+    def verdicts(self, names: Sequence[NodeName], nodes: NodePlatforms, *, unseen: Verdict) -> Verdicts:
+        """The nodes of each verdict; `unseen` is that of those that are not in view."""
+        platforms: dict[Verdict, set[Platform | None]] = {}
+        for platform in (None, *nodes.distinct):
+            platforms.setdefault(self.verdict(platform), set()).add(platform)
+        found = {verdict: nodes.select(names, chosen) for verdict, chosen in platforms.items()}
+        if sum(map(len, found.values())) < len(names):
+            found[unseen] = _in_order(names, [found.get(unseen, []), nodes.missing(names)])
+        return _filled(found)
 
     def verdict_on_any(self, platforms: frozenset[Platform]) -> Verdict | None:
         """The one verdict on all possible nodes of a cluster with `platforms`, if it lets nodes pass; else None.
@@ -193,11 +170,9 @@ class Decision:
         which kube-scheduler has seen before us. That it is of another platform is possible while the view is not
         current; the caller then looks it up first (`RequestNodes.has_missing`).
         """
-        if platforms not in self._uniform:
-            possible = {self.verdict(platform) for platform in platforms.union(USUAL)}
-            lets_pass = len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY})
-            self._uniform = {platforms: possible.pop() if lets_pass else None}
-        return self._uniform[platforms]
+        possible = {self.verdict(platform) for platform in platforms.union(USUAL)}
+        lets_pass = len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY})
+        return possible.pop() if lets_pass else None
 
     def _decide(self, platform: Platform | None) -> Verdict:
         if platform is None:
@@ -232,61 +207,70 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     uniform = decision.verdict_on_any(nodes.distinct)
     if uniform and not decision.leaves_out and not decision.never_pulled:
         return _all_pass(args, uniform)
-    requested = look_up(args, nodes)
-    table = _verdict_table(nodes, decision, unseen=uniform or Verdict.NOT_IN_VIEW)
+    found = decision.verdicts(args.names, nodes, unseen=uniform or Verdict.NOT_IN_VIEW)
     if decision.leaves_out:
-        table = _leave_out(table, requested.codes, nodes, decision)
-    numbers = requested.codes.translate(table)
+        found = _leave_out(found, decision.scores(args.names, nodes))
     for verdict, images in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.never_pulled)):
-        if images and _NUMBERS[verdict] in numbers:
-            numbers = _keep_listing(numbers, verdict, requested, nodes.images.nodes_with(images))
-    verdicts = {verdict: count for verdict, number in _NUMBERS.items() if (count := numbers.count(number))}
-    if Verdict.RETRY in verdicts:
+        if images and verdict in found:
+            found = _keep_listing(found, verdict, nodes.images.nodes_with(images))
+    if Verdict.RETRY in found:
         decided = ExtenderFilterResult(error=retry_text(decision.retried))
-    elif not _REMOVED.isdisjoint(verdicts):
-        refused, kept = numbers.translate(_IS_REFUSED), numbers.translate(_IS_KEPT)
-        decided = args.without(requested.raw_names, refused, decision.refusal, kept=kept)
-    elif uniform:
-        return _all_pass(args, uniform)
+    elif not _REMOVED.isdisjoint(found):
+        kept = _in_order(args.names, [names for verdict, names in found.items() if verdict not in _REMOVED])
+        refused = [name for verdict in found.keys() & REFUSED for name in found[verdict]]
+        decided = args.keep(kept, refused, decision.refusal)
     else:
         decided = args.echo()
-    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, verdicts, bool(uniform))
+    numbers = {verdict: len(names) for verdict, names in found.items()}
+    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, numbers, bool(uniform))
 
 
-def _keep_listing(numbers: bytes, unresolved: Verdict, requested: RequestedNodes, nodes: Set[NodeName]) -> bytes:
-    """The numbers in which `nodes`, which list the images, stay, and others with the verdict `unresolved` are left out.
+def _in_order(names: Sequence[NodeName], parts: Sequence[list[NodeName]]) -> list[NodeName]:
+    """The names that are in one of the parts, each of which is in order."""
+    parts = [part for part in parts if part]
+    if len(parts) < 2:
+        return parts[0] if parts else []
+    chosen = set[NodeName]().union(*parts)
+    return [name for name in names if name in chosen]
 
-    The numbers themselves if none of `nodes` is among them.
+
+def _keep_listing(found: Verdicts, unresolved: Verdict, listing: Set[NodeName]) -> Verdicts:
+    """The verdicts by which the nodes `listing` the images stay, and others that are `unresolved` are left out.
+
+    The verdicts themselves if none of `listing` is among those.
     """
-    listing = {quote(name) for name in nodes}
-    open_number, listed, left_out = (_NUMBERS[each] for each in (unresolved, Verdict.LISTED, Verdict.LEFT_OUT))
-    judged = bytes(
-        number if number != open_number else listed if name in listing else left_out
-        for name, number in zip(requested.raw_names, numbers, strict=True)
-    )
-    return judged if listing and listed in judged else numbers
+    listed = [name for name in found[unresolved] if name in listing]
+    if not listed:
+        return found
+    others = [name for name in found[unresolved] if name not in listing]
+    left_out = [*found.get(Verdict.LEFT_OUT, ()), *others]
+    return _filled({**found, unresolved: [], Verdict.LISTED: listed, Verdict.LEFT_OUT: left_out})
+
+
+def _filled(found: Verdicts) -> Verdicts:
+    return {verdict: names for verdict, names in found.items() if names}
 
 
 def _all_pass(args: ExtenderArgs, verdict: Verdict) -> DecidedAnswer[ExtenderFilterResult]:
     echo = args.echo()
-    return DecidedAnswer(echo, echo, UniformVerdict(verdict, args.count), is_uniform=True)
+    number = args.count()
+    return DecidedAnswer(echo, echo, {verdict: number} if number else {}, is_uniform=True)
 
 
-def _leave_out(table: bytes, codes: bytes, nodes: NodePlatforms, decision: Decision) -> bytes:
-    """The table of verdicts in which all platforms but the most preferred ones among `codes` are left out.
+def _leave_out(found: Verdicts, scores: Scores) -> Verdicts:
+    """The verdicts by which all nodes but those of the highest score are left out, if one has a score at all.
 
-    Those that are refused stay so. The table itself if no platform among them is preferred.
+    Those that are refused stay so.
     """
-    scores = decision.scores(nodes)
-    best = max((score for code, score in enumerate(scores) if code in codes), default=0)
-    if not best:
-        return table
-    left_out = _NUMBERS[Verdict.LEFT_OUT]
-    in_view = (
-        number if score == best or _IS_REFUSED[number] else left_out
-        for number, score in zip(table, scores, strict=False)
-    )
-    return bytes(in_view).ljust(256, bytes([left_out]))
+    if not scores:
+        return found
+    best = frozenset(scores[max(scores)])
+    judged = {
+        verdict: names if verdict in REFUSED else [name for name in names if name in best]
+        for verdict, names in found.items()
+    }
+    others = [names for verdict, names in found.items() if verdict not in REFUSED]
+    return _filled({**judged, Verdict.LEFT_OUT: [name for names in others for name in names if name not in best]})
 
 
 def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> bool:
@@ -297,12 +281,7 @@ def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     """
     if not decision.can_be_learned:
         return False
-    numbers = look_up(args, nodes).codes.translate(_verdict_table(nodes, decision, unseen=Verdict.NOT_IN_VIEW))
-    return 1 in numbers.translate(_IS_UNRESOLVED)
-
-
-Scores = Mapping[int, Sequence[bytes]]
-"""The quoted names of the nodes that have a score above zero, by score."""
+    return not UNRESOLVED.isdisjoint(decision.verdicts(args.names, nodes, unseen=Verdict.NOT_IN_VIEW))
 
 
 def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[Scores]:
@@ -313,15 +292,11 @@ def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decisio
     Raises:
         InvalidRequest: `NodeNames` has an item that is not a string.
     """
-    scores = bytes(decision.scores(nodes))
-    if decision.leaves_out or not any(scores):
+    if decision.leaves_out or not decision.preference:
         return DecidedAnswer({}, {}, {})
-    requested = look_up(args, nodes)
-    by_node = requested.codes.translate(scores.ljust(256, b"\0"))
-    decided = {
-        score: list(compress(requested.raw_names, by_node.translate(_only(score)))) for score in sorted({*scores} - {0})
-    }
-    return DecidedAnswer(decided if decision.enforced else {}, decided, {Verdict.YES: len(by_node) - by_node.count(0)})
+    decided = decision.scores(args.names, nodes)
+    verdicts = {Verdict.YES: sum(map(len, decided.values()))} if decided else {}
+    return DecidedAnswer(decided if decision.enforced else {}, decided, verdicts)
 
 
 def preempt_nodes(
@@ -357,28 +332,3 @@ def _listable(retried: Sequence[tuple[PodImage, Pending | Unknown]]) -> tuple[Po
     if any(fact.cause is Cause.LOOKING_UP for _, fact in retried):
         return ()
     return tuple(image for image, _ in retried)
-
-
-def look_up(args: ExtenderArgs, nodes: NodePlatforms) -> RequestedNodes:
-    """The requested nodes and the codes of their platforms.
-
-    Raises:
-        InvalidRequest: `NodeNames` has an item that is not a string.
-    """
-    codes = nodes.codes_of(args.raw_names)
-    if UNSEEN not in codes:
-        return RequestedNodes(args.raw_names, codes)
-    return RequestedNodes(
-        args.canonical_names, nodes.codes_of(args.canonical_names)
-    )  # a node is not in view, or the request spells its name otherwise
-
-
-def _verdict_table(nodes: NodePlatforms, decision: Decision, *, unseen: Verdict) -> bytes:
-    """A table for bytes.translate from a platform's code to its verdict's number; `UNSEEN` maps to that of `unseen`."""
-    numbers = bytes(_NUMBERS[decision.verdict(platform)] for platform in nodes.by_code)
-    return numbers.ljust(256, bytes([_NUMBERS[unseen]]))
-
-
-def _only(score: int) -> bytes:
-    """A table for bytes.translate that maps this score to 1 and all others to 0."""
-    return bytes(score) + b"\1" + bytes(255 - score)

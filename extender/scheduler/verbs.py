@@ -26,7 +26,7 @@ from extender.kubernetes.extender_v1 import (
 )
 from extender.metrics import counters
 from extender.placement.facts import facts_of
-from extender.placement.nodes import UNSEEN, NodeLookup, NodePlatforms, list_nodes
+from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
 from extender.placement.policy import Choice, Mode, Policy, is_exempt
 from extender.placement.scheduling import (
     REFUSED,
@@ -35,7 +35,6 @@ from extender.placement.scheduling import (
     Verdict,
     filter_nodes,
     is_unsettled,
-    look_up,
     preempt_nodes,
     prioritize_nodes,
 )
@@ -90,7 +89,6 @@ class RequestNodes:
 
         Raises:
             NodesNotKnown: the request only names its nodes, and the view is missing or not synced.
-            InvalidRequest: the request's whole nodes have more than 254 platforms.
         """
         if args.nodes is not None:
             shown = list_nodes(args.nodes, self._policy.level_label, self._policy.preferred_nodes)
@@ -123,13 +121,13 @@ class RequestNodes:
         """
         if self._view is None or nodes is not self._view.platforms or self._view.is_current:
             return False
-        return UNSEEN in look_up(args, nodes).codes
+        return bool(nodes.missing(args.names))
 
     async def find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, uid: PodUid) -> NodeLookup:
         """Looks up the request's nodes that should be in view and are not; `uid` is the pod's."""
         if self._view is None or nodes is not self._view.platforms:
             return NodeLookup()
-        missing = [name for name in args.names if name not in nodes]
+        missing = nodes.missing(args.names)
         if not missing:
             return NodeLookup()
         found = await self._view.find(missing, FIND_SECONDS)

@@ -6,9 +6,8 @@ import tracemalloc
 import msgspec
 import pytest
 
-from extender.errors import InvalidRequest
 from extender.images.platform import parse_platform
-from extender.kubernetes.core_v1 import Node, NodeMeta, NodeStatus, NodeSystemInfo
+from extender.kubernetes.core_v1 import Node
 from extender.placement.nodes import list_nodes, platform_of_node
 
 LEVEL = "example.com/level"
@@ -98,16 +97,6 @@ def test_nodes_of_a_request_are_listed_by_name() -> None:
     listed = list_nodes(nodes, "")
     assert listed == {"a": amd64, "b": None, "c": amd64}
     assert listed.distinct == {amd64}
-
-
-def test_nodes_of_too_many_kinds_are_the_callers_mistake() -> None:
-    """A code of one byte stands for each platform; no cluster comes near that."""
-    kinds = [
-        Node(NodeMeta(f"n{number}"), NodeStatus(NodeSystemInfo(f"kind{number}", "linux"))) for number in range(255)
-    ]
-    assert len(list_nodes(kinds[:254], "")) == 254
-    with pytest.raises(InvalidRequest, match="254 different platforms"):
-        list_nodes(kinds, "")
 
 
 def test_long_words_of_a_node_are_not_kept() -> None:

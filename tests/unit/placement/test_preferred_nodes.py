@@ -146,7 +146,7 @@ def test_a_node_that_gets_a_device_is_spared_from_then_on() -> None:
 
 def spared_in(nodes: NodePlatforms) -> dict[str, bool]:
     """Whether each node is spared."""
-    return {json.loads(name): nodes.spared_by_code[code] for name, code in nodes.coded()}
+    return {name: name in nodes.spared for name in nodes}
 
 
 @pytest.mark.parametrize(
