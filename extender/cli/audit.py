@@ -7,12 +7,14 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
+from extender.cli.audit_html import write_html
 from extender.cli.audit_writers import WRITERS
 from extender.cli.audited_images import ClusterContents, ImageLookups, read_cluster
 from extender.cli.console import print_document, print_problem, progress_bar
@@ -141,8 +143,8 @@ def audit(
         looks_inside=verify,
     )
     known = _read_baseline(baseline) if baseline else None
-    report = asyncio.run(_audit(GivenSettings(settings, file, assignments or ()), part))
-    print_document(WRITERS[output](report))
+    report, audited = asyncio.run(_audit(GivenSettings(settings, file, assignments or ()), part))
+    print_document(write_html(report, audited, datetime.now(UTC)) if output == "html" else WRITERS[output](report))
     if report.is_partial:
         print_problem("interrupted: the report is partial; the next run goes on from the cache")
         raise typer.Exit(1)
@@ -163,7 +165,8 @@ def _unread(report: Audit, known: Audit | None) -> Iterator[str]:
         yield "nothing was audited: there is no workload; --allow-unread lets that pass"
 
 
-async def _audit(given_settings: GivenSettings, part: AuditedPart) -> Audit:
+async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
+    """The report, and what was audited."""
     settings = given_settings.own
     async with contextlib.AsyncExitStack() as stack:
         if part.is_live:
@@ -174,9 +177,11 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> Audit:
             except ClusterError as exc:
                 raise ConfigError(f"the cluster cannot be read: {exc}") from exc
             cluster_view = ClusterView(client=client)
+            audited = f"context {client.context}" if client.context else "this cluster"
         else:
             contents = _read_images(part.images) if part.images else _read_files(part.manifests, part.namespace)
             cluster_view = ClusterView()
+            audited = "a list of images" if part.images else "manifests"
         sources = await stack.enter_async_context(open_local_sources(fetcher_settings(settings)))
         pod_resolver = await stack.enter_async_context(
             open_pod_resolver_of(
@@ -218,7 +223,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> Audit:
         wanted = wanted_newer(report) if part.look_for_newer and not lookups.is_stopped else []
         progress.begin(len(wanted))
         report = with_newer(report, await lookups.look_for_newer(wanted, given.policy.compatibility))
-        return msgspec.structs.replace(report, is_partial=lookups.is_stopped)
+        return msgspec.structs.replace(report, is_partial=lookups.is_stopped), audited
 
 
 @contextlib.asynccontextmanager

@@ -9,12 +9,15 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from html import escape as escape_html
 from importlib.resources import files
+from string import Template
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from extender import __version__
 from extender.printable import printable
 from extender.reports.audit_report import Audit, AuditedWorkload, FindingRule, RunAnswer, WorkloadPlatform
 
@@ -51,22 +54,22 @@ class _PageTable(msgspec.Struct, frozen=True):
     sort: int
 
 
-def write_html(report: Audit) -> str:
-    """The page."""
-    style, script = (files("extender.cli").joinpath(f"audit_page.{kind}").read_text("utf-8") for kind in ("css", "js"))
+def write_html(report: Audit, audited: str = "", at: datetime | None = None) -> str:
+    """The page; its head says what was audited, when, and by which version."""
+    folder = files("extender.cli")
+    page, style, script = (folder.joinpath(f"audit_page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
     tables = {"images": _images(report), "workloads": _workloads(report), "findings": _findings(report)}
     data = {name: {"columns": each.columns, "rows": each.rows, "sort": each.sort} for name, each in tables.items()}
-    text = json.dumps(msgspec.to_builtins(data), separators=(",", ":")).replace("<", "\\u003c")
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     sections = "".join(_section(name, table) for name, table in tables.items())
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Platforms: what can move, and what blocks the rest</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f"<header>\n<h1>What can move, and what blocks the rest</h1>\n{_subtitle(report)}</header>\n<main>\n"
-        f"{_notes(report)}{_picture(report)}{_nodes(report)}{sections}</main>\n"
-        f'<script type="application/json" id="data">{text}</script>\n<script>{script}</script>\n</body>\n</html>\n'
+    when = f"{at:%Y-%m-%d %H:%M} UTC" if at else ""
+    return Template(page).substitute(
+        policy=f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'",
+        style=style,
+        origin=escape(", ".join(filter(None, (audited, when, f"multiarch-extender {__version__}")))),
+        subtitle=_subtitle(report),
+        main=f"{_notes(report)}{_picture(report)}{_nodes(report)}{sections}",
+        data=json.dumps(msgspec.to_builtins(data), separators=(",", ":")).replace("<", "\\u003c"),
+        script=script,
     )
 
 

@@ -121,6 +121,11 @@ class ClusterClient:
         """The namespace of this process in a cluster, or of the kubeconfig's context; `default` if there is none."""
         return self._access.namespace
 
+    @property
+    def context(self) -> str:
+        """The name of the kubeconfig's context; empty in a cluster."""
+        return self._access.context
+
     async def get(
         self,
         path: str,

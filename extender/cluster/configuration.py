@@ -40,13 +40,15 @@ logging.getLogger("kubernetes_asyncio").propagate = False
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach an API server. `authorize` gives the headers of a request; any exception means that it cannot now.
 
-    `namespace` is that of the process in a cluster, or of the kubeconfig's context, as kubectl takes it.
+    `namespace` is that of the process in a cluster, or of the kubeconfig's context, as kubectl takes it. `context` is
+    that context's name, empty in a cluster.
     """
 
     url: str
     tls: ssl.SSLContext
     authorize: Callable[[], Awaitable[dict[str, str]]]
     namespace: str = _DEFAULT_NAMESPACE
+    context: str = ""
     proxy: str | None = None
     server_name: str | None = None
 
@@ -102,6 +104,7 @@ async def _of_kubeconfig(path: str, files: Sequence[Path], context: str) -> Acce
 
     configuration = client.Configuration()
     loader = await config.load_kube_config(path, context or None, configuration)
+    chosen = loader.current_context or {}
     tls = new_client_context(configuration.ssl_ca_cert) if configuration.verify_ssl else unverified_context()
     if configuration.cert_file:
         tls.load_cert_chain(configuration.cert_file, configuration.key_file)
@@ -109,7 +112,8 @@ async def _of_kubeconfig(path: str, files: Sequence[Path], context: str) -> Acce
         url=configuration.host or "",
         tls=tls,
         authorize=lambda: _headers_of(configuration),
-        namespace=((loader.current_context or {}).get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE,
+        namespace=(chosen.get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE,
+        context=str(chosen.get("name") or ""),
         proxy=configuration.proxy,
         server_name=configuration.tls_server_name,
     )

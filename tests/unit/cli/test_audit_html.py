@@ -4,10 +4,12 @@ import base64
 import hashlib
 import json
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import msgspec
 
+from extender import __version__
 from extender.cli.audit_html import write_html
 from extender.cli.audit_writers import WRITERS
 from extender.reports.audit_report import AuditedNodes, Weight
@@ -52,6 +54,11 @@ def test_the_picture_says_what_share_could_move() -> None:
     assert len(bars) == 2
     for words in ("your own images", "a vendor's image", "selector, affinity or taint", "not known"):
         assert words in page
+
+
+def test_the_head_says_what_was_audited_and_when_and_by_which_version() -> None:
+    page = write_html(report_of(1, 1), "context <staging>", datetime(2026, 11, 26, 5, 41, tzinfo=UTC))
+    assert f"context &lt;staging&gt;, 2026-11-26 05:41 UTC, multiarch-extender {__version__}" in page
 
 
 def test_the_tables_have_every_row() -> None:
