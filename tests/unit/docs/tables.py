@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import yaml
+from typer.main import get_command
 
 import extender.cli.serve
 import extender.store.redis  # noqa: F401 -- imported late, where it is named
 from benchmarks.journey import COLD, FETCHER, RELEASE, REVIEW, SERVICE, WARM, Function, crossed_functions
 from extender.cli.config import settings_table
+from extender.cli.main import command_line
 from extender.metrics import REGISTRY
 from extender.placement.policy import ANNOTATIONS, Writer
 from testbed.binaries import (
@@ -81,6 +83,21 @@ def settings_of_registries() -> str:
     return settings_table(only=ABOUT_REGISTRIES)
 
 
+def commands_table() -> str:
+    """Every command as Markdown, with the options that it takes and when it ends with 1."""
+    rows = []
+    for name, command in sorted(vars(get_command(command_line(())))["commands"].items()):
+        if not command.hidden:
+            options = ", ".join(
+                "/".join(f"`{word}`" for word in sorted((*each.opts, *each.secondary_opts), key=len))
+                for each in command.params
+                if each.param_type_name == "option"
+            )
+            answer = re.search(r"Exit code 1 (if .*?)\.(?:\s|$)", " ".join((command.help or "").split()))
+            rows.append(f"| `{name}` | {answer[1] if answer else 'never'} | {options} |")
+    return "\n".join(["| command | exit code 1 | options |", "|---|---|---|", *rows, ""])
+
+
 def support_table() -> str:
     """What the pins of the test bed and the pipeline's matrix name, as Markdown."""
     check = yaml.safe_load((PROJECT / ".github" / "workflows" / "check.yml").read_text())
@@ -136,6 +153,7 @@ TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
     ("annotations.md", "annotations"): annotations_table,
     ("how-to/upgrade.md", "support"): support_table,
     ("security.md", "rights"): rights_table,
+    ("command-line.md", "commands"): commands_table,
 }
 """What makes the table of a page, by the page and the name in its comments."""
 
