@@ -1,7 +1,7 @@
-"""`config`: prints the effective settings, checks a file, or prints the table of settings."""
+"""`config`: prints the effective settings, or checks a file."""
 
 import asyncio
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -11,7 +11,7 @@ from extender.cli.console import print_document, print_line, print_problem
 from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, on_cluster
 from extender.config.checks import warnings_of
 from extender.config.reading import load_config, read_config, to_yaml
-from extender.config.tree import Config, settings
+from extender.config.tree import Config
 from extender.logs import configure_logs
 from extender.service.start_check import check_start
 from extender.store.url import without_password
@@ -26,9 +26,6 @@ def config(
     values_only: Annotated[
         bool, typer.Option("--values-only", help="With --check: open none of the files that FILE names.")
     ] = False,
-    table: Annotated[
-        bool, typer.Option("--table", help="Every setting with its default and meaning, as Markdown.")
-    ] = False,
     kubeconfig: Kubeconfig = "",
     context: Context = "",
 ) -> None:
@@ -38,9 +35,7 @@ def config(
 
     Example: multiarch-extender config --check /etc/multiarch-extender/config.yaml
     """
-    if table:
-        print_document(settings_table())
-    elif check is not None:
+    if check is not None:
         _check(on_cluster(load_config(check, assignments or ()), kubeconfig, context), values_only=values_only)
         print_line(f"{check} is right")
     else:
@@ -63,13 +58,3 @@ def _warn(warnings: Iterable[str]) -> None:
 def _without_secrets(config: Config) -> Config:
     cache = msgspec.structs.replace(config.cache, url=without_password(config.cache.url))
     return msgspec.structs.replace(config, cache=cache)
-
-
-def settings_table(*, only: Container[str] | None = None, leave_out: Container[str] = ()) -> str:
-    """The settings as a Markdown table: of the sections in `only`, or of all, without those in `leave_out`."""
-    rows = [
-        f"| `{setting.path}` | `{setting.default}` | {setting.documentation} |"
-        for setting in settings()
-        if (only is None or setting.section in only) and setting.section not in leave_out
-    ]
-    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows, ""]).replace("|` ", "\\|` ")

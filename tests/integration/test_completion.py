@@ -14,7 +14,7 @@ MEMORY = "--set=cache.url='memory:'"
 # Runs of commands that print something, with colours or a bar if they were for a terminal. Others are run bare.
 RUNS: dict[str, list[tuple[str, ...]]] = {
     "audit": [("-f", "-", *SETTINGS, MEMORY), ("--kubeconfig", "/nowhere/at/all")],
-    "config": [(), ("--table",), ("--check", "/nowhere/at/all")],
+    "config": [(), ("--check", "/nowhere/at/all")],
     "doctor": [("--no-registries", "--set=cluster.kubeconfig=/nowhere/at/all")],
     "explain": [("-f", "-", "--set=cluster.mode=none", *SETTINGS), ("p", KUBECONFIG)],
     "fix": [("-f", "-", *SETTINGS), ("-f", "/nowhere/at/all")],

@@ -5,7 +5,7 @@ with the code, and `tests.integration.test_journey` the files on a journey with 
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import yaml
 from typer.main import get_command
@@ -13,8 +13,8 @@ from typer.main import get_command
 import extender.cli.serve
 import extender.store.redis  # noqa: F401 -- imported late, where it is named
 from benchmarks.journey import COLD, FETCHER, RELEASE, REVIEW, SERVICE, WARM, Function, crossed_functions
-from extender.cli.config import settings_table
 from extender.cli.main import command_line
+from extender.config.tree import settings
 from extender.metrics import REGISTRY
 from extender.placement.policy import ANNOTATIONS, Writer
 from testbed.binaries import (
@@ -66,6 +66,16 @@ def annotations_table() -> str:
         for annotation in ANNOTATIONS
     ]
     return "\n".join(["| annotation | written by | values | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def settings_table(*, only: Container[str] | None = None, leave_out: Container[str] = ()) -> str:
+    """The settings as a Markdown table: of the sections in `only`, or of all, without those in `leave_out`."""
+    rows = [
+        f"| `{setting.path}` | `{setting.default}` | {setting.documentation} |"
+        for setting in settings()
+        if (only is None or setting.section in only) and setting.section not in leave_out
+    ]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows, ""]).replace("|` ", "\\|` ")
 
 
 def settings_of_the_service() -> str:
