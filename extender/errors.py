@@ -4,6 +4,9 @@ Imports no other room. Foreign exceptions are translated into these once, at the
 Messages never contain credentials or bodies from outside.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 import msgspec
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -139,3 +142,12 @@ class ConfigError(ExtenderError):
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+@contextlib.contextmanager
+def naming(where: object) -> Iterator[None]:
+    """Puts where it is before the problem of a ConfigError that comes up within."""
+    try:
+        yield
+    except ConfigError as exc:
+        raise ConfigError(f"{where}: {exc}") from exc

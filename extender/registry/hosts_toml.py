@@ -11,13 +11,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from yarl import URL
 
 from extender.durations import parse_seconds
-from extender.errors import ConfigError
+from extender.errors import ConfigError, naming
 from extender.registry.endpoint import CAPABILITIES, Capability
 from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.routes import MirrorRule, Place, Routes
@@ -94,10 +94,8 @@ def _read_registry(folder: Path, certificates: CertificateReader) -> tuple[Place
     text = _read_bounded(file) if file.exists() else b""
     if text:
         return read_hosts_toml(file, text, certificates)
-    try:
+    with naming(folder):
         return (Place(trust=certificates.folder_trust(folder)),)
-    except ConfigError as exc:
-        raise _Position(folder).error("", str(exc)) from exc
 
 
 def read_hosts_toml(file: Path, text: bytes, certificates: CertificateReader) -> tuple[Place, ...]:
@@ -106,58 +104,37 @@ def read_hosts_toml(file: Path, text: bytes, certificates: CertificateReader) ->
     Raises:
         ConfigError: the file cannot be used; the message names it and the key.
     """
-    position = _Position(file)
-    try:
-        document = tomllib.loads(text.decode())
-    except (ValueError, RecursionError) as exc:  # not only tomllib's: an integer of 5,000 digits is a plain one
-        raise ConfigError(f"{file} is no TOML: {exc}") from exc
-    tables = document.pop("host", {})
-    if not isinstance(tables, dict):
-        raise position.error("host", 'write a table per host, such as [host."https://mirror"]')
-    places = []
-    for name, table in tables.items():
-        section = position.at(f'host."{name}"')
-        places.append(_place(section, name, _convert(section, table, _HostKeys), certificates))
-    keys = _convert(position, document, _RootKeys)
-    last = _place(position, keys.server, keys, certificates)
+    with naming(file):
+        try:
+            document = tomllib.loads(text.decode())
+        except (ValueError, RecursionError) as exc:  # not only tomllib's: an integer of 5,000 digits is a plain one
+            raise ConfigError(f"it is no TOML: {exc}") from exc
+        tables = document.pop("host", {})
+        if not isinstance(tables, dict):
+            raise ConfigError('host: write a table per host, such as [host."https://mirror"]')
+        places = []
+        for name, table in tables.items():
+            with naming(f'host."{name}"'):
+                host = _convert(table, _HostKeys)
+                root = read_root(name, override_path=host.override_path)
+                places.append(_place(file.parent, root, host, certificates))
+        keys = _convert(document, _RootKeys)
+        with naming("server"):
+            server = read_root(keys.server, override_path=keys.override_path) if keys.server else None
+        last = _place(file.parent, server, keys, certificates)
     # Without `server`, the last endpoint is the registry itself, with all capabilities, as in containerd.
-    return (*places, last if keys.server else msgspec.structs.replace(last, capabilities=CAPABILITIES))
+    return (*places, last if server else msgspec.structs.replace(last, capabilities=CAPABILITIES))
 
 
-class _Position(NamedTuple):
-    """A position in a file, for error messages. `file` is the folder if there is no file."""
-
-    file: Path
-    table: str = ""
-
-    def at(self, table: str) -> "_Position":
-        """Returns the position of a table of the file."""
-        return self._replace(table=table)
-
-    def error(self, key: str, problem: str) -> ConfigError:
-        return ConfigError(
-            ": ".join(filter(None, (str(self.file), ".".join(filter(None, (self.table, key))), problem)))
-        )
-
-
-def _place(section: _Position, address: str, keys: _HostKeys, certificates: CertificateReader) -> Place:
-    folder = section.file.parent
+def _place(folder: Path, root: URL | None, keys: _HostKeys, certificates: CertificateReader) -> Place:
     authorities = [folder / name for name in _list_of(keys.ca)]
     clients = [(folder / name, folder / key if key else None) for name, key in map(_pair_of, _list_of(keys.client))]
-    try:
-        root = read_root(address, override_path=keys.override_path) if address else None
-    except ConfigError as exc:
-        raise section.error("" if section.table else "server", str(exc)) from exc
-    try:
-        trust = certificates.trust(authorities, clients, skip_verify=keys.skip_verify)
-    except ConfigError as exc:
-        raise section.error("", str(exc)) from exc
     return Place(
         root=root,
-        capabilities=_read_capabilities(section, keys.capabilities),
-        headers=tuple(_read_headers(section, keys.header)),
-        trust=trust,
-        connect_seconds=_read_timeout(section, keys.dial_timeout),
+        capabilities=_read_capabilities(keys.capabilities),
+        headers=tuple(_read_headers(keys.header)),
+        trust=certificates.trust(authorities, clients, skip_verify=keys.skip_verify),
+        connect_seconds=_read_timeout(keys.dial_timeout),
     )
 
 
@@ -169,12 +146,12 @@ def _read_bounded(file: Path) -> bytes:
     return text
 
 
-def _convert(section: _Position, table: object, kind: type[K]) -> K:
+def _convert(table: object, kind: type[K]) -> K:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as exc:
         problem, _, path = str(exc).partition(" - at `$.")
-        raise section.error(path.rstrip("`"), problem) from exc
+        raise ConfigError(": ".join(filter(None, (path.rstrip("`"), problem)))) from exc
 
 
 def _list_of(value: str | list[Any]) -> list[Any]:
@@ -191,29 +168,29 @@ def _path_of(url: URL, *, override_path: bool) -> str:
     return path if override_path or path.endswith("/v2") else f"{path}/v2"
 
 
-def _read_capabilities(section: _Position, names: Sequence[str]) -> frozenset[Capability]:
+def _read_capabilities(names: Sequence[str]) -> frozenset[Capability]:
     """Returns which of `resolve` and `pull` are stated; both if nothing is. Ignores the other known names."""
     lower = {name.lower() for name in names}
     if unknown := sorted(lower - _KNOWN_CAPABILITIES):
-        raise section.error("capabilities", f"{unknown[0]!r} is none of pull, resolve, push")
+        raise ConfigError(f"capabilities: {unknown[0]!r} is none of pull, resolve, push")
     return frozenset(each for each in CAPABILITIES if each in lower) if names else CAPABILITIES
 
 
-def _read_headers(section: _Position, header: Mapping[str, str | list[str]]) -> Iterable[tuple[str, str]]:
+def _read_headers(header: Mapping[str, str | list[str]]) -> Iterable[tuple[str, str]]:
     """Yields names and values. Error messages do not quote values, which may be secrets."""
     for name, value in header.items():
         for each in _list_of(value):
             if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(each):
-                raise section.error(f"header.{name}", "no header can be made of it")
+                raise ConfigError(f"header.{name}: no header can be made of it")
             yield name, each
 
 
-def _read_timeout(section: _Position, text: str) -> float | None:
+def _read_timeout(text: str) -> float | None:
     """Returns the seconds of `dial_timeout`; None, for our own timeout, if it is empty or zero."""
     try:
         seconds = parse_seconds(text) if text else 0.0
     except ValueError:
         seconds = -1.0
     if seconds < 0:
-        raise section.error("dial_timeout", f"{text!r} is no duration such as 3s or 500ms")
+        raise ConfigError(f"dial_timeout: {text!r} is no duration such as 3s or 500ms")
     return seconds or None

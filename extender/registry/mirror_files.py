@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from extender.credentials.keyring import Credential, CredentialId
-from extender.errors import ConfigError
+from extender.errors import ConfigError, naming
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import Endpoint
 from extender.registry.endpoint_tls import CertificateReader, Stamp, TlsContexts, stamp_of
@@ -71,12 +71,11 @@ class MirrorFiles:
         """Reads all files. Stamps are from before that, so that the next check notices a change made meanwhile."""
         seen = self._stamps(())
         certificates = CertificateReader(self._contexts)
-        try:
-            registries = self._kind.read(self._path, certificates)
-        except OSError as exc:
-            raise ConfigError(f"{_SETTING}: {exc.filename or self._path} cannot be read: {exc.strerror}") from exc
-        except ConfigError as exc:
-            raise ConfigError(f"{_SETTING}: {exc}") from exc
+        with naming(_SETTING):
+            try:
+                registries = self._kind.read(self._path, certificates)
+            except OSError as exc:
+                raise ConfigError(f"{exc.filename or self._path} cannot be read: {exc.strerror}") from exc
         stamps = seen | frozenset(certificates.stamps.values())
         return Reading(_Read(registries, tuple(certificates.stamps)), stamps)
 
@@ -86,10 +85,9 @@ class MirrorFiles:
 
 
 def _read_yaml(file: Path, certificates: CertificateReader) -> NodeRegistries:
-    try:
-        return read_registries_yaml(read_bounded(file), certificates)
-    except ConfigError as exc:
-        raise ConfigError(f"{file}: {exc}") from exc
+    data = read_bounded(file)
+    with naming(file):
+        return read_registries_yaml(data, certificates)
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from extender.errors import ConfigError, InvalidReference, RegistryUnavailable
+from extender.errors import ConfigError, InvalidReference, RegistryUnavailable, naming
 from extender.images.reference import is_domain, parse_reference, split_name
 from extender.registry.endpoint import upstream_root
 from extender.registry.endpoint_tls import SYSTEM_TRUST, CertificateReader
@@ -110,13 +110,12 @@ def read_main_file(main: Path, certificates: CertificateReader) -> Routes:
     trusts, certs = {}, certificates_beside(main)
     for folder in registry_folders(certs) if certs.is_dir() else ():
         host = host_of_folder(folder.name)
-        try:
-            upstream_root(host)
+        with naming(folder):
+            try:
+                upstream_root(host)
+            except RegistryUnavailable as exc:
+                raise ConfigError("the name of the folder is no host") from exc
             trusts[host] = certificates.folder_trust(folder)
-        except RegistryUnavailable as exc:
-            raise ConfigError(f"{folder}: the name of the folder is no host") from exc
-        except ConfigError as exc:
-            raise ConfigError(f"{folder}: {exc}") from exc
     return msgspec.structs.replace(routes, trust_of=lambda host: trusts.get(host, SYSTEM_TRUST))
 
 

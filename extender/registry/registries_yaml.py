@@ -18,7 +18,7 @@ import msgspec
 from yarl import URL
 
 from extender.bounded_yaml import FALSE, TRUE, InvalidYaml, PlainText, read_texts
-from extender.errors import ConfigError
+from extender.errors import ConfigError, naming
 from extender.registry.endpoint_tls import CertificateReader, Trust
 from extender.registry.go_rewrites import read_rewrites
 from extender.registry.hosts_toml import read_root
@@ -107,10 +107,8 @@ class _RuleReader:
         own = None if host == "*" else _address(host).root
         config = self._config_of(host)
         last = Place(root=own, trust=self._trust(f"configs.{host}", self._configs.get(host) or config))
-        try:
+        with naming(f"mirrors.{host}.rewrite"):
             rewrites = read_rewrites(mirror.rewrite or {})
-        except ConfigError as exc:
-            raise ConfigError(f"mirrors.{host}.rewrite: {exc}") from exc
         places: dict[URL, Place] = {}
         endpoints = mirror.endpoint or ()
         for position, text in enumerate(endpoints, 1):
@@ -135,10 +133,8 @@ class _RuleReader:
         tls = config.tls or _Tls()
         clients = [(Path(tls.cert_file), Path(tls.key_file) if tls.key_file else None)] if tls.cert_file else []
         authorities = [Path(tls.ca_file)] if tls.ca_file else []
-        try:
+        with naming(f"{where}.tls"):
             return self._certificates.trust(authorities, clients, skip_verify=tls.insecure_skip_verify)
-        except ConfigError as exc:
-            raise ConfigError(f"{where}.tls: {exc}") from exc
 
 
 def _as_go(value: Any, key: str = "") -> Any:  # noqa: ANN401  # what a decoder takes

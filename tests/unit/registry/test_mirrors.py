@@ -280,7 +280,7 @@ def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None
         ('server = "https://[1:2%25e]"', "server: 'https://[1:2%25e]' is no http or https address"),
         ("host = 1", "host: write a table per host"),
         ('[host]\n"https://m" = 1', 'host."https://m": Expected `object`, got `int`'),
-        ('[host."https://m"]\nskip_verify = "yes"', 'host."https://m".skip_verify: Expected `bool`, got `str`'),
+        ('[host."https://m"]\nskip_verify = "yes"', 'host."https://m": skip_verify: Expected `bool`, got `str`'),
         ('[host."https://m:x"]', "host.\"https://m:x\": 'https://m:x' is no http or https address"),
         ('[host."https://m"]\ncapabilities = ["pul"]', "capabilities: 'pul' is none of pull, resolve, push"),
         ('[host."https://m"]\ndial_timeout = "soon"', "dial_timeout: 'soon' is no duration"),
