@@ -1,7 +1,7 @@
 """Resolves image references: from the cache without waiting, or by lookups that concurrent callers share.
 
-`image_cache.py` decides which credential gets which answer. `keyring_lookup.py` decides when a lookup is due, and is
-one lookup; this file has those that are under way.
+`image_cache.py` decides which credential gets which answer, and `keyring_lookup.py` is one lookup. This file decides
+when one is due, and has those that are under way.
 """
 
 import asyncio
@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, S
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 from prometheus_client import Histogram
 
-from extender.credentials.keyring import Keyring, label_of
+from extender.credentials.keyring import CredentialId, Keyring, label_of
 from extender.images.content import Answer, Content, Evidence, Failure
 from extender.images.manifest import Image
 from extender.images.platform import Platform
@@ -22,12 +23,11 @@ from extender.images.platform_states import PlatformState
 from extender.images.reference import PackedDigest
 from extender.metrics import REGISTRY, gauge
 from extender.resolver.child_checks import ChildChecks
-from extender.resolver.failures import ENDED, FEWEST_FAILURES, Failures
+from extender.resolver.failures import ENDED, FEWEST_FAILURES, Failures, depends_on_credential, judged, summary
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes, Target
 from extender.resolver.image_source import ImageSource
-from extender.resolver.keyring_lookup import THROTTLED, CacheLookup, CacheState, KeyringLookup
+from extender.resolver.keyring_lookup import THROTTLED, KeyringLookup, OnConfirmed
 from extender.resolver.persistence import Persistence
-from extender.resolver.registry_lookup import OnConfirmed, RegistryLookup
 from extender.turns import NoTurn, Slots
 
 R = TypeVar("R", CachedImage, Image)
@@ -61,6 +61,14 @@ IMAGES = gauge(
 _MOST_LOOKUPS, _MOST_LOOKUPS_EACH = 2_000, 164
 
 _Key = tuple[str, str, PackedDigest, Hashable, str]  # what is wanted, repository, tag or digest, keyring, tenant
+
+
+class CacheState(msgspec.Struct, frozen=True, gc=False):
+    """A query's answer from the cache, the metric label of that, and the target of the lookup that is due, if any."""
+
+    answer: Answer
+    result: str
+    due: Target | None = None
 
 
 class Resolver:
@@ -103,9 +111,10 @@ class Resolver:
         self.cache = ImageCache(size, lifetimes, clock, self._persistence, short_names=short_names)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         self.child_checks = ChildChecks(source, self.cache, cluster_platforms)
-        self._registry_lookup = registry_lookup = RegistryLookup(
+        self._lookup = KeyringLookup(
             source,
             self.cache,
+            self._persistence,
             self._failures,
             self.child_checks,
             clock=clock,
@@ -113,8 +122,6 @@ class Resolver:
             head_first=head_first,
             lookup_seconds=lookup_seconds,
         )
-        self._cache_lookup = CacheLookup(self.cache, self._failures, registry_lookup, self._persistence, clock)
-        self._keyring_lookup = KeyringLookup(self.cache, self._persistence, registry_lookup, clock)
         self._loading: asyncio.Task[None] | None = None
         self._lookups: dict[_Key, asyncio.Task[Any]] = {}
         self._slots = Slots(_MOST_LOOKUPS, _MOST_LOOKUPS_EACH)
@@ -136,7 +143,7 @@ class Resolver:
 
         Images of which not all is known are then confirmed again and again, those named by digest too.
         """
-        self._registry_lookup.on_confirmed = on_confirmed
+        self._lookup.on_confirmed = on_confirmed
         self.cache.confirms_unverified = on_confirmed is not None
 
     def peek(self, query: ImageQuery, keyring: Keyring) -> Answer:
@@ -144,7 +151,7 @@ class Resolver:
         answers = self.cache.fresh([query], keyring)
         if answers is not None:
             return answers[0]
-        state = self._cache_lookup.look_up(query, keyring)
+        state = self._look_up(query, keyring)
         _tally(state)
         return state.answer
 
@@ -155,7 +162,7 @@ class Resolver:
 
     def evidence(self, query: ImageQuery, keyring: Keyring) -> Evidence:
         """The cached answer as `peek` gives it, and where it comes from. Starts nothing and counts nothing."""
-        answer = self._cache_lookup.look_up(query, keyring).answer
+        answer = self._look_up(query, keyring).answer
         target = self.cache.references.target_of(query.reference)
         if isinstance(target, Failure) or not isinstance(answer, Content):
             return Evidence(answer=answer)
@@ -177,7 +184,7 @@ class Resolver:
 
     def start(self, query: ImageQuery, keyring: Keyring) -> None:
         """Starts a lookup or joins the one in flight, unless the cached answer is fresh or a failure still holds."""
-        self._start_call(query, self._cache_lookup.look_up(query, keyring), keyring)
+        self._start_call(query, self._look_up(query, keyring), keyring)
 
     async def resolve_all(
         self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
@@ -191,7 +198,7 @@ class Resolver:
         answers = self.cache.fresh(queries, keyring)
         if answers is not None:
             return answers
-        states = [self._cache_lookup.look_up(query, keyring) for query in queries]
+        states = [self._look_up(query, keyring) for query in queries]
         for state in states:
             _tally(state)
         calls = [self._start_call(*each, keyring) for each in zip(queries, states, strict=True)]
@@ -224,7 +231,7 @@ class Resolver:
             "details",
             target,
             keyring,
-            lambda: self._measured(self._keyring_lookup.describe(target, keyring)),
+            lambda: self._measured(self._lookup.describe(target, keyring)),
         )
         if call is None:
             return ENDED
@@ -257,6 +264,41 @@ class Resolver:
         for each in (THROTTLED, *IMAGES.values()):
             each.set_function(float)
 
+    def _look_up(self, query: ImageQuery, keyring: Keyring) -> CacheState:
+        """The state of the query for the keyring's credentials. No I/O."""
+        target = self.cache.references.target_of(query.reference)
+        if isinstance(target, Failure):
+            return CacheState(target, "negative")
+        credential_ids = keyring.credential_ids_for(target.reference)
+        for credential_id in credential_ids:
+            known = self.cache.find(target, credential_id)
+            if known is None:
+                continue
+            now = self._clock()
+            if self.cache.is_fresh(known, query, target, credential_id, now):
+                return CacheState(known.content, "hit")
+            if now - known.confirmed_at < self.cache.lifetimes.stale_seconds:
+                return CacheState(
+                    known.content,
+                    "stale",
+                    None if self._lookup.expected_failure(target, credential_id) else target,
+                )
+        failure = self._current_failure(target, keyring, credential_ids)
+        if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):
+            # Only the registry could answer.
+            failure = summary(self._lookup.expected_failure(target, each) for each in credential_ids)
+        failure = judged(failure, is_unread=keyring.is_unread(target.reference))
+        return CacheState(failure, "negative") if failure else CacheState(None, "", target)
+
+    def _current_failure(
+        self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]
+    ) -> Failure | None:
+        """The failure that still holds; None if the keyring may by now have another credential to try."""
+        failure = summary(self._failures.current(target, credential_id) for credential_id in credential_ids)
+        if failure and depends_on_credential(failure) and keyring.is_due(target.reference):
+            return None
+        return failure
+
     def _count(self, state: str) -> int:
         match state:
             case "known":
@@ -277,9 +319,7 @@ class Resolver:
             return None
         if state.answer is None and self._key("answer", target, keyring) in self._lookups:
             LOOKUPS["shared"].inc()
-        return self._join(
-            "answer", target, keyring, lambda: self._measured(self._keyring_lookup.find(query, target, keyring))
-        )
+        return self._join("answer", target, keyring, lambda: self._measured(self._lookup.find(query, target, keyring)))
 
     def _join(
         self,
@@ -327,7 +367,7 @@ class Resolver:
             "answer",
             target,
             keyring,
-            lambda: self._measured(self._keyring_lookup.confirm(target, keyring)),
+            lambda: self._measured(self._lookup.confirm(target, keyring)),
         )
 
     async def _measured(self, work: Awaitable[R | Failure]) -> R | Failure:
@@ -352,13 +392,9 @@ class Resolver:
         if call is None:
             return state.answer
         if not call.done() or call.cancelled():
-            return state.answer or self._cache_lookup.look_up(query, keyring).answer
+            return state.answer or self._look_up(query, keyring).answer
         outcome = call.result()
-        return (
-            outcome.content
-            if isinstance(outcome, CachedImage)
-            else self._cache_lookup.look_up(query, keyring).answer or outcome
-        )
+        return outcome.content if isinstance(outcome, CachedImage) else self._look_up(query, keyring).answer or outcome
 
 
 def _tally(state: CacheState) -> None:
