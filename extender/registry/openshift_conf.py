@@ -145,10 +145,9 @@ def _merged(source: str, lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     The source itself, which comes last, is left out at the end of a list, and of several.
     """
     first, *others = sorted(lists)
-    if not others:
-        return first[:-1] if first[-1] == source else first
     mirrors = dict.fromkeys(itertools.chain(first, *others))
-    mirrors.pop(source, None)
+    if others or first[-1] == source:
+        mirrors.pop(source, None)
     return tuple(mirrors)
 
 

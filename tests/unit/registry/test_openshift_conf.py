@@ -80,6 +80,8 @@ def test_order_of_objects_does_not_matter() -> None:
     }
     [[rule]] = rules
     assert [place.location for place in rule.places] == ["a.io", "b.io", "e.io", "c.io", "d.io", "s.io"]
+    [rule] = routes_of(MirrorObjects(digest_mirrors=(SourceMirrors("s.io", ("b.io", "a.io", "b.io")),))).rules
+    assert [place.location for place in rule.places] == ["b.io", "a.io", "s.io"]
 
 
 def test_names_without_a_registry_are_searched_in_order() -> None:
