@@ -304,6 +304,11 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             id="canary without a cluster",
         ),
         pytest.param(
+            (*SERVED, "registry.mirrors=openshift", "cluster.mode=none"),
+            ["registry.mirrors", "cluster.mode is none"],
+            id="mirrors without a cluster",
+        ),
+        pytest.param(
             (*SERVED, "admission.canary_namespace=a/b"),
             ["admission.canary_namespace", "'a/b' is no name"],
             id="canary in no namespace",
