@@ -52,7 +52,6 @@ log = structlog.get_logger()
 # One for each lookup that the service has under way; a name server that hangs holds a thread for four seconds.
 _THREADS = 320
 _TLS_BYTES = 64 << 10  # that a connection's TLS reads at once, and keeps room for; asyncio has 256 KB
-_MOST_QUESTIONS = 1024  # a service asks for a quarter of it
 
 
 def run(descriptor: int) -> NoReturn:
@@ -165,8 +164,8 @@ class _Server:
 
     async def _find(self, question: StateDigest | Describe | Verify | Provide) -> ToQuestion:
         sources = self._sources
-        if sources is None or len(self._tasks) > _MOST_QUESTIONS:
-            raise RegistryNotAsked("the fetcher has too much to do")
+        if sources is None:
+            raise RegistryNotAsked("the fetcher has not opened its files")
         if isinstance(question, Provide):
             return Provided(question.id, await sources.provide(question.provider, question.repository))
         reference, credential = question.reference, question.credential

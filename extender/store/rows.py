@@ -93,11 +93,6 @@ class _ContentRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     kind: Kind
     platforms: tuple[_Words, ...]
     states_platforms: bool
-
-
-class _JudgedRecord(_ContentRecord, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Of a content of which more is known than what it claims. An earlier version takes it for damaged."""
-
     verified: tuple[_Words, ...] = ()
     denied: tuple[tuple[_Words, PlatformState, str, str], ...] = ()
 
@@ -105,30 +100,27 @@ class _JudgedRecord(_ContentRecord, frozen=True, array_like=True, forbid_unknown
 class _NameRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     digest: str
     confirmed_at: float
-    content: msgspec.Raw
+    content: _ContentRecord
 
 
 # What decoding may raise, since a damaged file may hold any value in any place.
 _DAMAGES = (ValueError, TypeError, AttributeError, RecursionError)
 
 _ENCODER = msgspec.msgpack.Encoder()
-_NAME_DECODER = msgspec.msgpack.Decoder(_NameRecord)
-_CONTENT_DECODER = msgspec.msgpack.Decoder(_JudgedRecord)
+_DECODER = msgspec.msgpack.Decoder(_NameRecord)
 
 
 def encode_name(row: NameRow) -> bytes:
     """Returns the record of a row. Its key is stored beside it."""
-    body = _ENCODER.encode(
-        _NameRecord(unpack_digest(row.packed), row.confirmed_at, msgspec.Raw(_encode_content(row.content)))
-    )
+    body = _ENCODER.encode(_NameRecord(unpack_digest(row.packed), row.confirmed_at, _record_of(row.content)))
     return _seal(body, row.repository, row.name, row.credential_id)
 
 
 def decode_name(repository: str, name: PackedDigest, credential_id: CredentialId, record: bytes) -> NameRow | None:
     """Returns the row under this key; None if the record is damaged or belongs to another key."""
     try:
-        found = _NAME_DECODER.decode(_unseal(record, repository, name, credential_id))
-        content = _decode_content(bytes(found.content))
+        found = _DECODER.decode(_unseal(record, repository, name, credential_id))
+        content = _content_of(found.content)
     except _DAMAGES:
         return None
     if not math.isfinite(found.confirmed_at):  # it would be fresh for ever
@@ -136,28 +128,23 @@ def decode_name(repository: str, name: PackedDigest, credential_id: CredentialId
     return NameRow(repository, name, credential_id, pack_digest(found.digest), content, found.confirmed_at)
 
 
-# An image with 64 platforms of three long words takes 6.6 KB here and 28 KB in memory. Larger contents than this are
-# not written, and not read if an earlier version has written them, so that no store fills memory when it is loaded.
-MOST_CONTENT_BYTES = 2048
+# Of a record. An image with 64 platforms of three long words takes 6.6 KB here and 28 KB in memory. Such contents are
+# not written, and not read if somebody else has written them, so that no store fills memory when it is loaded.
+_MOST_BYTES = 2_304
 
 
-def _encode_content(content: Content) -> bytes:
+def _record_of(content: Content) -> _ContentRecord:
     platforms = tuple(map(_words_of, sorted(content.platforms)))
-    if not content.verified and not content.denied:
-        return _ENCODER.encode(_ContentRecord(content.kind, platforms, content.states_platforms))
     verified = tuple(map(_words_of, sorted(content.verified)))
     denied = tuple((_words_of(each.platform), each.state, each.program, each.detail) for each in content.denied)
-    return _ENCODER.encode(_JudgedRecord(content.kind, platforms, content.states_platforms, verified, denied))
+    return _ContentRecord(content.kind, platforms, content.states_platforms, verified, denied)
 
 
 def _words_of(platform: Platform) -> _Words:
     return platform.os, platform.architecture, platform.variant
 
 
-def _decode_content(raw: bytes) -> Content:
-    if len(raw) > MOST_CONTENT_BYTES:
-        raise ValueError("larger than any that is written")
-    record = _CONTENT_DECODER.decode(raw)
+def _content_of(record: _ContentRecord) -> Content:
     denied = tuple(
         DeniedPlatform(shared_platform(Platform(*words)), state, program, detail)
         for words, state, program, detail in record.denied
@@ -178,6 +165,8 @@ def _seal(body: bytes, repository: str, name: PackedDigest, credential_id: str) 
 
 
 def _unseal(record: bytes, repository: str, name: PackedDigest, credential_id: str) -> bytes:
+    if len(record) > _MOST_BYTES:
+        raise ValueError("larger than any that is written")
     body = record[4:]
     if record[:4] != zlib.crc32(body, _checksum_of_key(repository, name, credential_id)).to_bytes(4, "big"):
         raise ValueError("the checksum is wrong")

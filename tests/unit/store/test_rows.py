@@ -109,7 +109,7 @@ def test_a_record_with_impossible_values_is_no_row(confirmed_at: float, content:
 
 
 def test_a_record_larger_than_any_that_is_written_is_no_row() -> None:
-    """A file that an earlier version has filled with them takes no memory when it is loaded."""
+    """A file that somebody has filled with them takes no memory when it is loaded."""
     platforms = [Platform("linux", f"{number:032d}") for number in range(64)]
     for count, expected in ((16, True), (64, False)):
         content = Content(Kind.INDEX, frozenset(platforms[:count]), states_platforms=True)
