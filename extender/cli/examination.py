@@ -1,10 +1,8 @@
 """An examination of an installation of the service in a cluster: every check that `doctor` makes."""
 
-import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence, Set
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -25,7 +23,6 @@ from extender.cli.installation_objects import (
 )
 from extender.cli.installed_settings import GivenSettings, deciding_parts
 from extender.cli.lookups import describe_all
-from extender.cluster.autoscalers import find_autoscalers
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import is_held, list_gated_pods
 from extender.cluster.node_trust import HOSTS
@@ -48,7 +45,6 @@ from extender.placement.policy import Overrides
 from extender.registry.openshift_conf import routes_of
 from extender.registry.openshift_mirrors import host_problems
 from extender.reports.installation import (
-    SKEW_SECONDS,
     CheckFinding,
     CheckName,
     CheckState,
@@ -70,7 +66,6 @@ from extender.service.resolving import open_pod_resolver
 
 _PODS, _IMAGES = 2_000, 50
 """The most pods that are looked at, and the most registries that are asked, an image each."""
-_OLDEST_MINOR = 30
 _WEBHOOK_CHECKS = frozenset(
     {
         CheckName.WEBHOOK,
@@ -79,12 +74,10 @@ _WEBHOOK_CHECKS = frozenset(
         CheckName.ORDER,
         CheckName.TIMEOUT,
         CheckName.PROBE,
-        CheckName.CLOCK,
     }
 )
 _MIRROR_OBJECTS = "OpenShift's mirror objects"
 _INSTEAD_OF_TRUST = "give it as registry.ca_files or registry.docker_config (docs/how-to/mirrors.md)"
-_MINOR = re.compile(r"([0-9]+)")
 _NODE = msgspec.json.Decoder(ReportedNode)
 _NAMED = msgspec.json.Decoder(Pod)
 
@@ -123,8 +116,6 @@ class Examination:
             raise ConfigError(str(exc)) from exc
 
     async def _examine(self) -> AsyncIterator[CheckFinding]:
-        if CheckName.VERSION in self._checks:
-            yield await _judge_version(self._client)
         try:
             workloads = await read_workloads(
                 self._client, self._selector, self._installed_in, with_restarts=CheckName.PODS in self._checks
@@ -153,7 +144,7 @@ class Examination:
             (self._judge_webhooks, _WEBHOOK_CHECKS, "cluster", "read it"),
             (_judge_held_pods, {CheckName.GATES}, "pods that our gate holds", "list pods, and get Leases"),
             (self._judge_gates, {CheckName.GATES}, "cluster", "list policies, and get Leases"),
-            (self._judge_nodes, {CheckName.NODES, CheckName.AUTOSCALER}, "cluster", "list nodes"),
+            (_judge_nodes, {CheckName.NODES}, "cluster", "list nodes"),
             (_judge_mirrors, {CheckName.MIRRORS}, _MIRROR_OBJECTS, "list them"),
             (self._judge_registries, {CheckName.REGISTRIES}, "cluster", "list pods"),
         )
@@ -223,28 +214,25 @@ class Examination:
         if CheckName.CERTIFICATE in self._checks:
             for finding in await _judge_certificate(client, webhook, configuration, workload):
                 yield finding
-        if self._checks & {CheckName.PROBE, CheckName.CLOCK}:
-            for finding in await self._probe(client, subject, selected(webhook, labels), installation):
-                yield finding
+        if CheckName.PROBE in self._checks:
+            yield await self._probe(client, subject, selected(webhook, labels), installation)
 
     async def _probe(
         self, client: ClusterClient, subject: str, reviewed: Sequence[str], installation: str
-    ) -> list[CheckFinding]:
+    ) -> CheckFinding:
         """What becomes of a pod in one of the reviewed namespaces, the installation's own if there is no other."""
         chosen = [each for each in reviewed if each != installation]
         proved = installation if installation in reviewed else ""  # where nobody's namespace is selected yet
         sent_to = self._namespace if self._namespace in chosen else next(iter(chosen), proved)
         if not sent_to:
             seen = "no namespace is selected to which a pod could be sent"
-            return [CheckFinding(CheckName.PROBE, subject, CheckState.UNCHECKED, seen, "see its namespaceSelector")]
+            return CheckFinding(CheckName.PROBE, subject, CheckState.UNCHECKED, seen, "see its namespaceSelector")
         result = await _send_probe(client, sent_to, installation)
         if result.outcome is ProbeOutcome.REFUSED and installation in reviewed:  # the only place for some accounts
             again = await _send_probe(client, installation, installation)
             if again.outcome is not ProbeOutcome.REFUSED:
                 result, sent_to = again, installation
-        created = str(look(result.pod, ["metadata", "creationTimestamp"]) or "")
-        clock = [_judge_clock(created)] if created else []
-        return [_judge_probe(result, subject, sent_to), *clock]
+        return _judge_probe(result, subject, sent_to)
 
     async def _judge_gates(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
@@ -266,25 +254,6 @@ class Examination:
                 seen = "it holds new pods, and no part of the installation lets them go"
                 remedy = "set admission.unknown to gate, or delete the policy and run multiarch-extender ungate -A"
                 yield _wrong(CheckName.GATES, subject, seen, remedy)
-
-    async def _judge_nodes(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
-    ) -> AsyncIterator[CheckFinding]:
-        documents = [raw async for raw in list_documents(client, "/api/v1/nodes")]
-        for finding in judge_nodes([_NODE.decode(raw) for raw in documents]):
-            yield finding
-        if CheckName.AUTOSCALER not in self._checks:
-            return
-        serving = [each.part for each in workloads if each.part.settings and each.part.settings.serves_reviews]
-        for autoscaler, sign in (await find_autoscalers(client, documents)).items():
-            seen = (
-                f"{autoscaler} is at work ({sign}), and is not told what images allow: it buys nodes on which pods "
-                "cannot run"
-            )
-            for part in serving:
-                if part.settings and not part.settings.writes_required:
-                    remedy = "set admission.node_affinity to required or both"
-                    yield _wrong(CheckName.AUTOSCALER, part.subject, seen, remedy)
 
     async def _judge_registries(
         self, client: ClusterClient, _workloads: Sequence[InstalledWorkload]
@@ -320,16 +289,10 @@ def _of_unknown_settings(workloads: Sequence[InstalledWorkload]) -> str:
     return next((each.part.subject for each in workloads if each.config is None), "")
 
 
-async def _judge_version(client: ClusterClient) -> CheckFinding:
-    said = msgspec.json.decode(await client.get("/version"), type=dict[str, object])
-    text = str(said.get("gitVersion"))
-    minor = _MINOR.match(str(said.get("minor")))
-    if minor is None:
-        return CheckFinding(CheckName.VERSION, "kube-apiserver", CheckState.UNCHECKED, f"{text} tells no minor version")
-    if int(minor[1]) >= _OLDEST_MINOR:
-        return _fine(CheckName.VERSION, "kube-apiserver", text)
-    remedy = f"Kubernetes 1.{_OLDEST_MINOR} is the oldest that is supported (docs/how-to/upgrade.md)"
-    return _wrong(CheckName.VERSION, "kube-apiserver", text, remedy)
+async def _judge_nodes(client: ClusterClient, _workloads: Sequence[InstalledWorkload]) -> AsyncIterator[CheckFinding]:
+    nodes = [_NODE.decode(raw) async for raw in list_documents(client, "/api/v1/nodes")]
+    for finding in judge_nodes(nodes):
+        yield finding
 
 
 async def _judge_rights(client: ClusterClient, workloads: Sequence[InstalledWorkload]) -> AsyncIterator[CheckFinding]:
@@ -442,15 +405,6 @@ def _judge_probe(result: ProbeResult, subject: str, namespace: str) -> CheckFind
     if result.outcome is ProbeOutcome.REFUSED:
         state, remedy = CheckState.UNCHECKED, "choose a namespace where you may create such a pod: --namespace NAME"
     return CheckFinding(CheckName.PROBE, subject, state, result.detail, remedy)
-
-
-def _judge_clock(created: str) -> CheckFinding:
-    skew = datetime.now(UTC).timestamp() - datetime.fromisoformat(created).timestamp()
-    if abs(skew) > SKEW_SECONDS:
-        seen = f"it is {skew:.0f} s ahead of kube-apiserver's"
-        return CheckFinding(CheckName.CLOCK, "this machine", CheckState.WARNING, seen,
-                       "certificates that were just made may not be valid yet: have clocks synchronised")  # fmt: skip
-    return _fine(CheckName.CLOCK, "this machine", "it agrees with kube-apiserver's")
 
 
 def _behind(configuration: str, serving: Sequence[InstalledWorkload]) -> InstalledWorkload:

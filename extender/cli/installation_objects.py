@@ -161,7 +161,6 @@ def _settings(config: Config) -> PartSettings:
         serves_scheduler=bool(scheduler.listen),
         filter_wait=scheduler.wait_seconds,
         retries=tuple(f"scheduler.{name}: retry" for name in retries),
-        writes_required=bool(admission.listen) and admission.node_affinity.required,
     )
 
 

@@ -1,5 +1,5 @@
-"""The fields of core/v1 that only reports read: cordons of nodes, what autoscalers write on them, what they can give,
-what kubelets say of pods and containers, and what these request.
+"""The fields of core/v1 that only reports read: cordons of nodes and what they can give, what kubelets say of pods and
+containers, and what these request.
 
 Source: k8s.io/api/core/v1/types.go. What a decision reads is in `core_v1`, whose structs stay small for its sake. No
 field that the audit reads is raw, so that a kept pod does not keep the page that it was read from.
@@ -13,7 +13,6 @@ from extender.kubernetes.core_v1 import (
     CreatedPod,
     CreatedSpec,
     Node,
-    NodeMeta,
     NodeSpec,
     NodeStatus,
     Pod,
@@ -33,18 +32,6 @@ class ReportedNode(Node, frozen=True):
     """core/v1 Node with the fields by which kube-scheduler refuses it."""
 
     spec: ReportedNodeSpec | None = None
-
-
-class MarkedMeta(NodeMeta, frozen=True):
-    """The metadata of a node with its annotations."""
-
-    annotations: dict[str, str] | None = None
-
-
-class MarkedNode(ReportedNode, frozen=True):
-    """core/v1 Node with what autoscalers write on it."""
-
-    metadata: MarkedMeta | None = None
 
 
 class NamedContainer(Container, frozen=True):

@@ -20,7 +20,6 @@ HOST_LABEL = "kubernetes.io/metadata.name"
 FILTER_PATH, VERBS = "/scheduler", {"filterVerb": "filter", "prioritizeVerb": "prioritize", "preemptVerb": "preempt"}
 DEFAULT_TIMEOUT_SECONDS = 10  # of a webhook; the same for an extender would be 5
 RESTARTS = 3
-SKEW_SECONDS = 60.0
 SOON_DAYS = 7.0
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -29,7 +28,6 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 class CheckName(enum.StrEnum):
     """What is checked; docs/how-to/doctor.md says what is wrong of each."""
 
-    VERSION = "version"
     WORKLOADS = "workloads"
     PODS = "pods"
     SETTINGS = "settings"
@@ -44,10 +42,8 @@ class CheckName(enum.StrEnum):
     PROBE = "probe"
     SCHEDULER = "scheduler"
     NODES = "nodes"
-    AUTOSCALER = "autoscaler"
     REGISTRIES = "registries"
     MIRRORS = "mirrors"
-    CLOCK = "clock"
 
 
 class CheckState(enum.StrEnum):
@@ -77,7 +73,6 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     serves_scheduler: bool = False
     filter_wait: float = 0.0
     retries: tuple[str, ...] = ()
-    writes_required: bool = False
 
 
 class InstalledPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ async def test_of_a_right_installation_it_says_nothing(
         assert await installation.doctor("-n", "default") == (0, "")
         said = await installation.doctor("-o", "json")
         checks = {each["check"]: each["state"] for each in json.loads(said.output)}
-    fine = dict.fromkeys(("version", "pods", "rights", "gates", "probe", "clock", "nodes"), "fine")
+    fine = dict.fromkeys(("pods", "rights", "gates", "probe", "nodes"), "fine")
     assert checks == {**fine, "registries": "unchecked"}  # no pod is running
 
 
@@ -125,18 +125,12 @@ async def misspell_setting(it: Installation) -> None:
     await it.api.patch("ConfigMap", WEBHOOK, {"data": {"config.yaml": "admission: {wait: 2}\n"}}, OURS)
 
 
-async def add_karpenter(it: Installation) -> None:
-    """An autoscaler has made a node."""
-    await it.api.patch("Node", "arm64", {"metadata": {"labels": {"karpenter.sh/nodepool": "general"}}}, "")
-
-
 class Breakage(NamedTuple):
     """How an installation is broken, and what `doctor` then finds: the checks, and words of the first of them."""
 
     checks: set[str]
     words: str
     do: Callable[[Installation], Awaitable[None]] | None = None
-    values: Mapping[str, Any] = {}
     days: float = 90
     arguments: tuple[str, ...] = ()
 
@@ -155,9 +149,6 @@ BREAKAGES = {
     "silent registry": Breakage({"registries"}, f"registry {SILENT}", silence_registry),
     "no pod ready": Breakage({"pods"}, "none of 2 pods is ready", lose_pods),
     "misspelt setting": Breakage({"settings"}, "admission.wait", misspell_setting),
-    "misled autoscaler": Breakage(
-        {"autoscaler"}, "karpenter is at work", add_karpenter, {"config": {"admission": {"node_affinity": "none"}}}
-    ),
 }
 
 
@@ -167,7 +158,7 @@ async def test_of_a_broken_one_it_names_the_cause(
 ) -> None:
     """That check alone, or that and the pod that shows it."""
     broken = BREAKAGES[name]
-    async with open_installation(api, control_plane, tmp_path, broken.values, days=broken.days) as installation:
+    async with open_installation(api, control_plane, tmp_path, {}, days=broken.days) as installation:
         try:
             if broken.do:
                 await broken.do(installation)

@@ -68,7 +68,6 @@ class InstalledCluster:
         }
         self.objects: dict[str, Document] = {
             CONFIG_MAP: {"data": {"config.yaml": settings}},
-            "/version": {"minor": "35", "gitVersion": "v1.35.0"},
         }
         self.refused: set[str] = set()
         self.asked: set[str] = set()

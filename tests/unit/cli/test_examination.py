@@ -51,7 +51,6 @@ class Cluster(InstalledCluster):
 
 
 ASKED: Mapping[CheckName, set[str]] = {
-    CheckName.VERSION: {"/version"},
     CheckName.WORKLOADS: set(),
     CheckName.PODS: {OWN_PODS},
     CheckName.SETTINGS: set(),
@@ -63,11 +62,9 @@ ASKED: Mapping[CheckName, set[str]] = {
     CheckName.ORDER: {WEBHOOKS, NAMESPACES},
     CheckName.CERTIFICATE: {WEBHOOKS, NAMESPACES, SECRET},
     CheckName.PROBE: {WEBHOOKS, NAMESPACES, DRY_RUN},
-    CheckName.CLOCK: {WEBHOOKS, NAMESPACES, DRY_RUN},
     CheckName.GATES: {PODS, POLICIES, BINDINGS},
     CheckName.SCHEDULER: set(),
     CheckName.NODES: {NODES},
-    CheckName.AUTOSCALER: {NODES, "/apis"},
     CheckName.REGISTRIES: {PODS},
     CheckName.MIRRORS: set(),
 }
@@ -107,12 +104,6 @@ async def test_settings_that_may_not_be_read_are_not_wrong() -> None:
     cluster = Cluster()
     cluster.refused.add(CONFIG_MAP)
     assert await cluster.states(CheckName.SETTINGS) == [("settings", "unchecked")]
-
-
-async def test_a_version_that_is_no_number_was_not_seen() -> None:
-    cluster = Cluster()
-    cluster.objects["/version"] = {"minor": "", "gitVersion": "dev"}
-    assert await cluster.states(CheckName.VERSION) == [("version", "unchecked")]
 
 
 async def test_a_webhook_that_selects_nothing_cannot_be_proved() -> None:

@@ -1525,7 +1525,7 @@ def test_what_nodes_of_openshift_trust_is_read_by_name(helm: Path) -> None:
 def test_a_hook_makes_the_checks_that_its_account_can_make(helm: Path) -> None:
     """A dry run where there is a namespace for it; the scheduler's file where the chart has it."""
     everything = set(checks_of(hooks(), "Pod"))
-    assert everything == {*CheckName} - {"workloads", "certificate", "mirrors", "registries", "clock"}
+    assert everything == {*CheckName} - {"workloads", "certificate", "mirrors", "registries"}
     assert everything - set(checks_of(hooks("canary.enabled: false"), "Pod")) == {"probe"}
     assert everything - set(checks_of(hooks(mode="all"), "Pod")) == {"scheduler"}
     after = set(checks_of(hooks(), "Job"))
