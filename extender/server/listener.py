@@ -7,12 +7,11 @@ import ssl
 from contextlib import suppress
 
 import structlog
-from aiohttp import web
 
 from extender.background import end_background, start_background
 from extender.errors import ConfigError
-from extender.server.connection import REFUSALS, Connection, Connections, Limits, count_answers
-from extender.server.routes import FastConnection, FastServer
+from extender.server.connection import REFUSALS, Connection, Connections, Limits
+from extender.server.routes import Responder
 
 log = structlog.get_logger()
 
@@ -29,7 +28,7 @@ _BETWEEN_LOOKS_SECONDS = 1.0
 
 
 class Listener:
-    """Listening sockets whose requests `runner` answers.
+    """Listening sockets whose requests `service` answers.
 
     `name` is for logs; `address` is the bound host and port, with the real port if port 0 was requested. asyncio's own
     servers cannot refuse a connection before its TLS handshake, which takes more memory than most connections.
@@ -38,32 +37,32 @@ class Listener:
     def __init__(
         self,
         name: str,
-        runner: web.BaseRunner,
+        service: Responder,
         sockets: list[socket.socket],
         tls: ssl.SSLContext | None,
         connections: Connections,
+        drain_seconds: float,
     ) -> None:
-        """Accepts connections from now on. `runner` has been set up."""
+        """Accepts connections from now on."""
         self.name = name
         host, port = sockets[0].getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._runner = runner
+        self._service = service
+        self._drain_seconds = drain_seconds
         self._tls = tls
         self.connections = connections
         self._sockets = sockets
         self._opening: set[asyncio.Task[None]] = set()
-        assert runner.server is not None, "the runner is set up"  # noqa: S101
-        self._server = runner.server
-        count_answers(self._server)
         for listening in sockets:
             listening.setblocking(False)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # also of those that are accepted
             if tls:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TLS_RECEIVED_BYTES)
         works = [self._end_late(), *(self._accept(listening) for listening in sockets)]
         self._tasks = [start_background(work, f"listener-{name}") for work in works]
 
     async def close(self) -> None:
-        """Stops accepting, waits for requests in flight (up to the runner's shutdown timeout), then closes."""
+        """Stops accepting, waits for requests in flight (up to `drain_seconds`), then closes."""
         await end_background(*self._tasks)
         for listening in self._sockets:
             self._accept_last(listening)
@@ -73,7 +72,7 @@ class Listener:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        await self._runner.cleanup()
+        await self.connections.drain(self._drain_seconds)
         log.info("listener.closed", listener=self.name, address=self.address)
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -102,10 +101,7 @@ class Listener:
         if not self.connections.has_room():
             accepted.close()
             return
-        server, connections = self._server, self.connections
-        connection = (
-            FastConnection(server, connections) if isinstance(server, FastServer) else Connection(server, connections)
-        )
+        connection = Connection(self._service, self.connections)
         connection.handshake = task = asyncio.create_task(self._open(accepted, connection))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
@@ -116,8 +112,8 @@ class Listener:
         try:
             await loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._tls)
         except BaseException as exc:
-            # No event loop tells it of a handshake that failed. aiohttp's protocol and its parser know each other, and
-            # so do asyncio's future and the frames of the error: the garbage collector would have to find the circles.
+            # No event loop tells it of a handshake that failed. asyncio's future and the frames of the error know each
+            # other: the garbage collector would have to find the circle.
             connection.connection_lost(None)
             accepted.close()
             exc.__traceback__ = None
@@ -135,13 +131,14 @@ class Listener:
 
 async def open_listener(
     name: str,
-    runner: web.BaseRunner,
+    service: Responder,
     host: str,
     port: int,
     tls: ssl.SSLContext | None = None,
     *,
     setting: str = "",
     limits: Limits = Limits(),  # noqa: B008  # it is frozen
+    drain_seconds: float = 1.0,
 ) -> Listener:
     """Binds `host:port` (port 0 takes a free one) and answers requests there.
 
@@ -152,14 +149,14 @@ async def open_listener(
     Raises:
         ConfigError: the address cannot be bound.
     """
-    await runner.setup()
     try:
         sockets = await _bind(host, port) if host else [_bind_every_address(port)]
     except OSError as exc:
-        await runner.cleanup()
         where = setting or f"{name}.listen"
         raise ConfigError(f"{where}: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
-    listener = Listener(name, runner, sockets, tls, Connections(limits, asyncio.get_running_loop().time))
+    listener = Listener(
+        name, service, sockets, tls, Connections(limits, asyncio.get_running_loop().time), drain_seconds
+    )
     log.info("listener.opened", listener=name, address=listener.address, tls=tls is not None)
     return listener
 

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from extender.metrics import REGISTRY
+from extender.server.routes import Post, ReadBody
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,27 +47,31 @@ class MetricsText:
         return self._text
 
 
-def operations_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
-    """An application with the three endpoints. `?verbose` or a failed check shows each check on a line of its own."""
-    text = MetricsText(lambda: generate_latest(REGISTRY), time.monotonic)
+class Operations:
+    """A service of the three endpoints. `?verbose` or a failed check shows each check on a line of its own."""
 
-    async def livez(request: web.Request) -> web.Response:
-        return _report(request, live)
+    posts: Mapping[str, Post] = MappingProxyType({})
 
-    async def readyz(request: web.Request) -> web.Response:
-        return _report(request, ready)
+    def __init__(self, live: Mapping[str, Check], ready: Mapping[str, Check]) -> None:
+        self._checks = {"/livez": live, "/readyz": ready}
+        self._text = MetricsText(lambda: generate_latest(REGISTRY), time.monotonic)
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=text.read(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    def is_draining(self) -> bool:
+        """False: probes and Prometheus may ask to the end."""
+        return False
 
-    app = web.Application()
-    app.router.add_get("/livez", livez)
-    app.router.add_get("/readyz", readyz)
-    app.router.add_get("/metrics", metrics)
-    return app
+    async def respond(self, request: web.BaseRequest, _read_body: ReadBody) -> web.Response:
+        """As `Responder` has it."""
+        if request.path != "/metrics" and request.path not in self._checks:
+            return web.Response(status=404, text="404: Not Found")
+        if request.method not in {"GET", "HEAD"}:
+            return web.Response(status=405, text="405: Method Not Allowed", headers={"Allow": "GET,HEAD"})
+        if request.path == "/metrics":
+            return web.Response(body=self._text.read(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return _report(request, self._checks[request.path])
 
 
-def _report(request: web.Request, checks: Mapping[str, Check]) -> web.Response:
+def _report(request: web.BaseRequest, checks: Mapping[str, Check]) -> web.Response:
     found = {name: check() for name, check in checks.items()}
     failed = not all(health.ok for health in found.values())
     summary = f"{request.path.strip('/')} check {'failed' if failed else 'passed'}"

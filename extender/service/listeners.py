@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from aiohttp import web
-
 from extender.background import FILE_CHECK_SECONDS, background_problem, end_background, start_background
 from extender.config.checks import parse_listen
 from extender.config.tree import Config
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
-from extender.server.operations import CheckResult, operations_app
-from extender.server.routes import route_server
+from extender.server.operations import CheckResult, Operations
+from extender.server.routes import PostRoutes
 from extender.server.tls import TlsFiles
 from extender.service.cluster_view import ClusterView
 from extender.service.endpoints import OUTLETS, Outlet
@@ -41,8 +39,8 @@ class Listeners:
         # Readiness already fails and every answer says `Connection: close`, but requests of callers that do not know it
         # yet still get an answer: of the default grace 5 s, in which kube-proxies learn of a changed EndpointSlice.
         self._linger_seconds = config.shutdown.grace_seconds / 4
-        # aiohttp may wait twice, for the handler and then for its task; a tenth is left for everything else.
-        self._drain_seconds = (config.shutdown.grace_seconds - self._linger_seconds) * 0.45
+        # A tenth is left for everything else.
+        self._drain_seconds = (config.shutdown.grace_seconds - self._linger_seconds) * 0.9
 
     async def open(
         self, pod_resolver: PodResolver, cluster_view: ClusterView, can_ask: Callable[[], bool]
@@ -77,10 +75,15 @@ class Listeners:
             return ""
         files = open_tls(outlet, self._config)
         routes = outlet.routes(self._config, pod_resolver, cluster_view)
-        server = route_server(routes, body_limit_bytes=outlet.limits.body_bytes, draining=lambda: self._is_draining)
-        runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
         context = files.context if files else None
-        listener = await open_listener(outlet.name, runner, *parse_listen(listen), context, limits=outlet.limits)
+        listener = await open_listener(
+            outlet.name,
+            PostRoutes(routes, draining=lambda: self._is_draining),
+            *parse_listen(listen),
+            context,
+            limits=outlet.limits,
+            drain_seconds=self._drain_seconds,
+        )
         self._outlets.append(listener)
         if files:
             self._watchers.append(start_background(files.files.watch(FILE_CHECK_SECONDS), f"tls-{outlet.name}"))
@@ -96,8 +99,7 @@ class Listeners:
             return CheckResult() if can_ask() else CheckResult(ok=False, detail="the files for them are not read yet")
 
         ready = {"shutdown": self._check_draining, "registries": check_registries, **cluster_view.ready_checks()}
-        runner = web.AppRunner(operations_app(live, ready), shutdown_timeout=1.0)
-        listener = await open_listener(OPERATIONS, runner, *parse_listen(listen))
+        listener = await open_listener(OPERATIONS, Operations(live, ready), *parse_listen(listen))
         self._operations.append(listener)
         return f"http://{listener.address}"
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import trustme
-from aiohttp import web
 
 from extender.server import connection as limits_module
 from extender.server.connection import MIB, REFUSALS, Connection, Connections, Limits
 from extender.server.listener import Listener, open_listener
-from extender.server.routes import FastConnection, Reply, Route, route_server
+from extender.server.operations import Operations
+from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
 
 LIMITS = Limits(connections=30, body_bytes=50_000, pending_bytes=100_000)
@@ -101,21 +101,13 @@ class Scene:
             self._client = ssl.create_default_context()
             self._authority.configure_trust(self._client)
         route = Route("admission", answer, lambda _body, _id: b"", answer_nowait)
-        server = route_server({"/pods": route}, body_limit_bytes=limits.body_bytes, draining=bool)
-        runner = web.ServerRunner(server, shutdown_timeout=1)
-        self.listener = await open_listener("admission", runner, "127.0.0.1", 0, context, limits=limits)
+        service = PostRoutes({"/pods": route}, draining=bool)
+        self.listener = await open_listener("admission", service, "127.0.0.1", 0, context, limits=limits)
         self._stack.push_async_callback(self.listener.close)
 
     async def open_plain(self) -> None:
-        """Opens a listener for an application of aiohttp's own, as that of operations is."""
-
-        async def livez(_request: web.Request) -> web.Response:
-            return web.Response(text="ok")
-
-        app = web.Application()
-        app.router.add_get("/livez", livez)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-        self.listener = await open_listener("operations", runner, "127.0.0.1", 0, limits=LIMITS)
+        """Opens a listener for operations."""
+        self.listener = await open_listener("operations", Operations({}, {}), "127.0.0.1", 0, limits=LIMITS)
         self._stack.push_async_callback(self.listener.close)
 
     @property
@@ -302,7 +294,7 @@ async def test_body_of_unknown_length_is_measured_as_it_comes(scene: Scene) -> N
 
 
 async def test_refusal_does_not_pass_for_the_answer_to_an_earlier_request(scene: Scene) -> None:
-    """Who sends a request before the answer to the last one is hung up on, and reads no answer out of turn."""
+    """Who sends a request before the answer to the last one reads that answer alone."""
     await scene.open()
     impatient = await scene.connect()
     impatient.writer.write(head_of(4) + b"wait")
@@ -312,6 +304,9 @@ async def test_refusal_does_not_pass_for_the_answer_to_an_earlier_request(scene:
     for _ in range(2):
         (await scene.connect()).writer.write(head_of(50_000) + b"x" * 49_999)
         await some_turns()
+    status, said, _ = await impatient.read()
+    assert status == 200
+    assert "Connection: close\r\n" in said
     assert await impatient.ends() == b""
 
 
@@ -376,6 +371,26 @@ async def test_connections_in_the_queue_are_answered_when_the_listener_closes(sc
         for each in waiting:
             each.settimeout(5)
             assert each.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("head", HEADS)
+async def test_requests_that_arrive_or_wait_are_answered_when_the_listener_closes(scene: Scene, head: str) -> None:
+    """With the word that the connection ends; idle connections end at once."""
+    await scene.open()
+    idle, arriving, waiting = await scene.connect(), await scene.connect(), await scene.connect()
+    assert await idle.is_open()
+    assert await arriving.is_open()
+    arriving.writer.write(head_of(10, HEADS[head]) + b"x")
+    waiting.writer.write(head_of(4, HEADS[head]) + b"wait")
+    await until(lambda: scene.pending_bytes > 4)
+    closing = asyncio.create_task(scene.listener.close())
+    assert await idle.ends() == b""
+    arriving.writer.write(b"x" * 9)
+    for each in (arriving, waiting):
+        status, said, _ = await each.read()
+        assert status == 200
+        assert "Connection: close\r\n" in said
+    await closing
 
 
 async def test_handshake_under_way_does_not_hold_up_the_end(scene: Scene) -> None:
@@ -451,7 +466,7 @@ async def test_handshake_that_fails_leaves_nothing_to_the_garbage_collector(
 
 def connections_in_memory() -> int:
     """How many objects of connections there are."""
-    return sum(type(each) in (Connection, FastConnection) for each in gc.get_objects())
+    return sum(type(each) is Connection for each in gc.get_objects())
 
 
 class _Sent(asyncio.Transport):
@@ -483,8 +498,8 @@ async def test_a_large_body_is_joined_once_and_not_copied() -> None:
 
     echo = Route("filter", never, lambda body, _: body, lambda body: Reply(b"[%b]" % body))
     limits = Limits(body_bytes=64 * MIB, pending_bytes=64 * MIB)
-    server = route_server({"/pods": echo}, body_limit_bytes=limits.body_bytes, draining=bool)
-    connection = FastConnection(server, Connections(limits, asyncio.get_running_loop().time))
+    connections = Connections(limits, asyncio.get_running_loop().time)
+    connection = Connection(PostRoutes({"/pods": echo}, draining=bool), connections)
     sent, pieces = _Sent(), 512
     connection.connection_made(sent)
     await asyncio.sleep(0)
@@ -493,6 +508,7 @@ async def test_a_large_body_is_joined_once_and_not_copied() -> None:
         connection.data_received(head_of(pieces * 64 * 1024))
         for number in range(pieces):
             connection.data_received(bytes([number % 256]) * 64 * 1024)
+        await some_turns()
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,10 +1,14 @@
 """CheckResult and metrics as the kubelet and Prometheus read them."""
 
+from collections.abc import Mapping
+
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer, TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from extender.metrics import REGISTRY
-from extender.server.operations import CheckResult, MetricsText, operations_app
+from extender.server.operations import Check, CheckResult, MetricsText, Operations
 from testbed.clock import Clock
 
 SERIES = (
@@ -13,10 +17,25 @@ SERIES = (
     'multiarch_file_reloads_total{outcome="loaded",setting="tls"}',
 )
 
+Client = TestClient[web.BaseRequest, None]
+
+
+def serve(live: Mapping[str, Check], ready: Mapping[str, Check]) -> RawTestServer:
+    """A server of these checks."""
+    operations = Operations(live, ready)
+
+    async def no_body() -> bytes:
+        raise AssertionError
+
+    async def respond(request: web.BaseRequest) -> web.Response:
+        return await operations.respond(request, no_body)
+
+    return RawTestServer(respond)
+
 
 async def test_checks_answer_ok_while_all_is_well(aiohttp_client: AiohttpClient) -> None:
     """A check that passes is one word."""
-    client = await aiohttp_client(operations_app({"ping": CheckResult}, {"shutdown": CheckResult}))
+    client: Client = await aiohttp_client(serve({"ping": CheckResult}, {"shutdown": CheckResult}))
     for path in ("/livez", "/readyz"):
         response = await client.get(path)
         assert (response.status, await response.text()) == (200, "ok\n")
@@ -24,8 +43,8 @@ async def test_checks_answer_ok_while_all_is_well(aiohttp_client: AiohttpClient)
 
 async def test_verbose_shows_each_check_on_a_line(aiohttp_client: AiohttpClient) -> None:
     """`?verbose` names every check."""
-    client = await aiohttp_client(
-        operations_app({}, {"shutdown": CheckResult, "nodes": lambda: CheckResult(detail="3 s old")})
+    client: Client = await aiohttp_client(
+        serve({}, {"shutdown": CheckResult, "nodes": lambda: CheckResult(detail="3 s old")})
     )
     response = await client.get("/readyz?verbose")
     assert await response.text() == "[+]shutdown ok\n[+]nodes ok: 3 s old\nreadyz check passed\n"
@@ -33,8 +52,8 @@ async def test_verbose_shows_each_check_on_a_line(aiohttp_client: AiohttpClient)
 
 async def test_failing_check_is_shown_with_its_reason(aiohttp_client: AiohttpClient) -> None:
     """One failing check fails the whole, and says why without being asked."""
-    client = await aiohttp_client(
-        operations_app({}, {"shutdown": CheckResult, "nodes": lambda: CheckResult(ok=False, detail="never synced")})
+    client: Client = await aiohttp_client(
+        serve({}, {"shutdown": CheckResult, "nodes": lambda: CheckResult(ok=False, detail="never synced")})
     )
     response = await client.get("/readyz")
     assert response.status == 503
@@ -44,7 +63,7 @@ async def test_failing_check_is_shown_with_its_reason(aiohttp_client: AiohttpCli
 @pytest.mark.parametrize("series", SERIES)
 async def test_metrics_are_there_before_anything_happened(aiohttp_client: AiohttpClient, series: str) -> None:
     """Every labelled series exists from the start."""
-    client = await aiohttp_client(operations_app({}, {}))
+    client: Client = await aiohttp_client(serve({}, {}))
     response = await client.get("/metrics")
     assert response.status == 200
     assert series in await response.text()
@@ -63,7 +82,7 @@ async def test_scrapes_without_end_are_rendered_a_few_times(
         return b"multiarch_build_info 1\n"
 
     monkeypatch.setattr("extender.server.operations.generate_latest", render)
-    client = await aiohttp_client(operations_app({}, {}))
+    client: Client = await aiohttp_client(serve({}, {}))
     for _ in range(300):
         async with client.get("/metrics") as response:
             assert await response.read() == b"multiarch_build_info 1\n"

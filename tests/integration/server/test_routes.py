@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
+from extender.server.connection import Limits
 from extender.server.listener import Listener, open_listener
-from extender.server.routes import Reply, Route, route_server
+from extender.server.routes import PostRoutes, Reply, Route
 
 LIMIT_BYTES = 1000
 
@@ -40,12 +40,8 @@ def draining() -> list[bool]:
 @pytest.fixture
 async def listener(draining: list[bool]) -> AsyncIterator[Listener]:
     """An echo under /scheduler/filter."""
-    server = route_server(
-        {"/scheduler/filter": Route("filter", answer, fallback)},
-        body_limit_bytes=LIMIT_BYTES,
-        draining=lambda: bool(draining),
-    )
-    opened = await open_listener("scheduler", web.ServerRunner(server, shutdown_timeout=1), "127.0.0.1", 0)
+    service = PostRoutes({"/scheduler/filter": Route("filter", answer, fallback)}, draining=lambda: bool(draining))
+    opened = await open_listener("scheduler", service, "127.0.0.1", 0, limits=Limits(body_bytes=LIMIT_BYTES))
     yield opened
     await opened.close()
 

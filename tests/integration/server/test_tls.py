@@ -10,13 +10,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 import trustme
-from aiohttp import web
 
 from extender.errors import ConfigError
 from extender.metrics import REGISTRY
 from extender.server import connection as limits
 from extender.server.listener import Listener, open_listener
-from extender.server.routes import Reply, Route, route_server
+from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
 
 
@@ -56,8 +55,8 @@ async def ok(_body: bytes) -> Reply:
 
 async def serve(tls: TlsFiles) -> Listener:
     """A listener behind `tls`."""
-    http = route_server({"/": Route("admission", ok, lambda _body, _id: b"")}, body_limit_bytes=10, draining=bool)
-    return await open_listener("admission", web.ServerRunner(http, shutdown_timeout=1), "127.0.0.1", 0, tls.context)
+    service = PostRoutes({"/": Route("admission", ok, lambda _body, _id: b"")}, draining=bool)
+    return await open_listener("admission", service, "127.0.0.1", 0, tls.context)
 
 
 def client(trusted: trustme.CA, own: trustme.CA | None = None) -> ssl.SSLContext:
