@@ -51,8 +51,9 @@ class _Collection(msgspec.Struct):
 class _Bounds:
     """What has been seen of a stream."""
 
-    def __init__(self, *, unique_keys: bool) -> None:
+    def __init__(self, *, unique_keys: bool, many_merges: bool) -> None:
         self._unique_keys = unique_keys
+        self._unique_merge = not many_merges
         self._open: list[_Collection] = []
         self._anchors: dict[str, tuple[int, int]] = {}  # nodes and height of what each names
         self._left = _ADDED
@@ -95,7 +96,11 @@ class _Bounds:
         within.height = max(within.height, height + 1)
         if within.keys is None:
             return
-        if not within.is_at_value and scalar is not None and (self._unique_keys or scalar == _MERGE):
+        if (
+            not within.is_at_value
+            and scalar is not None
+            and (self._unique_keys or (self._unique_merge and scalar == _MERGE))
+        ):
             if scalar in within.keys:
                 raise ValueError(f"the key {scalar[:100]!r} is there a second time")
             within.keys.add(scalar)
@@ -107,19 +112,33 @@ def check_yaml(text: str, *, unique_keys: bool = False, first_line: int = 1) -> 
 
     `unique_keys`: a map that has a key twice is refused too. `first_line` is the number of the first line.
     """
-    bounds, line = _Bounds(unique_keys=unique_keys), 1
+    for _ in bounded_events(text, unique_keys=unique_keys, first_line=first_line):
+        pass
+
+
+def bounded_events(
+    text: str, *, unique_keys: bool = False, first_line: int = 1, many_merges: bool = False
+) -> Iterator[Any]:
+    """The events of PyYAML that a stream has. `many_merges`: a map may have the merge key more than once.
+
+    Raises:
+        InvalidYaml: as `check_yaml`.
+    """
+    bounds, line = _Bounds(unique_keys=unique_keys, many_merges=many_merges), 1
     skipped = first_line - 1
     try:
         for event in yaml.parse(text, _PARSER):
             line = event.start_mark.line + 1 if event.start_mark else line
             bounds.take(event)
+            yield event
     except ValueError as exc:
         raise InvalidYaml(f"line {skipped + line}: {exc}") from exc
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
         last = len(text.rstrip().splitlines()) or 1  # which a mark may be behind
         line = last if mark is None else min(mark.line + 1, last)
-        raise InvalidYaml(f"line {skipped + line}: {exc.problem or exc.context}") from exc
+        column = f" (column {mark.column + 1})" if mark else ""
+        raise InvalidYaml(f"line {skipped + line}: {exc.problem or exc.context}{column}") from exc
     except yaml.reader.ReaderError as exc:
         line = text.count("\n", 0, exc.position) + 1
         raise InvalidYaml(f"line {skipped + line}: {exc.reason}: character {exc.character:#x}") from exc

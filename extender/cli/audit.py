@@ -14,12 +14,12 @@ from typing import Annotated
 import msgspec
 import typer
 
+from extender.cli import manifest_files
 from extender.cli.audit_html import write_html
 from extender.cli.audit_writers import WRITERS
 from extender.cli.audited_images import ClusterContents, ImageLookups, read_cluster
 from extender.cli.console import print_document, print_problem, progress_bar
 from extender.cli.installed_settings import GivenSettings
-from extender.cli.manifest_files import read_manifests
 from extender.cli.options import (
     AllNamespaces,
     Assignments,
@@ -65,7 +65,7 @@ class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
     """What to audit, and what to ask about it."""
 
     namespace: str
-    manifests: Sequence[str]
+    manifests: manifest_files.Manifests | None
     images: str
     required: Sequence[Platform]
     own: Sequence[str]
@@ -75,7 +75,7 @@ class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_live(self) -> bool:
         """Whether a cluster is audited, and no files."""
-        return not self.manifests and not self.images
+        return self.manifests is None and not self.images
 
 
 def audit(
@@ -133,18 +133,24 @@ def audit(
         raise ConfigError(f"-o {output} is no format; give one of {', '.join(WRITERS)}")
     settings = on_cluster(read_config(file, assignments or ()), kubeconfig, context)
     configure_logs("error", "console")
+    required = required_platforms(require or ())
+    known = _read_baseline(baseline) if baseline else None
+    read = manifest_files.read_manifests(manifests) if manifests else None
     part = AuditedPart(
         namespace=namespace,
-        manifests=manifests or (),
+        manifests=read,
         images=images,
-        required=required_platforms(require or ()),
+        required=required,
         own=own or (),
         look_for_newer=newer,
         looks_inside=verify,
     )
-    known = _read_baseline(baseline) if baseline else None
     report, audited = asyncio.run(_audit(GivenSettings(settings, file, assignments or ()), part))
     print_document(write_html(report, audited, datetime.now(UTC)) if output == "html" else WRITERS[output](report))
+    if read and read.unread and not allow_unread:
+        for problem in read.unread:
+            print_problem(problem)
+        raise typer.Exit(2)
     if report.is_partial:
         print_problem("interrupted: the report is partial; the next run goes on from the cache")
         raise typer.Exit(1)
@@ -179,7 +185,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
             cluster_view = ClusterView(client=client)
             audited = f"context {client.context}" if client.context else "this cluster"
         else:
-            contents = _read_images(part.images) if part.images else _read_files(part.manifests, part.namespace)
+            contents = _read_files(part.manifests, part.namespace) if part.manifests else _read_images(part.images)
             cluster_view = ClusterView()
             audited = "a list of images" if part.images else "manifests"
         sources = await stack.enter_async_context(open_local_sources(fetcher_settings(settings)))
@@ -239,11 +245,12 @@ async def _cluster(settings: Config) -> AsyncIterator[ClusterClient]:
         await client.close()
 
 
-def _read_files(paths: Sequence[str], namespace: str) -> ClusterContents:
+def _read_files(manifests: manifest_files.Manifests, namespace: str) -> ClusterContents:
     """The workloads of manifests; `namespace` is that of those that name none."""
-    collector, problems = WorkloadCollector(), list[str]()
-    policies = 0
-    objects = list(read_manifests(paths))
+    collector, problems = WorkloadCollector(), [*manifests.unread]
+    policies, objects = 0, manifests.objects
+    for repeat in manifests.repeats:
+        print_problem(repeat)
     for each in objects:
         if namespace and isinstance(metadata := each.manifest.setdefault("metadata", {}), dict):
             metadata["namespace"] = metadata.get("namespace") or namespace

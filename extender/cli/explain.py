@@ -9,7 +9,8 @@ import msgspec
 import typer
 import yaml
 
-from extender.cli.console import print_document
+from extender.cli import manifest_files
+from extender.cli.console import print_document, print_problem
 from extender.cli.explanation_text import print_explanations
 from extender.cli.installed_settings import GivenSettings
 from extender.cli.options import (
@@ -50,12 +51,17 @@ def explain(
     given = GivenSettings(read_settings(file, assignments, kubeconfig, context), file, assignments or ())
     if not (target or manifests):
         raise ConfigError("nothing to explain; give a pod, KIND/NAME or -f FILE")
-    found = asyncio.run(_by_lookups(ExplainTarget.parse(target, namespace, manifests or ()), given))
+    read = manifest_files.read_manifests(manifests) if manifests else None
+    found = asyncio.run(_by_lookups(ExplainTarget.parse(target, namespace, read), given))
     if not found:
         raise ConfigError(
             f"-f {' -f '.join(manifests or ())}: no object with pods" + (f" is {target}" if target else "")
         )
     _print(found, output)
+    for line in (*read.repeats, *read.unread) if read else ():
+        print_problem(line)
+    if read and read.unread:
+        raise typer.Exit(2)
     if any(each.explanation.answer is not RunAnswer.YES or each.explanation.faults for each in found):
         raise typer.Exit(1)
 

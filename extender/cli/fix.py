@@ -11,7 +11,7 @@ import typer
 
 from extender.cli.console import print_copy, print_line, print_problem
 from extender.cli.lookups import answer_of, look_up_images
-from extender.cli.manifest_files import STANDARD_INPUT, read_texts
+from extender.cli.manifest_files import STANDARD_INPUT, ManifestFile, read_files, unread_line
 from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Manifests, Namespace, read_settings
 from extender.config.tree import Config
 from extender.errors import ConfigError
@@ -25,12 +25,18 @@ from extender.service.operator_policies import admission_policy_of, policy_of
 
 
 class FixedFile(msgspec.Struct, frozen=True):
-    """One file, before and after; `name` is `-` for the standard input."""
+    """One file, before and after; `name` is `-` for the standard input.
+
+    `notes` are lines about what is not read or not written there. `is_read`: it could be read to its end.
+    """
 
     name: str
     before: str
     after: str
-    findings: list[FixedTemplate]
+    findings: list[FixedTemplate] = []
+    notes: list[str] = []
+    encoding: str = "utf-8"
+    is_read: bool = True
 
 
 def fix(
@@ -64,9 +70,9 @@ def fix(
     """
     if check and write:
         raise ConfigError("--check and --write exclude each other: --check changes nothing")
-    texts = list(read_texts(manifests or ()))
+    files = read_files(manifests or ())
     settings = read_settings(file, assignments, kubeconfig, context)
-    fixed = _fix_all(texts, settings, _mode(settings, node_affinity), namespace)
+    fixed = _fix_all(files, settings, _mode(settings, node_affinity), namespace)
     gaps = [gap for one in fixed for gap in one.findings if _fails(gap, allow_unknown=allow_unknown)]
     for one in fixed:
         for line in _complaints(one):
@@ -75,6 +81,8 @@ def fix(
         _print_changes(fixed)
     else:
         _give(fixed, write=write)
+    if not all(one.is_read for one in fixed):
+        raise typer.Exit(2)
     if gaps or (check and any(one.before != one.after for one in fixed)):
         raise typer.Exit(1)
 
@@ -86,30 +94,38 @@ def _mode(settings: Config, chosen: AffinityMode | None) -> AffinityMode:
     return AffinityMode.REQUIRED if configured is AffinityMode.NONE else configured
 
 
-def _fix_all(texts: Sequence[tuple[str, str]], settings: Config, mode: AffinityMode, namespace: str) -> list[FixedFile]:
-    """Looks every image up once, then fixes each file. Raises ConfigError for a file that cannot be read or edited."""
+def _fix_all(files: Sequence[ManifestFile], settings: Config, mode: AffinityMode, namespace: str) -> list[FixedFile]:
+    """Looks every image up once, then fixes each file that can be read."""
     admission = msgspec.structs.replace(admission_policy_of(settings), node_affinity=mode, platforms_annotation=False)
     mutator = TemplateMutator(policy_of(settings), admission)
-    streams = []
-    for name, text in texts:
+    unread, streams = [], []
+    for file in files:
         try:
-            streams.append(ManifestStream(text, mutator, namespace))
+            if not file.problem:
+                streams.append((file, ManifestStream(file.text, mutator, namespace)))
+            problem = file.problem
         except ManifestError as exc:
-            raise ConfigError(f"{name}: {exc}") from exc
-    references = list(dict.fromkeys(image.reference for stream in streams for image in stream.images))
+            problem = unread_line(file.name, exc)
+        if problem:
+            unread.append(FixedFile(file.name, file.text, file.text, notes=[problem], is_read=False))
+    references = list(dict.fromkeys(image.reference for _, stream in streams for image in stream.images))
     answers = [answer_of(each.answer) for each in look_up_images(references, settings)] if references else []
     known: Mapping[str, Content | Failure] = dict(zip(references, answers, strict=True))
 
     def facts_of(images: Sequence[PodImage]) -> list[ImageFact]:
         return [fact_of(image, known[image.reference], may_be_pending=False) for image in images]
 
-    fixed = []
-    for (name, text), stream in zip(texts, streams, strict=True):
-        try:
-            fixed.append(FixedFile(name, text, *stream.fix(facts_of)))
-        except ManifestError as exc:
-            raise ConfigError(f"{name}: {exc}") from exc
-    return fixed
+    fixed = [
+        FixedFile(
+            file.name,
+            file.text,
+            *stream.fix(facts_of),
+            notes=[f"{file.name}: {note}" for note in stream.notes],
+            encoding=file.encoding,
+        )
+        for file, stream in streams
+    ]
+    return [*fixed, *unread]
 
 
 def _fails(finding: FixedTemplate, *, allow_unknown: bool) -> bool:
@@ -117,6 +133,7 @@ def _fails(finding: FixedTemplate, *, allow_unknown: bool) -> bool:
 
 
 def _complaints(fixed: FixedFile) -> Iterator[str]:
+    yield from fixed.notes
     for finding in fixed.findings:
         where = f"{fixed.name}:{finding.line}: {finding.template}"
         if finding.change.gap:
@@ -137,6 +154,8 @@ def _print_changes(fixed: Sequence[FixedFile]) -> None:
 
 def _give(fixed: Sequence[FixedFile], *, write: bool) -> None:
     for one in fixed:
+        if not one.is_read:
+            continue
         if not write:
             print_copy("".join(_diff(one)))
         elif one.name == STANDARD_INPUT:
@@ -148,7 +167,7 @@ def _give(fixed: Sequence[FixedFile], *, write: bool) -> None:
 def write_fixed(fixed: FixedFile) -> None:
     """Writes the file anew. Raises ConfigError if it cannot be."""
     try:
-        Path(fixed.name).write_bytes(fixed.after.encode())
+        Path(fixed.name).write_bytes(fixed.after.encode(fixed.encoding))
     except OSError as exc:
         raise ConfigError(f"{fixed.name}: it cannot be written: {exc.strerror}") from exc
 

@@ -1,18 +1,26 @@
 """Reads the objects of manifests from files, folders and standard input, as `kubectl apply -f` takes them."""
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from extender.bounded_yaml import InvalidYaml, read_documents
 from extender.errors import ConfigError
 from extender.kubernetes.pod_templates import KubernetesObject, pods_of
+from extender.manifests.stream import ManifestError, decode_stream, read_stream
 
 STANDARD_INPUT = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")
+
+
+class ManifestFile(msgspec.Struct, frozen=True):
+    """A file and its text; `name` is `-` for standard input. `problem` says why there is no text; empty if there is."""
+
+    name: str
+    text: str
+    encoding: str = "utf-8"
+    problem: str = ""
 
 
 class SourcedObject(msgspec.Struct, frozen=True):
@@ -22,44 +30,74 @@ class SourcedObject(msgspec.Struct, frozen=True):
     source: str
 
 
-def read_manifests(paths: Sequence[str]) -> Iterator[SourcedObject]:
-    """Every object in the files, those of Lists included. `-` is standard input; a folder gives its manifests, sorted.
+class Manifests(msgspec.Struct, frozen=True):
+    """The objects of some files, those of Lists included.
+
+    `unread` has a line for each file that cannot be read to its end; `repeats` one for each key that is there twice.
+    """
+
+    objects: list[SourcedObject] = []
+    unread: list[str] = []
+    repeats: list[str] = []
+
+
+def read_manifests(paths: Sequence[str]) -> Manifests:
+    """Every object in the files. `-` is standard input; a folder gives its manifests, sorted.
 
     Documents that are empty or no object of Kubernetes, such as a values file, give nothing; a pod that lacks its
     version alone counts.
 
     Raises:
-        ConfigError: as `read_texts`, or it is not YAML; names the file and the document.
+        ConfigError: as `read_files`, or nothing can be read in any of them.
     """
-    for file, text in read_texts(paths):
-        for number, document in _documents(file, text):
-            for found in _objects_in(document):
-                yield SourcedObject(found, f"{_shown(file)}, document {number}")
+    made = Manifests()
+    for file in read_files(paths):
+        if file.problem:
+            made.unread.append(file.problem)
+            continue
+        try:
+            for document in read_stream(file.text):
+                source = f"{_shown(file.name)}, document {document.number}"
+                made.objects.extend(SourcedObject(found, source) for found in _objects_in(document.value))
+                made.repeats.extend(f"{_shown(file.name)}: {each}" for each in document.repeats)
+        except ManifestError as exc:
+            made.unread.append(unread_line(file.name, exc))
+    if made.unread and not made.objects:
+        raise ConfigError("; ".join(made.unread))
+    return made
 
 
-def read_texts(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The name and the text of each file, those of a folder in the order of their names; `-` is standard input.
+def unread_line(name: str, problem: ManifestError) -> str:
+    """What is said about a file that cannot be read."""
+    return f"-f {_shown(name)}: it is no YAML of a manifest: {problem}"
+
+
+def read_files(paths: Sequence[str]) -> list[ManifestFile]:
+    """The files, those of a folder in the order of their names; `-` is standard input.
 
     Raises:
-        ConfigError: a file cannot be read, or is not UTF-8; a folder has no manifests, or there is not a byte in all of
-            a path. A chart that renders to nothing gives an empty line at least.
+        ConfigError: a file cannot be opened; a folder has no manifests, or there is not a byte in all of a path. A
+            chart that renders to nothing gives an empty line at least.
     """
+    made = []
     for path in paths:
-        texts = [(file, _read(file)) for file in _files(path)]
-        if not any(text for _, text in texts):
+        files = [_read(file) for file in _files(path)]
+        if not any(file.text or file.problem for file in files):
             raise ConfigError(f"-f {path}: {_shown(path)} is empty; see whether the command that wrote it failed")
-        yield from texts
+        made += files
+    return made
 
 
-def _read(file: str) -> str:
+def _read(file: str) -> ManifestFile:
     try:
-        return (sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()).decode()
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
+        return ManifestFile(file, *decode_stream(data))
     except OSError as exc:
         raise ConfigError(
             f"-f {file}: {exc.strerror}; give a file or folder of manifests, or - for standard input"
         ) from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"-f {_shown(file)}: it is no text in UTF-8, which manifests must be") from exc
+    except ManifestError as exc:
+        return ManifestFile(file, "", problem=unread_line(file, exc))
 
 
 def _files(path: str) -> Sequence[str]:
@@ -69,28 +107,6 @@ def _files(path: str) -> Sequence[str]:
     if not files:
         raise ConfigError(f"-f {path}: the folder has no file that ends in {', '.join(_SUFFIXES)}")
     return files
-
-
-def _documents(file: str, text: str) -> Iterator[tuple[int, object]]:
-    """The documents of a file, counted from 1."""
-    try:
-        for number, document in enumerate(read_documents(text), 1):
-            yield number, _plain(document)
-    except InvalidYaml as exc:
-        raise ConfigError(f"-f {_shown(file)}: it is no YAML of a manifest: {exc}") from exc
-
-
-def _plain(value: object) -> object:
-    """The value as JSON has it: keys and other scalars as texts."""
-    if isinstance(value, dict):
-        return {_key(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, str | int | float) else str(value)
-
-
-def _key(key: object) -> str:
-    return key if isinstance(key, str) else json.dumps(key, default=str)
 
 
 def _objects_in(document: object) -> Iterator[KubernetesObject]:

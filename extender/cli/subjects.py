@@ -8,7 +8,7 @@ import msgspec
 
 from extender.cli.console import progress_bar
 from extender.cli.lookups import side_by_side
-from extender.cli.manifest_files import read_manifests
+from extender.cli.manifest_files import Manifests
 from extender.cluster.client import ClusterClient, decode_answer, open_cluster
 from extender.cluster.workload_lists import (
     UnknownKind,
@@ -44,7 +44,7 @@ _NODE = msgspec.json.Decoder(ReportedNode)
 
 
 class ExplainTarget(msgspec.Struct, frozen=True):
-    """What the arguments name: an object of a kind, or every object of some manifests, or one of these.
+    """What the arguments name: an object of a kind, or every object of manifests, or one of these.
 
     An empty `namespace` is the context's.
     """
@@ -52,10 +52,10 @@ class ExplainTarget(msgspec.Struct, frozen=True):
     kind: str
     name: str
     namespace: str
-    manifests: Sequence[str]
+    manifests: Manifests | None
 
     @classmethod
-    def parse(cls, text: str | None, namespace: str, manifests: Sequence[str]) -> "ExplainTarget":
+    def parse(cls, text: str | None, namespace: str, manifests: Manifests | None) -> "ExplainTarget":
         """Reads `NAME`, which is a pod's, or `KIND/NAME`.
 
         Raises:
@@ -131,13 +131,12 @@ async def find_subjects(target: ExplainTarget, client: ClusterClient | None) -> 
     """The objects that the target names, from its manifests or from the cluster.
 
     Raises:
-        ConfigError: the manifests cannot be read.
         ClusterError: the object cannot be read from the cluster.
     """
     if not target.namespace:
         target = msgspec.structs.replace(target, namespace=client.namespace if client else "default")
     if target.manifests:
-        manifests = [each.manifest for each in read_manifests(target.manifests)]
+        manifests = [each.manifest for each in target.manifests.objects]
         namespaces = namespace_annotations(manifests)
         found = [each for manifest in manifests for each in _objects_of(manifest, target, is_live=False)]
         return [msgspec.structs.replace(each, defaults=namespaces.get(each.namespace)) for each in found]

@@ -94,15 +94,19 @@ class MadePod(NamedTuple):
 
 def pod_templates(document: object) -> Iterator[PodTemplate]:
     """The pod templates of a decoded document, in order: its own, or those of the objects in a list."""
+    for path, found in objects_in(document):
+        yield from _templates_of(found, path)
+
+
+def objects_in(document: object) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The object that a decoded document is, or those of a list, with the paths to them."""
     if not isinstance(document, Mapping):
         return
     kind, items = document.get("kind"), document.get("items")
     if isinstance(kind, str) and kind.endswith("List") and isinstance(items, Sequence):
-        for index, inner in enumerate(items):
-            if isinstance(inner, Mapping):
-                yield from _templates_of(inner, ("items", index))
+        yield from ((("items", index), inner) for index, inner in enumerate(items) if isinstance(inner, Mapping))
     else:
-        yield from _templates_of(document, ())
+        yield (), document
 
 
 def pods_of(manifest: Mapping[str, Any]) -> list[MadePod]:

@@ -1,43 +1,29 @@
-"""Applies a JSON Patch to the text of one YAML document and keeps the rest of the text.
+"""Applies a JSON Patch to the text of one document and changes only the lines that must change.
 
-ruamel.yaml makes the edit. It keeps comments, order, quotes and anchors, and may indent anew. So the lines that the
-edit changes are put between those of the text, which stay as they are to the byte. Only if that gives another value,
-all is as ruamel.yaml writes it. JSON is read and written as such. The result is read again and compared with what the
-patch must give. New texts are quoted where YAML 1.1, which kubectl reads, needs it.
+What the patch gives is compared with what the text says, part by part, and each difference becomes a piece of text at
+the place of its part: new lines take the column of their siblings, flow style and JSON get their parts within. All
+other bytes stay. The result is read again and compared with what the patch must give. New texts are quoted where YAML
+1.1, which kubectl reads, needs it.
 """
 
 import contextlib
 import copy
-import difflib
-import io
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.scalarstring import SingleQuotedScalarString
-
-from extender.bounded_yaml import InvalidYaml, check_yaml
+from extender.bounded_yaml import InvalidYaml
 from extender.kubernetes.pod_templates import Path
 from extender.kubernetes.yaml_scalars import needs_quotes
-from extender.manifests.stream import ManifestError
-from extender.placement.patch import Json, Operation
+from extender.manifests.nodes import Node, Pair, compose, is_merge, key_of, value_of
+from extender.manifests.stream import ManifestError, node_of
+from extender.placement.patch import Json, JsonObject, Operation
 
-_MOST_MERGES = 100  # of one document, with each of which ruamel.yaml compares all others
-_Loaded: TypeAlias = Any  # what ruamel.yaml makes of a document, or its plain value
-
-
-def read_document(text: str, line: int = 1) -> Json:
-    """The plain value of a document; `line` is the number of its first line, for messages.
-
-    Raises:
-        ManifestError: it is not YAML, or too large when its aliases are written out.
-    """
-    return _plain(_load(text, line))
+_Value: TypeAlias = Any  # a plain value on the way to a part of it
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # in JSON, two of which are one character; no YAML
+_MARK = "\ufeff"  # of the byte order
+_PLAIN = re.compile(r"[\w./][\w./-]*", re.ASCII)
 
 
 def edit_document(text: str, operations: Sequence[tuple[Path, Operation]]) -> str:
@@ -46,60 +32,34 @@ def edit_document(text: str, operations: Sequence[tuple[Path, Operation]]) -> st
     Raises:
         ManifestError: the text cannot be edited without a change of anything else.
     """
-    expected = read_document(text)
-    steps = [(*path, *_steps(operation.path)) for path, operation in operations]
-    ops = [operation for _, operation in operations]
-    for step, operation in zip(steps, ops, strict=True):
-        expected = _apply(expected, step, operation)
-    for edited in _edited(text, steps, ops):
-        made = _with_line_ends_of(text, edited)
-        with contextlib.suppress(ManifestError):
-            if _same(read_document(made), expected):
-                return made
+    mark, text = text[: text.startswith(_MARK)], text.removeprefix(_MARK)
+    is_json, before = _read_json(text)
+    root = node_of(_SURROGATE.sub(r"\\u0000", text) if is_json else text)
+    before = before if is_json else value_of(root)
+    after = copy.deepcopy(before)
+    for path, operation in operations:
+        _apply(after, (*path, *_steps(operation.path)), operation)
+    if root is None or _same(before, after):
+        return mark + text
+    for apart in (False, True):
+        made = _Editor(text, root, is_json=is_json, apart=apart).edited(before, after)
+        with contextlib.suppress(InvalidYaml, ValueError):
+            if _same(_read_json(made)[1] if is_json else value_of(compose(made)), after):
+                return mark + made
     raise ManifestError("its YAML cannot be edited without a change of anything else")
 
 
-def _yaml(text: str = "") -> YAML:
-    """A reader and writer that keeps what it can, and indents lists as the first list in `text` is."""
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 1 << 30
-    yaml.brace_single_entry_mapping_in_flow_sequence = True  # {a: b} in a list stays so
-    if _indents_lists(text):
-        yaml.indent(mapping=2, sequence=4, offset=2)
-    return yaml
-
-
-def _load(text: str, line: int) -> _Loaded:
-    if text.count("<<") > _MOST_MERGES:
-        raise ManifestError(f"line {line} and after: it merges more than {_MOST_MERGES} maps")
+def _read_json(text: str) -> tuple[bool, Json]:
+    """Whether the text is an object in JSON, and its value."""
+    bare = text.lstrip(" \t\r\n")
     try:
-        check_yaml(text, first_line=line)
-        return _yaml().load(text)
-    except InvalidYaml as exc:
-        raise ManifestError(str(exc)) from exc
-    except MarkedYAMLError as exc:
-        mark = exc.problem_mark or exc.context_mark
-        where = f"line {mark.line + line}" if mark else "somewhere"
-        raise ManifestError(f"{where}: {exc.problem or exc.context}") from exc
-    except (YAMLError, ValueError, RecursionError, NotImplementedError) as exc:
-        raise ManifestError(f"line {line} and after: {exc!s:.200}") from exc
-
-
-def _plain(value: object) -> Json:
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    return float(value) if isinstance(value, float) else str(value)
+        return bare[:1] == "{", json.loads(bare) if bare[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return False, None
 
 
 def _same(one: Json, other: Json) -> bool:
-    """Whether both are equal as JSON: 1 is not true, and not-a-number equals itself."""
+    """Whether both are equal as JSON: 1 is not true."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -107,183 +67,294 @@ def _steps(pointer: str) -> tuple[str, ...]:
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
 
 
-def _apply(document: Json, steps: Path, operation: Operation) -> Json:
-    """The document with one operation applied; it is changed in place."""
-    parent: _Loaded = document
+def _apply(document: Json, steps: Path, operation: Operation) -> None:
+    """Applies one operation to the document, in place."""
+    parent: _Value = document
     for step in steps[:-1]:
         parent = parent[int(step)] if isinstance(parent, list) else parent[step]
-    _apply_to(parent, steps[-1], operation)
-    return document
-
-
-def _apply_to(parent: _Loaded, key: str | int, operation: Operation) -> None:
-    if isinstance(parent, list):
-        index = int(key)
-        if operation.op == "add":
-            parent.insert(index, copy.deepcopy(operation.value))
-        elif operation.op == "remove":
-            del parent[index]
-        else:
-            parent[index] = copy.deepcopy(operation.value)
-    elif operation.op == "remove":
+    key: _Value = int(steps[-1]) if isinstance(parent, list) else steps[-1]
+    if operation.op == "remove":
         del parent[key]
+    elif operation.op == "add" and isinstance(parent, list):
+        parent.insert(key, copy.deepcopy(operation.value))
     else:
         parent[key] = copy.deepcopy(operation.value)
 
 
-def _with_line_ends_of(text: str, made: str) -> str:
-    """`made` whose old lines end as in `text`, and whose new lines end as the line before them does."""
-    before, after = text.split("\n"), made.replace("\r\n", "\n").split("\n")
-    ends = ["\r\n" if line.endswith("\r") else "\n" for line in before[:-1]]
-    if len(set(ends)) < 2:
-        return (ends[0] if ends else "\n").join(after)
-    bare = [line.removesuffix("\r") for line in before]
-    ends.append("")  # of the last
-    kept = [""] * len(after)
-    for _, old, old_end, new, new_end in difflib.SequenceMatcher(None, bare, after, autojunk=False).get_opcodes():
-        for index in range(min(old_end - old, new_end - new)):  # a line that stays, or is changed
-            kept[new + index] = ends[old + index]
-    end, lines = ends[0], []
-    for line, own in zip(after[:-1], kept[:-1], strict=True):
-        end = own or end
-        lines.append(line + end)
-    return "".join([*lines, after[-1]])
+class _Edit(NamedTuple):
+    """A piece of text that another takes the place of."""
+
+    start: int
+    end: int
+    text: str
 
 
-def _edited(text: str, steps: Sequence[Path], operations: Sequence[Operation]) -> Iterator[str]:
-    """What the text may become: with its own lines where that can be, else as ruamel.yaml writes all of it."""
-    if text.lstrip().startswith("{"):
-        with contextlib.suppress(ValueError):
-            yield _edit_json(text, steps, operations)
+class _Editor:
+    """Collects the edits of one text. `apart`: what aliases stand for does not change with its anchor."""
+
+    def __init__(self, text: str, root: Node, *, is_json: bool, apart: bool) -> None:
+        self._text = text
+        self._root = root
+        self._is_json = is_json
+        self._apart = apart
+        self._edits: list[_Edit] = []
+        self._anchored: dict[int, Json] = {}  # what anchored nodes have become
+        self._step, self._offset = next(_styles(root, tuple), 2), next(_styles(root, list), 0)
+
+    def edited(self, before: Json, after: Json) -> str:
+        """The text with what makes one value of the other."""
+        self._change(self._root, before, after, 0, in_flow=self._root.is_flow)
+        made, at = list[str](), 0
+        for _, edit in sorted(enumerate(self._edits), key=lambda each: (each[1].start, each[1].end, each[0])):
+            made += self._text[at : edit.start], edit.text
+            at = max(edit.end, at)
+        return "".join([*made, self._text[at:]])
+
+    def _change(self, node: Node, before: Json, after: Json, column: int, *, in_flow: bool) -> None:
+        """Makes one value of the other where `node` is; `column` is that of the keys or dashes around it."""
+        if before == after:
             return
-    bare = text.replace("\r\n", "\n")
-    try:
-        after = _round_trip(bare, steps, operations)
-        yield _onto(bare, _round_trip(bare, (), ()), after)
-        yield after
-    except (ManifestError, YAMLError):
-        return
-
-
-def _edit_json(text: str, steps: Sequence[Path], operations: Sequence[Operation]) -> str:
-    """A document that is JSON, indented as it was. Raises ValueError if it is none."""
-    document = json.loads(text)
-    for step, operation in zip(steps, operations, strict=True):
-        document = _apply(document, step, operation)
-    indent = re.search(r"\n([ \t]+)\S", text)
-    separators = None if indent or ": " in text else (",", ":")
-    made = json.dumps(document, indent=indent[1] if indent else None, separators=separators, ensure_ascii=False)
-    return made + text[len(text.rstrip()) :]
-
-
-def _onto(text: str, before: str, after: str) -> str:
-    """The text with the lines by which `after` differs from `before`, which is the text as ruamel.yaml writes it.
-
-    New lines are shifted as the line before them is, and come before comments that are indented less than they are.
-    """
-    own, plain, made = (part.removesuffix("\n").split("\n") for part in (text, before, after))
-    stands = _lines_behind(plain, own)
-    lines = stands[0]
-    for tag, start, end, new, new_end in difflib.SequenceMatcher(None, plain, made, autojunk=False).get_opcodes():
-        if tag == "equal":
-            lines += [line for each in stands[start + 1 : end + 1] for line in each]
-            continue
-        shift = _indent(stands[start][0]) - _indent(plain[start - 1]) if start and stands[start] else 0
-        added = [" " * (_indent(line) + shift) + line.lstrip(" ") for line in made[new:new_end]]
-        at = len(lines)
-        while added and at and _is_about_less(lines[at - 1], _indent(added[0])):
-            at -= 1
-        lines[at:at] = added
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _lines_behind(plain: Sequence[str], own: Sequence[str]) -> list[list[str]]:
-    """For each line of `plain` the lines of `own` that it stands for; before them those at the head of `own`."""
-    stands: list[list[str]] = [[] for _ in range(len(plain) + 1)]
-    bare_plain, bare_own = ([line.strip() for line in lines] for lines in (plain, own))
-    for tag, start, end, at, at_end in difflib.SequenceMatcher(
-        None, bare_plain, bare_own, autojunk=False
-    ).get_opcodes():
-        if tag == "equal":
-            for index in range(end - start):
-                stands[start + index + 1].append(own[at + index])
+        if isinstance(node.content, Node):
+            if self._apart or self._anchored.get(id(node.content)) != after:
+                self._replace(node, after, column, in_flow=in_flow)
+            return
+        if node.aliases:
+            self._anchored[id(node)] = after
+            if self._apart:
+                self._move_anchor(node, before)
+        content = node.content
+        if isinstance(content, tuple) and content and isinstance(before, dict) and isinstance(after, dict) and after:
+            self._change_map(node, content, before, after)
+        elif isinstance(content, list) and content and isinstance(before, list) and isinstance(after, list) and after:
+            self._change_list(node, content, before, after)
         else:
-            stands[min(start + 1, end)] += own[at:at_end]
-    return stands
+            self._replace(node, after, column, in_flow=in_flow)
+
+    def _move_anchor(self, node: Node, before: Json) -> None:
+        """Lets the first alias have the anchor, and the value that the others stand for."""
+        properties = self._text[node.start : node.inner].replace(f"&{node.anchor}", "", 1).lstrip(" ")
+        start = len(self._text[: node.start].rstrip(" ")) if properties[:1] in ("\r", "\n") else node.start
+        self._edits.append(_Edit(start, node.inner, properties))
+        first = node.aliases[0]
+        self._edits.append(_Edit(first.start, first.end, f"&{node.anchor} {self._flow(before)}"))
+
+    def _change_map(self, node: Node, pairs: tuple[Pair, ...], before: JsonObject, after: JsonObject) -> None:
+        own = {key_of(key): (key, value) for key, value in pairs if not is_merge(key)}
+        if len(own) < sum(not is_merge(key) for key, _ in pairs):
+            raise ManifestError("a map to write into has a key a second time")
+        column = pairs[0][0].column
+        added = {}
+        for name, wanted in after.items():
+            if name in own:
+                self._change(own[name][1], before[name], wanted, column, in_flow=node.is_flow)
+            elif name not in before or before[name] != wanted:
+                added[name] = wanted
+        for index, (key, value) in enumerate(pairs):
+            if not is_merge(key) and key_of(key) not in after:
+                following = pairs[index + 1][0] if index + 1 < len(pairs) else None
+                self._remove(key, value, following, pairs[index - 1][1] if index else None, in_flow=node.is_flow)
+        if added and node.is_flow:
+            self._add_in_flow(node, list(pairs), len(pairs), self._members(added))
+        elif added:
+            self._add_lines(node, column, self._lines(added, column, self._style_of(pairs)))
+
+    def _change_list(self, node: Node, items: list[Node], before: list[Json], after: list[Json]) -> None:
+        same = next(
+            (i for i, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),
+            min(len(before), len(after)),
+        )
+        tail = 0
+        while tail < min(len(before), len(after)) - same and before[-1 - tail] == after[-1 - tail]:
+            tail += 1
+        old, new = range(same, len(before) - tail), range(same, len(after) - tail)
+        for index, at in zip(old, new, strict=False):
+            self._change(items[index], before[index], after[at], node.column, in_flow=node.is_flow)
+        for index in old[len(new) :]:
+            following = items[index + 1] if index + 1 < len(items) else None
+            self._remove(
+                items[index], items[index], following, items[index - 1] if index else None, in_flow=node.is_flow
+            )
+        added = [after[at] for at in new[len(old) :]]
+        index = same + len(old)
+        if added and node.is_flow:
+            self._add_in_flow(node, [(each, each) for each in items], index, [self._flow(each) for each in added])
+        elif added:
+            lines = self._lines(added, node.column, self._style_of(()))
+            if index == len(items):
+                self._add_lines(node, node.column, lines)
+            else:
+                at = self._text.rfind("\n", 0, items[index].start) + 1
+                self._edits.append(_Edit(at, at, "".join(line + self._line_end(at) for line in lines)))
+
+    def _remove(self, first: Node, last: Node, following: Node | None, previous: Node | None, *, in_flow: bool) -> None:
+        """Removes a key and its value, or an item."""
+        line = self._text.rfind("\n", 0, first.start) + 1
+        if in_flow or self._text[line : first.start].strip(" -" if first is last else " "):
+            start, end = first.start, following.start if following else last.end
+            if following is None and previous is not None:
+                start = previous.end
+            self._edits.append(_Edit(start, end, ""))
+        else:
+            self._edits.append(_Edit(line, self._behind(last), ""))
+
+    def _replace(self, node: Node, after: Json, column: int, *, in_flow: bool) -> None:
+        """Writes a value where another one is: in its line, or below it."""
+        if in_flow or not isinstance(after, dict | list) or not after or "\n" in self._text[node.start : node.end]:
+            end = _content_end(self._text, node)
+            space = "" if self._text[node.inner - 1 : node.inner] in (" ", "\n", "[", "{", "", "\t") else " "
+            self._edits.append(_Edit(node.inner, end, space + self._flow(after)))
+            return
+        start = len(self._text[: node.inner].rstrip(" \t")) if not node.anchor else node.inner
+        if start < node.end:
+            self._edits.append(_Edit(start, node.end, ""))
+        step, offset = self._style_of(())
+        inner = column + (step if isinstance(after, dict) else offset)
+        at = self._behind(node)
+        self._put_lines(at, self._lines(after, inner, (step, offset)))
+
+    def _add_lines(self, node: Node, column: int, lines: list[str]) -> None:
+        """Adds lines behind a collection in lines, and behind the comments that are about it."""
+        at = self._behind(_last(node))
+        end = at
+        while end < len(self._text):
+            line, end = self._text[end : self._next_line(end)], self._next_line(end)
+            bare = line.strip()
+            if bare and not (bare[0] == "#" and len(line) - len(line.lstrip(" ")) >= column):
+                break
+            if bare:
+                at = end
+        self._put_lines(at, lines)
+
+    def _put_lines(self, at: int, lines: list[str]) -> None:
+        end = self._line_end(at)
+        if at and self._text[at - 1] != "\n":  # behind the last line, which has no end
+            self._edits.append(_Edit(at, at, "".join(end + line for line in lines)))
+        else:
+            self._edits.append(_Edit(at, at, "".join(line + end for line in lines)))
+
+    def _add_in_flow(self, node: Node, members: list[Pair], index: int, added: list[str]) -> None:
+        """Adds members before the one of that index, or behind the last, in lines of their own if that has one."""
+        beside = members[min(index, len(members) - 1)][0]
+        start = self._text.rfind("\n", 0, beside.start) + 1
+        lead = self._text[start : beside.start]
+        is_in_lines = start > node.start and not lead.strip()
+        if is_in_lines:
+            opening = self._text[self._text.rfind("\n", 0, node.start) + 1 :]
+            outer = opening[: len(opening) - len(opening.lstrip(" \t"))]
+            unit = lead.removeprefix(outer) or "  "
+            added = [self._spread(each, lead, unit, self._line_end(start)) for each in added]
+        between = "," + (self._line_end(start) + lead if is_in_lines else " " if self._is_spaced else "")
+        before = index < len(members) or (is_in_lines and isinstance(node.content, tuple))
+        if before:
+            self._edits.append(_Edit(beside.start, beside.start, "".join(each + between for each in added)))
+        else:
+            end = members[-1][1].end
+            self._edits.append(_Edit(end, end, "".join(between + each for each in added)))
+
+    @property
+    def _is_spaced(self) -> bool:
+        return not self._is_json or ", " in self._text or '": ' in self._text
+
+    def _spread(self, member: str, lead: str, unit: str, end: str) -> str:
+        """A member of JSON in lines, as those around it are."""
+        if not self._is_json:
+            return member
+        is_list_item = member[:1] in "[{"
+        value = json.loads(member if is_list_item else f"{{{member}}}")
+        made = json.dumps(value, indent=unit, ensure_ascii=False)
+        if not is_list_item:
+            made = "\n".join(line.removeprefix(unit) for line in made.split("\n")[1:-1])
+        return made.replace("\n", end + lead)
+
+    def _members(self, values: JsonObject) -> list[str]:
+        colon = ": " if self._is_spaced else ":"
+        return [f"{self._scalar(key)}{colon}{self._flow(value)}" for key, value in values.items()]
+
+    def _flow(self, value: Json) -> str:
+        between = ", " if self._is_spaced else ","
+        if isinstance(value, dict):
+            return "{" + between.join(self._members(value)) + "}"
+        if isinstance(value, list):
+            return "[" + between.join(self._flow(each) for each in value) + "]"
+        return self._scalar(value)
+
+    def _scalar(self, value: Json) -> str:
+        if not isinstance(value, str) or self._is_json:
+            return json.dumps(value, ensure_ascii=False)
+        if _PLAIN.fullmatch(value) and not needs_quotes(value):
+            return value
+        return "'" + value.replace("'", "''") + "'" if value.isprintable() else json.dumps(value)
+
+    def _lines(self, value: Json, column: int, style: tuple[int, int]) -> list[str]:
+        """The lines of a map or list in its column."""
+        lead, (step, offset) = " " * column, style
+        made = []
+        if isinstance(value, list):
+            for item in value:
+                if isinstance(item, dict | list) and item:
+                    first, *others = self._lines(item, column + 2, style)
+                    made += [f"{lead}- {first.lstrip(' ')}", *others]
+                else:
+                    made.append(f"{lead}- {self._flow(item)}")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if isinstance(item, dict | list) and item:
+                    inner = column + (step if isinstance(item, dict) else offset)
+                    made += [f"{lead}{self._scalar(key)}:", *self._lines(item, inner, style)]
+                else:
+                    made.append(f"{lead}{self._scalar(key)}: {self._flow(item)}")
+        return made
+
+    def _style_of(self, pairs: Sequence[Pair]) -> tuple[int, int]:
+        """By how much maps and lists are indented under their keys: as beside them, else as in the document."""
+        step, offset = _indent(pairs, tuple), _indent(pairs, list)
+        return self._step if step is None else step, self._offset if offset is None else offset
+
+    def _behind(self, node: Node) -> int:
+        """The start of the line after the one on which a part ends."""
+        end = _content_end(self._text, node)
+        return end if self._text[end - 1 : end] == "\n" else self._next_line(end)
+
+    def _next_line(self, at: int) -> int:
+        return self._text.find("\n", at) + 1 or len(self._text)
+
+    def _line_end(self, at: int) -> str:
+        before = self._text.rfind("\n", 0, at)
+        return "\r\n" if before > 0 and self._text[before - 1] == "\r" else "\n"
 
 
-def _is_about_less(line: str, indent: int) -> bool:
-    return not line.strip() or (line.lstrip().startswith("#") and _indent(line) < indent)
+def _indent(pairs: Sequence[Pair], kind: type) -> int | None:
+    for key, value in pairs:
+        if isinstance(value.content, kind) and not value.is_flow and value.line > key.line and key.is_flow:
+            return value.column - key.column
+    return None
 
 
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
-
-
-def _quoted(value: object) -> object:
-    """The value, whose texts are written with quotes where they need them."""
-    if isinstance(value, dict):
-        return {_quoted_text(key): _quoted(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_quoted(inner) for inner in value]
-    return _quoted_text(value) if isinstance(value, str) else value
-
-
-def _quoted_text(text: str) -> str:
-    return SingleQuotedScalarString(text) if needs_quotes(text) else text
-
-
-_LIST = re.compile(r"^( *)(?:- +)*[\w./\"'-]+:[ \t]*(?:#.*)?\n(?:\s*(?:#.*)?\n)*( *)- ", re.MULTILINE)
-
-
-def _indents_lists(text: str) -> bool:
-    """Whether the first list under a key is indented more than the key."""
-    found = _LIST.search(text)
-    if found is None:
-        return False
-    before = found[0][: len(found[0]) - len(found[0].lstrip(" -"))]
-    return len(found[2]) > len(before)
-
-
-def _round_trip(text: str, steps: Sequence[Path], operations: Sequence[Operation]) -> str:
-    yaml = _yaml(text)
-    document = yaml.load(text)
-    uses = Counter(id(value) for value in _collections(document))
-    for step, operation in zip(steps, operations, strict=True):
-        quoted = Operation(operation.op, operation.path, _quoted(operation.value))
-        key = step[-1] if isinstance(step[-1], int) else _quoted_text(step[-1])
-        _apply_to(_own(document, step[:-1], uses), key, quoted)
-    for value in _collections(document):
-        if value.anchor.value:
-            value.yaml_set_anchor(value.anchor.value, always_dump=True)
-    made = io.StringIO()
-    yaml.dump(document, made)
-    return made.getvalue()
-
-
-def _collections(document: object) -> Iterator[CommentedMap | CommentedSeq]:
-    """Every use of a map or list in the document, those behind aliases as often as they are used."""
-    waiting = [document]
+def _styles(node: Node, kind: type) -> Iterator[int]:
+    """By how much the lists or maps in lines are indented under their keys, in the order of the text."""
+    waiting = [node]
     while waiting:
-        found = waiting.pop()
-        if isinstance(found, CommentedMap):
-            yield found
-            waiting += list(found.values())
-        elif isinstance(found, CommentedSeq):
-            yield found
-            waiting += list(found)
+        content = waiting.pop().content
+        if isinstance(content, tuple):
+            if (found := _indent(content, kind)) is not None:
+                yield found
+            waiting += [value for _, value in reversed(content)]
+        elif isinstance(content, list):
+            waiting += reversed(content)
 
 
-def _own(document: _Loaded, steps: Path, uses: Counter[int]) -> _Loaded:
-    """The value at the path, of which every part that others share on the way has become a copy."""
-    found = document
-    for step in steps:
-        key = int(step) if isinstance(found, CommentedSeq) else step
-        inner = found[key]
-        if uses[id(inner)] > 1:
-            inner = copy.deepcopy(inner)
-            for value in _collections(inner):
-                value.yaml_set_anchor(None)
-            found[key] = inner
-        found = inner
-    return found
+def _last(node: Node) -> Node:
+    while not node.is_flow and not isinstance(node.content, Node) and node.content:
+        last = node.content[-1]
+        node = last[1] if isinstance(last, tuple) else last  # type: ignore[assignment]  # a text is in flow
+    return node
+
+
+def _content_end(text: str, node: Node) -> int:
+    """Where a part ends, without the blank lines and comments behind a text in lines."""
+    last = _last(node)
+    if text[last.inner : last.inner + 1] in ("|", ">") and last.end > last.inner + 1:
+        header = text[last.inner : text.find("\n", last.inner)]
+        if "+" not in header.partition("#")[0]:
+            return len(text[: last.end].rstrip()) + (1 if text[: last.end].rstrip() != text[: last.end] else 0)
+    return last.end

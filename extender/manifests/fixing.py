@@ -4,12 +4,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from extender.bounded_yaml import InvalidYaml, check_yaml
-from extender.kubernetes.pod_templates import Path, PodTemplate, namespace_annotations, pod_templates
-from extender.manifests.editing import edit_document, read_document
-from extender.manifests.stream import DocumentText, ManifestError, split_documents
+from extender.kubernetes.pod_templates import (
+    Path,
+    PodTemplate,
+    namespace_annotations,
+    objects_in,
+    pod_templates,
+    unread_images,
+)
+from extender.manifests.editing import edit_document
+from extender.manifests.stream import Document, ManifestError, read_stream
 from extender.placement.facts import ImageFact, PodImage
-from extender.placement.patch import Json, Operation
+from extender.placement.patch import Operation
 from extender.placement.template_changes import TemplateChange, TemplateMutator, TemplateQuestion
 
 FactsOf = Callable[[Sequence[PodImage]], list[ImageFact]]
@@ -40,23 +46,17 @@ class FixedTemplate(msgspec.Struct, frozen=True):
 class ManifestStream:
     """A stream of manifests and the pod templates in it. Raises ManifestError if it cannot be read.
 
-    `namespace` is that of objects that name none.
+    `namespace` is that of objects that name none. `notes` are lines about objects whose images nobody reads, and about
+    keys that are there twice.
     """
 
     def __init__(self, text: str, mutator: TemplateMutator, namespace: str = "") -> None:
         self._mutator = mutator
         self._namespace = namespace
-        try:
-            check_yaml(text)
-        except InvalidYaml as exc:
-            raise ManifestError(str(exc)) from exc
-        self._documents: list[DocumentText] = list(split_documents(text))
-        self._values: dict[int, Json] = {
-            index: read_document(document.body, document.line)
-            for index, document in enumerate(self._documents)
-            if document.may_have_templates
-        }
-        self.templates = list(self._find(namespace_annotations(self._values.values())))
+        self._text = text
+        self._documents: list[Document] = list(read_stream(text))
+        self.notes = [note for each in self._documents for note in _notes(each)]
+        self.templates = list(self._find(namespace_annotations(each.value for each in self._documents)))
 
     @property
     def images(self) -> list[PodImage]:
@@ -73,16 +73,26 @@ class ManifestStream:
             findings.append(FixedTemplate(found.line, found.template, change))
             pairs = [(found.template.path, operation) for operation in change.operations]
             operations.setdefault(found.document, []).extend(pairs)
-        text = "".join(
-            document.marker + self._edit(document, operations.get(index, []))
-            for index, document in enumerate(self._documents)
-        )
-        return text, findings
+        made, at = list[str](), 0
+        for index, document in enumerate(self._documents):
+            if document_operations := operations.get(index):
+                try:
+                    edited = edit_document(document.text, document_operations)
+                except ManifestError as exc:
+                    left = TemplateChange(warnings=(f"it is left as it is: {exc}",))
+                    findings = [
+                        msgspec.structs.replace(each, change=left) if found.document == index else each
+                        for found, each in zip(self.templates, findings, strict=True)
+                    ]
+                else:
+                    made += self._text[at : document.start], edited
+                    at = document.start + len(document.text)
+        return "".join([*made, self._text[at:]]), findings
 
     def _find(self, namespaces: Mapping[str, Mapping[str, str]]) -> Iterator[FoundTemplate]:
-        for index, value in self._values.items():
-            line = self._documents[index].line
-            for template in pod_templates(value):
+        for index, document in enumerate(self._documents):
+            line = document.line
+            for template in pod_templates(document.value):
                 try:
                     question = self._mutator.question(template, namespaces.get(template.namespace or self._namespace))
                     yield FoundTemplate(index, line, template, question)
@@ -94,9 +104,14 @@ class ManifestStream:
             return TemplateChange(warnings=(found.problem,))
         return self._mutator.change(found.template, found.question, facts_of(found.question.images))
 
-    @staticmethod
-    def _edit(document: DocumentText, operations: Sequence[tuple[Path, Operation]]) -> str:
-        try:
-            return edit_document(document.body, operations) if operations else document.body
-        except ManifestError as exc:
-            raise ManifestError(f"line {document.line} and after: {exc}") from exc
+
+def _notes(document: Document) -> Iterator[str]:
+    yield from document.repeats
+    for _, found in objects_in(document.value):
+        if path := unread_images(found):
+            metadata = found.get("metadata")
+            name = metadata.get("name") if isinstance(metadata, dict) else None
+            yield (
+                f"line {document.line}: {found.get('kind')} {name or 'without a name'} is not read: "
+                f"it names an image at {path}, which is no pod template"
+            )

@@ -1,53 +1,121 @@
-"""A stream of YAML documents, cut into their texts; joined again, these are the stream to the byte.
+"""A stream of manifests, cut into its documents as kubectl does; their texts together are the stream to the byte.
 
-Each document is read by itself, and only if it may hold a pod template: a chart's CustomResourceDefinitions are most of
-its text, and reading YAML with its comments is slow. The syntax of the others is checked by libyaml, which is not.
+kubectl cuts at lines that begin with `---`, reads of each part the first document alone, and takes a stream that begins
+with `{` for JSON objects, one behind the other, if they are such.
+https://github.com/kubernetes/apimachinery/blob/v0.36.3/pkg/util/yaml/decoder.go
 """
 
+import codecs
+import json
 import re
 from collections.abc import Iterator
 
 import msgspec
 
+from extender.bounded_yaml import InvalidYaml
 from extender.errors import ExtenderError
+from extender.manifests.nodes import Node, compose, value_of
+from extender.placement.patch import Json
 
-_MARKER = re.compile(r"(?:---|\.\.\.)(?:\s|\Z)")
-_PROPERTY = r"(?:[&!]\S+\s+|\#[^\n]*\n\s*)*"  # an anchor, a tag or a comment before a value
-_OF_INTEREST = re.compile(
-    rf"""["']?\bkind["']?\s*:\s*{_PROPERTY}["']?Namespace\b
-    |["']?\bcontainers["']?\s*:\s*{_PROPERTY}[-*[]""",
-    re.VERBOSE,
-)
+_MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_LEAST = 4  # bytes behind a JSON object that kubectl takes for YAML
+_SPACE = re.compile(r"[ \t\r\n\v\f\x85\xa0]*")
 
 
 class ManifestError(ExtenderError):
     """A manifest that cannot be read or edited; the message names the line and what is wrong."""
 
 
-class DocumentText(msgspec.Struct, frozen=True):
-    """The text of one document: the line that begins it, empty without one, and the rest.
+class Document(msgspec.Struct, frozen=True):
+    """A document of a stream.
 
-    `line` is the number of the first line of `body` in the stream, from 1.
+    `start` is where `text` begins in the stream, on the line `line`. That and `number` are counted from 1, and empty
+    documents count. `repeats` has a line for each key that a map has twice.
     """
 
-    marker: str
-    body: str
+    text: str
+    start: int
     line: int
-
-    @property
-    def may_have_templates(self) -> bool:
-        """Whether the text has a list of containers, or is a Namespace."""
-        return _OF_INTEREST.search(self.body) is not None
+    number: int
+    value: Json
+    repeats: tuple[str, ...] = ()
 
 
-def split_documents(text: str) -> Iterator[DocumentText]:
-    """The documents of a stream. A line that begins with `---` or `...` ends a document wherever it is (YAML 9.1.2)."""
-    marker, first = "", 1
-    body: list[str] = []
-    for number, line in enumerate(text.splitlines(keepends=True), 1):
-        if _MARKER.match(line):
-            yield DocumentText(marker, "".join(body), first)
-            marker, body, first = line, [], number + 1
-        else:
-            body.append(line)
-    yield DocumentText(marker, "".join(body), first)
+def node_of(text: str, line: int = 1) -> Node | None:
+    """The parts of a document's text. Raises ManifestError."""
+    try:
+        return compose(text, line)
+    except InvalidYaml as exc:
+        raise ManifestError(str(exc)) from exc
+
+
+def decode_stream(data: bytes) -> tuple[str, str]:
+    """The text, and how it is encoded: in UTF-16 if a byte-order mark says so. Raises ManifestError."""
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+    try:
+        return data.decode(encoding), encoding
+    except UnicodeDecodeError as exc:
+        line = data.count(b"\n", 0, exc.start) + 1
+        raise ManifestError(f"line {line}: it is no text in {encoding.upper()}") from exc
+
+
+def read_stream(text: str) -> Iterator[Document]:
+    """The documents that kubectl reads, without empty ones. Raises ManifestError at what it does not read."""
+    at, count = 0, 0
+    if text[_SPACE.match(text).end() :][:1] == "{":  # type: ignore[union-attr]  # it matches nothing too
+        for document in _objects(text):
+            if document.value is not None:
+                yield document
+            count, at = count + 1, document.start + len(document.text)
+        rest = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # as above
+        if rest == len(text):
+            return
+        if count > 1 or (count and len(text[at:].encode()) < _LEAST):
+            raise ManifestError(f"line {text.count(chr(10), 0, rest) + 1}: it is no JSON, as what is before it")
+        if count:
+            at = min(rest, text.find("\n", at) + 1 or rest)
+    for number, (start, part, line) in enumerate(_parts(text, at), count + 1):
+        try:
+            repeats = list[Node]()
+            value = value_of(compose(part, line, repeats), line)
+        except InvalidYaml as exc:
+            raise ManifestError(str(exc)) from exc
+        if value is not None:
+            first = line + part.startswith("---")
+            yield Document(part, start, first, number, value, tuple(_told(each, line) for each in repeats))
+
+
+def _told(key: Node, line: int) -> str:
+    return f"line {line + key.line}: the key {key.content!r:.100} is there a second time; the last counts"
+
+
+_JSON = json.JSONDecoder(parse_constant=lambda word: (_ for _ in ()).throw(ValueError(word)))
+
+
+def _objects(text: str) -> Iterator[Document]:
+    at = number = 0
+    while (start := _SPACE.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing too
+        try:
+            value, at = _JSON.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            return
+        number += 1
+        yield Document(text[start:at], start, text.count("\n", 0, start) + 1, number, value)
+
+
+def _parts(text: str, at: int) -> Iterator[tuple[int, str, int]]:
+    """Where each part begins, its text, and the number of its first line. Raises ManifestError."""
+    start, line = at, text.count("\n", 0, at) + 1
+    first = line
+    while at < len(text):
+        end = text.find("\n", at) + 1 or len(text)
+        if text.startswith("---", at):
+            behind = text[at + 3 : end].strip()
+            if behind and behind[0] != "#":
+                raise ManifestError(f"line {line}: invalid Yaml document separator: {behind:.100}")
+            if start < at:  # else it begins the part
+                yield start, text[start:at], first
+                start, first = end, line + 1
+        at, line = end, line + 1
+    if start < len(text):
+        yield start, text[start:], first

@@ -85,7 +85,7 @@ async def explain_each(world: World, registry: DebianRegistry, where: str, pods:
     assert client
     try:
         subjects = [
-            subject for name in pods for subject in await find_subjects(ExplainTarget("", name, where, ()), client)
+            subject for name in pods for subject in await find_subjects(ExplainTarget("", name, where, None), client)
         ]
         found = await explain_all(subjects, settings, client)
     finally:

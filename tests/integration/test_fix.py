@@ -195,8 +195,8 @@ async def test_no_setting_comes_from_a_manifest(fix: Fix, tmp_path: Path, argume
     ("arguments", "stdin", "says"),
     [
         (["-f", "/nonexistent.yaml"], "", "/nonexistent.yaml: No such file or directory"),
-        (["-f", "-"], "kind: Pod\nspec: [", "-: line 2: "),
-        (["-f", "-", "--check"], "a: 1\n---\nb: [1", "-: line 3: "),
+        (["-f", "-"], "kind: Pod\nspec: [", "-f standard input: it is no YAML of a manifest: line 2: "),
+        (["-f", "-", "--check"], "a: 1\n---\nb: [1", "line 3: "),
         (["-f", "-", "--check"], "", "-f -: standard input is empty"),
         (["-f", "-", "--check", "--write"], "", "--check and --write exclude each other"),
         ([], "", "Missing option"),
@@ -227,6 +227,7 @@ async def test_what_is_not_whole_is_left_and_said(fix: Fix) -> None:
     code, out, err = await fix("-f", "-", "--write", stdin=stream)
     assert (code, out) == (0, stream)
     assert err.splitlines() == [
+        "-: line 21: Cluster db is not read: it names an image at spec, which is no pod template",
         (
             "-:1: DaemonSet shop/legacy is left as it is, partly given: "
             "at spec.template, container istio gets an image later"

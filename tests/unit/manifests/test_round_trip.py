@@ -3,15 +3,17 @@
 import copy
 import difflib
 import io
+import json
+import re
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from extender.images.platform import Platform
-from extender.manifests.editing import read_document
 from extender.manifests.fixing import ManifestStream
+from extender.manifests.nodes import compose, value_of
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage, RunsOn
 from extender.placement.planning import AdmissionPolicy
@@ -103,10 +105,100 @@ def test_a_second_pass_changes_nothing(text: str) -> None:
     """And the value is the same but for nodeSelector, affinity and tolerations."""
     after = fixed(text)
     assert fixed(after) == after
-    before_value, after_value = read_document(text), read_document(after)
+    before_value, after_value = value_of(compose(text)), value_of(compose(after))
     for value in (before_value, after_value):
         spec: Any = value["spec"]["template"]["spec"]  # type: ignore[call-overload,index]  # the shape of `manifests`
         spec.pop("affinity", None)
         spec.pop("nodeSelector", None)
         spec.pop("tolerations", None)
     assert before_value == after_value
+
+
+class Written:
+    """A value as text in one of many styles: lines of several indents, flow style on one line or on several, JSON."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.lines = 0
+
+    def one(self, choices: list[Any]) -> Any:  # as the choices are
+        """One of the choices."""
+        return self.draw(st.sampled_from(choices))
+
+    def block(self, value: Any, column: int) -> str:  # plain values
+        """The value in lines, each list and map indented in its own way."""
+        made = []
+        for key, item in value.items() if isinstance(value, dict) else ((None, each) for each in value):
+            lead = " " * column + ("- " if key is None else f"{key}:")
+            beside = self.one(["", "", "  # beside"])
+            if not isinstance(item, dict | list) or not item or self.one([True, False, False]):
+                made.append(f"{lead}{'' if key is None else ' '}{self.flow(item)}{beside}\n")
+            elif key is None:
+                made.append(lead + self.block(item, column + 2)[column + 2 :])
+            else:
+                inner = column + self.one([2, 4] if isinstance(item, dict) else [0, 2, 4])
+                made.append(f"{lead}{beside}\n{self.block(item, inner)}")
+        return "".join(made)
+
+    def flow(self, value: Any) -> str:  # as above
+        """The value in flow style."""
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{key}: {self.flow(item)}" for key, item in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ", ".join(map(self.flow, value)) + "]"
+        return "" if value is None else str(value)
+
+    def json(self, value: Any) -> str:  # as above
+        """The value as JSON."""
+        indent = self.one([None, 2, 4, "\t"])
+        return json.dumps(value, indent=indent, separators=(",", ":") if self.one([True, False]) else None)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> str:
+    """A few Deployments in all styles, with and without a line end and a byte-order mark."""
+    spec: dict[str, Any] = {"containers": [{"name": "one", "image": "amd"}, {"name": "two", "image": "multi"}]}
+    if affinity := draw(AFFINITIES):
+        spec["affinity"] = copy.deepcopy(affinity)
+    if draw(st.booleans()):
+        spec["tolerations"] = draw(st.sampled_from([[{"key": "own"}], []]))
+    if draw(st.booleans()):
+        spec["nodeSelector"] = draw(st.sampled_from([{"zone": "a"}, {}]))
+    spec = {key: spec[key] for key in draw(st.permutations(list(spec)))}
+    one = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"template": {"spec": spec}},
+    }
+    written = Written(draw)
+    mark, end = draw(st.sampled_from(["", "", "\ufeff"])), draw(st.sampled_from(["\n", "\n", "\r\n"]))
+    if draw(st.booleans()):
+        text = written.json({"apiVersion": "v1", "kind": "List", "items": [one, one]})
+    else:
+        text = "---\n".join(written.block(one, 0) for _ in range(draw(st.integers(1, 2))))
+        text = text if draw(st.booleans()) else text.removesuffix("\n")
+    return mark + text.replace("\n", end)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(streams())
+def test_in_every_style_only_what_must_change_does(text: str) -> None:
+    """A line that is not kept has got text within, or lost an empty list or map; a second pass changes nothing."""
+    after = fixed(text)
+    assert after != text
+    assert fixed(after) == after
+    assert after.startswith("\ufeff") == text.startswith("\ufeff")
+    assert after.endswith("\n") == text.endswith("\n")
+    old, new = text.split("\n"), after.split("\n")
+    for tag, start, end, at, at_end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        assert tag != "delete"
+        for line in old[start:end] if tag == "replace" else ():
+            code = re.sub(r"(\[\]|\{\})?\s*(#.*)?$", "", line).rstrip()
+            assert any(_is_within(code, other) for other in new[at:at_end]), (line, new[at:at_end])
+
+
+def _is_within(line: str, other: str) -> bool:
+    """Whether the other line has all characters of the line, in order."""
+    characters = iter(other)
+    return all(each in characters for each in line)

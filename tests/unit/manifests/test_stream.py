@@ -1,42 +1,60 @@
 """A stream cut into documents."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from extender.bounded_yaml import InvalidYaml, check_yaml
-from extender.manifests.stream import split_documents
-
-LINES = st.sampled_from(["---", "--- # Source: a.yaml", "...", "a: 1", "kind: Deployment", "  ---", "", "# c", "---x"])
+from extender.manifests.stream import Document, ManifestError, decode_stream, read_stream
 
 
-@given(st.lists(LINES), st.sampled_from(["\n", "\r\n"]), st.booleans())
-def test_the_documents_together_are_the_stream(lines: list[str], end: str, ended: bool) -> None:
-    """Nothing is lost at markers, and each document's line is where it begins."""
-    text = end.join(lines) + (end if ended else "")
-    documents = list(split_documents(text))
-    assert "".join(document.marker + document.body for document in documents) == text
-    numbered = text.splitlines()
-    assert all(
-        numbered[document.line - 1] == document.body.splitlines()[0] for document in documents if document.body.strip()
+def test_each_document_has_its_place() -> None:
+    """That of its text, and its first line; what has no value is left out."""
+    text = "# c\n---\na: 1\n---\n# nothing\n--- # Source: b.yaml\nb:\n  c\n...\nd: is not read\n"
+    assert list(read_stream(text)) == [
+        Document("a: 1\n", 8, 3, 2, {"a": 1}),
+        Document("b:\n  c\n...\nd: is not read\n", text.index("b:"), 7, 4, {"b": "c"}),
+    ]
+
+
+def test_objects_of_json_stand_one_behind_the_other() -> None:
+    """And are told from YAML, which may begin as they do."""
+    text = '{"a": "\\ud83d\\ude00"}\n {"b":1}'
+    assert list(read_stream(text)) == [
+        Document('{"a": "\\ud83d\\ude00"}', 0, 1, 1, {"a": "\U0001f600"}),
+        Document('{"b":1}', text.index('{"b'), 2, 2, {"b": 1}),
+    ]
+    assert [each.value for each in read_stream("{a: 1}\n---\nb: 2\n")] == [{"a": 1}, {"b": 2}]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])
+def test_a_byte_order_mark_says_how_a_text_is_encoded(encoding: str) -> None:
+    """It stays in the text, so that the file is written as it was."""
+    data = ("\ufeffa: é\n" if encoding.startswith("utf-16") else "a: é\n").encode(encoding)
+    text, found = decode_stream(data)
+    assert [each.value for each in read_stream(text)] == [{"a": "é"}]
+    assert text.encode(found) == data
+
+
+def test_a_key_that_is_there_twice_is_told_and_the_last_counts() -> None:
+    """As kubectl and Helm have it."""
+    [found] = read_stream("---\na: 1\nb: {c: 1, c: 2}\na: 3\n")
+    assert found.value == {"a": 3, "b": {"c": 2}}
+    assert found.repeats == (
+        "line 3: the key 'c' is there a second time; the last counts",
+        "line 4: the key 'a' is there a second time; the last counts",
     )
 
 
-def test_only_documents_that_may_have_templates_are_named() -> None:
-    """Others are not read at all: those with a list of containers, and Namespaces; keys may be quoted, and JSON's."""
-    texts = [
-        "containers:\n- image: app",
-        "containers: &all\n  - image: app",
-        "containers: # ours\n  # first\n  - image: app",
-        "containers: *all",
-        "containers: !!seq [{image: app}]",
-        '{"containers":[{"image":"app"}]}',
-        "kind: &kind Namespace",
-        'kind: !!str "Namespace"',
-    ]
-    others = ["kind: Deployment", "containers:\n  type: array", "mankind: Namespace", "kind: Namespaced", ""]
-    found = [document.may_have_templates for document in split_documents("\n---\n".join([*texts, *others]))]
-    assert found == [True] * len(texts) + [False] * len(others)
+def test_an_error_has_its_line_and_column() -> None:
+    """The line is counted from the first of the stream."""
+    for text, says in (
+        ("a: 1\n---\nb: {c\n", r"line 3: .* \(column \d+\)"),
+        ("a: 1\n---\nb: !!int c\n", r"line 3: cannot decode 'c' as a !!int \(column 10\)"),
+        ("a: 1\n--- b\n", "line 2: invalid Yaml document separator: b"),
+    ):
+        with pytest.raises(ManifestError, match=says):
+            list(read_stream(text))
+    with pytest.raises(ManifestError, match="line 2: it is no text in UTF-8"):
+        decode_stream(b"a: 1\nb: \xff\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,327 @@
+"""YAML as kubectl reads it, with the places of all its parts in the text.
+
+kubectl reads with sigs.k8s.io/yaml, whose reader is YAML 1.1 as Go has it: `yes` and `n` are booleans, `0o17` is a
+number, dates and tags that it does not know are texts, an anchor may be given again, the last of equal keys counts, and
+a merge key replaces what stands before it.
+https://github.com/yaml/go-yaml/blob/v2.4.3/resolve.go and decode.go
+"""
+
+import base64
+import binascii
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import msgspec
+import yaml
+
+from extender.bounded_yaml import FALSE, TRUE, InvalidYaml, bounded_events
+from extender.placement.patch import Json
+
+
+class Node(msgspec.Struct, gc=False):
+    """A part of a document: `content` is a scalar's text, a list's nodes, a map's pairs, or what an alias stands for.
+
+    `start` is where it begins with its anchor and tag, `inner` where without; `end` is behind its last character, and
+    `column` that of its first, of a list in lines the one of its dashes. `aliases` are those that stand for it.
+    """
+
+    content: "Content"
+    start: int
+    inner: int
+    end: int
+    column: int
+    line: int
+    tag: str | None = None
+    anchor: str | None = None
+    is_plain: bool = False  # a scalar that may be more than a text
+    is_flow: bool = False
+    aliases: list["Node"] = []
+
+
+Pair: TypeAlias = tuple[Node, Node]
+Content: TypeAlias = str | list[Node] | tuple[Pair, ...] | Node
+_PROPERTY = re.compile(r"(?:[&!]\S*(?:[ \t]+|(?:[ \t]*(?:#[^\n]*)?\r?\n[ \t]*)+))*")
+_TAG = "tag:yaml.org,2002:"
+_WORDS: dict[str, tuple[Json, str]] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), (None, "null")),
+    **dict.fromkeys((*TRUE, "y", "Y"), (True, "bool")),
+    **dict.fromkeys((*FALSE, "n", "N"), (False, "bool")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), (math.nan, "float")),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), (math.inf, "float")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), (-math.inf, "float")),
+}
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[Tt ]\d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?(?:Z|[-+]\d\d:\d\d)?)?", re.ASCII)
+_INTEGER = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_MOST_WHOLE = 1e21  # of a number that Go writes into JSON without an exponent
+_LONGEST = 6  # digits before a point, in a key that is a number
+_MOST_DIGITS = 400  # of a number, since Python takes a time that grows with their square
+
+
+def compose(text: str, first_line: int = 1, repeats: list[Node] | None = None) -> Node | None:
+    """The first document of a text, of which kubectl reads no other; None if it is empty.
+
+    A byte-order mark at its begin counts for no place. `repeats` gets keys that their maps have already. Raises
+    InvalidYaml.
+    """
+    text = text.removeprefix("\ufeff")
+    composer = _Composer(text, first_line, [] if repeats is None else repeats)
+    for event in bounded_events(text, first_line=first_line, many_merges=True):
+        if isinstance(event, yaml.CollectionEndEvent):
+            composer.end(event)
+        elif isinstance(event, yaml.NodeEvent):
+            composer.begin(event)
+        elif isinstance(event, yaml.DocumentEndEvent):
+            return composer.root
+    return None
+
+
+class _Composer:
+    """Makes nodes of the events of one document."""
+
+    def __init__(self, text: str, first_line: int, repeats: list[Node]) -> None:
+        self.root: Node | None = None
+        self._text = text
+        self._first_line = first_line
+        self._repeats = repeats
+        self._open: list[tuple[Node, list[Node]]] = []
+        self._anchors: dict[str, Node] = {}
+
+    def begin(self, event: Any) -> None:  # noqa: ANN401  # PyYAML's classes are untyped
+        """Takes the event of a scalar or alias, or that of the begin of a collection."""
+        if isinstance(event, yaml.AliasEvent):
+            node = self._alias(event)
+        else:
+            node = _begun(self._text, event)
+            if event.anchor:
+                self._anchors[event.anchor] = node
+        if self._open:
+            self._open[-1][1].append(node)
+        else:
+            self.root = node
+        if isinstance(event, yaml.CollectionStartEvent):
+            self._open.append((node, []))
+
+    def _alias(self, event: Any) -> Node:  # noqa: ANN401  # as above
+        target, mark = self._anchors[event.anchor], event.start_mark
+        if any(each is target for each, _ in self._open):
+            raise InvalidYaml(f"line {mark.line + self._first_line}: anchor {event.anchor!r:.100} contains itself")
+        node = Node(target, mark.index, mark.index, event.end_mark.index, mark.column, mark.line)
+        target.aliases.append(node)
+        return node
+
+    def end(self, event: Any) -> None:  # noqa: ANN401  # as above
+        """Takes the event of the end of a collection."""
+        node, inner = self._open.pop()
+        node.content = inner
+        if isinstance(event, yaml.MappingEndEvent):
+            node.content = tuple(zip(inner[::2], inner[1::2], strict=True))
+            self._repeats += _repeated(inner[::2])
+        node.end = event.end_mark.index if node.is_flow else inner[-1].end
+
+
+def _repeated(keys: list[Node]) -> Iterator[Node]:
+    names = [each.content for each in keys if isinstance(each.content, str) and not is_merge(each)]
+    if len(set(names)) < len(names):
+        seen = set[str]()
+        for each in keys:
+            if isinstance(each.content, str) and not is_merge(each):
+                if each.content in seen:
+                    yield each
+                seen.add(each.content)
+
+
+def _begun(text: str, event: Any) -> Node:  # noqa: ANN401  # as above
+    start, end, column = event.start_mark.index, event.end_mark.index, event.start_mark.column
+    inner, is_scalar = start, isinstance(event, yaml.ScalarEvent)
+    if event.anchor or event.tag or text[start : start + 1] == "!":
+        found = _PROPERTY.match(text, start)
+        inner = min(found.end(), end if is_scalar else found.end()) if found else start
+        column = inner - text.rfind("\n", 0, inner) - 1
+    return Node(
+        content=event.value if is_scalar else "",
+        start=start,
+        inner=inner,
+        end=end,
+        column=column,
+        line=event.start_mark.line,
+        tag=event.tag,
+        anchor=event.anchor,
+        is_plain=is_scalar and event.implicit[0],
+        is_flow=is_scalar or bool(event.flow_style),
+    )
+
+
+def value_of(node: Node | None, first_line: int = 1) -> Json:
+    """What kubectl makes of it, as JSON. Raises InvalidYaml for what it refuses."""
+    values = _Values(first_line)
+    made = values.value_of(node) if node else None
+    if values.infinite:
+        _check_finite(made, values.infinite)
+    return made
+
+
+def _check_finite(value: Json, problem: InvalidYaml) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as exc:
+        raise problem from exc
+
+
+class _Values:
+    """Makes the values of nodes."""
+
+    def __init__(self, first_line: int) -> None:
+        self._first_line = first_line
+        self.infinite: InvalidYaml | None = None  # if no other value of its key replaces it
+
+    def value_of(self, node: Node) -> Json:
+        content = node.content
+        if isinstance(content, str):
+            made = self._scalar(node, content)
+            if isinstance(made, float) and not math.isfinite(made):
+                self.infinite = self._error(node, "a number that JSON does not have")
+            elif isinstance(made, float) and made.is_integer() and abs(made) < _MOST_WHOLE:
+                return int(Decimal(repr(made)))
+            return made
+        if isinstance(content, Node):
+            return self.value_of(content)
+        if isinstance(content, list):
+            return [self.value_of(each) for each in content]
+        return self._map(content)
+
+    def _map(self, pairs: tuple[Pair, ...]) -> dict[str, Json]:
+        made: dict[str, Json] = {}
+        for key, value in pairs:
+            if is_merge(key):
+                for each in self._merged(value):
+                    made |= each
+            else:
+                made[self.key_of(key)] = self.value_of(value)
+        return made
+
+    def _merged(self, value: Node) -> Iterator[dict[str, Json]]:
+        """The maps of a merge key, those that count more last."""
+        found = value.content
+        for each in reversed(found) if isinstance(found, list) else (value,):
+            target = each.content if isinstance(each.content, Node) else each
+            if not isinstance(target.content, tuple):
+                raise self._error(each, "map merge requires map or sequence of maps as the value")
+            yield self._map(target.content)
+
+    def key_of(self, node: Node) -> str:
+        target = node.content if isinstance(node.content, Node) else node
+        if not isinstance(target.content, str):
+            raise self._error(node, "a list or map is no key")
+        made = self._scalar(target, target.content)
+        if isinstance(made, str):
+            return made
+        if isinstance(made, bool):
+            return "true" if made else "false"
+        if isinstance(made, int) and -(1 << 63) <= made < 1 << 63:
+            return str(made)
+        if isinstance(made, float):
+            return _shown(made)
+        raise self._error(node, f"{target.content!r:.100} is no key")
+
+    def _scalar(self, node: Node, text: str) -> Json:
+        if not node.is_plain and node.tag is None:
+            return text
+        tag = (node.tag or "").removeprefix(_TAG)
+        if tag == "binary":
+            try:
+                return base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True).decode(
+                    errors="replace"
+                )
+            except (binascii.Error, ValueError) as exc:
+                raise self._error(node, "!!binary value contains invalid base64 data") from exc
+        if (
+            tag == "str"
+            or (tag not in ("", "bool", "int", "float", "null", "timestamp"))
+            or (node.tag or "") == tag != ""
+        ):
+            return text
+        made, kind = _resolved(text, is_untagged=not tag or tag == "timestamp")
+        if tag == "float" and kind == "int" and isinstance(made, int) and made < 1 << 63:
+            return float(made)
+        if tag not in ("", kind):
+            raise self._error(node, f"cannot decode {text!r:.100} as a !!{tag}")
+        return made
+
+    def _binary(self, node: Node, text: str) -> str:
+        try:
+            data = base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
+        except (binascii.Error, ValueError) as exc:
+            raise self._error(node, "!!binary value contains invalid base64 data") from exc
+        return data.decode(errors="replace")
+
+    def _error(self, node: Node, why: str) -> InvalidYaml:
+        return InvalidYaml(f"line {self._first_line + node.line}: {why} (column {node.column + 1})")
+
+
+def key_of(key: Node) -> str:
+    """The key as JSON has it. Raises InvalidYaml."""
+    return _Values(1).key_of(key)
+
+
+def is_merge(key: Node) -> bool:
+    """Whether a key stands for the keys of other maps."""
+    return key.content == "<<" and (key.is_plain or key.tag == f"{_TAG}merge")
+
+
+def _resolved(text: str, *, is_untagged: bool) -> tuple[Json, str]:
+    """The value of a scalar without quotes, and its kind."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in "+-.0123456789":
+        return text, "str"
+    if is_untagged and _DATE.fullmatch(text):
+        return text, "timestamp"  # which differs from other texts by its tag alone
+    return _number(text if text[0] == "." else text.replace("_", "")) or (text, "str")
+
+
+def _number(plain: str) -> tuple[Json, str] | None:
+    if len(plain) > _MOST_DIGITS:
+        return None
+    if _INTEGER.fullmatch(plain):
+        whole = _integer(plain)
+        if -(1 << 63) <= whole < 1 << 63 or (whole < 1 << 64 and plain[0].isdigit()):
+            return whole, "int"
+    if _FLOAT.fullmatch(plain) and math.isfinite(number := float(plain)):
+        return number, "float"
+    return None
+
+
+def _integer(text: str) -> int:
+    digits = text.lstrip("+-")
+    sign = -1 if text[0] == "-" else 1
+    if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
+        return sign * int(digits, 8)
+    return sign * int(digits, 0)
+
+
+def _shown(number: float) -> str:
+    """A number as Go writes a key: the shortest text that is the same number of 32 bits."""
+    single = _as_single(number)
+    if not math.isfinite(single):
+        return ".nan" if math.isnan(single) else ".inf" if single > 0 else "-.inf"
+    shortest = next(
+        f"{single:.{digits}e}" for digits in range(17) if _as_single(float(f"{single:.{digits}e}")) == single
+    )
+    power = int(shortest.partition("e")[2])
+    if power < -4 or power >= _LONGEST:
+        return shortest
+    digits = len(shortest.partition("e")[0].replace("-", "").replace(".", "")) - 1 - power
+    return f"{float(shortest):.{max(digits, 0)}f}"
+
+
+def _as_single(number: float) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", number))[0])
+    except OverflowError:
+        return math.copysign(math.inf, number)
