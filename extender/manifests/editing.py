@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from extender.bounded_yaml import InvalidYaml
 from extender.kubernetes.pod_templates import Path
 from extender.kubernetes.yaml_scalars import needs_quotes
-from extender.manifests.nodes import Node, Pair, compose, is_merge, key_of, value_of
+from extender.manifests.nodes import Pair, TextNode, compose, is_merge, key_of, value_of
 from extender.manifests.stream import ManifestError, node_of
 from extender.placement.patch import Json, JsonObject, Operation
 
@@ -92,7 +92,7 @@ class _Edit(NamedTuple):
 class _Editor:
     """Collects the edits of one text. `apart`: what aliases stand for does not change with its anchor."""
 
-    def __init__(self, text: str, root: Node, *, is_json: bool, apart: bool) -> None:
+    def __init__(self, text: str, root: TextNode, *, is_json: bool, apart: bool) -> None:
         self._text = text
         self._root = root
         self._is_json = is_json
@@ -110,11 +110,11 @@ class _Editor:
             at = max(edit.end, at)
         return "".join([*made, self._text[at:]])
 
-    def _change(self, node: Node, before: Json, after: Json, column: int, *, in_flow: bool) -> None:
+    def _change(self, node: TextNode, before: Json, after: Json, column: int, *, in_flow: bool) -> None:
         """Makes one value of the other where `node` is; `column` is that of the keys or dashes around it."""
         if before == after:
             return
-        if isinstance(node.content, Node):
+        if isinstance(node.content, TextNode):
             if self._apart or self._anchored.get(id(node.content)) != after:
                 self._replace(node, after, column, in_flow=in_flow)
             return
@@ -130,7 +130,7 @@ class _Editor:
         else:
             self._replace(node, after, column, in_flow=in_flow)
 
-    def _move_anchor(self, node: Node, before: Json) -> None:
+    def _move_anchor(self, node: TextNode, before: Json) -> None:
         """Lets the first alias have the anchor, and the value that the others stand for."""
         properties = self._text[node.start : node.inner].replace(f"&{node.anchor}", "", 1).lstrip(" ")
         start = len(self._text[: node.start].rstrip(" ")) if properties[:1] in ("\r", "\n") else node.start
@@ -138,7 +138,7 @@ class _Editor:
         first = node.aliases[0]
         self._edits.append(_Edit(first.start, first.end, f"&{node.anchor} {self._flow(before)}"))
 
-    def _change_map(self, node: Node, pairs: tuple[Pair, ...], before: JsonObject, after: JsonObject) -> None:
+    def _change_map(self, node: TextNode, pairs: tuple[Pair, ...], before: JsonObject, after: JsonObject) -> None:
         own = {key_of(key): (key, value) for key, value in pairs if not is_merge(key)}
         if len(own) < sum(not is_merge(key) for key, _ in pairs):
             raise ManifestError("a map to write into has a key a second time")
@@ -158,7 +158,7 @@ class _Editor:
         elif added:
             self._add_lines(node, column, self._lines(added, column, self._style_of(pairs)))
 
-    def _change_list(self, node: Node, items: list[Node], before: list[Json], after: list[Json]) -> None:
+    def _change_list(self, node: TextNode, items: list[TextNode], before: list[Json], after: list[Json]) -> None:
         same = next(
             (i for i, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),
             min(len(before), len(after)),
@@ -186,7 +186,9 @@ class _Editor:
                 at = self._text.rfind("\n", 0, items[index].start) + 1
                 self._edits.append(_Edit(at, at, "".join(line + self._line_end(at) for line in lines)))
 
-    def _remove(self, first: Node, last: Node, following: Node | None, previous: Node | None, *, in_flow: bool) -> None:
+    def _remove(
+        self, first: TextNode, last: TextNode, following: TextNode | None, previous: TextNode | None, *, in_flow: bool
+    ) -> None:
         """Removes a key and its value, or an item."""
         line = self._text.rfind("\n", 0, first.start) + 1
         if in_flow or self._text[line : first.start].strip(" -" if first is last else " "):
@@ -197,7 +199,7 @@ class _Editor:
         else:
             self._edits.append(_Edit(line, self._behind(last), ""))
 
-    def _replace(self, node: Node, after: Json, column: int, *, in_flow: bool) -> None:
+    def _replace(self, node: TextNode, after: Json, column: int, *, in_flow: bool) -> None:
         """Writes a value where another one is: in its line, or below it."""
         if in_flow or not isinstance(after, dict | list) or not after or "\n" in self._text[node.start : node.end]:
             end = _content_end(self._text, node)
@@ -212,7 +214,7 @@ class _Editor:
         at = self._behind(node)
         self._put_lines(at, self._lines(after, inner, (step, offset)))
 
-    def _add_lines(self, node: Node, column: int, lines: list[str]) -> None:
+    def _add_lines(self, node: TextNode, column: int, lines: list[str]) -> None:
         """Adds lines behind a collection in lines, and behind the comments that are about it."""
         at = self._behind(_last(node))
         end = at
@@ -232,7 +234,7 @@ class _Editor:
         else:
             self._edits.append(_Edit(at, at, "".join(line + end for line in lines)))
 
-    def _add_in_flow(self, node: Node, members: list[Pair], index: int, added: list[str]) -> None:
+    def _add_in_flow(self, node: TextNode, members: list[Pair], index: int, added: list[str]) -> None:
         """Adds members before the one of that index, or behind the last, in lines of their own if that has one."""
         beside = members[min(index, len(members) - 1)][0]
         start = self._text.rfind("\n", 0, beside.start) + 1
@@ -310,7 +312,7 @@ class _Editor:
         step, offset = _indent(pairs, tuple), _indent(pairs, list)
         return self._step if step is None else step, self._offset if offset is None else offset
 
-    def _behind(self, node: Node) -> int:
+    def _behind(self, node: TextNode) -> int:
         """The start of the line after the one on which a part ends."""
         end = _content_end(self._text, node)
         return end if self._text[end - 1 : end] == "\n" else self._next_line(end)
@@ -330,7 +332,7 @@ def _indent(pairs: Sequence[Pair], kind: type) -> int | None:
     return None
 
 
-def _styles(node: Node, kind: type) -> Iterator[int]:
+def _styles(node: TextNode, kind: type) -> Iterator[int]:
     """By how much the lists or maps in lines are indented under their keys, in the order of the text."""
     waiting = [node]
     while waiting:
@@ -343,14 +345,14 @@ def _styles(node: Node, kind: type) -> Iterator[int]:
             waiting += reversed(content)
 
 
-def _last(node: Node) -> Node:
-    while not node.is_flow and not isinstance(node.content, Node) and node.content:
+def _last(node: TextNode) -> TextNode:
+    while not node.is_flow and not isinstance(node.content, TextNode) and node.content:
         last = node.content[-1]
         node = last[1] if isinstance(last, tuple) else last  # type: ignore[assignment]  # a text is in flow
     return node
 
 
-def _content_end(text: str, node: Node) -> int:
+def _content_end(text: str, node: TextNode) -> int:
     """Where a part ends, without the blank lines and comments behind a text in lines."""
     last = _last(node)
     if text[last.inner : last.inner + 1] in ("|", ">") and last.end > last.inner + 1:

@@ -23,7 +23,7 @@ from extender.bounded_yaml import FALSE, TRUE, InvalidYaml, bounded_events
 from extender.placement.patch import Json
 
 
-class Node(msgspec.Struct, gc=False):
+class TextNode(msgspec.Struct, gc=False):
     """A part of a document: `content` is a scalar's text, a list's nodes, a map's pairs, or what an alias stands for.
 
     `start` is where it begins with its anchor and tag, `inner` where without; `end` is behind its last character, and
@@ -40,11 +40,11 @@ class Node(msgspec.Struct, gc=False):
     anchor: str | None = None
     is_plain: bool = False  # a scalar that may be more than a text
     is_flow: bool = False
-    aliases: list["Node"] = []
+    aliases: list["TextNode"] = []
 
 
-Pair: TypeAlias = tuple[Node, Node]
-Content: TypeAlias = str | list[Node] | tuple[Pair, ...] | Node
+Pair: TypeAlias = tuple[TextNode, TextNode]
+Content: TypeAlias = str | list[TextNode] | tuple[Pair, ...] | TextNode
 _PROPERTY = re.compile(r"(?:[&!]\S*(?:[ \t]+|(?:[ \t]*(?:#[^\n]*)?\r?\n[ \t]*)+))*")
 _TAG = "tag:yaml.org,2002:"
 _WORDS: dict[str, tuple[Json, str]] = {
@@ -63,7 +63,7 @@ _LONGEST = 6  # digits before a point, in a key that is a number
 _MOST_DIGITS = 400  # of a number, since Python takes a time that grows with their square
 
 
-def compose(text: str, first_line: int = 1, repeats: list[Node] | None = None) -> Node | None:
+def compose(text: str, first_line: int = 1, repeats: list[TextNode] | None = None) -> TextNode | None:
     """The first document of a text, of which kubectl reads no other; None if it is empty.
 
     A byte-order mark at its begin counts for no place. `repeats` gets keys that their maps have already. Raises
@@ -84,13 +84,13 @@ def compose(text: str, first_line: int = 1, repeats: list[Node] | None = None) -
 class _Composer:
     """Makes nodes of the events of one document."""
 
-    def __init__(self, text: str, first_line: int, repeats: list[Node]) -> None:
-        self.root: Node | None = None
+    def __init__(self, text: str, first_line: int, repeats: list[TextNode]) -> None:
+        self.root: TextNode | None = None
         self._text = text
         self._first_line = first_line
         self._repeats = repeats
-        self._open: list[tuple[Node, list[Node]]] = []
-        self._anchors: dict[str, Node] = {}
+        self._open: list[tuple[TextNode, list[TextNode]]] = []
+        self._anchors: dict[str, TextNode] = {}
 
     def begin(self, event: Any) -> None:  # noqa: ANN401  # PyYAML's classes are untyped
         """Takes the event of a scalar or alias, or that of the begin of a collection."""
@@ -107,11 +107,11 @@ class _Composer:
         if isinstance(event, yaml.CollectionStartEvent):
             self._open.append((node, []))
 
-    def _alias(self, event: Any) -> Node:  # noqa: ANN401  # as above
+    def _alias(self, event: Any) -> TextNode:  # noqa: ANN401  # as above
         target, mark = self._anchors[event.anchor], event.start_mark
         if any(each is target for each, _ in self._open):
             raise InvalidYaml(f"line {mark.line + self._first_line}: anchor {event.anchor!r:.100} contains itself")
-        node = Node(target, mark.index, mark.index, event.end_mark.index, mark.column, mark.line)
+        node = TextNode(target, mark.index, mark.index, event.end_mark.index, mark.column, mark.line)
         target.aliases.append(node)
         return node
 
@@ -125,7 +125,7 @@ class _Composer:
         node.end = event.end_mark.index if node.is_flow else inner[-1].end
 
 
-def _repeated(keys: list[Node]) -> Iterator[Node]:
+def _repeated(keys: list[TextNode]) -> Iterator[TextNode]:
     names = [each.content for each in keys if isinstance(each.content, str) and not is_merge(each)]
     if len(set(names)) < len(names):
         seen = set[str]()
@@ -136,14 +136,14 @@ def _repeated(keys: list[Node]) -> Iterator[Node]:
                 seen.add(each.content)
 
 
-def _begun(text: str, event: Any) -> Node:  # noqa: ANN401  # as above
+def _begun(text: str, event: Any) -> TextNode:  # noqa: ANN401  # as above
     start, end, column = event.start_mark.index, event.end_mark.index, event.start_mark.column
     inner, is_scalar = start, isinstance(event, yaml.ScalarEvent)
     if event.anchor or event.tag or text[start : start + 1] == "!":
         found = _PROPERTY.match(text, start)
         inner = min(found.end(), end if is_scalar else found.end()) if found else start
         column = inner - text.rfind("\n", 0, inner) - 1
-    return Node(
+    return TextNode(
         content=event.value if is_scalar else "",
         start=start,
         inner=inner,
@@ -157,7 +157,7 @@ def _begun(text: str, event: Any) -> Node:  # noqa: ANN401  # as above
     )
 
 
-def value_of(node: Node | None, first_line: int = 1) -> Json:
+def value_of(node: TextNode | None, first_line: int = 1) -> Json:
     """What kubectl makes of it, as JSON. Raises InvalidYaml for what it refuses."""
     values = _Values(first_line)
     made = values.value_of(node) if node else None
@@ -180,7 +180,7 @@ class _Values:
         self._first_line = first_line
         self.infinite: InvalidYaml | None = None  # if no other value of its key replaces it
 
-    def value_of(self, node: Node) -> Json:
+    def value_of(self, node: TextNode) -> Json:
         content = node.content
         if isinstance(content, str):
             made = self._scalar(node, content)
@@ -189,7 +189,7 @@ class _Values:
             elif isinstance(made, float) and made.is_integer() and abs(made) < _MOST_WHOLE:
                 return int(Decimal(repr(made)))
             return made
-        if isinstance(content, Node):
+        if isinstance(content, TextNode):
             return self.value_of(content)
         if isinstance(content, list):
             return [self.value_of(each) for each in content]
@@ -205,17 +205,17 @@ class _Values:
                 made[self.key_of(key)] = self.value_of(value)
         return made
 
-    def _merged(self, value: Node) -> Iterator[dict[str, Json]]:
+    def _merged(self, value: TextNode) -> Iterator[dict[str, Json]]:
         """The maps of a merge key, those that count more last."""
         found = value.content
         for each in reversed(found) if isinstance(found, list) else (value,):
-            target = each.content if isinstance(each.content, Node) else each
+            target = each.content if isinstance(each.content, TextNode) else each
             if not isinstance(target.content, tuple):
                 raise self._error(each, "map merge requires map or sequence of maps as the value")
             yield self._map(target.content)
 
-    def key_of(self, node: Node) -> str:
-        target = node.content if isinstance(node.content, Node) else node
+    def key_of(self, node: TextNode) -> str:
+        target = node.content if isinstance(node.content, TextNode) else node
         if not isinstance(target.content, str):
             raise self._error(node, "a list or map is no key")
         made = self._scalar(target, target.content)
@@ -229,7 +229,7 @@ class _Values:
             return _shown(made)
         raise self._error(node, f"{target.content!r:.100} is no key")
 
-    def _scalar(self, node: Node, text: str) -> Json:
+    def _scalar(self, node: TextNode, text: str) -> Json:
         if not node.is_plain and node.tag is None:
             return text
         tag = (node.tag or "").removeprefix(_TAG)
@@ -253,23 +253,23 @@ class _Values:
             raise self._error(node, f"cannot decode {text!r:.100} as a !!{tag}")
         return made
 
-    def _binary(self, node: Node, text: str) -> str:
+    def _binary(self, node: TextNode, text: str) -> str:
         try:
             data = base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
         except (binascii.Error, ValueError) as exc:
             raise self._error(node, "!!binary value contains invalid base64 data") from exc
         return data.decode(errors="replace")
 
-    def _error(self, node: Node, why: str) -> InvalidYaml:
+    def _error(self, node: TextNode, why: str) -> InvalidYaml:
         return InvalidYaml(f"line {self._first_line + node.line}: {why} (column {node.column + 1})")
 
 
-def key_of(key: Node) -> str:
+def key_of(key: TextNode) -> str:
     """The key as JSON has it. Raises InvalidYaml."""
     return _Values(1).key_of(key)
 
 
-def is_merge(key: Node) -> bool:
+def is_merge(key: TextNode) -> bool:
     """Whether a key stands for the keys of other maps."""
     return key.content == "<<" and (key.is_plain or key.tag == f"{_TAG}merge")
 

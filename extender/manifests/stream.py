@@ -14,7 +14,7 @@ import msgspec
 
 from extender.bounded_yaml import InvalidYaml
 from extender.errors import ExtenderError
-from extender.manifests.nodes import Node, compose, value_of
+from extender.manifests.nodes import TextNode, compose, value_of
 from extender.placement.patch import Json
 
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -26,7 +26,7 @@ class ManifestError(ExtenderError):
     """A manifest that cannot be read or edited; the message names the line and what is wrong."""
 
 
-class Document(msgspec.Struct, frozen=True):
+class ManifestDocument(msgspec.Struct, frozen=True):
     """A document of a stream.
 
     `start` is where `text` begins in the stream, on the line `line`. That and `number` are counted from 1, and empty
@@ -41,7 +41,7 @@ class Document(msgspec.Struct, frozen=True):
     repeats: tuple[str, ...] = ()
 
 
-def node_of(text: str, line: int = 1) -> Node | None:
+def node_of(text: str, line: int = 1) -> TextNode | None:
     """The parts of a document's text. Raises ManifestError."""
     try:
         return compose(text, line)
@@ -59,7 +59,7 @@ def decode_stream(data: bytes) -> tuple[str, str]:
         raise ManifestError(f"line {line}: it is no text in {encoding.upper()}") from exc
 
 
-def read_stream(text: str) -> Iterator[Document]:
+def read_stream(text: str) -> Iterator[ManifestDocument]:
     """The documents that kubectl reads, without empty ones. Raises ManifestError at what it does not read."""
     at, count = 0, 0
     if text[_SPACE.match(text).end() :][:1] == "{":  # type: ignore[union-attr]  # it matches nothing too
@@ -76,23 +76,23 @@ def read_stream(text: str) -> Iterator[Document]:
             at = min(rest, text.find("\n", at) + 1 or rest)
     for number, (start, part, line) in enumerate(_parts(text, at), count + 1):
         try:
-            repeats = list[Node]()
+            repeats = list[TextNode]()
             value = value_of(compose(part, line, repeats), line)
         except InvalidYaml as exc:
             raise ManifestError(str(exc)) from exc
         if value is not None:
             first = line + part.startswith("---")
-            yield Document(part, start, first, number, value, tuple(_told(each, line) for each in repeats))
+            yield ManifestDocument(part, start, first, number, value, tuple(_told(each, line) for each in repeats))
 
 
-def _told(key: Node, line: int) -> str:
+def _told(key: TextNode, line: int) -> str:
     return f"line {line + key.line}: the key {key.content!r:.100} is there a second time; the last counts"
 
 
 _JSON = json.JSONDecoder(parse_constant=lambda word: (_ for _ in ()).throw(ValueError(word)))
 
 
-def _objects(text: str) -> Iterator[Document]:
+def _objects(text: str) -> Iterator[ManifestDocument]:
     at = number = 0
     while (start := _SPACE.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing too
         try:
@@ -100,7 +100,7 @@ def _objects(text: str) -> Iterator[Document]:
         except (ValueError, RecursionError):
             return
         number += 1
-        yield Document(text[start:at], start, text.count("\n", 0, start) + 1, number, value)
+        yield ManifestDocument(text[start:at], start, text.count("\n", 0, start) + 1, number, value)
 
 
 def _parts(text: str, at: int) -> Iterator[tuple[int, str, int]]:
