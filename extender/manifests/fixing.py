@@ -13,7 +13,7 @@ from extender.kubernetes.pod_templates import (
     unread_images,
 )
 from extender.manifests.editing import edit_document
-from extender.manifests.stream import ManifestDocument, ManifestError, read_stream
+from extender.manifests.stream import ManifestError, StreamDocument, read_stream
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.patch import Operation
 from extender.placement.template_changes import TemplateChange, TemplateMutator, TemplateQuestion
@@ -54,7 +54,7 @@ class ManifestStream:
         self._mutator = mutator
         self._namespace = namespace
         self._text = text
-        self._documents: list[ManifestDocument] = list(read_stream(text))
+        self._documents: list[StreamDocument] = list(read_stream(text))
         self.notes = [note for each in self._documents for note in _notes(each)]
         self.templates = list(self._find(namespace_annotations(each.value for each in self._documents)))
 
@@ -105,7 +105,7 @@ class ManifestStream:
         return self._mutator.change(found.template, found.question, facts_of(found.question.images))
 
 
-def _notes(document: ManifestDocument) -> Iterator[str]:
+def _notes(document: StreamDocument) -> Iterator[str]:
     yield from document.repeats
     for _, found in objects_in(document.value):
         if path := unread_images(found):

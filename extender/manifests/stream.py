@@ -26,7 +26,7 @@ class ManifestError(ExtenderError):
     """A manifest that cannot be read or edited; the message names the line and what is wrong."""
 
 
-class ManifestDocument(msgspec.Struct, frozen=True):
+class StreamDocument(msgspec.Struct, frozen=True):
     """A document of a stream.
 
     `start` is where `text` begins in the stream, on the line `line`. That and `number` are counted from 1, and empty
@@ -59,7 +59,7 @@ def decode_stream(data: bytes) -> tuple[str, str]:
         raise ManifestError(f"line {line}: it is no text in {encoding.upper()}") from exc
 
 
-def read_stream(text: str) -> Iterator[ManifestDocument]:
+def read_stream(text: str) -> Iterator[StreamDocument]:
     """The documents that kubectl reads, without empty ones. Raises ManifestError at what it does not read."""
     at, count = 0, 0
     if text[_SPACE.match(text).end() :][:1] == "{":  # type: ignore[union-attr]  # it matches nothing too
@@ -82,7 +82,7 @@ def read_stream(text: str) -> Iterator[ManifestDocument]:
             raise ManifestError(str(exc)) from exc
         if value is not None:
             first = line + part.startswith("---")
-            yield ManifestDocument(part, start, first, number, value, tuple(_told(each, line) for each in repeats))
+            yield StreamDocument(part, start, first, number, value, tuple(_told(each, line) for each in repeats))
 
 
 def _told(key: TextNode, line: int) -> str:
@@ -92,7 +92,7 @@ def _told(key: TextNode, line: int) -> str:
 _JSON = json.JSONDecoder(parse_constant=lambda word: (_ for _ in ()).throw(ValueError(word)))
 
 
-def _objects(text: str) -> Iterator[ManifestDocument]:
+def _objects(text: str) -> Iterator[StreamDocument]:
     at = number = 0
     while (start := _SPACE.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing too
         try:
@@ -100,7 +100,7 @@ def _objects(text: str) -> Iterator[ManifestDocument]:
         except (ValueError, RecursionError):
             return
         number += 1
-        yield ManifestDocument(text[start:at], start, text.count("\n", 0, start) + 1, number, value)
+        yield StreamDocument(text[start:at], start, text.count("\n", 0, start) + 1, number, value)
 
 
 def _parts(text: str, at: int) -> Iterator[tuple[int, str, int]]:

@@ -3,15 +3,15 @@
 import pytest
 
 from extender.bounded_yaml import InvalidYaml, check_yaml
-from extender.manifests.stream import ManifestDocument, ManifestError, decode_stream, read_stream
+from extender.manifests.stream import ManifestError, StreamDocument, decode_stream, read_stream
 
 
 def test_each_document_has_its_place() -> None:
     """That of its text, and its first line; what has no value is left out."""
     text = "# c\n---\na: 1\n---\n# nothing\n--- # Source: b.yaml\nb:\n  c\n...\nd: is not read\n"
     assert list(read_stream(text)) == [
-        ManifestDocument("a: 1\n", 8, 3, 2, {"a": 1}),
-        ManifestDocument("b:\n  c\n...\nd: is not read\n", text.index("b:"), 7, 4, {"b": "c"}),
+        StreamDocument("a: 1\n", 8, 3, 2, {"a": 1}),
+        StreamDocument("b:\n  c\n...\nd: is not read\n", text.index("b:"), 7, 4, {"b": "c"}),
     ]
 
 
@@ -19,8 +19,8 @@ def test_objects_of_json_stand_one_behind_the_other() -> None:
     """And are told from YAML, which may begin as they do."""
     text = '{"a": "\\ud83d\\ude00"}\n {"b":1}'
     assert list(read_stream(text)) == [
-        ManifestDocument('{"a": "\\ud83d\\ude00"}', 0, 1, 1, {"a": "\U0001f600"}),
-        ManifestDocument('{"b":1}', text.index('{"b'), 2, 2, {"b": 1}),
+        StreamDocument('{"a": "\\ud83d\\ude00"}', 0, 1, 1, {"a": "\U0001f600"}),
+        StreamDocument('{"b":1}', text.index('{"b'), 2, 2, {"b": 1}),
     ]
     assert [each.value for each in read_stream("{a: 1}\n---\nb: 2\n")] == [{"a": 1}, {"b": 2}]
 
