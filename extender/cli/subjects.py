@@ -24,7 +24,7 @@ from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, PodStatus, ReportedNode
-from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
+from extender.placement.cluster_nodes import ClusterNodes, is_labelled
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import name_of_node, platform_of_node
@@ -256,9 +256,10 @@ async def _faults(item: ClusterObject, spec: NamedSpec, keyring: Keyring, known:
 
 
 def _kinds_of(nodes: Sequence[ReportedNode], level_label: str) -> ClusterNodes:
-    platforms = (platform_of_node(node, level_label) for node in nodes)
-    odd = (odd_nodes_of(node, level_label) for node in nodes)
-    return ClusterNodes(frozenset(each for each in platforms if each), frozenset(each for each in odd if each))
+    platforms = [platform_of_node(node, level_label) for node in nodes]
+    pairs = zip(nodes, platforms, strict=True)
+    unlabelled = frozenset(platform for node, platform in pairs if not is_labelled(node, level_label))
+    return ClusterNodes(frozenset(filter(None, platforms)), unlabelled)
 
 
 async def _with_pull_secrets(item: ClusterObject, client: ClusterClient) -> ClusterObject:

@@ -7,7 +7,6 @@ few seconds after each call of `look`, and a callback receives them.
 
 import asyncio
 import random as stdlib_random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from types import MappingProxyType
@@ -24,7 +23,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import ListingNode, NodeName, Pod
 from extender.kubernetes.meta_v1 import PartialObjectMetadata, is_object_name
 from extender.metrics import gauge
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes, OddNodes, odd_nodes_of
+from extender.placement.cluster_nodes import NO_NODES, ClusterNodes, is_labelled
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import EVERY_NODE, NodeConditions, NodeLookup, NodePlatforms, platform_of_node
 from extender.placement.policy import NAMESPACE_KEYS
@@ -45,7 +44,6 @@ _BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups, since
 _PROBE_SECONDS = 1.0
 
 _NODE = msgspec.json.Decoder(ListingNode)
-_MOST_ODD = 64  # kinds of odd nodes: labels of a platform and a level have few values
 
 
 _MISSING = declare_cache("cluster.views.missing", key="node name", rows=1024, most_mb=0.5)
@@ -60,8 +58,8 @@ class Watch(Protocol):
 class WatchedNodes:
     """The platforms of the cluster's nodes. A `Handler` for the watch of `NODES`; only `find` does I/O.
 
-    `platforms` has an entry per node, None for one that states no platform, `odd` the kinds of odd nodes, `kinds` how
-    many nodes there are of each kind. `synced` is
+    `platforms` has an entry per node, None for one that states no platform, `unlabelled` the platforms of nodes whose
+    labels do not state them, `kinds` how many nodes there are of each kind. `synced` is
     false until all nodes have been listed once. It then stays true, since an old view is better than none.
     """
 
@@ -89,9 +87,8 @@ class WatchedNodes:
         self.synced = False
         self.platforms = NodePlatforms()
         self.kinds = NodeKinds()
-        self._odd: dict[NodeName, OddNodes] = {}
-        self._odd_kinds = Counter[OddNodes]()
-        self.odd: frozenset[OddNodes] = frozenset()
+        self._unlabelled: dict[NodeName, Platform | None] = {}
+        self.unlabelled: frozenset[Platform | None] = frozenset()
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
 
@@ -111,7 +108,9 @@ class WatchedNodes:
 
     def known(self) -> ClusterNodes:
         """What the nodes are; none until all nodes have been listed once."""
-        return ClusterNodes(self.platforms.distinct, self.odd, self.platforms.images) if self.synced else NO_NODES
+        return (
+            ClusterNodes(self.platforms.distinct, self.unlabelled, self.platforms.images) if self.synced else NO_NODES
+        )
 
     def count(self, architecture: str) -> int:
         """How many nodes have `architecture`, with `other` as in the metric. O(distinct platforms)."""
@@ -133,7 +132,7 @@ class WatchedNodes:
         platform = platform_of_node(node, self._level_label)
         self.platforms.put(name, platform, spared=spared)
         self.kinds.put(name, node, platform)
-        self._note_odd(name, odd_nodes_of(node, self._level_label))
+        self._note_labels(name, platform, is_labelled=is_labelled(node, self._level_label))
         self.platforms.images.put(name, node.status.image_names if node.status else ())
         self._missing.remove(name)
 
@@ -142,7 +141,7 @@ class WatchedNodes:
         self.platforms.drop(NodeName(name))
         self.platforms.images.drop(NodeName(name))
         self.kinds.drop(NodeName(name))
-        self._note_odd(NodeName(name), None)
+        self._note_labels(NodeName(name), None, is_labelled=True)
 
     def keep_only(self, names: Set[str]) -> None:
         """Removes all nodes but these, which are all that were listed; the view is then synced."""
@@ -150,17 +149,14 @@ class WatchedNodes:
             self.delete(name)
         self.synced = True
 
-    def _note_odd(self, name: NodeName, odd: OddNodes | None) -> None:
-        before = self._odd.pop(name, None)
-        if odd:
-            self._odd[name] = odd
-            self._odd_kinds[odd] += 1
-        if before:
-            self._odd_kinds[before] -= 1
-        present = frozenset(kind for kind, number in self._odd_kinds.items() if number) if odd != before else self.odd
-        if present != self.odd and len(present) <= _MOST_ODD:
-            self._odd_kinds = Counter({kind: self._odd_kinds[kind] for kind in present})
-            self.odd = present
+    def _note_labels(self, name: NodeName, platform: Platform | None, *, is_labelled: bool) -> None:
+        """Notes whether the node's labels state its platform. O(nodes whose labels do not), for such a node."""
+        if is_labelled and name not in self._unlabelled:
+            return
+        self._unlabelled.pop(name, None)
+        if not is_labelled:
+            self._unlabelled[name] = platform
+        self.unlabelled = frozenset(self._unlabelled.values())
 
     async def find(self, names: Iterable[NodeName], wait_seconds: float) -> NodeLookup:
         """Looks up those of `names` that are not in view, once each, and adds the nodes it finds to the view.

@@ -19,9 +19,10 @@ from extender.kubernetes.core_v1 import (
     NodeSelectorTerm,
     PreferredSchedulingTerm,
 )
-from extender.placement.cluster_nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, OddNodes
+from extender.placement.cluster_nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM
 from extender.placement.facts import ImageFact, RunsOn
 from extender.placement.level_words import NO_LEVELS, LevelWords
+from extender.placement.node_match import OPERATORS, is_met
 from extender.placement.nodes import USUAL
 from extender.placement.policy import PREFIX, possible_platforms
 
@@ -54,17 +55,6 @@ Alternatives = tuple[tuple[NodeSelectorRequirement, ...], ...]
 """Lists of requirements to AND to a term; several lists make several ORed terms of it. Empty: no change."""
 
 
-class ToldByLabels(msgspec.Struct, frozen=True):
-    """What the labels of nodes tell besides: levels, and the odd nodes on which all known images run, and do not."""
-
-    levels: LevelWords = NO_LEVELS
-    right: tuple[OddNodes, ...] = ()
-    wrong: tuple[OddNodes, ...] = ()
-
-
-_NOTHING_TOLD = ToldByLabels()
-
-
 class Plan(msgspec.Struct, frozen=True):
     """The required affinity to write.
 
@@ -81,7 +71,6 @@ class Plan(msgspec.Struct, frozen=True):
     contradicted: int = 0
     selector_contradicts: bool = False
     impossible: bool = False
-    misleads: bool = False
 
 
 def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:
@@ -110,7 +99,7 @@ def plan_required(
     node_selector: Mapping[str, str],
     nodes: frozenset[Platform],
     cluster: frozenset[Platform] = frozenset(),
-    told: ToldByLabels = _NOTHING_TOLD,
+    levels: LevelWords = NO_LEVELS,
 ) -> Plan:
     """What keeps a pod with this affinity and nodeSelector on `nodes`, in the fewest words.
 
@@ -119,11 +108,11 @@ def plan_required(
     cluster's nodes: the pod is kept off these, and off amd64 and arm64 on Linux, which may come. If it is empty, none
     is known, and the pod is kept off all others. If a single platform is left, the plan is a nodeSelector.
     """
-    wanted = _Wanted(nodes, _others(nodes, cluster), told, _products)
+    wanted = _Wanted(nodes, _others(nodes, cluster), levels, _products)
     plan = _plan(affinity, node_selector, wanted)
-    if plan.impossible or not any(plan.additions) or told.right:
+    if plan.impossible or not any(plan.additions):
         return plan
-    found = _alternatives(_of_selector(node_selector, told), wanted)
+    found = _alternatives(_of_selector(node_selector, levels), wanted)
     if (
         found is None
         or len(found) != 1
@@ -139,7 +128,7 @@ def plan_narrower(
     node_selector: Mapping[str, str],
     nodes: frozenset[Platform],
     cluster: frozenset[Platform] = frozenset(),
-    told: ToldByLabels = _NOTHING_TOLD,
+    levels: LevelWords = NO_LEVELS,
 ) -> Plan:
     """As `plan_required`, for a stored pod, whose terms may get requirements but no term may be added beside them.
 
@@ -148,7 +137,7 @@ def plan_narrower(
     account does not let it change.
     """
     present = frozenset(Platform(platform.os, platform.architecture) for platform in cluster)
-    wanted = _Wanted(nodes, _others(nodes, cluster), told, lambda groups: _one_product(groups, present))
+    wanted = _Wanted(nodes, _others(nodes, cluster), levels, lambda groups: _one_product(groups, present))
     return _plan(affinity, node_selector, wanted)
 
 
@@ -164,7 +153,7 @@ _NO_NODE_ALONE: Alternatives = ((NO_NODE,),)
 
 def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wanted") -> Plan:
     """The plan without a nodeSelector."""
-    selector = _of_selector(node_selector, wanted.told)
+    selector = _of_selector(node_selector, wanted.levels)
     nodes, alone = wanted.nodes, _alternatives(selector, wanted._replace(products=_products))
     terms = (affinity.required and affinity.required.node_selector_terms) or ()
     if not terms:
@@ -173,10 +162,9 @@ def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wa
             additions=(alternatives,) if alternatives else (),
             selector_contradicts=bool(nodes) and alone is None,
             impossible=alone is None,
-            misleads=_misleads(selector, alone, wanted.told),
         )
     present = [
-        (*selector, *_decisive(term.match_expressions or (), wanted.told))
+        (*selector, *_decisive(term.match_expressions or (), wanted.levels))
         for term in terms
         if term.match_expressions or term.match_fields
     ]
@@ -187,18 +175,17 @@ def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wa
         contradicted=sum(item is None for item in found) if alone is not None else 0,
         selector_contradicts=bool(nodes) and alone is None,
         impossible=bool(found) and all(item is None for item in found),
-        misleads=any(_misleads(own, item, wanted.told) for own, item in zip(present, found, strict=True)),
     )
 
 
-def _of_selector(node_selector: Mapping[str, str], told: ToldByLabels) -> list[NodeSelectorRequirement]:
-    return _decisive([NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()], told)
+def _of_selector(node_selector: Mapping[str, str], levels: LevelWords) -> list[NodeSelectorRequirement]:
+    return _decisive([NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()], levels)
 
 
-def _decisive(requirements: Sequence[NodeSelectorRequirement], told: ToldByLabels) -> list[NodeSelectorRequirement]:
+def _decisive(requirements: Sequence[NodeSelectorRequirement], levels: LevelWords) -> list[NodeSelectorRequirement]:
     """The requirements on labels that tell a platform or a level: those on others are as good as met."""
-    levels = {item.key for item in told.levels.values()} | {odd.level_label for odd in (*told.right, *told.wrong)}
-    return [item for item in requirements if item.key in LABELS or item.key in levels]
+    labels = LABELS.keys() | {item.key for item in levels.values()}
+    return [item for item in requirements if item.key in labels]
 
 
 def plan_preferred(
@@ -243,75 +230,26 @@ class _Wanted(NamedTuple):
 
     nodes: frozenset[Platform]
     others: _Others
-    told: ToldByLabels
+    levels: LevelWords
     products: Callable[[_Groups], list[_Product]]
 
 
 def _alternatives(present: Sequence[NodeSelectorRequirement], wanted: _Wanted) -> Alternatives | None:
     """What to AND to `present` so that it allows `nodes` and none of `others`, in the fewest requirements.
 
-    Empty if it already does, None if it allows none of `nodes`. Where the words that name platforms would keep the pod
-    off odd nodes that are right for it, they name the wrong ones instead, if that keeps it off these.
+    Empty if it already does, None if it allows none of `nodes`.
     """
     groups: dict[NodeSelectorRequirement | None, list[Platform]] = {}
     for node in _allowed_nodes(present, wanted.nodes):
-        groups.setdefault(wanted.told.levels.get(node), []).append(node)
-    right = [odd for odd in wanted.told.right if all(map(odd.meets, present))]
-    if not groups and not right:
+        groups.setdefault(wanted.levels.get(node), []).append(node)
+    if not groups:
         return None
     others = wanted.others
     if others is not None and len(groups) > 1:  # nodes of one level are others to those of another
         others = others | wanted.nodes
     wrong = None if others is None else _allowed_nodes(present, others)
-    found = tuple(_restriction(present, product, wrong) for product in wanted.products(groups)) if groups else None
-    if found is not None and all(_meets_any(odd, found) for odd in right):
-        return found if any(found) else ()
-    if wrong is None and not groups:
-        return ()  # no node that the cluster has states a platform
-    loose = None if wrong is None or any(groups) else _without(groups.get(None, []), right, wrong)
-    if loose is None or (groups and not _tells_apart(present, loose, right, wanted.told)):
-        return found
-    return (loose,) if loose else ()
-
-
-def _without(
-    left: Sequence[Platform], right: Sequence[OddNodes], wrong: Sequence[Platform]
-) -> tuple[NodeSelectorRequirement, ...] | None:
-    """What keeps a pod off `wrong` by name, which nodes without labels meet; None if it would keep off others too."""
-    kept = [*left, *(odd.platform for odd in right if odd.platform)]
-    architectures, systems = {node.architecture for node in kept}, {node.os for node in kept}
-    unwanted = {
-        ARCHITECTURE: sorted({node.architecture for node in wrong} - architectures),
-        OPERATING_SYSTEM: sorted({node.os for node in wrong if node.architecture in architectures}),
-    }
-    if not systems.isdisjoint(unwanted[OPERATING_SYSTEM]):
-        return None
-    return tuple(NodeSelectorRequirement(key, "NotIn", tuple(values)) for key, values in unwanted.items() if values)
-
-
-def _tells_apart(
-    present: Sequence[NodeSelectorRequirement],
-    words: tuple[NodeSelectorRequirement, ...],
-    right: Sequence[OddNodes],
-    told: ToldByLabels,
-) -> bool:
-    """Whether all right odd nodes meet the words, and no wrong one that `present` allows does."""
-    admits_wrong = any(all(map(odd.meets, (*present, *words))) for odd in told.wrong)
-    return not admits_wrong and all(all(map(odd.meets, words)) for odd in right)
-
-
-def _meets_any(odd: OddNodes, alternatives: Alternatives) -> bool:
-    return not any(alternatives) or any(all(map(odd.meets, requirements)) for requirements in alternatives)
-
-
-def _misleads(present: Sequence[NodeSelectorRequirement], found: Alternatives | None, told: ToldByLabels) -> bool:
-    """Whether labels keep a pod with these words off an odd node that is right, or not off one that is wrong."""
-    left_out = any(all(map(odd.meets, present)) and not _is_met(odd, found) for odd in told.right)
-    return left_out or any(all(map(odd.meets, present)) and _is_met(odd, found) for odd in told.wrong)
-
-
-def _is_met(odd: OddNodes, alternatives: Alternatives | None) -> bool:
-    return alternatives is not None and _meets_any(odd, alternatives)
+    found = tuple(_restriction(present, product, wrong) for product in wanted.products(groups))
+    return found if any(found) else ()
 
 
 def _restriction(
@@ -402,11 +340,4 @@ def _allows(present: Sequence[NodeSelectorRequirement], label: str, value: str) 
 
 def _admits(requirement: NodeSelectorRequirement, value: str) -> bool:
     """Whether a node whose label has `value` satisfies the requirement; an unknown operator counts as satisfied."""
-    values = requirement.values or ()
-    match requirement.operator:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case operator:
-            return operator not in _MET_BY_NO_PLATFORM
+    return requirement.operator not in OPERATORS or is_met(requirement, value)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from extender.images.platform import Compatibility, Platform, normalize_platform, runs_on, variants_of
 from extender.kubernetes.core_v1 import NodeSelectorRequirement
-from extender.placement.cluster_nodes import ClusterNodes, OddNodes
+from extender.placement.cluster_nodes import ClusterNodes
 
 LevelWords = Mapping[Platform, NodeSelectorRequirement]
 """What a node must state besides its operating system and architecture, by these; most are not in it."""
@@ -39,9 +39,9 @@ def level_words(
         levels.pop(baseline, None)
         good = [level for level in levels if all(runs_on(platforms, level, compatibility) for platforms in known)]
         if not all(runs_on(platforms, baseline, compatibility) for platforms in known):
-            found[node] = NodeSelectorRequirement(level_label, "In", tuple(_values(good, cluster.odd)))
+            found[node] = NodeSelectorRequirement(level_label, "In", tuple(_values(good)))
         elif bad := [level for level in levels if level in cluster.platforms and level not in good]:
-            found[node] = NodeSelectorRequirement(level_label, "NotIn", tuple(_values(bad, cluster.odd)))
+            found[node] = NodeSelectorRequirement(level_label, "NotIn", tuple(_values(bad)))
     return found
 
 
@@ -54,15 +54,9 @@ def _levels(node: Platform, variants: Sequence[str]) -> Iterator[Platform]:
         yield normalize_platform(node.os, node.architecture, variant)
 
 
-def _values(levels: Sequence[Platform], odd: Set[OddNodes]) -> Iterator[str]:
-    """The values that state one of the levels: in both documented ways, and as nodes of the cluster write it."""
+def _values(levels: Sequence[Platform]) -> Iterator[str]:
+    """The values that state one of the levels, in both documented ways."""
     for level in levels:
         if _STATED.fullmatch(level.variant):
             yield level.variant
             yield f"{level.architecture}-{level.variant}"
-    named = {dict(nodes.labels).get(nodes.level_label, "") for nodes in odd if nodes.platform in levels}
-    yield from sorted(value for value in named if value and value not in _documented(levels))
-
-
-def _documented(levels: Sequence[Platform]) -> set[str]:
-    return {f"{prefix}{level.variant}" for level in levels for prefix in ("", f"{level.architecture}-")}

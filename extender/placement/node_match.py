@@ -23,6 +23,8 @@ from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _HARD = ("NoSchedule", "NoExecute")
 _NAME_FIELD = "metadata.name"
+OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
+"""The operators of a node selector requirement."""
 
 _AFFINITY = msgspec.json.Decoder(Affinity | None)
 _SELECTOR = msgspec.json.Decoder(dict[str, str] | None)

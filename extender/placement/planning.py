@@ -24,18 +24,17 @@ from extender.placement.affinity import (
     AffinityMode,
     Alternatives,
     Plan,
-    ToldByLabels,
     is_unrestricted,
     node_platforms,
     plan_narrower,
     plan_preferred,
     plan_required,
 )
-from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM, ClusterNodes, OddNodes
+from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM, ClusterNodes
 from extender.placement.creation import Creation
 from extender.placement.facts import Fit, ImageFact, RunsOn, fit, is_unresolved
 from extender.placement.gate import GatePolicy, ImpossiblePods, Treatment, treat
-from extender.placement.level_words import level_words
+from extender.placement.level_words import LevelWords, level_words
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.policy import Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import Constraint, platforms_text, refusal_text, shown_reference
@@ -54,21 +53,21 @@ class PlatformIntersection(msgspec.Struct, frozen=True):
     """What follows from the platforms of the known images; all is empty where no image is known.
 
     `common` are the platforms named by the images on which all of them run, `architectures` theirs, and `text` is their
-    list for people. `nodes` are as in `affinity.node_platforms`, `told` what labels tell besides, and `plan` is
-    what keeps a pod to them that is being created and whose author restricts no platform. `rules` are those on whose
-    every platform all images run.
+    list for people. `nodes` are as in `affinity.node_platforms`, and `levels` what these must state of their level.
+    `plan` is what keeps a pod to them that is being created and whose author restricts no platform. `rules` are those
+    on whose every platform all images run.
     """
 
     common: frozenset[Platform]
     architectures: frozenset[str]
     text: str
     nodes: frozenset[Platform]
-    told: ToldByLabels
+    levels: LevelWords
     plan: Plan
     rules: tuple[TolerationRule, ...]
 
 
-_Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform], frozenset[OddNodes]]
+_Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform]]
 
 
 class PlatformIntersections:
@@ -85,7 +84,7 @@ class PlatformIntersections:
     def find(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> PlatformIntersection:
         """What the known images have in common, among those with these facts, in a cluster with such nodes."""
         known = frozenset([fact.platforms for fact in facts if isinstance(fact, RunsOn)])
-        key = (known, cluster.platforms, cluster.odd)
+        key = (known, cluster.platforms)
         found = self._remembered.get(key)
         if found is None:
             found = self._intersect([RunsOn(platforms) for platforms in known], cluster)
@@ -96,30 +95,16 @@ class PlatformIntersections:
         common = common_platforms(known, self._compatibility)
         nodes = node_platforms(known, self._compatibility)
         levels = level_words([fact.platforms for fact in known], nodes, cluster, self._compatibility, self._level_label)
-        told = ToldByLabels(levels, *self._divide(known, cluster, are_torn=not nodes))
         nodes = frozenset(node for node in nodes if node not in levels or levels[node].values)
         return PlatformIntersection(
             common,
             frozenset(platform.architecture for platform in common),
             platforms_text(common),
             nodes,
-            told,
-            plan_required(NodeAffinity(), {}, nodes, cluster.platforms, told),
+            levels,
+            plan_required(NodeAffinity(), {}, nodes, cluster.platforms, levels),
             tuple(rule for rule, platforms in self._rules if known and platforms and self._all_run(known, platforms)),
         )
-
-    def _divide(
-        self, known: Sequence[RunsOn], cluster: ClusterNodes, *, are_torn: bool
-    ) -> tuple[tuple[OddNodes, ...], ...]:
-        """The odd nodes on which all images run, and the others. Filter keeps those that state nothing.
-
-        `are_torn`: no node runs all images.
-        """
-        right, wrong = list[OddNodes](), list[OddNodes]()
-        for odd in sorted(cluster.odd, key=str):
-            is_wrong = are_torn or (odd.platform and fit(known, odd.platform, self._compatibility) is Fit.NO)
-            (wrong if is_wrong else right).append(odd)
-        return tuple(right), tuple(wrong)
 
     def _all_run(self, known: Sequence[RunsOn], platforms: frozenset[Platform]) -> bool:
         return all(fit(known, platform, self._compatibility) is Fit.YES for platform in platforms)
@@ -278,10 +263,13 @@ class Planner:
             return _PlannedRequired({}, plan.additions if pends else (), warnings[0], warnings, impossible=True)
         if not written:
             return _NOTHING_REQUIRED
-        if plan.misleads:
-            refusal, warnings = f"{refusal}; {MISLEADING}", (*warnings, MISLEADING)
-        restricts = bool(plan.selector) or any(plan.additions) or plan.misleads
+        restricts = bool(plan.selector) or any(plan.additions)
+        if restricts and any(node is None or self._may_run(facts, node) for node in creation.cluster.unlabelled):
+            warnings = (*warnings, UNLABELLED)
         return _PlannedRequired(plan.selector, plan.additions, refusal if restricts else "", warnings)
+
+    def _may_run(self, facts: Sequence[ImageFact], node: Platform) -> bool:
+        return fit(facts, node, self._policy.compatibility) is not Fit.NO
 
     def _plan_spread(self, creation: Creation, document: JsonObject) -> tuple[TopologySpreadConstraint, ...]:
         """Constraints for a multi-arch pod of a workload; none if the pod's own cannot be read."""
@@ -324,11 +312,11 @@ def _in_terms(required: _PlannedRequired) -> _PlannedRequired:
 
 _NOTHING_REQUIRED = _PlannedRequired()
 _PlanTerms = Callable[[NodeAffinity, Mapping[str, str], PlatformIntersection, ClusterNodes], Plan]
-MISLEADING = (
+UNLABELLED = (
     f"the labels {ARCHITECTURE} and {OPERATING_SYSTEM} of some nodes do not state their platform, and kube-scheduler "
-    "goes by them"
+    "goes by them: this pod's node affinity keeps it off nodes that run its images"
 )
-"""What is said of a pod that no words keep on all nodes that run its images and off all others."""
+"""The warning about a pod that is kept off nodes without labels."""
 _NOTHING_IN_COMMON = "no platform is common to all images: {}"
 
 
@@ -337,13 +325,13 @@ def _plan_created(
 ) -> Plan:
     if is_unrestricted(existing, selector):
         return in_common.plan
-    return plan_required(existing, selector, in_common.nodes, cluster.platforms, in_common.told)
+    return plan_required(existing, selector, in_common.nodes, cluster.platforms, in_common.levels)
 
 
 def _plan_stored(
     existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: ClusterNodes
 ) -> Plan:
-    return plan_narrower(existing, selector, in_common.nodes, cluster.platforms, in_common.told)
+    return plan_narrower(existing, selector, in_common.nodes, cluster.platforms, in_common.levels)
 
 
 def _nothing_known(creation: Creation) -> Iterator[str]:

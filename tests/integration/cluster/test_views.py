@@ -13,7 +13,6 @@ from extender.cluster.listwatch import PAGE_OBJECTS, Handler, ListWatch, Resourc
 from extender.cluster.views import NAMESPACES, NODES, PODS, NamespaceView, PendingPods, WatchedNodes
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
-from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api
@@ -73,10 +72,9 @@ def node_view(client: ClusterClient) -> WatchedNodes:
     return WatchedNodes(client, level_label="", clock=asyncio.get_running_loop().time)
 
 
-async def test_node_view_has_the_kinds_of_odd_nodes(api: ApiServer, client: ClusterClient) -> None:
-    """Those whose labels do not state their platform, as long as the cluster has one; two of a kind are one."""
+async def test_node_view_has_the_platforms_of_unlabelled_nodes(api: ApiServer, client: ClusterClient) -> None:
+    """Whose labels do not state them, as long as the cluster has one."""
     beta = {"beta.kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux"}
-    kind = OddNodes(AMD64, tuple(sorted(beta.items())))
     nodes = node_view(client)
     for name in ("virtual-1", "virtual-2"):
         made = node(name)
@@ -84,12 +82,12 @@ async def test_node_view_has_the_kinds_of_odd_nodes(api: ApiServer, client: Clus
         api.put(NODES.path, made)
     async with watching(client, NODES, nodes):
         await until(lambda: nodes.synced)
-        assert nodes.odd == {kind}
+        assert nodes.unlabelled == {AMD64}
         api.remove(NODES.path, "virtual-1")
         await until(lambda: NodeName("virtual-1") not in nodes.platforms)
-        assert nodes.odd == {kind}
+        assert nodes.unlabelled == {AMD64}
         api.put(NODES.path, node("virtual-2"))
-        await until(lambda: not nodes.odd)
+        await until(lambda: not nodes.unlabelled)
         assert nodes.platforms[NodeName("virtual-2")] == AMD64
 
 

@@ -1,4 +1,4 @@
-"""Random pods, clusters of odd nodes and settings, and what each outlet says of each node.
+"""Random pods, clusters with unlabelled nodes, and settings, and what each outlet says of each node.
 
 An outlet's answers are those of kube-scheduler once the outlet has done its part, apart from taints: True if the pod
 may go to the node, False if not, None where the outlet leaves it open.
@@ -18,13 +18,13 @@ from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
 from extender.kubernetes.reported_v1 import AuditedNode, NamedPod, ReportedNode
 from extender.placement.affinity import AffinityMode, node_platforms
-from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
+from extender.placement.cluster_nodes import ClusterNodes, is_labelled
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, RuntimeClass, Unknown, facts_of, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, GatePolicy, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.node_match import Rule, demands_of, obstacles
 from extender.placement.nodes import NodePlatforms, platform_of_node
-from extender.placement.planning import MISLEADING, AdmissionPolicy
+from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import (
     MODE,
     PREFER,
@@ -224,10 +224,10 @@ class Outlets:
         self.level_label = self.policy.level_label
         self.nodes = {each["metadata"]["name"]: msgspec.convert(each, ReportedNode) for each in case.nodes}
         self.platforms = {name: platform_of_node(node, self.level_label) for name, node in self.nodes.items()}
-        self.odd = {name: odd_nodes_of(node, self.level_label) for name, node in self.nodes.items()}
+        self.labelled = {name: is_labelled(node, self.level_label) for name, node in self.nodes.items()}
         self.cluster = ClusterNodes(
             frozenset(each for each in self.platforms.values() if each),
-            frozenset(each for each in self.odd.values() if each),
+            frozenset(self.platforms[name] for name, is_stated in self.labelled.items() if not is_stated),
         )
         self.created = _decoded(case.pod, CreatedPod)
         self.overrides = self._overrides(self.created)
@@ -285,7 +285,7 @@ class Outlets:
                          **((patch.get("affinity") or {}).get("nodeAffinity") or {})}  # fmt: skip
         spec["affinity"] = {**(spec.get("affinity") or {}), "nodeAffinity": node_affinity}
         found = self._own({**document, "spec": spec})
-        said = self._unless_odd(found) if MISLEADING in release.reason else found
+        said = self._unless_unlabelled(found)
         is_let_go = release.outcome in (ReleaseOutcome.EXEMPT, ReleaseOutcome.OBSERVED)
         if is_let_go or not self._terms(document):
             return self._unless_assumed(said)
@@ -304,7 +304,7 @@ class Outlets:
         if change.unknown or (is_impossible and not self.is_left_alone):
             return dict.fromkeys(self.nodes)
         fixed: Any = apply(template, msgspec.json.encode(change.operations))
-        said = self._unless_odd(self._own({**self.case.pod, "spec": fixed["spec"]}))
+        said = self._unless_unlabelled(self._own({**self.case.pod, "spec": fixed["spec"]}))
         return {name: None if it and self._is_low(self.platforms[name]) else it for name, it in said.items()}
 
     def explain(self) -> Answers:
@@ -397,13 +397,16 @@ class Outlets:
 
     def _of_mutation(self, document: Json, mutation: Mutation) -> Answers:
         if mutation.outcome is AdmissionOutcome.DENIED:
-            return dict.fromkeys(self.nodes, False if self.is_known else None)
+            return (
+                self._unless_unlabelled(dict.fromkeys(self.nodes, False))
+                if self.is_known
+                else dict.fromkeys(self.nodes)
+            )
         if mutation.outcome is AdmissionOutcome.GATED:
             return dict.fromkeys(self.nodes)
         stored: Any = apply(document, mutation.patch)
         found = self._own(stored)
-        misleads = any(MISLEADING in warning for warning in mutation.warnings)
-        return self._unless_assumed(self._unless_odd(found) if misleads else found)
+        return self._unless_assumed(self._unless_unlabelled(found))
 
     def _is_low(self, platform: Platform | None) -> bool:
         """Whether a node is below its architecture's baseline, of which words speak where a cluster has such a node."""
@@ -421,8 +424,9 @@ class Outlets:
         """Reports tell what would be refused if the pod were not merely observed."""
         return {name: it or None for name, it in found.items()} if self.overrides.mode is Mode.OBSERVE else found
 
-    def _unless_odd(self, found: Mapping[str, bool]) -> dict[str, bool | None]:
-        return {name: None if self.odd[name] else it for name, it in found.items()}
+    def _unless_unlabelled(self, found: Mapping[str, bool]) -> dict[str, bool | None]:
+        """Affinity goes by labels, and so says nothing right of nodes without."""
+        return {name: it if self.labelled[name] else None for name, it in found.items()}
 
     def _own(self, document: Json) -> dict[str, bool]:
         """For each node whether the pod's selector and affinity allow it."""

@@ -23,7 +23,7 @@ from extender.placement.facts import PodImage, facts_of, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, GatePolicy, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.nodes import NodePlatforms, platform_of_node
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import UNLABELLED, AdmissionPolicy
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.release import ReleaseOutcome, ReleasePlanner
 from extender.placement.scheduling import Decision, filter_nodes
@@ -115,7 +115,9 @@ def draw(seed: int) -> Case:
 def _node(chosen: random.Random, name: str, platform: str) -> Json:
     os, architecture = platform.split("/")[:2]
     labels = {OS: os, ARCH: architecture, f"beta.{OS}": os, f"beta.{ARCH}": architecture}
-    if architecture == "amd64" and chosen.random() < 0.4:
+    if chosen.random() < 0.05:
+        labels = {}
+    if architecture == "amd64" and labels and chosen.random() < 0.4:
         labels[LEVEL] = chosen.choice(_LEVELS)
     if chosen.random() < 0.5:
         labels["zone"] = chosen.choice("ab")
@@ -186,6 +188,7 @@ class Truth:
         level_label = case.settings.policy.level_label
         usual = [_node(random.Random(0), str(each), str(each)) | {"spec": {}} for each in (AMD64, ARM64)]
         self.nodes = {node["metadata"]["name"]: node for node in (*case.nodes, *usual)}
+        self.labelled = {name: node for name, node in self.nodes.items() if ARCH in node["metadata"]["labels"]}
         self.levels = {
             name: node["metadata"]["labels"].get(LEVEL, "").removeprefix("amd64-") if level_label else ""
             for name, node in self.nodes.items()
@@ -294,7 +297,10 @@ class Outlets:
             it["metadata"]["name"]: platform_of_node(msgspec.convert(it, Node), level_label) for it in case.nodes
         }
         seen = frozenset(platform for platform in self.platforms.values() if platform)
-        self.cluster = ClusterNodes(seen) if case.is_watched else NO_NODES
+        unlabelled = frozenset(
+            self.platforms[it["metadata"]["name"]] for it in case.nodes if ARCH not in it["metadata"]["labels"]
+        )
+        self.cluster = ClusterNodes(seen, unlabelled) if case.is_watched else NO_NODES
 
     def mutate(self, pod: Json, *, may_hold: bool = False) -> Mutation:
         """The webhook."""
@@ -327,7 +333,7 @@ def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) ->
     }
     after = {name: allows(stored["spec"], node) for name, node in truth.nodes.items()}
     if mutation.outcome in (AdmissionOutcome.DENIED, AdmissionOutcome.IMPOSSIBLE):
-        assert not any(right.values())
+        assert not any(right[name] for name in truth.labelled)
     if mutation.outcome is AdmissionOutcome.DENIED:
         assert admission.impossible is ImpossiblePods.DENY
         assert not mutation.patch
@@ -335,7 +341,13 @@ def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) ->
     is_kept = admission.node_affinity.required and not (
         mutation.outcome is AdmissionOutcome.IMPOSSIBLE and admission.impossible is ImpossiblePods.PASS
     )
-    assert after == (right if is_kept else author)
+    for name in truth.nodes:
+        if name in truth.labelled or not is_kept:
+            assert after[name] is (right if is_kept else author)[name], name
+        elif case.is_watched and not {"nodeSelector", "affinity"} & own.keys():
+            assert right[name] or not after[name], name
+            is_lost = right[name] and truth.is_right(name) and not after[name]
+            assert not is_lost or UNLABELLED in mutation.warnings, name
     rules = [rule for rule, platforms in zip(admission.tolerations, _RULES[admission.tolerations], strict=True)
              if truth.earns(platforms)]  # fmt: skip
     earned = [msgspec.to_builtins(rule.toleration) for rule in rules]
@@ -362,8 +374,8 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json) -> None:
     check_allowed(held, released)
     if reviewed.outcome is AdmissionOutcome.DENIED:
         return
-    here = {name for name, node in truth.nodes.items() if allows(released["spec"], node)}
-    there = {name for name, node in truth.nodes.items() if allows(alone["spec"], node)}
+    here = {name for name, node in truth.labelled.items() if allows(released["spec"], node)}
+    there = {name for name, node in truth.labelled.items() if allows(alone["spec"], node)}
     assert here == there if truth.is_product() or release.outcome is ReleaseOutcome.IMPOSSIBLE else here <= there
     for name in here:
         node = truth.nodes[name]

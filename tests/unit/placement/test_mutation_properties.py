@@ -12,7 +12,7 @@ from extender.images.content import RETRYABLE, Cause
 from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
-from extender.placement.cluster_nodes import ClusterNodes, OddNodes
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown, images_of
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import NodeConditions
@@ -167,12 +167,7 @@ LEVELLED = msgspec.structs.replace(
 )
 LEVELS = ["linux/amd64", "linux/arm64", "linux/amd64/v2", "linux/amd64/v3", "linux/arm/v7", "windows/amd64"]
 PLATFORMS = st.sets(st.sampled_from(LEVELS)).map(lambda texts: frozenset(map(parse_platform, texts)))
-ODD = st.builds(
-    lambda platform, labels: OddNodes(platform, tuple(labels.items()), LEVEL),
-    st.sampled_from([None, *map(parse_platform, LEVELS)]),
-    st.dictionaries(st.sampled_from([ARCH, OS, "beta.kubernetes.io/arch", LEVEL]), st.sampled_from(["amd64", "V3"])),
-)
-CLUSTERS = st.builds(ClusterNodes, PLATFORMS, st.sets(ODD, max_size=2).map(frozenset))
+CLUSTERS = st.builds(ClusterNodes, PLATFORMS, PLATFORMS)
 LEVELLED_FACTS = FACTS | st.sets(st.sampled_from(LEVELS), min_size=1).map(lambda texts: built_for(*texts))
 OWNED = {"labels": {"app": "a"}, "ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
 
@@ -180,7 +175,7 @@ OWNED = {"labels": {"app": "a"}, "ownerReferences": [{"kind": "ReplicaSet", "con
 PLAIN = {"metadata": {}, "spec": {"containers": [{"image": "a:1"}, {"image": "b:1"}]}}
 UNLABELLED = ClusterNodes(
     frozenset(map(parse_platform, ("linux/amd64", "linux/arm64"))),
-    frozenset({OddNodes(parse_platform("linux/amd64"), (), LEVEL)}),
+    frozenset({parse_platform("linux/amd64")}),
 )
 OLD_ARM = ClusterNodes(frozenset(map(parse_platform, ("linux/amd64", "linux/arm", "linux/arm/v6"))))
 

@@ -1,4 +1,4 @@
-"""No two outlets disagree on any node: random pods, clusters of odd nodes, and settings."""
+"""No two outlets disagree on any node: random pods, clusters with unlabelled nodes, and settings."""
 
 import itertools
 import os
