@@ -125,6 +125,8 @@ def _fix_all(files: Sequence[ManifestFile], settings: Config, mode: AffinityMode
         )
         for file, stream in streams
     ]
+    if unread and not fixed:
+        raise ConfigError("; ".join(note for file in unread for note in file.notes))
     return [*fixed, *unread]
 
 
