@@ -238,12 +238,8 @@ async def is_led(client: ClusterClient, workload: InstalledWorkload) -> bool:
     """Whether a replica of the part, or of another with its Lease, lets held pods go. Raises ClusterError."""
     if workload.config is None:
         return False
-    return await is_held_by_leader(client, workload.part.namespace, workload.config.admission.gate.lease)
-
-
-async def is_held_by_leader(client: ClusterClient, namespace: str, lease_name: str) -> bool:
-    """Whether a replica has renewed that Lease lately. Raises ClusterError."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease_name}"
+    lease_name = workload.config.admission.gate.lease
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{workload.part.namespace}/leases/{lease_name}"
     try:
         lease = _LEASE.decode(await client.get(path))
     except ClusterRefused as exc:

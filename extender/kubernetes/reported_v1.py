@@ -115,14 +115,6 @@ class NamedPod(CreatedPod, frozen=True):
     spec: NamedSpec | None = None
 
 
-class ReportedPod(Wire, frozen=True):
-    """core/v1 Pod with what the kubelet reports of it."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: ReportedSpec = ReportedSpec()
-    status: PodStatus = PodStatus()
-
-
 class NamedOwner(OwnerReference, frozen=True):
     """metav1.OwnerReference with what an event names the owner by."""
 
