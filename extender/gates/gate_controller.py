@@ -5,6 +5,7 @@ pod is changed. One replica at a time runs it (`cluster.leader_election`).
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
@@ -26,7 +27,6 @@ from extender.cluster.pod_events import PodEvents
 from extender.errors import ClusterError
 from extender.gates.held_pods import HeldPod, HeldPods
 from extender.gates.image_waits import ImageWaits
-from extender.gates.patch_pace import PatchPace
 from extender.images.content import Answer
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import counter, gauge
@@ -40,7 +40,7 @@ from extender.turns import FairQueue
 
 log = structlog.get_logger()
 
-PATCHES_AT_ONCE = 16  # 32 give a fifth more patches a second, and three times the latency of each
+WORKERS = 8  # each judges a pod and patches it; a renewal of the Lease waits behind as many patches at most
 _SYNC_SECONDS = 0.2  # between two looks whether the cluster is in view yet
 _DEFECT_SECONDS = 30.0  # before a pod is judged again after a mistake of ours
 _REFUSED_SECONDS = 5.0  # before a pod is judged again that its namespace's share keeps from waiting for its images
@@ -124,8 +124,7 @@ class GateController:
         self._clock = clock
         self._random = random
         self._sleep = sleep
-        self._pace = PatchPace(PATCHES_AT_ONCE)  # a leader that steps down and leads again keeps it
-        self._waits = ImageWaits(pod_resolver, self._enqueue, clock=clock, sleep=sleep)
+        self._waits = ImageWaits(pod_resolver, self._hand, clock=clock, sleep=sleep)
         self._pods = HeldPods(
             self._take_up, self._waits.leave, limit_seconds=limit_seconds, clock=clock, wall_clock=wall_clock
         )
@@ -146,44 +145,32 @@ class GateController:
             async with self._tasks as tasks:
                 tasks.create_task(watch.run())
                 tasks.create_task(self._find_unlabelled())
-                tasks.create_task(self._work())
+                for _ in range(WORKERS):
+                    tasks.create_task(self._work())
         finally:
-            for task in self._later_tasks:
-                task.cancel()
             self._pods.forget_all()
             AGE[GATED_PODS.name].set_function(float)
 
     def _begin(self) -> None:
         self._pods.forget_all()
         self._queue: FairQueue[HeldPod] = FairQueue()
-        self._judged_now = 0
-        self._is_free = asyncio.Event()
-        self._later_tasks: set[asyncio.Task[None]] = set()
         self._tasks = asyncio.TaskGroup()
 
     def _take_up(self, pod: HeldPod) -> None:
         """Has a pod judged that is new or has changed: it may have other images now."""
         self._waits.leave(pod)
-        self._enqueue(pod)
+        self._hand(pod)
 
-    def _enqueue(self, pod: HeldPod) -> None:
-        """Has the pod judged; one that is being judged now again afterwards."""
-        if not pod.is_queued:
-            pod.is_queued = True
-            if not pod.is_busy:
-                self._queue.put(pod.namespace, pod)
+    def _hand(self, pod: HeldPod) -> None:
+        """Has a worker judge the pod; one that is being judged now again afterwards."""
+        pod.is_changed = True
+        if not pod.is_handed:
+            pod.is_handed, pod.due_at = True, math.inf
+            self._queue.put(pod.namespace, pod)
 
     def _later(self, pod: HeldPod, seconds: float) -> None:
-        """Has the pod judged again after so many seconds."""
-
-        async def wait() -> None:
-            await self._sleep(seconds)
-            if pod in self._pods:
-                self._enqueue(pod)
-
-        task = asyncio.create_task(wait())  # none of the group's: a leader that steps down may still come here
-        self._later_tasks.add(task)
-        task.add_done_callback(self._later_tasks.discard)
+        """Has the pod judged again after so many seconds at the latest."""
+        pod.due_at = min(pod.due_at, self._clock() + seconds)
 
     async def _find_unlabelled(self) -> None:
         """Takes in pods that have the gate and not its label, so that the watch does not show them."""
@@ -196,17 +183,20 @@ class GateController:
             await self._sleep(_SEARCH_SECONDS)
 
     async def _work(self) -> None:
-        """Has queued pods judged, several at once; fewer while the API server is slow."""
+        """Judges the pods that are handed out, one after the other."""
         while True:
-            while self._judged_now >= self._pace.limit:
-                self._is_free.clear()
-                await self._is_free.wait()
             pod = await self._queue.get()
-            if pod in self._pods:
-                pod.is_queued = False
-                pod.is_busy = True
-                self._judged_now += 1
-                self._tasks.create_task(self._judge_safely(pod))
+            if pod not in self._pods:
+                continue
+            pod.is_changed, pod.due_at = False, pod.expires_at if pod.expires_at > self._clock() else math.inf
+            await self._judge_safely(pod)
+            pod.is_handed = False
+            if pod not in self._pods:
+                continue
+            if pod.is_changed or pod.due_at <= self._clock():
+                self._hand(pod)
+            elif pod not in self._waits:
+                self._waits.join(pod, None, self._tasks)
 
     async def _judge_safely(self, pod: HeldPod) -> None:
         try:
@@ -216,12 +206,6 @@ class GateController:
         except Exception:
             log.exception("gate.failed", pod=pod.key)
             self._later(pod, _DEFECT_SECONDS)
-        finally:
-            self._judged_now -= 1
-            self._is_free.set()
-            pod.is_busy = False
-            if pod.is_queued:  # it has changed meanwhile
-                self._queue.put(pod.namespace, pod)
 
     async def _judge(self, held: HeldPod) -> None:
         """Lets the pod go if that is decided; else has it wait for its images. Raises ClusterError."""
@@ -287,11 +271,7 @@ class GateController:
         return document
 
     async def _send(self, held: HeldPod, patch: bytes) -> None:
-        began = self._clock()
-        try:
-            await patch_pod(self._client, held.namespace, held.reference.name, patch)
-        finally:
-            self._pace.note(began, self._clock())
+        await patch_pod(self._client, held.namespace, held.reference.name, patch)
 
     async def _release_bare(self, held: HeldPod, pod: GatedPod, refusal: ClusterRefused) -> None:
         """Takes the gate alone off a pod whose patch is denied, unless the pod is another one by now."""
@@ -300,7 +280,7 @@ class GateController:
         if not await self._read(held):
             return
         if held.version != version:
-            self._enqueue(held)
+            self._later(held, 0.0)
             return
         log.warning("gate.patch_refused", pod=held.key, why=str(refusal))
         await self._send(held, encode_ungating(pod.metadata.uid if pod.metadata else None))
@@ -332,7 +312,7 @@ class GateController:
         held.failures += 1
         self._pods.drop_document(held)  # it is read again, as it may have changed
         if why == "conflict" and held.failures == 1:
-            self._enqueue(held)
+            self._later(held, 0.0)
             return
         if why in ("forbidden", "invalid"):
             log.warning("gate.patch_refused", pod=held.key, why=str(exc))
@@ -344,9 +324,9 @@ class GateController:
 
         A pod that was forgotten while it was judged, as it is gone or another one of its name has come, waits no more.
         """
-        if held in self._waits or held not in self._pods:
+        if held not in self._pods or self._waits.is_asking(held):
             return
         if not self._waits.join(held, question, self._tasks):
             self._later(held, _REFUSED_SECONDS)
         elif self._waits.answers_for(held) is not None:
-            self._enqueue(held)  # what it waits for has been told to others already
+            self._later(held, 0.0)  # what it waits for has been told to others already

@@ -22,15 +22,20 @@ _DOCUMENT_BYTES, _DOCUMENT_BYTES_EACH = 64 << 20, 32 << 20
 
 
 class HeldPod:
-    """A gated pod. `document` is empty if it must be read again; `told` is the text of the last event about it."""
+    """A gated pod. `document` is empty if it must be read again; `told` is the text of the last event about it.
+
+    `is_handed`: a worker has it or will get it; `is_changed`: something has changed since one has it. `due_at` is when
+    it is to be handed to one in any case.
+    """
 
     __slots__ = (
         "document",
+        "due_at",
         "events",
         "expires_at",
         "failures",
-        "is_busy",
-        "is_queued",
+        "is_changed",
+        "is_handed",
         "key",
         "reference",
         "since",
@@ -46,7 +51,8 @@ class HeldPod:
         self.document = b""
         self.since = since
         self.expires_at = expires_at
-        self.is_queued = self.is_busy = False
+        self.due_at = expires_at
+        self.is_handed = self.is_changed = False
         self.failures = 0
         self.told = ""
         self.events = 0

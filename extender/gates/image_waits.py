@@ -1,6 +1,7 @@
-"""Held pods that wait for images: one lookup at a time for all pods that wait for the same ones.
+"""Held pods that wait: one task for all pods of a namespace that wait for the same images, which owns them.
 
-It decides nothing about a pod: `on_answers` is called with those for which there is something new.
+It decides nothing about a pod: `hand` is called with those that are to be judged, since there is something new or their
+time has come. Pods that wait for no image, to be tried again, have a task for each namespace.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from extender.turns import Slots
 
 log = structlog.get_logger()
 
-_FIRST_WAIT_SECONDS, _WAIT_SECONDS = 2.0, 30.0  # for lookups under way: soon an event tells why, then as they end
+_FIRST_WAIT_SECONDS, _WAIT_SECONDS = 2.0, 5.0  # for lookups under way: soon an event tells why, then as they end
+_DEFECT_SECONDS = 30.0  # before images are looked up again after a mistake of ours
 _FIRST_PACE_SECONDS, _LAST_PACE_SECONDS = 1.0, 5.0  # between two looks at the cache: failures have their own pace
 # A pod goes by tags that its own lookups have confirmed, or that were confirmed so shortly before them: its review
 # waits 1.5 s before it is held.
@@ -24,44 +26,43 @@ _CONFIRMED_SECONDS = 2.0
 _CONFIRMATION_SECONDS = 5.0  # for these; then by what is known
 _SETTLE_SECONDS = 0.05  # in which the pods whose images have become known are let go, as a rule
 
-# Sets of images that held pods wait for, a task each, and those of one namespace. Pods of one template share one. A pod
-# that waits for no lookup is judged again every few seconds.
+# Sets of images that held pods wait for, a task each, and those of one namespace. Pods of one template share one.
 _WAITS, _WAITS_EACH = 2_000, 500
 
 
 class _ImageWait:
-    """Pods that wait for the same images with the same credentials.
+    """Pods that wait for the same images with the same credentials; for none if `question` is None.
 
     `answers` is None until a lookup has ended. `asked_at` is when the lookups began that are under way or ended last.
     """
 
     __slots__ = ("answers", "asked_at", "key", "members", "question", "tenant")
 
-    def __init__(self, key: Hashable, question: PodQuestion, tenant: str) -> None:
+    def __init__(self, key: Hashable, question: PodQuestion | None, tenant: str) -> None:
         self.key = key
         self.question = question
         self.tenant = tenant
         self.members: dict[HeldPod, None] = {}
-        self.answers: list[Answer] | None = None
+        self.answers: list[Answer] | None = None if question else []
         self.asked_at = 0.0
 
 
 class ImageWaits:
-    """Looks images up for as long as pods wait for them, and calls `on_answers` for a pod that may be judged again.
+    """Looks images up for as long as pods wait for them, and calls `hand` for a pod that is to be judged again.
 
-    That is when the answers or the annotations of its namespace have changed, and when the pod's time is over.
+    That is when the answers or the annotations of its namespace have changed, and when the pod is due.
     """
 
     def __init__(
         self,
         pod_resolver: PodResolver,
-        on_answers: Callable[[HeldPod], None],
+        hand: Callable[[HeldPod], None],
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self._pod_resolver = pod_resolver
-        self._on_answers = on_answers
+        self._hand = hand
         self._clock = clock
         self._sleep = sleep
         self._slots = Slots(_WAITS, _WAITS_EACH)
@@ -72,21 +73,30 @@ class ImageWaits:
         """Whether the pod waits."""
         return pod in self._wait_of
 
+    def is_asking(self, pod: HeldPod) -> bool:
+        """Whether the pod waits for images."""
+        wait = self._wait_of.get(pod)
+        return wait is not None and wait.question is not None
+
     def __len__(self) -> int:
-        """How many pods wait."""
-        return len(self._wait_of)
+        """How many pods wait for images."""
+        return sum(wait.question is not None for wait in self._wait_of.values())
 
     def answers_for(self, pod: HeldPod) -> list[Answer] | None:
         """What the last lookup for a pod that waits has told; None if it has not ended, or the pod does not wait."""
         wait = self._wait_of.get(pod)
-        return wait.answers if wait else None
+        return wait.answers if wait and wait.question else None
 
-    def join(self, pod: HeldPod, question: PodQuestion, tasks: asyncio.TaskGroup) -> bool:
-        """Has the pod wait until `leave`; lookups run in `tasks`. False if the namespace has spent its share."""
-        key = (question.images, question.keyring.identity, pod.namespace)
+    def join(self, pod: HeldPod, question: PodQuestion | None, tasks: asyncio.TaskGroup) -> bool:
+        """Has the pod wait until `leave`; lookups run in `tasks`. False if the namespace has spent its share.
+
+        Without a question it waits for nothing but to be due.
+        """
+        self.leave(pod)
+        key = (question.images, question.keyring.identity, pod.namespace) if question else pod.namespace
         wait = self._waits.get(key)
         if wait is None:
-            if not self._slots.take(pod.namespace):
+            if question and not self._slots.take(pod.namespace):
                 return False
             wait = self._waits[key] = _ImageWait(key, question, pod.namespace)
             # A task that is cancelled before its first step runs nothing of its coroutine, no `finally` either.
@@ -106,38 +116,44 @@ class ImageWaits:
         try:
             await self._look_up(wait)
         except Exception:
-            log.exception("gate.failed", images=[image.reference for image in wait.question.images])
-            await self._sleep(_WAIT_SECONDS)
+            log.exception(
+                "gate.failed", images=[image.reference for image in (wait.question.images if wait.question else ())]
+            )
+            await self._sleep(_DEFECT_SECONDS)
 
     def _end(self, wait: _ImageWait, _task: asyncio.Task[None]) -> None:
         """Forgets a wait whose task has ended, and has pods that still wait judged again."""
-        self._slots.give_back(wait.tenant)
+        if wait.question:
+            self._slots.give_back(wait.tenant)
         del self._waits[wait.key]
         for pod in list(wait.members):
             self.leave(pod)
-            self._on_answers(pod)
+            self._hand(pod)
 
     async def _look_up(self, wait: _ImageWait) -> None:
         wait_seconds, pace_seconds = _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
         annotations = self._pod_resolver.namespace_annotations(wait.tenant)
         while wait.members:
             started = self._clock()
-            left = min(pod.expires_at for pod in wait.members) - started
+            left = min(pod.due_at for pod in wait.members) - started
             answers = await self._resolve(wait, max(0.0, min(wait_seconds, left)))
             before, annotations = annotations, self._pod_resolver.namespace_annotations(wait.tenant)
             is_new = answers != wait.answers or annotations != before
             wait.answers = answers
             for pod in wait.members:
-                if is_new or pod.expires_at <= self._clock():
-                    self._on_answers(pod)
+                if is_new or pod.due_at <= self._clock():
+                    self._hand(pod)
             await self._sleep(_SETTLE_SECONDS)
             if wait.members and self._clock() - started < wait_seconds / 2:  # else lookups are still under way
-                await self._sleep(pace_seconds)
+                left = min(pod.due_at for pod in wait.members) - self._clock()
+                await self._sleep(max(0.0, min(pace_seconds, left)))
                 pace_seconds = min(pace_seconds * 1.5, _LAST_PACE_SECONDS)
             wait_seconds = _WAIT_SECONDS
 
     async def _resolve(self, wait: _ImageWait, wait_seconds: float) -> list[Answer]:
         """The answers for pods that wait; a tag that may have moved while they waited for others is confirmed first."""
+        if wait.question is None:
+            return []
         if wait.answers is None or None not in wait.answers:  # else lookups were still under way
             wait.asked_at = self._clock()
         answers = await self._pod_resolver.resolve(wait.question, wait_seconds, revalidate=True)
