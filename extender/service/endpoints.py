@@ -9,6 +9,7 @@ from extender.admission.daemon_pods import DaemonPods
 from extender.admission.pod_admission import PodAdmission, PodReviews
 from extender.admission.scheduler_names import SchedulerNaming
 from extender.admission.workload_admission import LOOKUP_SECONDS, WorkloadAdmission
+from extender.cluster.views import WatchedNodes
 from extender.config.checks import is_loopback
 from extender.config.tree import Config, TlsConfig
 from extender.placement.node_kinds import NodeKind
@@ -18,14 +19,15 @@ from extender.resolver.pod_resolver import PodResolver
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.server.connection import ADMISSION, SCHEDULER, Limits
 from extender.server.routes import Route
-from extender.service.cluster_view import ClusterView, CountedNodes
+from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_policy_of
 
 REVIEWS = "/admission/pods"
 WORKLOADS = "/admission/workloads"
 SCHEDULER_NAMES = "/admission/scheduler-names"
 
-Routes = Callable[[Config, PodResolver, ClusterView], Mapping[str, Route]]
+CanGate = Callable[[], bool]
+Routes = Callable[[Config, PodResolver, ClusterView, CanGate], Mapping[str, Route]]
 
 
 class Outlet(msgspec.Struct, frozen=True):
@@ -38,7 +40,9 @@ class Outlet(msgspec.Struct, frozen=True):
     routes: Routes
 
 
-def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
+def scheduler_routes(
+    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, _: CanGate
+) -> Mapping[str, Route]:
     """The routes of the three scheduler verbs by path."""
     verbs = SchedulerVerbs(
         pod_resolver,
@@ -58,16 +62,18 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
     }
 
 
-def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
-    """The routes of the webhooks by path."""
+def admission_routes(
+    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, can_gate: CanGate
+) -> Mapping[str, Route]:
+    """The routes of the webhooks by path. `can_gate`: whether pods may be held, since somebody provably lifts gates."""
     settings = admission_policy_of(config)
     pods = PodAdmission(
-        _reviews(pod_resolver, settings, cluster_view, config.admission.wait_seconds),
+        _reviews(pod_resolver, settings, cluster_view, can_gate, config.admission.wait_seconds),
         daemon_pods=_daemon_pods(config, pod_resolver, settings, cluster_view),
         installation=config.admission.canary_namespace,
     )
     workloads = WorkloadAdmission(
-        _reviews(pod_resolver, settings, cluster_view, min(LOOKUP_SECONDS, config.admission.wait_seconds)),
+        _reviews(pod_resolver, settings, cluster_view, can_gate, min(LOOKUP_SECONDS, config.admission.wait_seconds)),
         TemplateJudge(pod_resolver.policy, settings, guards=config.admission.guard_daemon_sets),
         cluster_nodes=cluster_view.known_nodes,
         kinds=lambda: _kinds(cluster_view.nodes),
@@ -84,6 +90,7 @@ def _reviews(
     pod_resolver: PodResolver,
     settings: AdmissionPolicy,
     cluster_view: ClusterView,
+    can_gate: CanGate,
     wait_seconds: float,
 ) -> PodReviews:
     return PodReviews(
@@ -91,7 +98,7 @@ def _reviews(
         settings,
         cluster_nodes=cluster_view.known_nodes,
         wait_seconds=wait_seconds,
-        can_gate=cluster_view.can_gate,
+        can_gate=can_gate,
     )
 
 
@@ -111,7 +118,7 @@ def _daemon_pods(
     )
 
 
-def _kinds(nodes: CountedNodes | None) -> Mapping[NodeKind, int] | None:
+def _kinds(nodes: WatchedNodes | None) -> Mapping[NodeKind, int] | None:
     return nodes.kinds.numbers if nodes and nodes.synced else None
 
 

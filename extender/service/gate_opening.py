@@ -9,7 +9,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
@@ -31,7 +31,7 @@ from extender.metrics import gauge
 from extender.placement.gate import UnknownImages
 from extender.placement.release import ReleasePlanner
 from extender.resolver.pod_resolver import PodResolver
-from extender.server.operations import Check, CheckResult
+from extender.server.operations import CheckResult
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_policy_of
 from extender.service.rights import GATE_RIGHTS
@@ -75,12 +75,6 @@ class Gates:
         """Whether somebody provably lifts gates. No request."""
         return self._election.is_led() and self._rights.are_proven()
 
-    def ready_checks(self) -> Mapping[str, Check]:
-        """`gates`: held pods are let go. Nothing else depends on a replica that serves nothing, so it is not ready
-        while nobody lifts gates. One that serves something is, once it was able to, or while it sees no held pod.
-        """
-        return {"gates": self._readiness}
-
     @contextlib.asynccontextmanager
     async def releasing(self, controller: GateController) -> AsyncIterator[None]:
         """As `running`, from when the account may let pods go; it may never."""
@@ -107,7 +101,12 @@ class Gates:
         ):
             yield
 
-    def _readiness(self) -> CheckResult:
+    def check(self) -> CheckResult:
+        """Whether held pods are let go.
+
+        Nothing else depends on a replica that serves nothing, so it is not ready while nobody lifts gates. One that
+        serves something is, once it was able to, or while it sees no held pod.
+        """
         if self.can_gate():
             self._was_able = True
             return CheckResult(detail="leading" if self._election.is_leader else "standing by")
@@ -117,15 +116,17 @@ class Gates:
 
 
 @contextlib.asynccontextmanager
-async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: PodResolver) -> AsyncIterator[None]:
-    """Runs the gate controller beside the context, if there is a cluster.
+async def open_gates(
+    config: Config, cluster_view: ClusterView, pod_resolver: PodResolver
+) -> AsyncIterator[Gates | None]:
+    """Runs the gate controller beside the context, if there is a cluster. Gives the gates if pods are to be held.
 
     Unless unknown images are to be waited for it only lets pods go, soon, and needs no rights to be ready: where it has
     none it stays away.
     """
     client, events = cluster_view.client, cluster_view.events
     if client is None or events is None:
-        yield
+        yield None
         return
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
     election = LeaderElection(
@@ -145,14 +146,12 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
     LIFTING["able"].set_function(lambda: float(gates.can_gate()))
     try:
         if holds:
-            cluster_view.lift_gates_by(gates)
             async with gates.running(controller, _arming(config, client, gates)), _counting_held(client, gates):
-                yield
+                yield gates
         else:
             async with gates.releasing(controller), _counting_held(client, gates):
-                yield
+                yield None
     finally:
-        cluster_view.lift_gates_by(None)
         LIFTING["wanted"].set(0)
         LIFTING["able"].set_function(float)
 
@@ -188,7 +187,6 @@ async def _may_count(client: ClusterClient) -> bool:
 def _controller(
     config: Config, client: ClusterClient, events: PodEvents, cluster_view: ClusterView, pod_resolver: PodResolver
 ) -> GateController:
-    views = cluster_view.ready_checks()  # of nodes and namespaces
     settings = admission_policy_of(config)
     holds = settings.gate.unknown is UnknownImages.GATE
     limit_seconds = config.admission.gate.limit_seconds
@@ -199,7 +197,7 @@ def _controller(
         ReleasePlanner(pod_resolver.policy, holding),
         events,
         cluster_nodes=cluster_view.known_nodes,
-        is_ready=lambda: all(check().ok for check in views.values()),
+        is_ready=lambda: all(each.check().ok for each in cluster_view.watched),
         limit_seconds=limit_seconds if holds else min(limit_seconds, RELEASE_SECONDS),
         clock=time.monotonic,
         wall_clock=time.time,

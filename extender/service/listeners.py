@@ -1,18 +1,18 @@
 """The listeners of one service: how they open, and how they close without losing a request."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from extender.background import FILE_CHECK_SECONDS, background_problem, end_background, start_background
 from extender.config.checks import parse_listen
 from extender.config.tree import Config
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
-from extender.server.operations import CheckResult, Operations
+from extender.server.operations import Check, CheckResult, Operations
 from extender.server.routes import PostRoutes
 from extender.server.tls import TlsFiles
 from extender.service.cluster_view import ClusterView
-from extender.service.endpoints import OUTLETS, Outlet
+from extender.service.endpoints import OUTLETS, CanGate, Outlet
 
 OPERATIONS = "operations"
 
@@ -43,17 +43,19 @@ class Listeners:
         self._drain_seconds = (config.shutdown.grace_seconds - self._linger_seconds) * 0.9
 
     async def open(
-        self, pod_resolver: PodResolver, cluster_view: ClusterView, can_ask: Callable[[], bool]
+        self, pod_resolver: PodResolver, cluster_view: ClusterView, can_gate: CanGate, ready: Mapping[str, Check]
     ) -> Mapping[str, str]:
         """Opens the listeners. Returns the base URL of each by name; empty for one that is switched off.
 
-        `can_ask`: whether what asks registries has opened its files, before which readiness fails.
+        `can_gate` is as in `admission_routes`; `ready` has the checks of `/readyz` by name.
 
         Raises:
             ConfigError: an address cannot be bound, or a file of certificates cannot be used.
         """
-        urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
-        return {**urls, OPERATIONS: await self._open_operations(cluster_view, can_ask)}
+        urls = {
+            outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view, can_gate) for outlet in OUTLETS
+        }
+        return {**urls, OPERATIONS: await self._open_operations(ready)}
 
     async def drain(self) -> None:
         """Fails readiness, and answers for the time in which callers hear of it."""
@@ -69,12 +71,14 @@ class Listeners:
         for listener in self._operations:
             await listener.close()
 
-    async def _open_outlet(self, outlet: Outlet, pod_resolver: PodResolver, cluster_view: ClusterView) -> str:
+    async def _open_outlet(
+        self, outlet: Outlet, pod_resolver: PodResolver, cluster_view: ClusterView, can_gate: CanGate
+    ) -> str:
         listen = outlet.listen(self._config)
         if not listen:
             return ""
         files = open_tls(outlet, self._config)
-        routes = outlet.routes(self._config, pod_resolver, cluster_view)
+        routes = outlet.routes(self._config, pod_resolver, cluster_view, can_gate)
         context = files.context if files else None
         listener = await open_listener(
             outlet.name,
@@ -89,17 +93,14 @@ class Listeners:
             self._watchers.append(start_background(files.files.watch(FILE_CHECK_SECONDS), f"tls-{outlet.name}"))
         return f"{'https' if files else 'http'}://{listener.address}"
 
-    async def _open_operations(self, cluster_view: ClusterView, can_ask: Callable[[], bool]) -> str:
+    async def _open_operations(self, ready: Mapping[str, Check]) -> str:
         listen = self._config.operations.listen
         if not listen:
             return ""
-        live = {"ping": CheckResult, "background": _check_background}
-
-        def check_registries() -> CheckResult:
-            return CheckResult() if can_ask() else CheckResult(ok=False, detail="the files for them are not read yet")
-
-        ready = {"shutdown": self._check_draining, "registries": check_registries, **cluster_view.ready_checks()}
-        listener = await open_listener(OPERATIONS, Operations(live, ready), *parse_listen(listen))
+        checks = Operations(
+            {"ping": CheckResult, "background": _check_background}, {"shutdown": self._check_draining, **ready}
+        )
+        listener = await open_listener(OPERATIONS, checks, *parse_listen(listen))
         self._operations.append(listener)
         return f"http://{listener.address}"
 

@@ -17,6 +17,7 @@ from extender.drift.drift_watch import DriftWatch
 from extender.fetcher.fetcher_client import open_fetcher
 from extender.metrics import gauge
 from extender.resolver.pod_resolver import PodResolver
+from extender.server.operations import Check, CheckResult
 from extender.service.canaries import canaries
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.endpoints import needs_pending_pods
@@ -65,6 +66,9 @@ log = structlog.get_logger()
 BUILD_INFO = gauge("multiarch_build_info", "Always 1; the version is the label.", "version", (__version__,))
 
 
+_UNREAD = "the files for them are not read yet"
+
+
 class Service(msgspec.Struct, frozen=True):
     """A running service. `urls` has the base URL of each listener by name, empty for one that is off."""
 
@@ -99,13 +103,19 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         open_pod_resolver_of(sources, config, cluster_view) as pod_resolver,
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
         in_background(canaries(config, cluster_view), "canaries"),
-        open_gates(config, cluster_view, pod_resolver),
+        open_gates(config, cluster_view, pod_resolver) as gates,
         open_drift_watch(config, cluster_view, pod_resolver),
     ):
         listeners = Listeners(config)
         try:
             await sources.check()
-            urls = await listeners.open(pod_resolver, cluster_view, lambda: sources.is_ready)
+            ready: Mapping[str, Check] = {
+                "registries": lambda: CheckResult(ok=sources.is_ready, detail="" if sources.is_ready else _UNREAD),
+                **cluster_view.ready_checks(),
+                **({"gates": gates.check} if gates else {}),
+            }
+            can_gate = gates.can_gate if gates else lambda: False
+            urls = await listeners.open(pod_resolver, cluster_view, can_gate, ready)
             log.info("service.started", version=__version__, config=_shown(config))
             yield Service(urls)
             await listeners.drain()

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.openshift_objects import list_mirror_objects
+from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.operator_keyring import open_operator_keyring
@@ -185,7 +186,8 @@ async def open_pod_resolver_of(
 
         if mirrors:
             tell_mirrors(mirrors)
-        cluster_view.tell_mirrors_to(tell_mirrors)
+        if cluster_view.mirrors:
+            cluster_view.mirrors.tell_to(tell_mirrors)
 
         def cluster_platforms() -> frozenset[Platform]:
             return cluster_view.nodes.platforms.distinct if cluster_view.nodes else frozenset()
@@ -209,8 +211,8 @@ async def open_pod_resolver_of(
             resolver.tell_of_confirmed(queue.note)
             await stack.enter_async_context(in_background(queue.run(), "verify"))
         pull_secrets = (
-            PullSecrets(cluster_view.secrets, key=opened.credential_key, clock=time.monotonic)
-            if config.registry.pull_secrets and cluster_view.secrets
+            PullSecrets(ClusterSecrets(cluster_view.client), key=opened.credential_key, clock=time.monotonic)
+            if config.registry.pull_secrets and cluster_view.client
             else None
         )
         yield PodResolver(

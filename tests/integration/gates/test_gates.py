@@ -61,12 +61,17 @@ class RecordingPlanner(ReleasePlanner):
         return super().plan_release(pod, images, facts, overrides, cluster, expired=expired)
 
 
-class AnnotatedView(ClusterView):
-    """A view in which every namespace has these annotations, whenever they are asked for."""
+class Everywhere(dict[str, Mapping[str, str]]):
+    """Every namespace has these annotations, whenever they are asked for."""
 
     def __init__(self, annotations: Mapping[str, str]) -> None:
-        super().__init__()
-        self.namespace_annotations = lambda _namespace: dict(annotations)
+        self._annotations = annotations
+
+    def __missing__(self, _namespace: str) -> Mapping[str, str]:
+        return dict(self._annotations)
+
+    def get(self, namespace: str, _default: object = None) -> Mapping[str, str]:
+        return self[namespace]
 
 
 class Cluster:
@@ -178,7 +183,8 @@ async def controlled(
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(seconds / SPEED)
 
-    async with open_pod_resolver(config, AnnotatedView(cluster.annotations), open_local_sources) as pod_resolver:
+    view = ClusterView(annotations=Everywhere(cluster.annotations))
+    async with open_pod_resolver(config, view, open_local_sources) as pod_resolver:
         events = PodEvents(client, instance="test", clock=clock, wall_clock=lambda: 1.7e9, sleep=sleep)
         controller = GateController(
             client,

@@ -6,9 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import pytest
 
+from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
-from extender.service.cluster_view import ClusterView, CountedNodes
+from extender.service.cluster_view import ClusterView
 from extender.service.process import open_service
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import Caller
@@ -36,7 +37,7 @@ async def registry() -> AsyncIterator[EmbeddedRegistry]:
 
 @asynccontextmanager
 async def running_service(
-    *settings: str, plain_http: str = "", nodes: CountedNodes | None = None
+    *settings: str, plain_http: str = "", nodes: WatchedNodes | None = None
 ) -> AsyncIterator[Caller]:
     """Runs a service on loopback.
 
@@ -56,7 +57,7 @@ async def start_service() -> AsyncIterator[StartService]:
     """Starts services as `running_service` does; they end with the test."""
     async with AsyncExitStack() as stack:
 
-        async def start(*settings: str, plain_http: str = "", nodes: CountedNodes | None = None) -> Caller:
+        async def start(*settings: str, plain_http: str = "", nodes: WatchedNodes | None = None) -> Caller:
             return await stack.enter_async_context(running_service(*settings, plain_http=plain_http, nodes=nodes))
 
         yield start

@@ -189,12 +189,11 @@ async def test_a_silent_api_server_does_not_end_the_canaries(tmp_path: Path) -> 
 async def test_settings_switch_canaries_off(tmp_path: Path, settings: list[str], logged: list[str]) -> None:
     """Without a word, but where a webhook goes without because no namespace is named."""
     async with serve_api() as api:
-        view = ClusterView()
-        view.client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
+        client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
         with structlog.testing.capture_logs() as logs:
             config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null", *settings])
-            assert canaries(config, view) is None
-        await view.client.close()
+            assert canaries(config, ClusterView(client=client)) is None
+        await client.close()
         assert [line["event"] for line in logs] == logged
         assert api.requests == []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from extender.cluster.views import NAMESPACES, NODES, PODS
+from extender.cluster.views import NAMESPACES, NODES, PODS, PendingPods
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
 from extender.placement.facts import PodImage
@@ -179,8 +179,14 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
     """While a lookup is under way, yes; not for a failure that stands, unless a secret of another pod might help."""
     looks: list[str] = []
 
-    view = ClusterView()
-    view.look_at_pending_pods = lambda: looks.append("look")
+    class Looking(PendingPods):
+        def __init__(self) -> None:
+            """Watches nothing."""
+
+        def look(self) -> None:
+            looks.append("look")
+
+    view = ClusterView(pending=Looking())
     async with EmbeddedRegistry() as registry, GuardedRegistry("ann:secret") as private:
         hosts = [registry.host, private.host]
         settings = ["admission.listen=", f"registry.plain_http={hosts}", f"registry.allow={hosts}"]
