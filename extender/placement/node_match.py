@@ -118,7 +118,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
         case "Exists":
             return True
         case "Equal":
-            return bool(toleration.key) and (toleration.value or "") == (taint.value or "")
+            return (toleration.value or "") == (taint.value or "")
         case _:
             return False
 

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from extender.images.platform import Platform, parse_platform
-from extender.kubernetes.core_v1 import Toleration
+from extender.kubernetes.core_v1 import Taint, Toleration
+from extender.placement.node_match import tolerates
 
 # An API server refuses a pod whose toleration has any other key or value (apimachinery/pkg/util/validation): a key is a
 # qualified name or empty, a value is a label value.
@@ -57,20 +58,10 @@ def parse_platforms(texts: tuple[str, ...]) -> frozenset[Platform]:
 
 
 def covers(existing: Toleration, rule: TolerationRule) -> bool:
-    """Whether `existing` tolerates every taint that the rule's toleration would.
-
-    As in Toleration.ToleratesTaint (k8s.io/api/core/v1/toleration.go), an empty effect or key matches all, an empty
-    operator means Equal, and Exists matches any value. Operators that compare numbers (Lt, Gt) cover no rule.
-    """
-    if existing.effect and existing.effect != rule.effect:
+    """Whether `existing` tolerates every taint that the rule's toleration would."""
+    if rule.operator == "Exists" and existing.operator != "Exists":
         return False
-    if existing.key and existing.key != rule.key:
-        return False
-    if existing.operator == "Exists":
-        return True
-    return (
-        (existing.operator or "Equal") == "Equal" and rule.operator == "Equal" and (existing.value or "") == rule.value
-    )
+    return tolerates(existing, Taint(rule.key, rule.value, rule.effect))
 
 
 def is_covered(rule: TolerationRule, tolerations: Sequence[Toleration]) -> bool:

@@ -66,4 +66,4 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
         return False
     if toleration.get("operator") == "Exists":
         return True
-    return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
+    return (toleration.get("value") or "") == (taint.get("value") or "")
