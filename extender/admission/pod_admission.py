@@ -81,12 +81,11 @@ class PodReviews:
             return skipped
         return self._pod_resolver.question(pod, namespace, overrides, may_read=bool(namespace))
 
-    def fresh(self, question: PodQuestion) -> list[Answer] | None:
-        """One answer per image if the cache has all of them and each is fresh; else None."""
-        return self._pod_resolver.fresh(question)
-
     async def resolve(self, question: PodQuestion) -> list[Answer]:
-        """One answer per image after the wait, or at once if too many reviews of the tenant wait already."""
+        """One answer per image: at once if all are fresh, or too many reviews of the tenant wait already; or later."""
+        known = self._pod_resolver.fresh(question)
+        if known is not None:
+            return known
         tenant = question.keyring.tenant
         may_wait = self._waiting.take(tenant)
         try:
@@ -156,19 +155,9 @@ class PodAdmission:
         gathered = self._gather(body)
         if isinstance(gathered, Reply):
             return gathered
-        if self._daemon_pods and gathered.node:
+        if self._daemon_pods and gathered.node and not self._daemon_pods.knows(gathered.node):
             await self._daemon_pods.find(gathered.node)
         return self._decide(gathered, await self._reviews.resolve(gathered.question))
-
-    def review_nowait(self, body: bytes) -> Reply | None:
-        """What `review` answers, or None if it has to look something up first. Raises InvalidRequest."""
-        gathered = self._gather(body)
-        if isinstance(gathered, Reply):
-            return gathered
-        if self._daemon_pods and gathered.node and not self._daemon_pods.knows(gathered.node):
-            return None
-        answers = self._reviews.fresh(gathered.question)
-        return None if answers is None else self._decide(gathered, answers)
 
     @staticmethod
     def fallback(body: bytes, event_id: str) -> bytes:

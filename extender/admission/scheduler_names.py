@@ -40,10 +40,6 @@ class SchedulerNaming:
             self._patch = msgspec.json.encode([change])
 
     async def review(self, body: bytes) -> Reply:
-        """As `review_nowait`."""
-        return self.review_nowait(body)
-
-    def review_nowait(self, body: bytes) -> Reply:
         """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
         review = decode_review(body)
         if not self._patch or not is_pod_creation(review.request):

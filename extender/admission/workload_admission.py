@@ -108,19 +108,6 @@ class WorkloadAdmission:
         answers = await asyncio.gather(*(self._reviews.resolve(each.question) for each in gathered.asked))
         return self._decide(gathered, answers)
 
-    def review_nowait(self, body: bytes) -> Reply | None:
-        """What `review` answers, or None if it has to look something up first. Raises InvalidRequest."""
-        gathered = self._gather(body)
-        if isinstance(gathered, Reply):
-            return gathered
-        answers = []
-        for each in gathered.asked:
-            known = self._reviews.fresh(each.question)
-            if known is None:
-                return None
-            answers.append(known)
-        return self._decide(gathered, answers)
-
     @staticmethod
     def fallback(body: bytes, event_id: str) -> bytes:
         """A response that allows without a patch; the audit annotations have the event's id."""

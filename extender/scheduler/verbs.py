@@ -273,10 +273,6 @@ class SchedulerVerbs:
 
     async def prioritize(self, body: bytes) -> Reply:
         """The HostPriorityList for ExtenderArgs, from the cache only. Raises InvalidRequest."""
-        return self.prioritize_nowait(body)
-
-    def prioritize_nowait(self, body: bytes) -> Reply:
-        """What `prioritize` answers. Raises InvalidRequest."""
         scores = self._score(decode_args(body))
         _count("prioritize", scores.verdicts)
         return Reply(scores.text)

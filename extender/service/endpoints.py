@@ -55,9 +55,7 @@ def scheduler_routes(
     )
     return {
         "/scheduler/filter": Route("filter", verbs.filter, verbs.fallback_filter, verbs.filter_nowait),
-        "/scheduler/prioritize": Route(
-            "prioritize", verbs.prioritize, verbs.fallback_prioritize, verbs.prioritize_nowait
-        ),
+        "/scheduler/prioritize": Route("prioritize", verbs.prioritize, verbs.fallback_prioritize),
         "/scheduler/preempt": Route("preempt", verbs.preempt, verbs.fallback_preempt),
     }
 
@@ -80,9 +78,9 @@ def admission_routes(
     )
     naming = SchedulerNaming(pod_resolver, config.admission.scheduler_name)
     return {
-        REVIEWS: Route("admission", pods.review, pods.fallback, pods.review_nowait),
-        WORKLOADS: Route("admission", workloads.review, workloads.fallback, workloads.review_nowait),
-        SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback, naming.review_nowait),
+        REVIEWS: Route("admission", pods.review, pods.fallback),
+        WORKLOADS: Route("admission", workloads.review, workloads.fallback),
+        SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback),
     }
 
 

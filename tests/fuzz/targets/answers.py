@@ -4,7 +4,6 @@ import base64
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -140,15 +139,12 @@ def reviews(data: bytes) -> None:
     service.clock.advance(60.0)
     for admission in service.admissions:
         try:
-            reply = admission.review_nowait(data)
+            body = run(_review(admission, data))
         except InvalidRequest as exc:
             check_sentence(exc)
             continue
-        if reply:
-            _check_review(data, reply.body)
+        _check_review(data, body)
         _check_review(data, admission.fallback(data, "event"))
-        with suppress(InvalidRequest):  # deeper in our own calls a smaller depth of the document is too deep
-            _check_review(data, run(_review(admission, data)))
 
 
 def template_reviews(data: bytes) -> None:
@@ -300,7 +296,7 @@ async def _check_filter(verbs: SchedulerVerbs, body: bytes) -> None:
 
 async def _check_prioritize(verbs: SchedulerVerbs, body: bytes) -> None:
     """Scores are whole numbers from 0 to 10, of nodes of the request."""
-    reply = verbs.prioritize_nowait(body)
+    reply = await verbs.prioritize(body)
     await settle()
     names = _requested(body)
     if names is None:

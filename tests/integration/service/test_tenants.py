@@ -38,7 +38,7 @@ from extender.registry.auth import Authenticator
 from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
-from extender.resolver.image_cache import LOOKUPS, ImageQuery
+from extender.resolver.image_cache import LOOKUPS, ImageCache, ImageQuery
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
@@ -313,8 +313,9 @@ async def test_review_has_the_secret_of_its_pod_read(world: World) -> None:
 class SlowResolver(Resolver):
     """Lookups that take as long as a caller waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache: ImageCache) -> None:
         self.waits: list[float] = []
+        self.cache = cache
 
     async def resolve_all(
         self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
@@ -327,7 +328,7 @@ class SlowResolver(Resolver):
 
 async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: World) -> None:
     """Each holds a connection of the API server for the whole wait; those beyond the share are answered at once."""
-    resolver = SlowResolver()
+    resolver = SlowResolver(world.pod_resolver.resolver.cache)
     reviews = PodReviews(
         msgspec.structs.replace(world.pod_resolver, resolver=resolver),
         AdmissionPolicy(tolerations=Config().admission.tolerations),
