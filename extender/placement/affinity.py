@@ -169,7 +169,11 @@ def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wa
         if term.match_expressions or term.match_fields
     ]
     found = [_alternatives(requirements, wanted) for requirements in present]
-    in_order = iter([_NO_NODE_ALONE if item is None else item for item in found])
+    open_terms = [term for term in terms if term.match_expressions or term.match_fields]
+    in_order = iter(
+        () if item is None and NO_NODE in (term.match_expressions or ()) else _NO_NODE_ALONE if item is None else item
+        for term, item in zip(open_terms, found, strict=True)
+    )
     return Plan(
         additions=tuple(next(in_order) if term.match_expressions or term.match_fields else () for term in terms),
         contradicted=sum(item is None for item in found) if alone is not None else 0,

@@ -441,3 +441,10 @@ def test_affinity_is_read_from_core_v1() -> None:
 def test_mode_says_what_is_written(mode: str, expected: tuple[bool, bool]) -> None:
     """The four words of the setting."""
     assert (AffinityMode(mode).required, AffinityMode(mode).preferred) == expected
+
+
+def test_a_term_that_says_already_that_it_allows_no_node_gets_nothing() -> None:
+    """As after an earlier pass over a file, which leaves no record of it."""
+    term = NodeSelectorTerm((NodeSelectorRequirement("kubernetes.io/arch", "In", ("arm64",)), NO_NODE))
+    plan = plan_required(NodeAffinity(NodeSelector((term,))), {}, frozenset({Platform("linux", "amd64")}))
+    assert (plan.additions, plan.impossible) == (((),), True)
