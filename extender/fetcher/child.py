@@ -128,7 +128,7 @@ class FetcherChild:
             with theirs:
                 self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; our own program
                     [sys.executable, "-m", "extender.fetcher", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, pass_fds=[theirs.fileno()],
+                    stdout=subprocess.PIPE, bufsize=0, pass_fds=[theirs.fileno()],
                     env={**_ENVIRONMENT, **os.environ}, start_new_session=True,
                 )  # fmt: skip
             self._finishing = asyncio.create_task(self._finish(self._process))

@@ -120,7 +120,7 @@ def pods_of(manifest: Mapping[str, Any]) -> list[MadePod]:
 
 def is_given(image: str | None) -> bool:
     """Whether a container's image names one: some are filled in later, and have nothing or a placeholder until then."""
-    return bool(image) and _PLACEHOLDER.fullmatch(image or "") is None
+    return bool(image) and not (str(image).isprintable() and _PLACEHOLDER.fullmatch(str(image)))
 
 
 def is_policy(manifest: Mapping[str, Any]) -> bool:

@@ -131,10 +131,13 @@ async def test_canaries_tell_within_a_period_that_the_webhook_is_not_reached_and
 
         wrong = base64.b64encode(trustme.CA().cert_pem.bytes()).decode()  # it has signed nothing
 
+        right = configuration["webhooks"][0]["clientConfig"]["caBundle"]
+
         async def distrust() -> None:
-            await ours.change(authority=wrong)  # again and again, since the service puts its own back
+            await ours.change(authority=wrong)  # again and again, since the service puts its own back in half a minute
 
         seconds["wrong authority"] = await ours.until("unpatched", distrust)
+        await ours.change(authority=right)
         seconds["authority put back"] = await ours.until("patched")
 
         answered_at = await ours.last("patched")

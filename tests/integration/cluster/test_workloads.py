@@ -121,9 +121,9 @@ async def test_what_may_not_be_read_is_told_and_the_remainder_is_read() -> None:
     contents = await read_cluster(FakeReader({"/apis/apps/v1/deployments": deployments}, refused))
     assert [each.key.name for each in contents.workloads] == ["good"]
     first, second, third, fourth = contents.problems
-    assert first.startswith("deployments: Deployment bad: ")
-    assert second.startswith("cronjobs cannot be listed: ")
-    assert third.startswith("nodes cannot be listed: ")
+    assert first.startswith("nodes cannot be listed: ")
+    assert second.startswith("deployments: Deployment bad: ")
+    assert third.startswith("cronjobs cannot be listed: ")
     assert fourth.startswith("namespaces cannot be listed: ")
     with pytest.raises(ClusterRefused):
         await read_cluster(FakeReader({}, {"/api/v1/pods": 500}))

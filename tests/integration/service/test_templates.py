@@ -276,7 +276,7 @@ SECRETS = [{"name": "pull"}]
             id="own selector",
         ),
         pytest.param("Deployment", ["absent:1"], {}, "image HOST/absent:1 does not exist in its registry", id="absent"),
-        pytest.param("Deployment", ["UPPER:1"], {}, "image HOST/UPPER:1 is no image reference", id="no reference"),
+        pytest.param("Deployment", ["Upper:1"], {}, "image HOST/Upper:1 is no image reference", id="no reference"),
         pytest.param(
             "DaemonSet", ["amd:1"], {}, "image HOST/amd:1 runs on linux/amd64 only, but 2 linux/arm64 nodes match",
             id="a DaemonSet",
