@@ -13,7 +13,7 @@ def test_what_only_developers_use_is_left_out() -> None:
     """And nothing that a pin of the image brings, nor the package itself."""
     names = set(left_out())
     assert {"pytest", "hypothesis", "mypy", "cyclonedx", "tkinter"} <= names
-    assert not {"extender", "aiohttp", "yaml", "kubernetes_asyncio", "ruamel", "cryptography", "_cffi_backend"} & names
+    assert not {"extender", "aiohttp", "yaml", "kubernetes_asyncio", "cryptography", "_cffi_backend"} & names
 
 
 def made(folder: Path, mode: int) -> Path:
