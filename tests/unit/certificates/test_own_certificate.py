@@ -39,8 +39,8 @@ def secret_of(own: OwnCertificates) -> dict[str, bytes]:
 
 def test_names_are_those_that_the_certificate_gives_back() -> None:
     """In one form, whatever form the settings have: a certificate is never made anew for its spelling."""
-    assert names_of_server(["Webhook", "webhook", "::ffff:0a00:1"], "ns") == (
-        "webhook", "webhook.ns.svc", "webhook.ns.svc.cluster.local", "::ffff:a00:1"
+    assert names_of_server(["Webhook", "webhook", "FD00:0::0a00:1"], "ns") == (
+        "webhook", "webhook.ns.svc", "webhook.ns.svc.cluster.local", "fd00::a00:1"
     )  # fmt: skip
     assert names_of(made().certificate) == set(NAMES)
     own = OwnCertificates(made())
