@@ -27,9 +27,9 @@ class Shape(NamedTuple):
     run_386: bool = False  # judged with placement.run_386_on_amd64
 
 
-LIES = "The manifest is believed."
+LIES = "What a manifest states is believed"
 UNREAD = "containerd does not read the platform of a single manifest"
-NOT_STARTED = "program that is not in it"
+NOT_STARTED = "crashes or is not started"
 NEAR = "refuses an index that has only a near platform"
 
 
