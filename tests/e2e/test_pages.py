@@ -101,8 +101,13 @@ _HELD = (
     f"for _ in $(seq 300); do {_HOLDS} | grep -q platforms && break; sleep 0.2; done",
     "kubectl run held --image=YOUR/IMAGE:TAG-none",
 )
+_REPLICAS = "kubectl -n multiarch-extender get pods -o name | grep -c webhook"
+_NONE_ENDS = f"for _ in $(seq 300); do [ $({_REPLICAS}) = 2 ] && break; sleep 0.2; done"
+"""A replica that ends answers for some seconds, by the settings of before."""
+
 PREPARED: Mapping[str, Sequence[str]] = {
     "docs/how-to/hold-until-known.md#see-what-is-held-and-why": _HELD,
+    "docs/how-to/add-first-arm64-nodes.md#2-guard-the-others": (_NONE_ENDS,),
     "docs/how-to/read-a-refusal.md#find-out-why-a-pod-is-not-placed": (
         "kubectl delete pod shop && kubectl run shop --image=YOUR.REGISTRY/shop/legacy:1.0",
     ),
