@@ -8,7 +8,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -18,6 +18,7 @@ from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webh
 from extender.config.tree import Config
 from extender.errors import ClusterError
 from extender.metrics import counter, gauge
+from extender.server.operations import CheckResult
 from extender.service.cluster_view import ClusterView
 from extender.service.rights import canary_right
 
@@ -41,8 +42,8 @@ LAST_CANARY = gauge(
 )
 
 
-def canaries(config: Config, cluster_view: ClusterView) -> Coroutine[None, None, None] | None:
-    """The work that sends canaries; None without a cluster or a webhook, or if the settings say so."""
+def canary_of(config: Config, cluster_view: ClusterView) -> "Canary | None":
+    """What sends canaries; None without a cluster or a webhook, or if the settings say so."""
     admission, client = config.admission, cluster_view.client
     for outcome in ProbeOutcome:
         LAST_CANARY[outcome].set(0)
@@ -51,7 +52,7 @@ def canaries(config: Config, cluster_view: ClusterView) -> Coroutine[None, None,
     if not admission.canary_namespace:
         log.info("canary.disabled", why="admission.canary_namespace names no namespace")
         return None
-    canary = Canary(
+    return Canary(
         client,
         admission.canary_namespace,
         admission.canary_seconds,
@@ -59,7 +60,6 @@ def canaries(config: Config, cluster_view: ClusterView) -> Coroutine[None, None,
         wall_clock=time.time,
         random=random.random,
     )
-    return canary.run()
 
 
 class Canary:
@@ -88,7 +88,8 @@ class Canary:
         self._sleep = sleep
         self._may_send = False
         self._is_reported = False  # that the right is missing
-        self._last: ProbeOutcome | None = None
+        self._last: ProbeResult | None = None
+        self._came_back_at = 0.0
 
     async def run(self) -> None:
         """Sends canaries until cancelled. Replicas that started together send theirs at different times."""
@@ -97,6 +98,16 @@ class Canary:
             if self._may_send or await self._look_for_right():
                 await self._send()
             await self._sleep(self._every_seconds)
+
+    def check(self) -> CheckResult:
+        """What became of the last canary; nothing is wrong before the first one."""
+        if self._is_reported and not self._may_send:
+            return CheckResult(ok=False, detail=f"may not create pods in namespace {self._namespace}")
+        if self._last is None:
+            return CheckResult(detail="none has come back yet")
+        age = f"{self._clock() - self._came_back_at:.0f} s ago"
+        detail = ": ".join(filter(None, (f"{self._last.outcome} {age}", self._last.detail)))
+        return CheckResult(ok=self._last.outcome is ProbeOutcome.PATCHED, detail=detail)
 
     async def _look_for_right(self) -> bool:
         """Whether canaries may be sent. Once they may, a refusal is a result like others, and no reason to stop."""
@@ -114,8 +125,8 @@ class Canary:
         result = await probe_webhook(self._client, self._namespace, self._namespace, nonce=nonce, clock=self._clock)
         CANARIES[result.outcome].inc()
         LAST_CANARY[result.outcome].set(self._wall_clock())
-        if result.outcome is not self._last:
-            self._last = result.outcome
+        before, self._last, self._came_back_at = self._last, result, self._clock()
+        if before is None or result.outcome is not before.outcome:
             _report(self._namespace, result)
 
 

@@ -43,11 +43,16 @@ class Listeners:
         self._drain_seconds = (config.shutdown.grace_seconds - self._linger_seconds) * 0.9
 
     async def open(
-        self, pod_resolver: PodResolver, cluster_view: ClusterView, can_gate: CanGate, ready: Mapping[str, Check]
+        self,
+        pod_resolver: PodResolver,
+        cluster_view: ClusterView,
+        can_gate: CanGate,
+        ready: Mapping[str, Check],
+        seen: Mapping[str, Check],
     ) -> Mapping[str, str]:
         """Opens the listeners. Returns the base URL of each by name; empty for one that is switched off.
 
-        `can_gate` is as in `admission_routes`; `ready` has the checks of `/readyz` by name.
+        `can_gate` is as in `admission_routes`; `ready` has the checks of `/readyz` by name, `seen` what it only shows.
 
         Raises:
             ConfigError: an address cannot be bound, or a file of certificates cannot be used.
@@ -55,7 +60,7 @@ class Listeners:
         urls = {
             outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view, can_gate) for outlet in OUTLETS
         }
-        return {**urls, OPERATIONS: await self._open_operations(ready)}
+        return {**urls, OPERATIONS: await self._open_operations(ready, seen)}
 
     async def drain(self) -> None:
         """Fails readiness, and answers for the time in which callers hear of it."""
@@ -93,12 +98,12 @@ class Listeners:
             self._watchers.append(start_background(files.files.watch(FILE_CHECK_SECONDS), f"tls-{outlet.name}"))
         return f"{'https' if files else 'http'}://{listener.address}"
 
-    async def _open_operations(self, ready: Mapping[str, Check]) -> str:
+    async def _open_operations(self, ready: Mapping[str, Check], seen: Mapping[str, Check]) -> str:
         listen = self._config.operations.listen
         if not listen:
             return ""
         checks = Operations(
-            {"ping": CheckResult, "background": _check_background}, {"shutdown": self._check_draining, **ready}
+            {"ping": CheckResult, "background": _check_background}, {"shutdown": self._check_draining, **ready}, seen
         )
         listener = await open_listener(OPERATIONS, checks, *parse_listen(listen))
         self._operations.append(listener)

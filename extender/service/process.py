@@ -18,7 +18,7 @@ from extender.fetcher.fetcher_client import open_fetcher
 from extender.metrics import gauge
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.operations import Check, CheckResult
-from extender.service.canaries import canaries
+from extender.service.canaries import canary_of
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.endpoints import needs_pending_pods
 from extender.service.gate_opening import open_gates
@@ -98,11 +98,12 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         ConfigError: an address cannot be bound, or a file of the configuration cannot be used.
     """
     BUILD_INFO[__version__].set(1)
+    canary = canary_of(config, cluster_view)
     async with (
         open_sources(fetcher_settings(config)) as sources,
         open_pod_resolver_of(sources, config, cluster_view) as pod_resolver,
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
-        in_background(canaries(config, cluster_view), "canaries"),
+        in_background(canary.run() if canary else None, "canaries"),
         open_gates(config, cluster_view, pod_resolver) as gates,
         open_drift_watch(config, cluster_view, pod_resolver),
     ):
@@ -115,7 +116,8 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
                 **({"gates": gates.check} if gates else {}),
             }
             can_gate = gates.can_gate if gates else lambda: False
-            urls = await listeners.open(pod_resolver, cluster_view, can_gate, ready)
+            seen: Mapping[str, Check] = {"canary": canary.check} if canary else {}
+            urls = await listeners.open(pod_resolver, cluster_view, can_gate, ready, seen)
             log.info("service.started", version=__version__, config=_shown(config))
             yield Service(urls)
             await listeners.drain()

@@ -20,9 +20,10 @@ SERIES = (
 Client = TestClient[web.BaseRequest, None]
 
 
-def serve(live: Mapping[str, Check], ready: Mapping[str, Check]) -> RawTestServer:
-    """A server of these checks."""
-    operations = Operations(live, ready)
+def serve(
+    live: Mapping[str, Check], ready: Mapping[str, Check], seen: Mapping[str, Check] | None = None
+) -> RawTestServer:
+    operations = Operations(live, ready, seen or {})
 
     async def no_body() -> bytes:
         raise AssertionError
@@ -48,6 +49,16 @@ async def test_verbose_shows_each_check_on_a_line(aiohttp_client: AiohttpClient)
     )
     response = await client.get("/readyz?verbose")
     assert await response.text() == "[+]shutdown ok\n[+]nodes ok: 3 s old\nreadyz check passed\n"
+
+
+async def test_what_is_only_seen_is_shown_and_decides_nothing(aiohttp_client: AiohttpClient) -> None:
+    """A webhook that is not reached would be reached by nobody once no replica is ready."""
+    client: Client = await aiohttp_client(
+        serve({}, {"nodes": CheckResult}, {"canary": lambda: CheckResult(ok=False, detail="unpatched")})
+    )
+    response = await client.get("/readyz?verbose")
+    assert response.status == 200
+    assert await response.text() == "[+]nodes ok\n[-]canary failed: unpatched\nreadyz check passed\n"
 
 
 async def test_failing_check_is_shown_with_its_reason(aiohttp_client: AiohttpClient) -> None:

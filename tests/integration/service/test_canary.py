@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from extender.config.reading import load_config
 from extender.metrics import REGISTRY
 from extender.placement.canary import mark_canary
 from extender.placement.policy import CANARY
-from extender.service.canaries import CANARIES, LONGEST_START_SECONDS, Canary, canaries
+from extender.server.operations import CheckResult
+from extender.service.canaries import CANARIES, LONGEST_START_SECONDS, Canary, canary_of
 from extender.service.cluster_view import ClusterView
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
@@ -44,6 +45,7 @@ class Canaries:
     def __init__(self, api: ApiServer) -> None:
         self.api = api
         self.clock = Clock()
+        self.check: Callable[[], CheckResult] = CheckResult
         self.logs: Sequence[Mapping[str, object]] = []
         self._pauses: asyncio.Queue[float] = asyncio.Queue()
         self._go = asyncio.Event()
@@ -89,7 +91,7 @@ async def replica(folder: Path, every_seconds: float = 60.0, drawn: float = 0.5)
             sleep=canaries.sleep,
         )
         with structlog.testing.capture_logs() as logs:
-            canaries.logs = logs
+            canaries.logs, canaries.check = logs, canary.check
             running = asyncio.create_task(canary.run())
             try:
                 yield canaries
@@ -145,6 +147,21 @@ async def test_what_became_of_each_canary_is_counted_and_a_change_is_logged_once
         assert "connection refused" in str(canaries.logs[2]["why"])
 
 
+async def test_a_replica_shows_what_became_of_its_last_canary(tmp_path: Path) -> None:
+    """For whoever asks `/readyz?verbose`; a webhook that is not reached yet is no fault."""
+    async with replica(tmp_path) as canaries:
+        await canaries.pause()
+        assert canaries.check() == CheckResult(detail="none has come back yet")
+        await canaries.next()
+        canaries.clock.advance(12)
+        assert canaries.check() == CheckResult(detail="patched 12 s ago")
+        canaries.api.admit = None
+        await canaries.next()
+        shown = canaries.check()
+        assert not shown.ok
+        assert shown.detail.startswith("unpatched 0 s ago: a pod of namespace ours-canary came back unmarked")
+
+
 async def test_without_the_right_none_is_sent_and_that_is_said_once(tmp_path: Path) -> None:
     """A right that is given later is used; one that is taken away then is a refusal like others."""
     async with replica(tmp_path) as canaries:
@@ -155,6 +172,7 @@ async def test_without_the_right_none_is_sent_and_that_is_said_once(tmp_path: Pa
             await canaries.next()
         assert canaries.sent() == 0
         assert canaries.events() == ["canary.disabled"]
+        assert canaries.check() == CheckResult(ok=False, detail=f"may not create pods in namespace {SPACE}")
         assert SPACE in str(canaries.logs[0]["why"])
         canaries.api.forbidden = set()
         await canaries.next()
@@ -192,7 +210,7 @@ async def test_settings_switch_canaries_off(tmp_path: Path, settings: list[str],
         client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
         with structlog.testing.capture_logs() as logs:
             config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null", *settings])
-            assert canaries(config, ClusterView(client=client)) is None
+            assert canary_of(config, ClusterView(client=client)) is None
         await client.close()
         assert [line["event"] for line in logs] == logged
         assert api.requests == []
@@ -201,4 +219,4 @@ async def test_settings_switch_canaries_off(tmp_path: Path, settings: list[str],
 async def test_without_a_cluster_there_is_no_canary() -> None:
     """Nobody could be asked."""
     config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null"])
-    assert canaries(config, ClusterView()) is None
+    assert canary_of(config, ClusterView()) is None

@@ -14,6 +14,7 @@ import structlog
 
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
+from extender.server.operations import CheckResult
 from extender.service.cluster_view import ClusterView
 from extender.service.process import open_service, run_service
 from tests.integration.cluster.api_server import serve_api, write_kubeconfig
@@ -99,10 +100,14 @@ async def test_a_signal_at_the_first_moment_is_not_lost() -> None:
 async def test_background_work_that_ends_fails_liveness(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its name and the cause, so that the kubelet starts the service again."""
 
-    async def end() -> None:
-        raise OSError("gone")
+    class Ending:
+        async def run(self) -> None:
+            raise OSError("gone")
 
-    monkeypatch.setattr("extender.service.process.canaries", lambda *_: end())
+        def check(self) -> CheckResult:
+            return CheckResult()
+
+    monkeypatch.setattr("extender.service.process.canary_of", lambda *_: Ending())
     config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=0.1"])
     async with (
         open_service(config, ClusterView(), open_local_sources) as service,
