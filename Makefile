@@ -51,24 +51,24 @@ fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each; exit 
 
 .PHONY: test-all
 test-all: setup ## The tests that can differ by CPython, on each from 3.11 on that is found (PYTHONS=path:path names more)
-	@$(BIN)/python -m testbed.pythons $(RELEASES)
+	@$(BIN)/python -m tools.release.pythons $(RELEASES)
 
 .PHONY: tables
 tables: setup ## Write the tables of the documentation that are made from code, or from traced calls (needs Linux)
-	@$(BIN)/python -m tests.unit.docs.tables
+	@$(BIN)/python -m tools.docs.tables
 
 .PHONY: manifests
 manifests: setup ## Render deploy/manifests from the chart, make the schema of its values and the dashboard (needs helm)
 	@$(BIN)/python -m deploy.dashboards
-	@$(BIN)/python -m testbed.chart
+	@$(BIN)/python -m tools.chart
 
 .PHONY: sbom
 sbom: setup ## Write what the image is made of to dist/sbom.cdx.json (CycloneDX)
-	@$(BIN)/python -m testbed.bill_of_materials dist/sbom.cdx.json
+	@$(BIN)/python -m tools.release.bill_of_materials dist/sbom.cdx.json
 
 .PHONY: wheels
 wheels: setup ## Prove that every pin has a wheel for each architecture of the image (downloads them)
-	@$(BIN)/python -m testbed.wheels
+	@$(BIN)/python -m tools.release.wheels
 
 .PHONY: format
 format: setup ## Rewrite the code in the house format
@@ -80,7 +80,7 @@ lint: setup ## Format, lint, strict types, import contracts, names of classes
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m tests.lint.identifiers
+	@$(BIN)/python -m tools.lint.identifiers
 
 .PHONY: check
 check: lint test ## Everything a commit must pass
@@ -105,7 +105,7 @@ cluster: setup ## A local cluster to play with: fake nodes (NODES=real: real one
 .PHONY: quickstart
 quickstart: setup ## The quickstart's commands with helm, with what they print (kept in build/quickstart.txt)
 	@$(BIN)/python -m testbed.binaries >/dev/null
-	@$(BIN)/python -m tests.e2e.quickstart
+	@$(BIN)/python -m tools.docs.quickstart_walk
 
 .PHONY: bench
 bench: setup ## The benchmarks that need no cluster, against a Go extender (minutes; needs Go; figures go to .bench)
@@ -131,7 +131,7 @@ docs: setup ## The documentation as a site in site/; a broken link or anchor fai
 
 .PHONY: docs-pictures
 docs-pictures: setup ## Draw docs/pictures again: diagrams, plots of docs/figures, a recording of the demo
-	@$(BIN)/python -m docs.make_pictures
+	@$(BIN)/python -m tools.docs.pictures
 
 .PHONY: lock
 lock: ## Resolve the requirements files anew (needs uv)

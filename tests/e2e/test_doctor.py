@@ -27,7 +27,7 @@ from tests.e2e.examined_installation import (
 )
 from tests.e2e.installed_chart import OURS, installed
 from tests.e2e.policies import applied_policies
-from tests.unit.docs.pages import blocks, page
+from tools.docs.pages import blocks, page
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 

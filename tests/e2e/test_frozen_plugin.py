@@ -17,10 +17,10 @@ from extender.cli.main import commands
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.frozen_plugin import archive_name
 from testbed.objects import fake_node, pod
-from testbed.pythons import PROJECT
-from testbed.release_files import krew_manifest
+from tools.release.frozen_plugin import archive_name
+from tools.release.pythons import PROJECT
+from tools.release.release_files import krew_manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # its build takes minutes
 
@@ -33,7 +33,7 @@ NO_PYTHON = {"PATH": "/usr/bin:/bin", "HOME": "/proc/self/nonexistent", "NO_COLO
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive for this machine, made by the command of the pipeline; its size is printed."""
     folder = tmp_path_factory.mktemp("release")
-    command = [sys.executable, "-m", "testbed.frozen_plugin", str(folder)]
+    command = [sys.executable, "-m", "tools.release.frozen_plugin", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_SECONDS, cwd=PROJECT)
     assert done.returncode == 0, done.stderr
     print(f"\nplugin: {done.stdout.strip()}")

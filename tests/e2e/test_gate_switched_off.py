@@ -36,7 +36,7 @@ from tests.e2e.test_gate_life_cycle import (
 )
 from tests.e2e.test_helm_release import EACH_HELM
 from tests.e2e.test_helm_uninstall import UNINSTALL, held, uninstalling
-from tests.unit.docs.pages import page
+from tools.docs.pages import page
 
 __all__ = ["helm", "registry", "release"]
 pytestmark = [pytest.mark.e2e, EACH_HELM]

@@ -20,11 +20,11 @@ from extender import __version__
 from testbed.binaries import KUBECTL, build
 from testbed.objects import KubernetesObject, pod
 from testbed.playground import ENVIRONMENT
-from tests.e2e.quickstart import ClusterTerminal, Shell
 from tests.e2e.running import find_or_skip
 from tests.e2e.world import Tally
-from tests.unit.docs.commands import Block, blocks_of_commands
-from tests.unit.docs.pages import PROJECT
+from tools.docs.commands import Block, blocks_of_commands
+from tools.docs.pages import PROJECT
+from tools.docs.quickstart_walk import ClusterTerminal, Shell
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("test_quickstart.py")]  # both write build/cluster.env
 

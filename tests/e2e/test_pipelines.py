@@ -17,8 +17,8 @@ import yaml
 
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
-from testbed.pythons import PROJECT
 from tests.e2e.buildah import BuildahMissing, require_programs
+from tools.release.pythons import PROJECT
 
 TEMPLATE = PROJECT / "deploy" / "pipelines" / "gitlab-ci.yml"
 SECONDS = 300

@@ -9,7 +9,7 @@ from testbed.api_client import ApiError
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode
 from tests.e2e.world import World
-from tests.unit.docs.pages import blocks, page
+from tools.docs.pages import blocks, page
 
 pytestmark = pytest.mark.e2e
 

@@ -19,11 +19,11 @@ from testbed.objects import fake_node, kept_to, pod
 from testbed.playground import CONTROLLERS
 from testbed.process_kubelet import open_process_kubelet
 from tests.e2e.policies import GATE, gates_of, until_free, until_held
-from tests.e2e.quickstart import Shell
 from tests.e2e.running import find_or_skip
-from tests.unit.docs.commands import blocks_of_commands
-from tests.unit.docs.pages import PROJECT, page
-from tests.unit.docs.quickstart import steps_of
+from tools.docs.commands import blocks_of_commands
+from tools.docs.pages import PROJECT, page
+from tools.docs.quickstart import steps_of
+from tools.docs.quickstart_walk import Shell
 
 pytestmark = pytest.mark.e2e
 

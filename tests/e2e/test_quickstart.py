@@ -8,9 +8,9 @@ import pytest
 
 from testbed.binaries import KUBECTL, Binaries, build
 from testbed.playground import CHECKOUT, ENVIRONMENT
-from tests.e2e.quickstart import TRANSCRIPT, walk_through
 from tests.e2e.running import find_or_skip
 from tests.e2e.world import Tally
+from tools.docs.quickstart_walk import TRANSCRIPT, walk_through
 
 pytestmark = pytest.mark.e2e
 

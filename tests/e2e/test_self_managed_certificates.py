@@ -20,7 +20,7 @@ from testbed.objects import kept_to, pod
 from testbed.shipped_files import Mode, webhook_configuration
 from tests.e2e.world import ADMISSIONREGISTRATION, World
 from tests.unit.certificates.older_installation import authority_secret
-from tests.unit.docs.pages import blocks, page
+from tools.docs.pages import blocks, page
 
 pytestmark = pytest.mark.e2e
 

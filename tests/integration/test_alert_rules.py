@@ -17,7 +17,7 @@ from extender.metrics import REGISTRY
 from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import find_promtool
-from tests.unit.docs.pages import anchors, page
+from tools.docs.pages import anchors, page
 
 RULES = CHART / "files" / "rules.yaml"
 RUNBOOKS = "runbooks.md"

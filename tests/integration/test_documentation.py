@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from tests.unit.docs.pages import DOCS, PROJECT, README, blocks
+from tools.docs.pages import DOCS, PROJECT, README, blocks
 
 SECONDS = 120
 LINES = dict.fromkeys(

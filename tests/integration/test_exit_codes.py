@@ -14,7 +14,7 @@ from extender.errors import ConfigError
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
 from tests.unit.cli.commands import run
-from tests.unit.docs.pages import page
+from tools.docs.pages import page
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
 OF_CLUSTERS = {

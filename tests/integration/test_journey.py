@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from benchmarks.journey import COLD, FETCHER, RELEASE, REVIEW, SERVICE, WARM, Function, crossed_functions
-from tests.unit.docs.pages import page
-from tests.unit.docs.tables import JOURNEYS, journey_table, split_at_table
+from tools.docs.pages import page
+from tools.docs.tables import JOURNEYS, journey_table, split_at_table
 
 
 @pytest.fixture(scope="module")

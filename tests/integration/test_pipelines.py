@@ -12,7 +12,7 @@ import yaml
 
 from testbed.binaries import ACTIONLINT, KIND, GoModule, find_built
 from testbed.kind_cluster import cluster_configuration
-from testbed.pythons import PROJECT
+from tools.release.pythons import PROJECT
 
 WORKFLOWS = (
     *sorted((PROJECT / ".github" / "workflows").glob("*.yml")),

@@ -15,8 +15,8 @@ import yaml
 import extender
 from testbed.binaries import HELM, KREW, GoModule, find_built
 from testbed.chart import CHART
-from testbed.pythons import PROJECT
-from testbed.release_files import KREW_TEMPLATE, ReleaseRefused, krew_manifest, package_chart, with_image
+from tools.release.pythons import PROJECT
+from tools.release.release_files import KREW_TEMPLATE, ReleaseRefused, krew_manifest, package_chart, with_image
 
 IMAGE = f"ghcr.io/example/multiarch-extender@sha256:{'ab' * 32}"
 

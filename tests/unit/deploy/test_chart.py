@@ -20,19 +20,16 @@ from extender.service.rights import rights_of
 from testbed.chart import (
     CHART,
     HELM_FOLDER,
-    MANIFESTS,
     HelmMissing,
     RenderingRefused,
     find_helm,
-    manifest,
-    manifest_names,
     objects_of,
     render,
-    values_schema,
 )
-from testbed.chart_schema import UndescribedValue, schema_of
 from testbed.objects import KubernetesObject
 from tests.unit.deploy.roles import is_given, rights_given
+from tools.chart.__main__ import MANIFESTS, manifest, manifest_names, values_schema
+from tools.chart.schema import UndescribedValue, schema_of
 
 Values = dict[str, Any]
 

@@ -13,7 +13,7 @@ import yaml
 from jsonschema.validators import validator_for
 
 from testbed.binaries import KUBERNETES
-from testbed.pythons import PROJECT, image_release, oldest_release
+from tools.release.pythons import PROJECT, image_release, oldest_release
 
 WORKFLOWS = tuple(sorted((PROJECT / ".github" / "workflows").glob("*.yml")))
 TEMPLATES = PROJECT / "deploy" / "pipelines"

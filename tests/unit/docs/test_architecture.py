@@ -2,8 +2,8 @@
 
 import re
 
-from tests.unit.docs.pages import PROJECT, page
-from tests.unit.docs.tables import JOURNEYS, split_at_table
+from tools.docs.pages import PROJECT, page
+from tools.docs.tables import JOURNEYS, split_at_table
 
 PAGE = page("architecture.md")
 

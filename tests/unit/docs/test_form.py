@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tests.unit.docs.pages import ALL, DOCS, PAGES, PROJECT, README, anchors, links, name_of, without_blocks
+from tools.docs.pages import ALL, DOCS, PAGES, PROJECT, README, anchors, links, name_of, without_blocks
 
 README_WORDS, PAGE_WORDS, LINE_CHARACTERS = 900, 1500, 120
 _MODULE = re.compile(r"python -m ([a-z_.]+)")

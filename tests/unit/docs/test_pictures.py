@@ -6,12 +6,12 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.report import Plot
-from docs.make_pictures.__main__ import RECORDING
-from docs.make_pictures.diagram import Arrow, Box, Diagram, Kind, svg_of
-from docs.make_pictures.diagrams import DIAGRAMS
-from docs.make_pictures.plots import read_plots, themed_svg_of
 from testbed.demo.story import SCENES
-from tests.unit.docs.pages import DOCS
+from tools.docs.pages import DOCS
+from tools.docs.pictures.__main__ import RECORDING
+from tools.docs.pictures.diagram import Arrow, Box, Diagram, Kind, svg_of
+from tools.docs.pictures.diagrams import DIAGRAMS
+from tools.docs.pictures.plots import read_plots, themed_svg_of
 
 PICTURES = tuple(sorted((DOCS / "pictures").iterdir()))
 PLOTS = tuple(read_plots(DOCS / "figures"))

@@ -9,8 +9,8 @@ from extender.cli.main import COMMANDS, command_line
 from extender.config.tree import settings
 from extender.placement.policy import ANNOTATIONS
 from testbed.chart import HelmMissing
-from tests.unit.docs.pages import ALL, PROJECT, page
-from tests.unit.docs.tables import TABLES, split_at_table
+from tools.docs.pages import ALL, PROJECT, page
+from tools.docs.tables import TABLES, split_at_table
 
 TEXT = "\n".join(path.read_text() for path in ALL)
 

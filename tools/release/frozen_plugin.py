@@ -1,4 +1,4 @@
-"""Makes kubectl's plugin as a program that needs no Python: `python -m testbed.frozen_plugin FOLDER`.
+"""Makes kubectl's plugin as a program that needs no Python: `python -m tools.release.frozen_plugin FOLDER`.
 
 FOLDER gets `kubectl-multiarch-OS-ARCHITECTURE.tar.gz` for this machine: the program with its libraries in one folder,
 and the licence. It is made only if the program answers `--version`, looks up an image, and serves.
@@ -22,8 +22,8 @@ from packaging.utils import canonicalize_name
 import extender
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.processes import free_port
-from testbed.pythons import PROJECT
-from testbed.requirement_pins import read_pins
+from tools.release.pythons import PROJECT
+from tools.release.requirement_pins import read_pins
 
 NAME = "kubectl-multiarch"
 _ARCHITECTURES: Mapping[str, str] = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}

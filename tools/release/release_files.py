@@ -1,6 +1,6 @@
 """Makes the files of a release that name other files of it.
 
-`python -m testbed.release_files chart IMAGE@DIGEST FOLDER` packages the chart with that image as its default, and
+`python -m tools.release.release_files chart IMAGE@DIGEST FOLDER` packages the chart with that image as its default, and
 prints the archive's path; `… krew FOLDER` writes krew's manifest of the archives in FOLDER.
 """
 
@@ -17,7 +17,7 @@ import yaml
 
 import extender
 from testbed.chart import CHART
-from testbed.pythons import PROJECT
+from tools.release.pythons import PROJECT
 
 KREW_TEMPLATE = PROJECT / "deploy" / "krew" / "multiarch.yaml"
 _IMAGE = re.compile(r"(?P<registry>[^/@]+)/(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import extender
-from testbed.frozen_plugin import archive_name, left_out, pack, try_out
+from tools.release.frozen_plugin import archive_name, left_out, pack, try_out
 
 
 def test_what_only_developers_use_is_left_out() -> None:

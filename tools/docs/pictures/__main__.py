@@ -1,13 +1,11 @@
-"""`python -m docs.make_pictures` writes all pictures into docs/pictures."""
+"""`python -m tools.docs.pictures` writes all pictures into docs/pictures."""
 
-from pathlib import Path
+from tools.docs.pages import DOCS
+from tools.docs.pictures.diagram import svg_of
+from tools.docs.pictures.diagrams import DIAGRAMS
+from tools.docs.pictures.plots import read_plots, themed_svg_of
+from tools.docs.pictures.recording import record_demo
 
-from docs.make_pictures.diagram import svg_of
-from docs.make_pictures.diagrams import DIAGRAMS
-from docs.make_pictures.plots import read_plots, themed_svg_of
-from docs.make_pictures.recording import record_demo
-
-DOCS = Path(__file__).parents[1]
 RECORDING = "demo"
 
 

@@ -1,4 +1,4 @@
-"""Writes the tables of the documentation that are made from code: `python -m tests.unit.docs.tables`.
+"""Writes the tables of the documentation that are made from code: `python -m tools.docs.tables`.
 
 A table stands between two comments of its page, `<!-- NAME -->` and `<!-- NAME end -->`. `test_tables` compares them
 with the code, and `tests.integration.test_journey` the files on a journey with what the service does when it is traced.
@@ -31,9 +31,9 @@ from testbed.binaries import (
     GoModule,
 )
 from testbed.chart import HelmMissing
-from testbed.pythons import PROJECT, image_release, oldest_release
-from tests.unit.docs.pages import DOCS
-from tests.unit.docs.rights import rights_table
+from tools.docs.pages import DOCS
+from tools.docs.rights import rights_table
+from tools.release.pythons import PROJECT, image_release, oldest_release
 
 ABOUT_REGISTRIES = ("registry", "cache", "drift")
 ABOUT_PLACEMENT = ("placement",)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[3]
+PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
 README = PROJECT / "README.md"
 PAGES = tuple(sorted(DOCS.rglob("*.md")))

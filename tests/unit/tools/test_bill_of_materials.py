@@ -9,10 +9,10 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 import extender
-from testbed.bill_of_materials import make_bill, render
-from testbed.pythons import PROJECT
-from testbed.requirement_pins import read_pins
-from testbed.wheels import MACHINES, platform_tags
+from tools.release.bill_of_materials import make_bill, render
+from tools.release.pythons import PROJECT
+from tools.release.requirement_pins import read_pins
+from tools.release.wheels import MACHINES, platform_tags
 
 
 @pytest.fixture(scope="module")

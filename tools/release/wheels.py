@@ -1,4 +1,4 @@
-"""Proves that the image can be built for each architecture: `python -m testbed.wheels` downloads every wheel.
+"""Proves that the image can be built for each architecture: `python -m tools.release.wheels` downloads every wheel.
 
 pip takes a file only if it fits the platform and its hash is pinned. Nothing is kept.
 """
@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from testbed.pythons import image_release
-from testbed.requirement_pins import read_pins
+from tools.release.pythons import image_release
+from tools.release.requirement_pins import read_pins
 
 MACHINES: Mapping[str, str] = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 """The platforms of the image, and what wheels call their architectures."""

@@ -1,13 +1,13 @@
 """What the quickstart's section on helm has a reader type, and what it says is printed.
 
-`tests/e2e/quickstart.py` types it. Nothing here runs a program.
+`tools/docs/quickstart_walk.py` types it. Nothing here runs a program.
 """
 
 import re
 from typing import NamedTuple
 
-from tests.unit.docs.commands import commands_of
-from tests.unit.docs.pages import page
+from tools.docs.commands import commands_of
+from tools.docs.pages import page
 
 SECTION = "Install it with Helm"
 

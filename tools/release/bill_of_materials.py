@@ -1,4 +1,4 @@
-"""Writes what the image is made of: `python -m testbed.bill_of_materials FILE` makes a CycloneDX document.
+"""Writes what the image is made of: `python -m tools.release.bill_of_materials FILE` makes a CycloneDX document.
 
 It has a component for each distribution of `requirements.txt` that an image for Linux gets, with its version, licence,
 the hashes of its files that pip accepts, and what it depends on. Licences and dependencies are those that the
@@ -25,8 +25,8 @@ from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
 import extender
-from testbed.pythons import PROJECT
-from testbed.requirement_pins import RequirementPin, image_environment, read_pins
+from tools.release.pythons import PROJECT
+from tools.release.requirement_pins import RequirementPin, image_environment, read_pins
 
 OURS = "multiarch-extender"
 

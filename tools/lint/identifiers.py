@@ -1,4 +1,4 @@
-"""Finds classes of the package that share a name: `python -m tests.lint.identifiers`.
+"""Finds classes of the package that share a name: `python -m tools.lint.identifiers`.
 
 Prints `file:line: name: what to do` for each finding; exits 1 if there is one.
 """

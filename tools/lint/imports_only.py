@@ -22,7 +22,7 @@ class ImportsOnly(Contract):
     may_import = fields.ListField(subfield=fields.StringField())
     standard_library = fields.BooleanField(required=False, default=False)
 
-    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:  # noqa: ARG002 -- the name is import-linter's
         """Compares the import graph with the list."""
         allowed = set(cast("list[str]", self.may_import))
         if cast("bool", self.standard_library):

@@ -1,6 +1,6 @@
 """The diagrams of the documentation, as declarations. A picture and the words of its page must agree."""
 
-from docs.make_pictures.diagram import Arrow, Box, Diagram, Frame, Kind
+from tools.docs.pictures.diagram import Arrow, Box, Diagram, Frame, Kind
 
 OVERVIEW = Diagram(
     name="overview",

@@ -1,8 +1,9 @@
-"""Runs the tests that can differ by release of CPython: `python -m testbed.pythons`, or `… oldest image 3.12` for some.
+"""Runs the tests that can differ by release of CPython: `python -m tools.release.pythons`.
 
-`oldest` is the release that pyproject.toml requires at least, `image` the one that the Dockerfile builds on. An
-interpreter is found on the PATH, in the folders of pyenv and uv, or because PYTHONS names it (paths, with colons
-between them). Each gets a virtual environment of its own beside `.venv`, with the same packages pinned by hash.
+`… oldest image 3.12` runs them on some: `oldest` is the release that pyproject.toml requires at least, `image` the one
+that the Dockerfile builds on. An interpreter is found on the PATH, in the folders of pyenv and uv, or because PYTHONS
+names it (paths, with colons between them). Each gets a virtual environment of its own beside `.venv`, with the same
+packages pinned by hash.
 """
 
 import hashlib
@@ -16,13 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 _PROBE = "import ensurepip, ssl, sqlite3, sys, venv; print(sys.implementation.name, *sys.version_info[:4])"
 _PROBE_SECONDS = 20
 _PINS = ("requirements-dev.txt", "pyproject.toml")
 # What differs by release is bytes, asyncio, processes, TLS, sockets and imports. These tests meet little of that: they
 # are of decisions about decoded values, of files that are shipped, of other programs, and of figures.
-_ROOMS = ("benchmarks", "deploy", "docs", "manifests", "placement", "reports", "testbed")
+_ROOMS = ("benchmarks", "deploy", "docs", "manifests", "placement", "reports", "testbed", "tools")
 _FILES = ("alert_rules", "audit_page", "documentation", "helm", "pipelines", "registry_cost", "release_files")
 _THE_SAME_ON_EACH = (
     *(f"tests/unit/{room}" for room in _ROOMS),

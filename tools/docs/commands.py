@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.unit.docs.pages import ALL, PROJECT, anchor
+from tools.docs.pages import ALL, PROJECT, anchor
 
 _PART = re.compile(
     r"^#+ (?P<heading>[^\n]*)$|(?:^<!-- not run: (?P<why>[^>]+?) -->\n+)?"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 
-from testbed.pythons import PROJECT, image_release
+from tools.release.pythons import PROJECT, image_release
 
 _PIN = re.compile(
     r"^(?P<requirement>[a-z0-9._-]+==[^\\\n]*)\\\n(?P<hashes>(?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE

@@ -1,7 +1,7 @@
 """Walks through docs/quickstart.md, from a cluster of this machine to the chart that helm installs into it.
 
-`python -m tests.e2e.quickstart` types each command of the page, prints it with what it prints, and keeps all of that in
-build/quickstart.txt. Exit code 1 if a command fails, or prints something else than the page says.
+`python -m tools.docs.quickstart_walk` types each command of the page, prints it with what it prints, and keeps all of
+that in build/quickstart.txt. Exit code 1 if a command fails, or prints something else than the page says.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from testbed.processes import PARENT_DEATH
-from tests.unit.docs.pages import PROJECT
-from tests.unit.docs.quickstart import says_the_same, section, steps_of
+from tools.docs.pages import PROJECT
+from tools.docs.quickstart import says_the_same, section, steps_of
 
 TRANSCRIPT = PROJECT / "build" / "quickstart.txt"
 CLUSTER_SECONDS = 240.0  # on a busy machine; usually it takes ten

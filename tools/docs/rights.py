@@ -41,7 +41,7 @@ def rights_table() -> str:
     """Who may do what, as Markdown. Raises HelmMissing."""
     found = {mode: _rights(values) for mode, values in MODES.items()}
     unexplained = set().union(*found.values()) - REASONS.keys()
-    assert not unexplained, f"tests/unit/docs/rights.py has no reason for {unexplained}"
+    assert not unexplained, f"tools/docs/rights.py has no reason for {unexplained}"
     rows = [
         f"| {_what(key)} | {' | '.join(each.get(key, '') for each in found.values())} | {reason} |"
         for key, reason in REASONS.items()

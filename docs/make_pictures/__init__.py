@@ -1,1 +1,0 @@
-"""Makes the pictures of the documentation: `python -m docs.make_pictures`, or `make docs-pictures`."""

@@ -1,0 +1,1 @@
+"""What writes, draws, lints and releases; nothing here is shipped or is a test."""

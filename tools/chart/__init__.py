@@ -1,0 +1,1 @@
+"""Makes what is made from the chart: the schema of its values, and deploy/manifests."""

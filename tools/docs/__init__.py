@@ -1,0 +1,1 @@
+"""Makes what the documentation shows from code, and reads its pages."""
