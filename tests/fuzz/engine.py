@@ -20,6 +20,8 @@ from pathlib import Path
 import atheris
 import structlog
 
+from tests.fuzz.seeds import read_seeds
+
 HANG_SECONDS = 1.0
 """Processor time that one input may take."""
 
@@ -114,15 +116,16 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.disable()
     with atheris.instrument_imports(include=["extender", "tomllib", "email._parseaddr"]):
-        from tests.fuzz.table import TARGETS, seeds
+        from tests.fuzz.table import TARGETS
     target = TARGETS[name]
     corpus = folder / "corpus"
     corpus.mkdir(exist_ok=True)
-    for file in seeds(name):
-        (corpus / file.name).write_bytes(file.read_bytes())
+    seeds = read_seeds(name)
+    for member, data in seeds.items():
+        (corpus / member).write_bytes(data)
     words = folder / "words"
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words), encoding="ascii")
-    most_bytes = max(target.most_bytes, 1 + max(len(file.read_bytes()) for file in seeds(name)))
+    most_bytes = max(target.most_bytes, 1 + max(map(len, seeds.values())))
     figures = Figures(target.run, folder / "figures.json")
     arguments = [
         name, f"-max_total_time={seconds}", f"-max_len={most_bytes}", f"-timeout={_STUCK_SECONDS}", f"-seed={seed}",
