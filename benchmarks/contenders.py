@@ -24,19 +24,20 @@ class Disagreement(RuntimeError):
 
 
 class Contenders(msgspec.Struct, frozen=True):
-    """The base URL of each contender.
+    """The base URL of each contender, and its process.
 
     `multi` are a pod's images that run on every node, `single` those that run on half.
     """
 
     urls: Mapping[str, str]
+    pids: Mapping[str, int]
     multi: tuple[str, ...]
     single: tuple[str, ...]
     go_version: str
 
     def targets(self, path: str, body: bytes, *names: str) -> dict[str, Target]:
         """Returns the same request for each of `names`, or for all contenders without names."""
-        return {name: Target(self.urls[name] + path, [body]) for name in names or self.urls}
+        return {name: Target(self.urls[name] + path, [body], self.pids[name]) for name in names or self.urls}
 
     def check(self, path: str, body: bytes) -> dict[str, int]:
         """Compares the answers of ours and the typed extender; returns the size of each contender's answer in bytes.
@@ -73,10 +74,13 @@ def contenders(*, nodes: int, null: bool = True) -> Iterator[Contenders]:
             )
         )
         urls = {OURS: ours["scheduler"], TYPED: typed["address"]}
+        pids = {OURS: ours.pid, TYPED: typed.pid}
         if null:
-            urls[NULL] = stack.enter_context(serve_go(programs.null, core=core))["address"]
-            urls[FLOOR] = stack.enter_context(serve("floor", core=core))["url"]
-        yield Contenders(urls, (multi, sidecar), (single,), programs.go_version)
+            others = {NULL: serve_go(programs.null, core=core), FLOOR: serve("floor", core=core)}
+            servers = {name: stack.enter_context(server) for name, server in others.items()}
+            urls |= {NULL: servers[NULL]["address"], FLOOR: servers[FLOOR]["url"]}
+            pids |= {name: server.pid for name, server in servers.items()}
+        yield Contenders(urls, pids, (multi, sidecar), (single,), programs.go_version)
 
 
 def chosen(answer: bytes) -> Mapping[str, int]:

@@ -58,17 +58,23 @@ def serve_go(
     core: int,
     nodes: Mapping[str, str] | None = None,
     images: Mapping[str, Sequence[str]] | None = None,
+    tolerations: Sequence[Mapping[str, str]] = (),
+    tls: bool = False,
 ) -> Iterator[MeasuredServer]:
-    """Runs a Go extender, whose URL is `address`.
+    """Runs a Go program of `reference`, whose URL is `address`.
 
-    `typed` needs the architectures of nodes and images, `null` needs none.
+    `typed` needs the architectures of nodes and images, `webhook` those of images and the tolerations to add, `null`
+    needs nothing. With `tls` it uses TLS.
     """
     command = [str(program), "-listen", "127.0.0.1:0", "-parent-stdin"]
     with tempfile.TemporaryDirectory() as scratch:
         if nodes is not None or images is not None:
             table = Path(scratch) / "table.json"
-            table.write_bytes(msgspec.json.encode({"nodes": nodes or {}, "images": images or {}}))
+            known = {"nodes": nodes or {}, "images": images or {}, "tolerations": tolerations}
+            table.write_bytes(msgspec.json.encode(known))
             command += ["-table", str(table)]
+        if tls:
+            command += _certificates(Path(scratch))
         with _running(command, core) as server:
             yield server
 

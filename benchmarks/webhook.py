@@ -1,9 +1,10 @@
 """How many pods a second does the webhook admit on one core?
 
-Compared with two minimal aiohttp servers: `application` is the Application with router and handler of its tutorial,
-`aiohttp floor` its low-level server; both read the body and answer two bytes. The API server speaks TLS alone, so ours
-and the Application are measured over TLS too. Every pod is new. Pods are measured as in a cluster, many of few
-templates, and with all that decides new, so that no decision that is kept can be used.
+Compared over TLS, which is all that the API server speaks, with `Go webhook`: written as those on controller-runtime
+are, it decodes typed objects and makes the same change (reference/webhook). Compared also with two minimal aiohttp
+servers: `application` is the Application with router and handler of its tutorial, `aiohttp floor` its low-level server;
+both read the body and answer two bytes. Every pod is new. Pods are measured as in a cluster, many of few templates, and
+with all that decides new.
 """
 
 import base64
@@ -17,7 +18,8 @@ import msgspec
 from benchmarks import payloads
 from benchmarks.cores import cores
 from benchmarks.loopback import ask_once
-from benchmarks.measured_servers import MeasuredServer, serve
+from benchmarks.measured_servers import MeasuredServer, serve, serve_go
+from benchmarks.reference.programs import find_programs
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from benchmarks.wrk import SERIAL, Load, LoadFailed, Target, take_turns
 
@@ -26,8 +28,13 @@ SECONDS, ROUNDS = 2.0, 3
 CONNECTIONS = 16
 TEMPLATES = 64
 PATH = "/admission/pods"
-OURS, TLS, APPLICATION, APPLICATION_TLS, FLOOR = "ours", "ours, TLS", "application", "application, TLS", "aiohttp floor"
-CONTENDERS = (OURS, TLS, APPLICATION, APPLICATION_TLS, FLOOR)
+OURS, TLS, GO = "ours", "ours, TLS", "Go webhook, TLS"
+APPLICATION, APPLICATION_TLS, FLOOR = "application", "application, TLS", "aiohttp floor"
+CONTENDERS = (OURS, TLS, GO, APPLICATION, APPLICATION_TLS, FLOOR)
+TOLERATIONS = [
+    {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
+    for key, value in (("k8smultiarcher", "arm64Supported"), ("kubernetes.io/arch", "arm64"))
+]
 
 
 class Likeness(enum.StrEnum):
@@ -37,8 +44,8 @@ class Likeness(enum.StrEnum):
     NOTHING = "all that decides differs"
 
 
-LEAST_TLS = {Likeness.TEMPLATES: 1.15, Likeness.NOTHING: None}
-"""The bounds of the claims: requests per second of ours / application, both over TLS."""
+LEAST = {Likeness.TEMPLATES: 2.0, Likeness.NOTHING: 1.5}
+"""The bounds of the claims: requests per second of ours / the webhook in Go, both over TLS."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -73,12 +80,20 @@ class Running(msgspec.Struct, frozen=True):
         """Returns requests with pods of that kind for each contender."""
         plain, secure = (kind.bodies(self.servers[name]["registry"]) for name in (OURS, TLS))
         urls = {OURS: self.servers[OURS]["admission"], TLS: self.servers[TLS]["admission"]}
+        urls |= {GO: self.servers[GO]["address"]}
         urls |= {name: self.servers[name]["url"] for name in (APPLICATION, APPLICATION_TLS, FLOOR)}
-        return {name: Target(url + PATH, secure if name == TLS else plain) for name, url in urls.items()}
+        return {
+            name: Target(url + PATH, secure if name in (TLS, GO) else plain, self.servers[name].pid)
+            for name, url in urls.items()
+        }
 
 
 def run(*, fewer: int = 1) -> Report:
-    """Returns the report: throughput over 16 connections, latency over one."""
+    """Returns the report: throughput and costs over 16 connections, latency over one.
+
+    Raises:
+        BinariesMissing: there is no Go to build the webhook to compare with.
+    """
     with _running() as running:
         targets = {kind: running.targets(kind) for kind in KINDS}
         for kind, found in targets.items():
@@ -91,6 +106,7 @@ def run(*, fewer: int = 1) -> Report:
         question=QUESTION,
         tables=[
             _throughput(many),
+            _spent(many),
             _latency(f"milliseconds over {CONNECTIONS} connections", many),
             _latency("milliseconds over one connection", one),
         ],
@@ -111,22 +127,29 @@ def _notes(body_bytes: int, fewer: int) -> list[str]:
 
 @contextlib.contextmanager
 def _running() -> Iterator[Running]:
-    core = cores().server
+    core, program = cores().server, find_programs().webhook
     with (
         serve("service", core=core) as ours,
         serve("service", core=core, tls=True) as secure,
+        serve_go(program, core=core, images=_images(secure["registry"]), tolerations=TOLERATIONS, tls=True) as go,
         serve("application", core=core) as application,
         serve("application", core=core, tls=True) as application_tls,
         serve("floor", core=core) as floor,
     ):
         yield Running(
-            {OURS: ours, TLS: secure, APPLICATION: application, APPLICATION_TLS: application_tls, FLOOR: floor}
+            {OURS: ours, TLS: secure, GO: go, APPLICATION: application, APPLICATION_TLS: application_tls, FLOOR: floor}
         )
 
 
+def _images(registry: str) -> Mapping[str, Sequence[str]]:
+    """Returns the architectures of the images of that registry, which `python_servers` fills."""
+    names = {"multi": payloads.ARCHITECTURES, "sidecar": payloads.ARCHITECTURES, "single": ("amd64",)}
+    return {f"{registry}/bench/{name}:1": architectures for name, architectures in names.items()}
+
+
 def _check(kind: Kind, targets: Mapping[str, Target]) -> None:
-    """Checks that both services allow the pod, with added tolerations if and only if its images are multi-arch."""
-    for name in (OURS, TLS):
+    """Checks that all webhooks allow the pod, with added tolerations if and only if its images are multi-arch."""
+    for name in (OURS, TLS, GO):
         answer: Any = msgspec.json.decode(ask_once(targets[name].url, targets[name].bodies[-1]))
         patch = base64.b64decode(answer["response"].get("patch", ""))
         if not answer["response"]["allowed"] or (b"toleration" in patch) is not kind.patched:
@@ -143,14 +166,27 @@ def _measure(targets: Mapping[str, Target], connections: int, fewer: int) -> dic
     )
 
 
+def _spent(measured: Mapping[Kind, Mapping[str, Load]]) -> Table:
+    return Table(
+        f"one review over {CONNECTIONS} connections",
+        ["pods", "microseconds of CPU", "page faults"],
+        [
+            [f"{kind.name}: {name}", round(loads[name].cpu_microseconds), round(loads[name].page_faults, 2)]
+            for kind, loads in measured.items()
+            for name in CONTENDERS
+        ],
+    )
+
+
 def _throughput(measured: Mapping[Kind, Mapping[str, Load]]) -> Table:
     return Table(
         f"requests per second over {CONNECTIONS} connections",
-        ["pods", *CONTENDERS, "ours / application", "over TLS", "ours / floor"],
+        ["pods", *CONTENDERS, "ours / Go", "ours / application", "over TLS", "ours / floor"],
         [
             [
                 kind.name,
                 *(round(loads[name].requests_per_second) for name in CONTENDERS),
+                _times(loads, TLS, GO),
                 _times(loads, OURS, APPLICATION),
                 _times(loads, TLS, APPLICATION_TLS),
                 _times(loads, OURS, FLOOR),
@@ -175,8 +211,8 @@ def _latency(title: str, measured: Mapping[Kind, Mapping[str, Load]]) -> Table:
 def _ratios(measured: Mapping[Kind, Mapping[str, Load]]) -> Iterator[Claim]:
     for kind, loads in measured.items():
         what = f"{kind.name}: requests per second of ours"
-        over_tls = _times(loads, TLS, APPLICATION_TLS)
-        yield Claim(what=f"{what} / application, over TLS", value=over_tls, at_least=LEAST_TLS[kind.likeness])
+        yield Claim(what=f"{what} / Go webhook, over TLS", value=_times(loads, TLS, GO), at_least=LEAST[kind.likeness])
+        yield Claim(what=f"{what} / application, over TLS", value=_times(loads, TLS, APPLICATION_TLS))
         yield Claim(what=f"{what} / application", value=_times(loads, OURS, APPLICATION))
         yield Claim(what=f"{what} / aiohttp floor", value=_times(loads, OURS, FLOOR))
 

@@ -24,6 +24,7 @@ import msgspec
 
 from benchmarks.cores import pinned
 from benchmarks.loopback import connect, request_bytes
+from benchmarks.process_costs import Costs, used
 from testbed.debian_package import find_package
 
 SERIAL = "@serial@"  # in a body: replaced by eight digits, different in each request
@@ -37,12 +38,16 @@ class LoadFailed(RuntimeError):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a load: `latencies` maps microseconds to numbers of answers."""
+    """The figures of a load: `latencies` maps microseconds to numbers of answers.
+
+    `costs` are those of the server, nothing if its process is not known.
+    """
 
     requests: int
     seconds: float
     failures: int
     latencies: Mapping[int, int]
+    costs: Costs = Costs()
 
     @property
     def requests_per_second(self) -> float:
@@ -64,6 +69,16 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """The 99.9th percentile, in milliseconds."""
         return self.percentile(99.9)
 
+    @property
+    def cpu_microseconds(self) -> float:
+        """Processor time of the server for one request."""
+        return self.costs.cpu_seconds * 1e6 / self.requests
+
+    @property
+    def page_faults(self) -> float:
+        """Page faults of the server for one request."""
+        return self.costs.page_faults / self.requests
+
     def percentile(self, percent: float) -> float:
         """Returns the least latency that `percent` of the answers do not exceed, in milliseconds."""
         wanted = sum(self.latencies.values()) * percent / 100
@@ -76,10 +91,14 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A URL, and the bodies to draw from, in which each request replaces `SERIAL` with a number of its own."""
+    """A URL, and the bodies to draw from, in which each request replaces `SERIAL` with a number of its own.
+
+    `pid` is that of the server, whose costs are then measured.
+    """
 
     url: str
     bodies: Sequence[bytes]
+    pid: int = 0
 
 
 class _Said(msgspec.Struct):
@@ -124,7 +143,8 @@ def take_turns(
         sent = {name: stack.enter_context(_in_files(target.bodies)) for name, target in targets.items()}
         for _ in range(rounds):
             for name, bodies in sent.items():
-                found = bodies.load(targets[name].url, connections=connections, seconds=seconds, core=core)
+                target = targets[name]
+                found = bodies.load(target.url, connections=connections, seconds=seconds, core=core, pid=target.pid)
                 turns[name].append(found)
     return {name: pooled(loads) for name, loads in turns.items()}
 
@@ -139,6 +159,7 @@ def pooled(loads: Sequence[Load]) -> Load:
         seconds=sum(one.seconds for one in loads),
         failures=sum(one.failures for one in loads),
         latencies=latencies,
+        costs=sum((one.costs for one in loads), start=Costs()),
     )
 
 
@@ -190,13 +211,14 @@ class _Bodies(msgspec.Struct, frozen=True):
     folder: Path
     bodies: Sequence[bytes]
 
-    def load(self, url: str, *, connections: int, seconds: float, core: int) -> Load:
-        """As the function `load`."""
+    def load(self, url: str, *, connections: int, seconds: float, core: int, pid: int = 0) -> Load:
+        """As the function `load`; with `pid`, the costs of that process too."""
         self._warm_up(url, seconds * WARM_UP)
         for longer in (1, 4, 16):
+            before = used(pid) if pid else Costs()
             measured = self._run(url, connections, seconds * longer, core)
             if measured.requests:
-                return measured
+                return msgspec.structs.replace(measured, costs=used(pid) - before) if pid else measured
         raise LoadFailed(f"no answer from {url} in {seconds * longer:g} s")
 
     def _warm_up(self, url: str, seconds: float) -> None:

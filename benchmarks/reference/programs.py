@@ -1,6 +1,7 @@
-"""Builds the Go extenders that ours is measured against into the cache folder, once, from the sources beside this file.
+"""Builds the Go programs that ours is measured against into the cache folder, once, from the sources beside this file.
 
 `typed` is written as published extenders are. `null` is the limit of the protocol; with `-score` it returns scores.
+`webhook` is a mutating webhook written as those on controller-runtime are.
 `python -m benchmarks.reference.programs` builds what is missing and prints the paths.
 """
 
@@ -18,10 +19,11 @@ _BUILD_INFO_BYTES = 32  # of header, before the length and the text of the versi
 
 
 class Programs(NamedTuple):
-    """The paths of the two programs, and the Go version that built them, such as go1.26.0."""
+    """The paths of the programs, and the Go version that built them, such as go1.26.0."""
 
     null: Path
     typed: Path
+    webhook: Path
     go_version: str
 
 
@@ -45,19 +47,19 @@ class SourceModule(GoModule, frozen=True, kw_only=True):
 REFERENCE = SourceModule(
     name="extenders",
     dependency="k8s.io/kube-scheduler",
-    programs={"typed": "./typed", "null": "./null"},
+    programs={"typed": "./typed", "null": "./null", "webhook": "./webhook"},
     room="reference",
     instead="",
 )
 
 
 def find_programs(environment: Mapping[str, str] = os.environ) -> Programs:
-    """Returns both programs, built if needed. Raises BinariesMissing.
+    """Returns the programs, built if needed. Raises BinariesMissing.
 
     A first build says on stderr that it takes minutes.
     """
     folder = build(REFERENCE, environment)
-    return Programs(folder / "null", folder / "typed", _go_version(folder / "typed"))
+    return Programs(folder / "null", folder / "typed", folder / "webhook", _go_version(folder / "typed"))
 
 
 def _go_version(program: Path) -> str:

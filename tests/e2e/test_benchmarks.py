@@ -133,22 +133,26 @@ def test_latency_still_runs(programs: Programs, wrk: Path) -> None:
         "prioritize, 20 names",
     ]
     marks = [claim.mark for claim in report.claims]
-    assert marks == ["≥ 1.5", "", "≥ 4", "≥ 3", "≥ 6", "", "≤ 1.5", "≤ 1.5", "≤ 0.06"]
-    assert min(rows(*report.tables)) > 0
+    assert marks == ["≥ 1.6", "≥ 1.6", "≥ 5", "≥ 3", "≥ 6", "", "≤ 1.5", "≤ 1.5", "≤ 0.06"]
+    costs = [table for table in report.tables if table.title.endswith("of one answer")]
+    assert len(costs) == 2
+    assert min(rows(*costs)) >= 0  # so short a load may take less than the ten milliseconds that are counted
+    assert min(rows(*(table for table in report.tables if table not in costs))) > 0
     assert len({plot.name for plot in report.plots}) == len(report.plots)
 
 
 @pytest.mark.slow
-def test_webhook_still_runs(wrk: Path) -> None:
-    """Patched and unpatched pods, alike and all different, over TLS and without, beside the two baselines."""
+def test_webhook_still_runs(programs: Programs, wrk: Path) -> None:
+    """Patched and unpatched pods, alike and all different, over TLS and without, beside the baselines."""
     report = webhook.run(fewer=FEWER)
-    throughput, many, one = report.tables
+    throughput, costs, many, one = report.tables
     assert [row[0] for row in throughput.rows] == [kind.name for kind in webhook.KINDS]
-    assert len(many.rows) == 4 * len(webhook.KINDS)
-    assert len(one.rows) == 4 * 2
-    assert min(rows(*report.tables)) > 0
+    assert len(many.rows) == len(costs.rows) == len(webhook.CONTENDERS) * len(webhook.KINDS)
+    assert len(one.rows) == len(webhook.CONTENDERS) * 2
+    assert min(rows(throughput, many, one)) > 0
+    assert min(rows(costs)) >= 0
     assert min(claim.value for claim in report.claims) > 0
-    marks = [*["≥ 0.6"] * 2, *["≥ 0.7"] * 4, *("≤ 0.2", "≤ 0.6") * 2]
+    marks = [*["≥ 2"] * 2, *["≥ 1.5"] * 2, *("≤ 0.2", "≤ 0.6") * 2]
     assert [claim.mark for claim in report.claims if claim.mark] == marks
 
 

@@ -20,6 +20,8 @@ const grace = 5 * time.Second
 var (
 	address     = flag.String("listen", "127.0.0.1:0", "`HOST:PORT` to listen on; port 0 takes a free one")
 	parentStdin = flag.Bool("parent-stdin", false, "end when standard input is closed, as it is when the parent ends")
+	certificate = flag.String("certificate", "", "`FILE` of the certificate; with it, TLS is spoken")
+	key         = flag.String("key", "", "`FILE` of its key")
 )
 
 // Serve answers with handler at the address of -listen, which it prints as one line of JSON, until SIGTERM or, with
@@ -46,12 +48,26 @@ func Serve(handler http.Handler) {
 		defer cancel()
 		_ = server.Shutdown(within)
 	}()
-	line := map[string]string{"address": "http://" + listener.Addr().String()}
+	line := map[string]string{"address": scheme() + "://" + listener.Addr().String()}
 	if err := json.NewEncoder(os.Stdout).Encode(line); err != nil {
 		log.Fatal(err)
 	}
-	if err := server.Serve(listener); err != http.ErrServerClosed {
+	if err := serve(server, listener); err != http.ErrServerClosed {
 		log.Fatal(err)
 	}
 	<-closed
+}
+
+func scheme() string {
+	if *certificate != "" {
+		return "https"
+	}
+	return "http"
+}
+
+func serve(server *http.Server, listener net.Listener) error {
+	if *certificate != "" {
+		return server.ServeTLS(listener, *certificate, *key)
+	}
+	return server.Serve(listener)
 }
