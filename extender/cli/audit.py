@@ -56,7 +56,7 @@ from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Work
 from extender.resolver.platform_verifier import PlatformVerifier
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
-from extender.service.resolving import fetcher_settings, open_pod_resolver_of, read_mirror_objects
+from extender.service.resolving import open_pod_resolver_of, read_mirror_objects
 
 _MOST_IMAGES = 100_000  # lines of a list
 
@@ -188,7 +188,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
             contents = _read_files(part.manifests, part.namespace) if part.manifests else _read_images(part.images)
             cluster_view = ClusterView()
             audited = "a list of images" if part.images else "manifests"
-        sources = await stack.enter_async_context(open_local_sources(fetcher_settings(settings)))
+        sources = await stack.enter_async_context(open_local_sources(settings.registry))
         pod_resolver = await stack.enter_async_context(
             open_pod_resolver_of(
                 sources,

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from extender.cli.console import progress_bar
+from extender.config.registry_section import RegistryConfig
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import RegistryError
-from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image
@@ -122,8 +122,8 @@ async def _look_up_all(
         heard[_repository_of(endpoint)] = said
 
     @contextlib.asynccontextmanager
-    async def open_sources(fetcher_settings: FetcherSettings) -> AsyncIterator[LocalSources]:
-        async with open_local_sources(fetcher_settings, hear) as sources:
+    async def open_sources(registry_settings: RegistryConfig) -> AsyncIterator[LocalSources]:
+        async with open_local_sources(registry_settings, hear) as sources:
             opened.append(sources)
             yield sources
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from extender.config.tree import RegistryConfig
+from extender.config.registry_section import RegistryConfig
 from extender.errors import InvalidReference
 from extender.images.content import Failure
 from extender.images.reference import parse_reference

@@ -1,7 +1,7 @@
 """The settings: one tree of frozen Structs, the only place that declares a key, its default and its meaning.
 
 The description of a field is its documentation: help texts, the table of docs/settings.md and the schema of the chart's
-values are made from it. Of the package this file imports only the pure rooms' types and `credential_sources`.
+values are made from it. What the fetcher is given too is in `registry_section`.
 """
 
 import enum
@@ -12,20 +12,15 @@ from typing import Annotated, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from extender.credential_sources import Cloud
+from extender.config.registry_section import RegistryConfig, Seconds, Section
 from extender.placement.affinity import AffinityMode
 from extender.placement.gate import AfterGate, ImpossiblePods, UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
 from extender.placement.tolerations import TolerationRule
 
-Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
 SecondsOrNone = Annotated[float, Meta(ge=0, le=31_536_000)]
 Boost = Annotated[int, Meta(ge=0, le=10)]
 Count = Annotated[int, Meta(ge=1, le=100_000_000)]
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section of the tree; refuses unknown keys."""
 
 
 class LogConfig(Section, frozen=True):
@@ -282,7 +277,7 @@ class AdmissionConfig(Section, frozen=True):
 class PreferredNodesConfig(Section, frozen=True):
     labels: Annotated[
         dict[str, str], Meta(description="Labels of the nodes to which a preference may pull; {}: any.")
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
     without_resources: Annotated[
         tuple[str, ...],
         Meta(
@@ -322,7 +317,7 @@ class PlacementConfig(Section, frozen=True):
             description="The platforms that a RuntimeClass runs, such as `{rosetta: [linux/amd64]}`: its pods need an "
             "image of one of them, whatever the node is. `[]`: its pods are left alone (wasm and the like)."
         ),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
     run_386_on_amd64: Annotated[
         bool,
         Meta(
@@ -371,99 +366,6 @@ class OperationsConfig(Section, frozen=True):
             "string switches the listener off."
         ),
     ] = ":8881"
-
-
-class CredentialProvidersConfig(Section, frozen=True):
-    config: Annotated[
-        str, Meta(description="The kubelet's CredentialProviderConfig file; its plugins are run as on a node.")
-    ] = ""
-    bin_dir: Annotated[str, Meta(description="Folder of the plugins' programs.")] = ""
-
-
-class RegistryConfig(Section, frozen=True):
-    timeout_seconds: Annotated[
-        Seconds, Meta(description="Longest time one registry exchange may take, redirects and token included.")
-    ] = 10.0
-    plain_http: Annotated[
-        tuple[str, ...],
-        Meta(description="Registries (host or host:port, as images name them) that are spoken to without TLS."),
-    ] = ()
-    allow: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Globs of the registries and mirrors that are asked: host or host:port; one named inside is "
-            "reached there too."
-        ),
-    ] = ("*",)
-    deny: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Globs of hosts that are never asked, not even as a token server or behind a redirect; deny "
-            "wins over allow."
-        ),
-    ] = ()
-    private_addresses: Annotated[
-        bool,
-        Meta(
-            description="Whether private addresses (RFC 1918, RFC 6598, IPv6 ULA) are reached; those that allow names "
-            "are in any case."
-        ),
-    ] = True
-    ca_files: Annotated[
-        tuple[str, ...], Meta(description="PEM bundles trusted for registries, besides the system's.")
-    ] = ()
-    docker_config: Annotated[
-        str,
-        Meta(
-            description="Docker `config.json`: its `auths`, and the `credHelpers` and `credsStore` it names, which "
-            "are run."
-        ),
-    ] = ""
-    credential_providers: CredentialProvidersConfig = CredentialProvidersConfig()
-    clouds: Annotated[
-        tuple[Cloud, ...], Meta(description="Clouds whose identity of our own pod is used for their registries.")
-    ] = ()
-    mirrors: Annotated[
-        str,
-        Meta(
-            description="Where nodes pull from: a folder in containerd's `certs.d` layout, k3s' or rke2's "
-            "`registries.yaml`, CRI-O's `registries.conf`, or `openshift` for the cluster's objects; followed when it "
-            "changes; empty: registries are asked themselves."
-        ),
-    ] = ""
-    verify: Annotated[
-        Literal["off", "background"],
-        Meta(
-            description="`background`: layers of images in use are read, one image at a time, until it is known for "
-            "which machine each one's program is (docs/how-to/verify-images.md says what that costs)."
-        ),
-    ] = "off"
-    pull_secrets: Annotated[
-        bool | tuple[str, ...],
-        Meta(
-            description="Read the pull secrets that pods name, by name and only when a lookup needs them; this needs "
-            "the right to get secrets. A list of namespaces: those of their pods alone; `false`: none."
-        ),
-    ] = True
-
-    @property
-    def mirrors_of_openshift(self) -> bool:
-        """Whether nodes pull from where the cluster's objects say."""
-        return self.mirrors == "openshift"
-
-    @property
-    def mirrors_of_crio(self) -> bool:
-        """Whether nodes have CRI-O, which has registries of its own for names without one."""
-        return self.mirrors_of_openshift or self.mirrors.endswith(".conf")
-
-    def reads_secrets_in(self, namespace: str) -> bool:
-        """Whether pull secrets of that namespace's pods are read."""
-        return self.pull_secrets is True or (self.pull_secrets is not False and namespace in self.pull_secrets)
-
-    @property
-    def has_logins(self) -> bool:
-        """Whether there are logins of the operator's, of whatever source."""
-        return bool(self.docker_config or self.credential_providers.config or self.clouds)
 
 
 class CacheConfig(Section, frozen=True):

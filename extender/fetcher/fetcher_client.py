@@ -19,6 +19,7 @@ import structlog
 
 from extender.background import in_background
 from extender.circuit_breaker import Backoff
+from extender.config.registry_section import RegistryConfig
 from extender.credential_sources import Cloud, Source
 from extender.credentials.keyring import Credential
 from extender.credentials.provider_specs import ProviderSpec
@@ -41,7 +42,7 @@ from extender.fetcher.messages import (
     error_of,
     frame,
 )
-from extender.fetcher.settings import FetcherSettings
+from extender.fetcher.settings import FetcherSettings, LogLevel
 from extender.images.manifest import Image
 from extender.images.platform import Platform
 from extender.images.reference import ImageReference
@@ -372,9 +373,9 @@ class _RemoteProvider:
 
 
 @contextlib.asynccontextmanager
-async def open_fetcher(settings: FetcherSettings) -> AsyncIterator[FetcherClient]:
+async def open_fetcher(registry: RegistryConfig, log_level: LogLevel = "info") -> AsyncIterator[FetcherClient]:
     """Runs a fetcher until the context is left. Returns before it is ready; questions wait for it."""
-    client = FetcherClient(settings)
+    client = FetcherClient(FetcherSettings(registry=registry, log_level=log_level))
     async with in_background(client.keep_running(), "fetcher"):
         try:
             yield client

@@ -132,7 +132,7 @@ class _Server:
         if settings.resident_bytes:
             stay_within(settings.resident_bytes, READ_FOR, self._is_asked)
         try:
-            self._sources = await self._stack.enter_async_context(open_local_sources(settings))
+            self._sources = await self._stack.enter_async_context(open_local_sources(settings.registry))
             self._tell_mirrors()
         except Exception as exc:  # noqa: BLE001 - whatever it is, the service is told
             why = str(exc) if isinstance(exc, ConfigError) else f"the fetcher cannot start: {type(exc).__name__}"

@@ -1,26 +1,18 @@
-"""The settings that a fetcher is started with: all that asks registries and credential providers needs to know."""
+"""What a fetcher is started with."""
 
 from typing import Literal
 
 import msgspec
 
-from extender.credential_sources import Cloud
+from extender.config.registry_section import RegistryConfig
+
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class FetcherSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
-    """As the fields of the same names in the service's configuration say."""
+    """The section `registry` of the service's settings, and what else this process is to keep to."""
 
-    timeout_seconds: float
-    plain_http: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ("*",)
-    deny: tuple[str, ...] = ()
-    private_addresses: bool = True
-    ca_files: tuple[str, ...] = ()
-    mirrors: str = ""
-    docker_config: str = ""
-    plugin_config: str = ""
-    plugin_dir: str = ""
-    clouds: tuple[Cloud, ...] = ()
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    registry: RegistryConfig
+    log_level: LogLevel = "info"
     resident_bytes: int = 0
     """How large the process may become before it ends itself."""

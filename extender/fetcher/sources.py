@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncIterator
 
 from extender.background import FILE_CHECK_SECONDS, in_background
+from extender.config.registry_section import RegistryConfig
 from extender.credentials.cloud_api import CloudAccess, open_cloud_session
 from extender.credentials.keyring import Credential
 from extender.credentials.operator_keyring import open_operator_keyring, provider_of
 from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import LoginProvider, ProvidedCredentials
 from extender.errors import ConfigError
-from extender.fetcher.settings import FetcherSettings
 from extender.images.platform import Platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
@@ -71,7 +71,7 @@ class LocalSources(RegistryImages):
 
 
 @contextlib.asynccontextmanager
-async def open_local_sources(settings: FetcherSettings, heard: Heard = unheard) -> AsyncIterator[LocalSources]:
+async def open_local_sources(settings: RegistryConfig, heard: Heard = unheard) -> AsyncIterator[LocalSources]:
     """Opens the files that the settings name, and watches them until the context is left; sends no request yet.
 
     `heard` is told what each endpoint answered.
@@ -89,14 +89,14 @@ async def open_local_sources(settings: FetcherSettings, heard: Heard = unheard) 
         yield sources
 
 
-async def _open(settings: FetcherSettings, heard: Heard, stack: contextlib.AsyncExitStack) -> LocalSources:
+async def _open(settings: RegistryConfig, heard: Heard, stack: contextlib.AsyncExitStack) -> LocalSources:
     watcher = FileWatcher()
     guard = AddressGuard(allow=settings.allow, deny=settings.deny, private_addresses=settings.private_addresses)
     trust = RegistryTrust(settings.ca_files)
     if settings.ca_files:
         watcher.add(trust.files)
     mirrors: Mirrors | None = None
-    if settings.mirrors == "openshift":
+    if settings.mirrors_of_openshift:
         mirrors = OpenShiftMirrors(trust)
     elif settings.mirrors:
         mirrors = MirrorFiles(settings.mirrors, ca_files=settings.ca_files)
@@ -106,8 +106,8 @@ async def _open(settings: FetcherSettings, heard: Heard, stack: contextlib.Async
     if mirrors:  # the operator's alone, since a mirror's answers serve every pod
         keyring = open_operator_keyring(
             docker_config=settings.docker_config,
-            plugin_config=settings.plugin_config,
-            plugin_dir=settings.plugin_dir,
+            plugin_config=settings.credential_providers.config,
+            plugin_dir=settings.credential_providers.bin_dir,
             clouds=settings.clouds,
             environment=os.environ,
             key=secrets.token_bytes(32),  # its ids stay here

@@ -6,6 +6,7 @@ import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 
 import msgspec
 import structlog
@@ -23,7 +24,7 @@ from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.endpoints import needs_pending_pods
 from extender.service.gate_opening import open_gates
 from extender.service.listeners import Listeners
-from extender.service.resolving import OpenSources, fetcher_settings, open_pod_resolver_of
+from extender.service.resolving import OpenSources, open_pod_resolver_of
 from extender.service.self_managed import with_managed_files
 from extender.store.url import without_password
 
@@ -100,7 +101,7 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
     BUILD_INFO[__version__].set(1)
     canary = canary_of(config, cluster_view)
     async with (
-        open_sources(fetcher_settings(config)) as sources,
+        open_sources(config.registry) as sources,
         open_pod_resolver_of(sources, config, cluster_view) as pod_resolver,
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
         in_background(canary.run() if canary else None, "canaries"),
@@ -149,7 +150,7 @@ async def _serve(config: Config, opened: asyncio.Event, stop: asyncio.Event) -> 
     async with (
         open_cluster_view(config) as cluster_view,
         with_managed_files(config, cluster_view.client) as config_with_files,
-        open_service(config_with_files, cluster_view, open_fetcher),
+        open_service(config_with_files, cluster_view, partial(open_fetcher, log_level=config.log.level)),
     ):
         opened.set()
         await stop.wait()

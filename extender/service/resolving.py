@@ -11,6 +11,7 @@ from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.openshift_objects import list_mirror_objects
 from extender.cluster.secrets import ClusterSecrets
+from extender.config.registry_section import RegistryConfig
 from extender.config.tree import Config
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.operator_keyring import open_operator_keyring
@@ -19,7 +20,6 @@ from extender.credentials.providers import LoginProvider
 from extender.credentials.pull_secrets import PullSecrets
 from extender.credentials.watched_keyring import ClusterLogins
 from extender.errors import ClusterError, ConfigError
-from extender.fetcher.settings import FetcherSettings
 from extender.images.platform import Platform
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.resolver.image_source import ImageSource
@@ -55,7 +55,7 @@ class Sources(ImageSource, PlatformSource, Protocol):
         """Returns once all files are known to be usable, or cannot be known. Raises ConfigError if one is not."""
 
 
-OpenSources = Callable[[FetcherSettings], AbstractAsyncContextManager[Sources]]
+OpenSources = Callable[[RegistryConfig], AbstractAsyncContextManager[Sources]]
 
 
 class OpenedCaches(NamedTuple):
@@ -69,25 +69,6 @@ class OpenedCaches(NamedTuple):
     store: Store | None
     credential_key: bytes
     watcher: FileWatcher
-
-
-def fetcher_settings(config: Config) -> FetcherSettings:
-    """Returns what those who ask registries need to know of the configuration."""
-    registry = config.registry
-    return FetcherSettings(
-        timeout_seconds=registry.timeout_seconds,
-        plain_http=registry.plain_http,
-        allow=registry.allow,
-        deny=registry.deny,
-        private_addresses=registry.private_addresses,
-        ca_files=registry.ca_files,
-        mirrors=registry.mirrors,
-        docker_config=registry.docker_config,
-        plugin_config=registry.credential_providers.config,
-        plugin_dir=registry.credential_providers.bin_dir,
-        clouds=registry.clouds,
-        log_level=config.log.level,
-    )
 
 
 @contextlib.asynccontextmanager
@@ -131,7 +112,7 @@ async def open_pod_resolver(
         ConfigError: a file or a value of the configuration cannot be used.
     """
     async with (
-        open_sources(fetcher_settings(config)) as sources,
+        open_sources(config.registry) as sources,
         open_pod_resolver_of(
             sources, config, cluster_view, mirrors=await read_mirror_objects(config, cluster_view.client)
         ) as resolver,

@@ -13,7 +13,7 @@ from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import open_cluster_view
 from extender.service.endpoints import OUTLETS
 from extender.service.listeners import open_tls
-from extender.service.resolving import fetcher_settings, open_caches
+from extender.service.resolving import open_caches
 from extender.store.url import SQLITE, default_store_url
 
 
@@ -41,7 +41,7 @@ async def check_start(config: Config) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _open_sources(config: Config) -> AsyncIterator[None]:
-    async with open_local_sources(fetcher_settings(config)) as sources, open_caches(config, sources):
+    async with open_local_sources(config.registry) as sources, open_caches(config, sources):
         yield
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import ANONYMOUS
-from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import parse_platform
 from extender.images.reference import parse_reference
@@ -48,7 +48,7 @@ async def test_an_image_by_buildah(
     builder: ImageBuilder, registry: DebianRegistry, tmp_path: Path, compression: str
 ) -> None:
     """Its windows are not too large, and its pieces are read as one."""
-    settings = FetcherSettings(timeout_seconds=10.0, plain_http=(registry.host,), allow=("*", registry.host))
+    settings = RegistryConfig(timeout_seconds=10.0, plain_http=(registry.host,), allow=("*", registry.host))
     for state, program in programs().items():
         path, name = tmp_path / state / "app", f"{state}-{compression.replace(':', '-')}"
         path.parent.mkdir()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.credentials.provider_specs import HelpersSpec
 from extender.credentials.providers import CredentialsUnavailable
@@ -23,7 +24,6 @@ from extender.fetcher import fetcher_client
 from extender.fetcher.child import ALONE, FetcherChild
 from extender.fetcher.fetcher_client import ENDS, FetcherClient, open_fetcher
 from extender.fetcher.messages import Channel, Describe, Ping, Provide, StateDigest, ToQuestion, Verify
-from extender.fetcher.settings import FetcherSettings
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
 from extender.registry_figures import REQUESTS
@@ -37,10 +37,10 @@ AnyQuestion = StateDigest | Describe | Verify | Provide | Ping
 Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
-def settings_for(*hosts: str, **more: object) -> FetcherSettings:
+def settings_for(*hosts: str, **more: object) -> RegistryConfig:
     """A fetcher's that may ask these hosts."""
     values: dict[str, object] = {"timeout_seconds": 5.0, "plain_http": hosts, "allow": ("*", *hosts), **more}
-    return FetcherSettings(**values)  # type: ignore[arg-type]  # of the fields' own types
+    return RegistryConfig(**values)  # type: ignore[arg-type]  # of the fields' own types
 
 
 @pytest.fixture
@@ -442,9 +442,9 @@ async def test_fetcher_ends_with_its_service(registry: EmbeddedRegistry) -> None
     code = (
         "import asyncio, uvloop\n"
         "from extender.fetcher.fetcher_client import open_fetcher\n"
-        "from extender.fetcher.settings import FetcherSettings\n"
+        "from extender.config.registry_section import RegistryConfig\n"
         "async def main():\n"
-        "    async with open_fetcher(FetcherSettings(timeout_seconds=5)) as client:\n"
+        "    async with open_fetcher(RegistryConfig(timeout_seconds=5)) as client:\n"
         "        print((await client.running()).pid, flush=True)\n"
         "        await asyncio.sleep(600)\n"
         "uvloop.run(main())\n"

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryNotAsked
 from extender.fetcher import fetcher_client
@@ -28,7 +29,7 @@ ARM = "linux/arm64"
 async def client(debian_registry: DebianRegistry) -> AsyncIterator[FetcherClient]:
     """The service's client of a fetcher."""
     host = debian_registry.host
-    settings = FetcherSettings(timeout_seconds=10.0, plain_http=(host,), allow=("*", host))
+    settings = RegistryConfig(timeout_seconds=10.0, plain_http=(host,), allow=("*", host))
     async with open_fetcher(settings) as opened:
         yield opened
 
@@ -69,7 +70,7 @@ async def test_it_asks_where_nodes_pull_from(debian_registry: DebianRegistry) ->
     liar = push(debian_registry, "verifier/mirrored", gzipped([Put("app", AMD64_ELF)]))
     mirrored = SourceMirrors("quay.io", (f"{host}/verifier",), NEVER_CONTACT_SOURCE)
     objects = MirrorObjects(digest_mirrors=(mirrored,), sources=RegistrySources(insecure_registries=(host,)))
-    async with open_fetcher(FetcherSettings(timeout_seconds=10.0, mirrors="openshift", allow=("*", host))) as client:
+    async with open_fetcher(RegistryConfig(timeout_seconds=10.0, mirrors="openshift", allow=("*", host))) as client:
         client.tell_mirrors(objects)
         found = await look(client, parse_reference(f"quay.io/mirrored@{liar.digest}"))
     assert (found.state, found.program) == ("refuted", "/app")

@@ -10,9 +10,9 @@ import pytest
 import trustme
 from aiohttp import web
 
+from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import ManifestNotFound, RegistryError, RegistryUnavailable
-from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
@@ -72,7 +72,7 @@ def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
 
 async def sources_of(stack: AsyncExitStack, *ca_files: str) -> LocalSources:
     """What asks registries, allowed to ask on loopback."""
-    settings = FetcherSettings(timeout_seconds=5, mirrors="openshift", allow=("*", "127.0.0.1"), ca_files=ca_files)
+    settings = RegistryConfig(timeout_seconds=5, mirrors="openshift", allow=("*", "127.0.0.1"), ca_files=ca_files)
     return await stack.enter_async_context(open_local_sources(settings))
 
 

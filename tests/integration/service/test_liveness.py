@@ -8,8 +8,8 @@ import pytest
 import trustme
 
 from extender.background import background_problem
+from extender.config.registry_section import RegistryConfig
 from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
-from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import open_local_sources
 from extender.resolver.persistence import Persistence
 from extender.server.listener import Listener
@@ -98,6 +98,6 @@ async def test_what_asks_registries_is_told_of(
 ) -> None:
     """Nobody opens another fetcher, or reads registries' files again."""
     monkeypatch.setattr(owner, method, end_at_once)
-    async with opened(FetcherSettings(timeout_seconds=1.0)):  # type: ignore[attr-defined] # of either
+    async with opened(RegistryConfig(timeout_seconds=1.0)):  # type: ignore[attr-defined] # of either
         await assert_told(name)
     assert background_problem() == ""

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from extender.config.reading import load_config
+from extender.config.registry_section import RegistryConfig
 from extender.errors import ConfigError
 from extender.fetcher.fetcher_client import open_fetcher
-from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.service.cluster_view import ClusterView
 from extender.service.process import open_service
@@ -48,7 +48,7 @@ async def test_nobody_can_call_before_the_files_for_registries_have_been_read(is
             await outcome
 
     @contextlib.asynccontextmanager
-    async def reading(settings: FetcherSettings) -> AsyncIterator[LocalSources]:
+    async def reading(settings: RegistryConfig) -> AsyncIterator[LocalSources]:
         async with open_local_sources(settings) as sources:
             sources.__class__ = Reading
             yield sources
@@ -81,7 +81,7 @@ async def test_readiness_fails_until_registries_can_be_asked(monkeypatch: pytest
             assert response.status == 200
 
 
-def files_that_cannot_be_read(folder: Path) -> dict[str, FetcherSettings]:
+def files_that_cannot_be_read(folder: Path) -> dict[str, RegistryConfig]:
     """Settings by what is wrong with the files that they name."""
     conf, yaml = folder / "registries.conf", folder / "registries.yaml"
     conf.write_text("")
@@ -92,13 +92,13 @@ def files_that_cannot_be_read(folder: Path) -> dict[str, FetcherSettings]:
     (folder / "folder.yaml").mkdir()
     (folder / "no-text.conf").write_bytes(b"\xff\xfe\x00")
     return {
-        "quay.io:443:old": FetcherSettings(timeout_seconds=1, mirrors=str(folder / "named" / "registries.conf")),
-        "rewrite": FetcherSettings(timeout_seconds=1, mirrors=str(yaml)),
-        "large.yaml": FetcherSettings(timeout_seconds=1, mirrors=str(folder / "large.yaml")),
-        "folder": FetcherSettings(timeout_seconds=1, mirrors=str(folder / "folder.yaml")),
-        "no-text": FetcherSettings(timeout_seconds=1, mirrors=str(folder / "no-text.conf")),
-        "registry.ca_files": FetcherSettings(timeout_seconds=1, ca_files=("a\0b",)),
-        "registry.docker_config": FetcherSettings(timeout_seconds=1, docker_config="a\0b", mirrors=str(conf)),
+        "quay.io:443:old": RegistryConfig(timeout_seconds=1, mirrors=str(folder / "named" / "registries.conf")),
+        "rewrite": RegistryConfig(timeout_seconds=1, mirrors=str(yaml)),
+        "large.yaml": RegistryConfig(timeout_seconds=1, mirrors=str(folder / "large.yaml")),
+        "folder": RegistryConfig(timeout_seconds=1, mirrors=str(folder / "folder.yaml")),
+        "no-text": RegistryConfig(timeout_seconds=1, mirrors=str(folder / "no-text.conf")),
+        "registry.ca_files": RegistryConfig(timeout_seconds=1, ca_files=("a\0b",)),
+        "registry.docker_config": RegistryConfig(timeout_seconds=1, docker_config="a\0b", mirrors=str(conf)),
     }
 
 
@@ -123,7 +123,7 @@ async def test_files_that_cannot_be_read_are_refused_with_the_reason(tmp_path: P
 async def test_whatever_goes_wrong_at_the_opening_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only what somebody has thought of. A proxy's address may hold a password, and is not quoted."""
     monkeypatch.setenv("HTTPS_PROXY", "http://ann:secret@[")
-    settings = FetcherSettings(timeout_seconds=1)
+    settings = RegistryConfig(timeout_seconds=1)
     async with open_fetcher(settings) as client:
         with pytest.raises(ConfigError, match="what asks registries cannot be opened") as refused:
             await client.check()

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import ConfigError, ManifestNotFound, RegistryNotAsked, RegistryUnavailable
 from extender.fetcher import fetcher_client
@@ -87,7 +88,7 @@ async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FetcherClient
     monkeypatch.setattr(fetcher_client, "FetcherChild", SimulatedChild)
     monkeypatch.setattr(fetcher_client, "_WELL_SECONDS", 0.0)
     monkeypatch.setattr(fetcher_client, "_ALONE_SECONDS", 0.05)
-    async with open_fetcher(FetcherSettings(timeout_seconds=1)) as opened:
+    async with open_fetcher(RegistryConfig(timeout_seconds=1)) as opened:
         yield opened
     assert not SimulatedChild.living
 

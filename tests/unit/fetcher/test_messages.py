@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from extender.config.registry_section import RegistryConfig
 from extender.credential_sources import Cloud
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.credentials.logins import Login
@@ -94,7 +95,7 @@ def received(message: ToFetcher | FromFetcher, *, cut: int = 7) -> bytes:
         Provide(id=4, provider=HelpersSpec({"quay.io": "pass"}, "store"), repository="quay.io/b"),
         Provide(id=5, provider=CloudSpec(Cloud.ECR), repository="x"),
         Ping(6),
-        FetcherSettings(timeout_seconds=10, plain_http=("a:1",), clouds=(Cloud.GCP,)),
+        FetcherSettings(registry=RegistryConfig(timeout_seconds=10, plain_http=("a:1",), clouds=(Cloud.GCP,))),
     ],
     ids=lambda question: type(question).__name__,
 )
