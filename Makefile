@@ -136,7 +136,7 @@ docs-pictures: setup ## Draw docs/pictures again: diagrams, plots of docs/figure
 .PHONY: lock
 lock: ## Resolve the requirements files anew (needs uv)
 	@uv pip compile -q pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements.txt
-	@uv pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package multiarch-extender --no-header -o requirements-dev.txt
+	@uv pip compile -q pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package multiarch-extender --no-header -o requirements-dev.txt
 
 .PHONY: clean
 clean: ## Remove what these targets made in the checkout
