@@ -7,8 +7,21 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import settings
 
 _TURNS = 10  # of the event loop, within which a cancelled task may end
+_SLOW_SECONDS = 1800
+
+# A deadline for an example would fail on a busy machine. In a pipeline, which sets CI, examples are the same each time.
+settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives the tests marked slow more time."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_SLOW_SECONDS))
 
 
 def pytest_collection_finish() -> None:

@@ -26,6 +26,7 @@ from tests.e2e.world import Tally, World, open_world
 PROJECT = Path(__file__).parents[2]
 TALLY = pytest.StashKey[Tally]()
 _FAILURE_CHARACTERS = 2_000
+_TEST_SECONDS = 1200
 _OF_THE_MACHINE = {"node_programs", "builder"}
 """The fixtures of the tests that run real nodes, and of those of our image, which is then built once for all."""
 
@@ -48,6 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     machine = {item.path for item in functions if _OF_THE_MACHINE & set(item.fixturenames)}
     items.sort(key=lambda item: item.path not in machine)
     for item in items:
+        item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))  # fixtures build programs, in minutes
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group("machine" if item.path in machine else item.path.name))
 

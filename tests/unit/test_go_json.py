@@ -4,7 +4,7 @@ import contextlib
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.go_json import GoDecoder, InvalidJson
@@ -138,7 +138,6 @@ JSON = st.recursive(
 
 
 @given(JSON)
-@settings(deadline=None)
 def test_any_document_is_read_or_refused(document: object) -> None:
     """Nothing else is raised, whatever stands where."""
     with contextlib.suppress(InvalidJson):

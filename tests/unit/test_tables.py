@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import dropwhile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.reference import digest_of, pack_digest, unpack_digest
@@ -91,7 +91,6 @@ def test_a_share_table_of_one_owner_is_an_lru_table(size: int, steps: list[tuple
     assert [shares.get(key) for key in range(8)] == [table.get(key) for key in range(8)]
 
 
-@settings(deadline=None)
 @given(size=st.integers(1, 120), steps=SHARE_STEPS)
 def test_who_holds_more_than_its_part_takes_nothing_from_who_does_not(
     size: int, steps: list[tuple[str, int, str, int]]
@@ -128,7 +127,6 @@ def _held(size: int, rows: dict[int, Owned]) -> Counter[str]:
     return held
 
 
-@settings(deadline=None)
 @given(size=st.integers(80, 200), flood=st.integers(100, 500), cost=st.integers(1, 60))
 def test_a_flood_of_one_owner_evicts_its_own_rows(size: int, flood: int, cost: int) -> None:
     """Four owners with their parts lose nothing to a fifth, although they never use their rows."""

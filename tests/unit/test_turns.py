@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.turns import OPERATOR, NoTurn, Turns
@@ -135,7 +135,6 @@ def test_work_that_is_cancelled_keeps_no_turn(is_granted: bool) -> None:
     run_simulated(run())
 
 
-@settings(deadline=None)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(TENANTS), st.sampled_from(HOSTS), st.integers(0, 6), st.integers(0, 6)), max_size=40

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.credentials.logins import (
@@ -302,7 +302,6 @@ def linear_matching(patterns: list[str], repository: str) -> tuple[int, ...]:
 
 
 @given(PATTERNS, PATTERN.map(lambda text: text.replace("*", "").removeprefix("https://").removeprefix("x@")))
-@settings(deadline=None)
 def test_any_patterns_match_as_if_tried_one_by_one(patterns: list[str], repository: str) -> None:
     """The index by host changes neither what is found nor the order."""
     indexed = ByPattern((pattern, number) for number, pattern in enumerate(patterns))
@@ -310,7 +309,6 @@ def test_any_patterns_match_as_if_tried_one_by_one(patterns: list[str], reposito
 
 
 @given(PATTERNS, PATTERNS, PATTERN.map(lambda text: text.replace("*", "").removeprefix("https://").removeprefix("x@")))
-@settings(deadline=None)
 def test_any_parts_match_as_if_they_were_one(first: list[str], second: list[str], repository: str) -> None:
     """The kubelet makes one keyring of all secrets."""
     entries = list(enumerate([*first, *second]))

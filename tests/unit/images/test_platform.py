@@ -1,7 +1,7 @@
 """Platforms: containerd's spelling, texts, and which node runs what was built for which platform."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.platform import (
@@ -132,7 +132,6 @@ VARIANT = st.sampled_from(["", "v1", "v2", "5", "7", "8", "9", "v8", "v8.1", "v9
 
 
 @given(st.sampled_from(["linux", "macos", "Windows"]) | WORD, ARCHITECTURE, VARIANT)
-@settings(deadline=None)
 def test_a_normalised_platform_round_trips(os: str, architecture: str, variant: str) -> None:
     """Any platform parsed from its own text is itself, unknown words included, and runs on itself."""
     platform = normalize_platform(os, architecture, variant)

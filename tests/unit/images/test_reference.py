@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.errors import InvalidReference
@@ -210,7 +210,6 @@ GRAMMATICAL = st.tuples(
 
 
 @given(GRAMMATICAL)
-@settings(deadline=None)
 def test_canonical_text_parses_to_an_equal_reference(text: str) -> None:
     """Parsing the canonical text of any reference changes nothing."""
     reference = parse_reference(text)
@@ -219,7 +218,6 @@ def test_canonical_text_parses_to_an_equal_reference(text: str) -> None:
 
 
 @given(st.text() | st.text(alphabet="aA0._-:/@[]$ \n"))
-@settings(deadline=None)
 def test_any_text_is_a_reference_or_refused(text: str) -> None:
     """No text whatever raises anything but InvalidReference, and what is shown of it stays on one short line."""
     try:

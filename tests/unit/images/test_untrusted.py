@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.errors import InvalidManifest
@@ -35,7 +35,6 @@ def test_quoted_text_is_escaped_and_cut(text: str, shown: str) -> None:
 
 
 @given(st.text())
-@settings(deadline=None)
 def test_any_quoted_text_is_short_and_printable(text: str) -> None:
     """No text whatever breaks a line or floods a log."""
     assert quote(text).isprintable()

@@ -88,7 +88,7 @@ def fixed(text: str) -> str:
     return ManifestStream(text, MUTATOR).fix(lambda images: facts_of(list(images)))[0]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(manifests())
 def test_every_line_stays_and_new_ones_are_between_them(text: str) -> None:
     """Comments, blank lines and order stay; only an empty list or a null gives its line for lines of its own."""
@@ -99,7 +99,7 @@ def test_every_line_stays_and_new_ones_are_between_them(text: str) -> None:
     assert [line.strip() for line in after.splitlines() if line.strip().startswith("#")] == comments
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(manifests())
 def test_a_second_pass_changes_nothing(text: str) -> None:
     """And the value is the same but for nodeSelector, affinity and tolerations."""
@@ -181,7 +181,7 @@ def streams(draw: st.DrawFn) -> str:
     return mark + text.replace("\n", end)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(streams())
 def test_in_every_style_only_what_must_change_does(text: str) -> None:
     """A line that is not kept has got text within, or lost an empty list or map; a second pass changes nothing."""
