@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 import msgspec
 import structlog
 
+from extender.cluster.views import WatchedNodes
 from extender.images.content import Answer
 from extender.images.platform import Platform, runs_on
 from extender.kubernetes.admission_v1 import AdmissionRequest
@@ -23,7 +24,6 @@ from extender.placement.bounds import TOUCHED_BYTES
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Fit, RunsOn, facts_of, fit
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_of_daemon_set
-from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Mode, is_exempt
 from extender.placement.reasons import NAME_CHARACTERS, Constraint, refusal_text, shorten
@@ -47,17 +47,6 @@ _AFFINITY = msgspec.json.Decoder(Affinity | None)
 _OWNED = msgspec.json.Decoder(OwnedObject)
 
 
-class NodesInView(Protocol):
-    """The cluster's nodes as a watch keeps them."""
-
-    @property
-    def platforms(self) -> NodePlatforms:
-        """The platform of each node in view."""
-
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
-        """Looks up nodes that are not in view, and adds those it finds."""
-
-
 class Events(Protocol):
     """Sends events about objects."""
 
@@ -77,7 +66,7 @@ class DaemonPods:
         self,
         pod_resolver: PodResolver,
         admission: AdmissionPolicy,
-        nodes: NodesInView,
+        nodes: WatchedNodes,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
         events: Events | None,

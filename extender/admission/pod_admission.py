@@ -82,10 +82,7 @@ class PodReviews:
         return self._pod_resolver.question(pod, namespace, overrides, may_read=bool(namespace))
 
     async def resolve(self, question: PodQuestion) -> list[Answer]:
-        """One answer per image: at once if all are fresh, or too many reviews of the tenant wait already; or later."""
-        known = self._pod_resolver.fresh(question)
-        if known is not None:
-            return known
+        """One answer per image: at once if all are fresh, or if too many reviews of the tenant wait already."""
         tenant = question.keyring.tenant
         may_wait = self._waiting.take(tenant)
         try:

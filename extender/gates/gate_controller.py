@@ -221,16 +221,14 @@ class GateController:
             return
         question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
         is_expired = self._clock() >= held.expires_at
-        answers = self._answers(held, question, peek=is_expired)
+        answers = self._answers(held, question, is_expired=is_expired)
         if answers is None:
-            self._wait(held, question)
             return
         nodes = self._cluster_nodes()
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
         release = self._planner.plan_release(pod, question.images, facts, overrides, nodes, expired=is_expired)
         if release.outcome is ReleaseOutcome.HOLD:
             self._tell_held(held, release.reason)
-            self._wait(held, question)
             return
         await self._let_go(held, pod, release)
         unknown = [image for image, fact in zip(question.images, facts, strict=True) if is_unresolved(fact)]
@@ -248,12 +246,18 @@ class GateController:
         else:
             self._done(held, release.outcome, release.reason)
 
-    def _answers(self, held: HeldPod, question: PodQuestion, *, peek: bool) -> list[Answer] | None:
-        """What is known of the pod's images; None if a lookup has to tell first."""
-        answers = self._pod_resolver.fresh(question)
-        if answers is None:
-            answers = self._waits.answers_for(held)
-        return self._pod_resolver.peek(question) if answers is None and peek else answers
+    def _answers(self, held: HeldPod, question: PodQuestion, *, is_expired: bool) -> list[Answer] | None:
+        """What lookups have told of the pod's images; None before one has ended, for which the pod then waits.
+
+        What memory has is enough if its time is over, or if its namespace has spent its share of waits.
+        """
+        if held not in self._pods:  # it is gone, or another one of its name has come
+            return None
+        if not (self._waits.is_asking(held) or self._waits.join(held, question, self._tasks)):
+            self._later(held, _REFUSED_SECONDS)
+            return self._pod_resolver.peek(question)
+        answers = self._waits.answers_for(held)
+        return self._pod_resolver.peek(question) if answers is None and is_expired else answers
 
     async def _read(self, held: HeldPod) -> bytes:
         """The pod as it is now; empty if there is nothing to do about it."""
@@ -318,15 +322,3 @@ class GateController:
             log.warning("gate.patch_refused", pod=held.key, why=str(exc))
             self._tell_held(held, f"the API server refuses to have it let go: {exc}", "Warning")
         self._later(held, _RETRY.seconds(held.failures, self._random))
-
-    def _wait(self, held: HeldPod, question: PodQuestion) -> None:
-        """Has the pod judged again when its images' lookups tell something new, and when its time is over.
-
-        A pod that was forgotten while it was judged, as it is gone or another one of its name has come, waits no more.
-        """
-        if held not in self._pods or self._waits.is_asking(held):
-            return
-        if not self._waits.join(held, question, self._tasks):
-            self._later(held, _REFUSED_SECONDS)
-        elif self._waits.answers_for(held) is not None:
-            self._later(held, 0.0)  # what it waits for has been told to others already

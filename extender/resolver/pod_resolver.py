@@ -62,10 +62,6 @@ class PodResolver(msgspec.Struct, frozen=True):
         keyring = self._keyring_of(pod, namespace, may_read=may_read)
         return PodQuestion(overrides, images_of(pod, self.policy.runtime_classes), keyring, namespace)
 
-    def fresh(self, question: PodQuestion) -> list[Answer] | None:
-        """One answer per image if the cache has all of them and each is fresh; else None. Starts nothing."""
-        return self.resolver.cache.fresh(_queries(question.images), question.keyring)
-
     def peek(self, question: PodQuestion) -> list[Answer]:
         """One answer per image from the cache, fresh or stale; None where no lookup has ended yet. Starts nothing."""
         return self.resolver.peek_all(_queries(question.images), question.keyring)

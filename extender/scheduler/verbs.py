@@ -4,16 +4,15 @@ Each verb gathers what is known of the pod, decides, and encodes. This file says
 `placement.scheduling` decides.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 import structlog
 
+from extender.cluster.views import WatchedNodes
 from extender.errors import ExtenderError
 from extender.images.content import Answer, Content
-from extender.kubernetes.core_v1 import NodeName, Pod, PodUid
+from extender.kubernetes.core_v1 import Pod, PodUid
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
     ExtenderFilterResult,
@@ -50,25 +49,6 @@ NO_VIEW = "the request names its nodes and no cluster is watched: set nodeCacheC
 NOT_SYNCED = "the nodes of the cluster are not known yet; to be tried again"
 
 
-class NodeView(Protocol):
-    """The cluster's nodes as a watch keeps them."""
-
-    @property
-    def platforms(self) -> NodePlatforms:
-        """The platform of each node in view."""
-
-    @property
-    def synced(self) -> bool:
-        """Whether all nodes have been listed once."""
-
-    @property
-    def is_current(self) -> bool:
-        """Whether nodes come into view as they are made; false while the watch of them is cut off."""
-
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
-        """Looks up nodes that are not in view, adds those it finds, and returns which are still missing."""
-
-
 class NodesNotKnown(ExtenderError):
     """The nodes of a request cannot be looked up; the message is the answer's error."""
 
@@ -79,7 +59,7 @@ class RequestNodes:
     `view` is None without a cluster. `policy` tells what states a node's level, and to which nodes a preference pulls.
     """
 
-    def __init__(self, view: NodeView | None, policy: Policy) -> None:
+    def __init__(self, view: WatchedNodes | None, policy: Policy) -> None:
         self._view = view
         self._policy = policy
         self._seen = NodePlatforms()  # without a cluster: of the nodes that requests have shown
@@ -191,14 +171,7 @@ NODES = counters(
 NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked about it; to be tried again"
 
 
-class _Scores(msgspec.Struct, frozen=True):
-    """An encoded prioritize answer, and the number of nodes for each verdict in it."""
-
-    text: bytes
-    verdicts: Mapping[Verdict, int]
-
-
-_NO_SCORES = _Scores(encode_priorities({}), {})
+_NO_SCORES = encode_priorities({})
 
 
 class SchedulerVerbs:
@@ -214,7 +187,7 @@ class SchedulerVerbs:
         self,
         pod_resolver: PodResolver,
         *,
-        nodes: NodeView | None,
+        nodes: WatchedNodes | None,
         wait_seconds: float,
         pending_limit_seconds: float,
         clock: Callable[[], float],
@@ -250,32 +223,19 @@ class SchedulerVerbs:
             return _filter_reply(ExtenderFilterResult(error=str(exc)))
         return self._filtered(args, decision, decided)
 
-    def filter_nowait(self, body: bytes) -> Reply | None:
-        """What `filter` answers, or None if it has to look something up first. Raises InvalidRequest."""
+    async def prioritize(self, body: bytes) -> Reply:
+        """The HostPriorityList for ExtenderArgs, from the cache only. Raises InvalidRequest."""
         args = decode_args(body)
         question = self._gather(args.pod, args.raw_pod)
         if question is None:
-            return _filter_reply(args.echo())
-        answers = self._pod_resolver.fresh(question)
-        if answers is None:
-            return None
-        decision = self._decide(args.pod, question, answers)
+            return Reply(_NO_SCORES)
         try:
             nodes = self._nodes.of(args)
-        except NodesNotKnown as exc:
-            return _filter_reply(ExtenderFilterResult(error=str(exc)))
-        decided = filter_nodes(args, nodes, decision)
-        if Verdict.NOT_IN_VIEW in decided.verdicts:
-            return None
-        if self._view and not self._view.is_current and self._is_rash(args, nodes, decision, decided):
-            return None
-        return self._filtered(args, decision, decided)
-
-    async def prioritize(self, body: bytes) -> Reply:
-        """The HostPriorityList for ExtenderArgs, from the cache only. Raises InvalidRequest."""
-        scores = self._score(decode_args(body))
-        _count("prioritize", scores.verdicts)
-        return Reply(scores.text)
+        except NodesNotKnown:
+            return Reply(_NO_SCORES)
+        decided = prioritize_nodes(args, nodes, self._decide(args.pod, question, self._pod_resolver.peek(question)))
+        _count("prioritize", decided.verdicts)
+        return Reply(encode_priorities(decided.answer))
 
     async def preempt(self, body: bytes) -> Reply:
         """The ExtenderPreemptionResult for ExtenderPreemptionArgs, from the cache. Raises InvalidRequest.
@@ -303,7 +263,7 @@ class SchedulerVerbs:
     @staticmethod
     def fallback_prioritize(_body: bytes, _event_id: str) -> bytes:
         """An answer without scores, so that the scheduler's own scores decide."""
-        return encode_priorities({})
+        return _NO_SCORES
 
     @staticmethod
     def fallback_preempt(_body: bytes, _event_id: str) -> bytes:
@@ -371,16 +331,6 @@ class SchedulerVerbs:
             _log_observed(args.pod, decision, decided)
         return _filter_reply(decided.answer)
 
-    def _score(self, args: ExtenderArgs) -> _Scores:
-        question = self._gather(args.pod, args.raw_pod)
-        try:
-            nodes = self._nodes.of(args)
-        except NodesNotKnown:
-            return _NO_SCORES
-        if question is None:
-            return _NO_SCORES
-        return _scores(args, nodes, self._decide(args.pod, question, self._pod_resolver.peek(question)))
-
 
 def _log_observed(pod: Pod, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> None:
     refused = sum(number for verdict, number in decided.verdicts.items() if verdict in REFUSED)
@@ -405,17 +355,6 @@ def _filter_reply(result: ExtenderFilterResult) -> Reply:
     return Reply(encode_filter_result(result), "error" if result.error else "answered")
 
 
-def _scores(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> _Scores:
-    decided = prioritize_nodes(args, nodes, decision)
-    return _Scores(encode_priorities(decided.answer), decided.verdicts)
-
-
 def _count(endpoint: str, verdicts: Mapping[Verdict, int]) -> None:
-    """Counts after the answer has been written, since the scheduler waits for the answer."""
-    asyncio.get_running_loop().call_soon(_count_now, endpoint, verdicts)
-
-
-def _count_now(endpoint: str, verdicts: Mapping[Verdict, int]) -> None:
-    children = NODES[endpoint]
     for verdict, number in verdicts.items():
-        children[verdict].inc(number)
+        NODES[endpoint][verdict].inc(number)

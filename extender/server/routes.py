@@ -47,14 +47,13 @@ class Reply(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """The functions that answer one path.
 
-    `answer_nowait` gives the answer if that takes no waiting, else None. `answer` is called after None. After a defect
-    of ours `fallback` gives the answer that does least harm; it takes the body and the id of the log event.
+    After a defect of ours `fallback` gives the answer that does least harm; it takes the body and the id of the log
+    event.
     """
 
     name: str
     answer: Callable[[bytes], Awaitable[Reply]]
     fallback: Callable[[bytes, str], bytes]
-    answer_nowait: Callable[[bytes], Reply | None] = lambda _body: None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -125,7 +124,7 @@ class PostRoutes:
 async def _answer(route: Route, body: bytes, started: float | None = None) -> Answer:
     started = started or time.perf_counter()
     try:
-        reply = route.answer_nowait(body) or await route.answer(body)
+        reply = await route.answer(body)
     except InvalidRequest as exc:
         return _rejected(route, 400, str(exc), started)
     except Exception:

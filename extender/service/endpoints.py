@@ -54,7 +54,7 @@ def scheduler_routes(
         clock=time.monotonic,
     )
     return {
-        "/scheduler/filter": Route("filter", verbs.filter, verbs.fallback_filter, verbs.filter_nowait),
+        "/scheduler/filter": Route("filter", verbs.filter, verbs.fallback_filter),
         "/scheduler/prioritize": Route("prioritize", verbs.prioritize, verbs.fallback_prioritize),
         "/scheduler/preempt": Route("preempt", verbs.preempt, verbs.fallback_preempt),
     }

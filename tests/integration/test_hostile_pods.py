@@ -92,7 +92,7 @@ class Outlets:
         conditions = NodeConditions(without_resources=("nvidia.com/gpu",))
         policy = msgspec.structs.replace(POLICY, level_label="level", preferred_nodes=conditions)
         pod_resolver = PodResolver(resolver, Keys(ANONYMOUS), policy, lambda _: None, lambda: None)
-        view = _View()
+        view: Any = _View()
         nodes = ClusterNodes(frozenset(_NODES.values()))
         reviews = PodReviews(
             pod_resolver, admission, cluster_nodes=lambda: nodes, wait_seconds=0.0, can_gate=lambda: True

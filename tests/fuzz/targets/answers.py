@@ -95,6 +95,7 @@ class _Service:
         pod_resolver = PodResolver(
             resolver, Keys(ANONYMOUS), policy, {"shop": {f"{PREFIX}prefer": "arm64"}}.get, lambda: None
         )
+        views: list[Any] = [_View(), None]
         self.verbs = [
             SchedulerVerbs(
                 pod_resolver,
@@ -103,7 +104,7 @@ class _Service:
                 pending_limit_seconds=30.0,
                 clock=self.clock,
             )
-            for nodes in (_View(), None)
+            for nodes in views
         ]
         self._pod_resolver = pod_resolver
         admissions = settings("both", "multiarch"), settings("none")
@@ -269,10 +270,8 @@ def _requested(body: bytes) -> list[str] | None:
 
 async def _check_filter(verbs: SchedulerVerbs, body: bytes) -> None:
     """Each node is kept or refused with a reason, in the form and the order of the request."""
-    nowait = verbs.filter_nowait(body)
     reply = await verbs.filter(body)
     await settle()
-    assert nowait is None or nowait.body == reply.body
     names = _requested(body)
     if names is None:
         return

@@ -407,7 +407,7 @@ async def test_pod_that_is_gone_by_the_end_of_its_judgement_waits_no_more(cluste
         async with asyncio.timeout(5):
             while held in controller._pods:  # noqa: SLF001
                 await asyncio.sleep(0.005)
-        controller._wait(held, question)  # noqa: SLF001  # as its judgement ends
+        assert controller._answers(held, question, is_expired=False) is None  # noqa: SLF001  # as it is judged
         assert held not in controller._waits  # noqa: SLF001
 
 
