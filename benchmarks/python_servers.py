@@ -42,7 +42,6 @@ from extender.store.sqlite import SqliteStore
 from testbed.embedded_registry import EmbeddedRegistry
 
 BODY_BYTES = 256 * 1024 * 1024
-DAY_SECONDS = 86_400
 LOAD_SECONDS = 60
 _BATCH_ROWS = 1_000
 _MULTI_ARCH = Content(Kind.INDEX, frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")}), True)
@@ -128,7 +127,7 @@ async def serve_service(options: argparse.Namespace) -> None:
 
 
 def _settings(options: argparse.Namespace, registry: str, store: str) -> Mapping[str, object]:
-    """Returns the settings that differ from the defaults: listeners, registry, and no expiry while measuring."""
+    """The settings that differ from the defaults: listeners and registry."""
     certificate, key = options.certificate, options.key
     return {
         "scheduler.listen": "127.0.0.1:0",
@@ -139,7 +138,6 @@ def _settings(options: argparse.Namespace, registry: str, store: str) -> Mapping
         "cluster.mode": "none",
         "cache.url": f"'{store}'",
         "cache.size": options.images + 10_000,
-        "cache.tag_seconds": DAY_SECONDS,
         "registry.plain_http": f"['{registry}']",
         "registry.allow": f"['{registry}']",
         "shutdown.grace_seconds": "1",

@@ -69,16 +69,12 @@ def run(*, fewer: int = 1, requests: int = REQUESTS, settle_seconds: float = SET
 
 
 def _settings(registry: FarRegistry, cluster: QuietCluster) -> dict[str, object]:
-    """Returns the settings that differ from the defaults: cluster, registry, and tags that expire during the run.
-
-    In a cluster tags expire over days.
-    """
+    """Returns the settings that differ from the defaults: cluster and registry."""
     return {
         "cluster.kubeconfig": cluster.kubeconfig,
         "registry.allow": msgspec.json.encode([host.partition(":")[0] for host in registry.hosts]).decode(),
         "registry.plain_http": msgspec.json.encode(registry.hosts).decode(),
         "cache.url": "'memory:'",
-        "cache.tag_seconds": 60,
         "scheduler.pending": "pass",
     }
 

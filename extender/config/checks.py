@@ -41,9 +41,6 @@ def problems_of(config: Config) -> Iterator[str]:
             yield f"registry.pull_secrets: {name!r} is no name of a namespace; write one like team-a, without patterns"
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
-    tag_seconds, stale_seconds = config.cache.tag_seconds, config.cache.stale_seconds
-    if tag_seconds > stale_seconds:
-        yield f"cache.tag_seconds: {tag_seconds:g} must not be more than cache.stale_seconds ({stale_seconds:g})"
 
 
 def _gate_problems(config: Config) -> Iterator[str]:

@@ -121,9 +121,6 @@ class SchedulerConfig(Section, frozen=True):
             "error answer passes every node."
         ),
     ] = Choice.RETRY
-    pending_limit_seconds: Annotated[
-        Seconds, Meta(description="Counted from when the pod was first seen; after it a pending image is unknown.")
-    ] = 30.0
     unknown: Annotated[Choice, Meta(description="When an image is unknown: `pass`, `retry` or `assume`, as above.")] = (
         Choice.PASS
     )
@@ -342,13 +339,6 @@ class PlacementConfig(Section, frozen=True):
 
 
 class DriftConfig(Section, frozen=True):
-    check_seconds: Annotated[
-        SecondsOrNone,
-        Meta(
-            description="How often registries are asked again for tags in use; 0: a tag that moved is noticed when a "
-            "pod asks for it."
-        ),
-    ] = 0.0
     events: Annotated[
         bool,
         Meta(
@@ -394,15 +384,6 @@ class CacheConfig(Section, frozen=True):
             "120 MB at worst."
         ),
     ] = 50_000
-    tag_seconds: Annotated[
-        Seconds,
-        Meta(
-            description="How long a tag's digest is fresh; afterwards it is asked for again in the background by HEAD."
-        ),
-    ] = 900.0
-    stale_seconds: Annotated[
-        Seconds, Meta(description="How long a known answer still serves when the registry cannot be asked.")
-    ] = 86_400.0
 
 
 class ShutdownConfig(Section, frozen=True):

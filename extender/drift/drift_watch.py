@@ -125,9 +125,8 @@ class KnownNodes(Protocol):
 class DriftWatch:
     """Follows the cache while `run` runs.
 
-    `nodes` tells the platforms of the cluster's nodes. `events` is None if workloads get none. With `check_seconds`
-    above 0, the tags of all images in use are asked for again so often, if no registry has confirmed them meanwhile;
-    otherwise a change is seen when a pod asks for the tag.
+    `nodes` tells the platforms of the cluster's nodes. `events` is None if workloads get none. A change is seen when a
+    pod asks for the tag.
     """
 
     def __init__(
@@ -137,7 +136,6 @@ class DriftWatch:
         nodes: KnownNodes,
         *,
         events: PodEvents | None,
-        check_seconds: float,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -145,7 +143,6 @@ class DriftWatch:
         self._pod_resolver = pod_resolver
         self._nodes = nodes
         self._events = events
-        self._check_seconds = check_seconds
         self._clock = clock
         self._sleep = sleep
         self._moved: ShareTable[_MovedKey, MovedTag] = ShareTable(
@@ -174,14 +171,11 @@ class DriftWatch:
         self._has_moved.set()
 
     async def run(self) -> None:
-        """Tells of changes until cancelled; confirms the tags in use beside that, if they are to be."""
+        """Tells of changes until cancelled."""
         cache = self._pod_resolver.resolver.cache
         cache.tell_of_moves(self.note)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._follow())
-                if self._check_seconds:
-                    tasks.create_task(self._confirm_again_and_again())
+            await self._follow()
         finally:
             cache.tell_of_moves(None)
 
@@ -229,23 +223,8 @@ class DriftWatch:
             if self._events:
                 await self._tell(self._events, drift, change, uses)
 
-    async def _confirm_again_and_again(self) -> None:
-        """Asks registries for the tags in use that none has confirmed within `check_seconds`."""
-        while True:
-            await self._sleep(self._check_seconds)
-            try:
-                await self._side_by_side(await self._templates(None), self._confirm)
-            except ClusterError as exc:
-                log.warning("image.drift_unchecked", images=0, first="", why=str(exc))
-            except Exception:
-                log.exception("image.drift_failed", images=0, first="")
-
-    async def _confirm(self, template: _Template) -> None:
-        await self._pod_resolver.resolve(template.question, _LOOKUP_SECONDS)
-        await self._pod_resolver.confirm(template.question, self._check_seconds, _LOOKUP_SECONDS)
-
-    async def _templates(self, wanted: Set[tuple[str, PackedDigest]] | None) -> list[_Template]:
-        """The pods that have not finished and use one of these names, or all pods. Raises ClusterError."""
+    async def _templates(self, wanted: Set[tuple[str, PackedDigest]]) -> list[_Template]:
+        """The pods that have not finished and use one of these names. Raises ClusterError."""
         found: dict[Hashable, _Template] = {}
         of_namespace = Counter[str]()
         async for document in list_documents(self._client, PODS, {"fieldSelector": UNFINISHED}):
@@ -267,9 +246,9 @@ class DriftWatch:
             template.pods[_owner_of(pod, namespace), self._platform_of(pod)] += 1
         return list(found.values())
 
-    def _is_wanted(self, pod: OwnedPod, wanted: Set[tuple[str, PackedDigest]] | None) -> bool:
+    def _is_wanted(self, pod: OwnedPod, wanted: Set[tuple[str, PackedDigest]]) -> bool:
         targets = map(self._target_of, images_of(pod))
-        return wanted is None or any(target and (target.repository, target.name) in wanted for target in targets)
+        return any(target and (target.repository, target.name) in wanted for target in targets)
 
     def _target_of(self, image: PodImage) -> Target | None:
         target = self._pod_resolver.resolver.cache.references.target_of(image.reference)

@@ -26,6 +26,9 @@ REVIEWS = "/admission/pods"
 WORKLOADS = "/admission/workloads"
 SCHEDULER_NAMES = "/admission/scheduler-names"
 
+PENDING_LIMIT_SECONDS = 30.0
+"""Counted from when a pod was first seen; after it a pending image is unknown."""
+
 CanGate = Callable[[], bool]
 Routes = Callable[[Config, PodResolver, ClusterView, CanGate], Mapping[str, Route]]
 
@@ -47,7 +50,7 @@ def scheduler_routes(
     verbs = SchedulerVerbs(
         pod_resolver,
         wait_seconds=config.scheduler.wait_seconds,
-        pending_limit_seconds=config.scheduler.pending_limit_seconds,
+        pending_limit_seconds=PENDING_LIMIT_SECONDS,
         nodes=cluster_view.nodes,
         may_read_secrets=is_loopback(config.scheduler.listen)
         or bool(config.scheduler.tls and config.scheduler.tls.client_ca),

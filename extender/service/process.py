@@ -41,7 +41,6 @@ async def open_drift_watch(config: Config, cluster_view: ClusterView, pod_resolv
         pod_resolver,
         nodes,
         events=cluster_view.events if config.drift.events else None,
-        check_seconds=config.drift.check_seconds,
         clock=time.monotonic,
     )
     async with in_background(watch.run(), "drift"):

@@ -35,6 +35,10 @@ from extender.store.rows import Store
 from extender.store.url import default_store_url, open_store
 from extender.watched_files import FileWatcher
 
+TAG_SECONDS = 900.0
+"""How long a tag's digest is fresh; afterwards it is asked for again in the background by HEAD."""
+STALE_SECONDS = 86_400.0
+"""How long a known answer still serves when the registry cannot be asked."""
 LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is loaded while the service answers
 
 
@@ -86,7 +90,7 @@ async def open_caches(config: Config, sources: Sources) -> AsyncIterator[OpenedC
         watcher.add(key_files)
         keys = key_files.value
     url = cache.url or default_store_url(os.environ)
-    store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds, watcher=watcher)
+    store = open_store(url, size=cache.size, stale_seconds=STALE_SECONDS, watcher=watcher)
     async with open_operator_keyring(
         docker_config=registry.docker_config,
         plugin_config=registry.credential_providers.config,
@@ -176,8 +180,8 @@ async def open_pod_resolver_of(
         resolver = Resolver(
             sources,
             size=cache.size,
-            tag_seconds=cache.tag_seconds,
-            stale_seconds=cache.stale_seconds,
+            tag_seconds=TAG_SECONDS,
+            stale_seconds=STALE_SECONDS,
             clock=time.monotonic,
             head_first=head_first,
             lookup_seconds=2 * config.registry.timeout_seconds,

@@ -50,7 +50,7 @@ def _rights_of(config: Config, namespace: str) -> Iterator[ResourceAttributes]:
 
 
 def _drift_rights(drift: DriftConfig) -> Iterator[ResourceAttributes]:
-    if drift.events or drift.check_seconds:
+    if drift.events:
         yield ResourceAttributes("list", "pods")
     if drift.events:
         yield ResourceAttributes("get", "replicasets", "apps")

@@ -94,8 +94,8 @@ async def explain_each(world: World, registry: DebianRegistry, where: str, pods:
 
 
 async def settled(api: ApiClient, where: str, count: int) -> dict[str, KubernetesObject]:
-    """The pods by name, once kube-scheduler has bound or refused each of them."""
-    async with asyncio.timeout(60):
+    """The pods by name, once kube-scheduler has bound or refused each of them: those of missing images after 30 s."""
+    async with asyncio.timeout(90):
         while True:
             pods = {each["metadata"]["name"]: each for each in await api.list("Pod", where)}
             done = sum(
@@ -109,7 +109,7 @@ async def settled(api: ApiClient, where: str, count: int) -> dict[str, Kubernete
 
 async def test_explain_says_of_each_pod_what_the_scheduler_did(world: World, registry: DebianRegistry) -> None:
     """Each of 300: the golden answers, the words of its event, and a node that was not said to refuse it."""
-    service = await world.start_service(*reaching(registry), "scheduler.pending_limit_seconds=1", admission=False)
+    service = await world.start_service(*reaching(registry), admission=False)
     where, _, _ = await populate(world.api, registry.host, {"schedulerName": SECOND_SCHEDULER}, cpu="64")
     with world.second_scheduler(service):
         pods = await settled(world.api, where, 300)

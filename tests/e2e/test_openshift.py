@@ -165,9 +165,7 @@ async def test_mirror_that_is_moved_is_followed(world: World) -> None:
     """By editing the object; the new place has no TLS, which the image configuration says."""
     await install(world, Mode.SECOND)
     await world.api.apply(mirror_set("ImageTagMirrorSet", world.registry.host))
-    service = await world.start_service(
-        *SETTINGS, "registry.allow=['*','127.0.0.1']", "cache.tag_seconds=1", mode=Mode.SECOND
-    )
+    service = await world.start_service(*SETTINGS, "registry.allow=['*','127.0.0.1']", mode=Mode.SECOND)
     async with EmbeddedRegistry() as moved:
         await service.ask("filter", filter_of(by_upstream(world, "amd64")))
         insecure = {"registrySources": {"insecureRegistries": [moved.host]}}

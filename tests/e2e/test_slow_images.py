@@ -64,29 +64,18 @@ async def test_what_waits_behind_a_cold_image_is_looked_up_with_it(world: World)
     assert await service.metric("multiarch_images", state="known") == known + 3
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        pytest.param([], "is not known yet (missing: ", id="within the limit"),
-        pytest.param(
-            ["scheduler.pending_limit_seconds=1", "scheduler.unknown=retry"],
-            "is unknown (missing: ",
-            id="after the limit, under unknown: retry",
-        ),
-    ],
-)
-async def test_an_image_pushed_after_its_pods_places_them_rightly(world: World, settings: list[str], said: str) -> None:
+async def test_an_image_pushed_after_its_pods_places_them_rightly(world: World) -> None:
     """The pods wait with the reason said; once the image is there, nobody has to do anything about them."""
     await world.create_nodes("amd64", 3)
     await world.create_nodes("arm64", 3)
-    service = await world.start_service(*settings, admission=False)
+    service = await world.start_service(admission=False)
     where = await world.namespace()
     amd, arm = world.images.unpushed(), world.images.unpushed()
     with world.second_scheduler(service):
         for prefix, image in (("amd", amd), ("arm", arm)):
             await world.create_pods(where, PODS_OF_A_KIND, image, prefix=prefix, scheduler=SECOND_SCHEDULER)
         for name in ("amd-0", "arm-0"):
-            await world.wait_refused(where, name, saying=said)
+            await world.wait_refused(where, name, saying="is not known yet (missing: ")
         world.images.push(amd, "amd64")
         world.images.push(arm, "arm64")
         await world.wait_all_bound(where, 2 * PODS_OF_A_KIND)

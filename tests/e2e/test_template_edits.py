@@ -36,7 +36,6 @@ SECONDS = 600.0
 SETTINGS = (
     "admission.guard_daemon_sets=true",
     "admission.tolerations=[{key: arch, operator: Exists, platforms: [linux/amd64]}]",
-    "cache.tag_seconds=1",
 )
 KINDS = ("DaemonSet", "Deployment", "StatefulSet", "Job", "CronJob")
 SCALED = ("Deployment", "StatefulSet")

@@ -296,9 +296,6 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         ),
         pytest.param((*SERVED, "scheduler.assume=[arm64]"), ["scheduler.assume", "'arm64'"], id="no platform"),
         pytest.param(
-            (*SERVED, "cache.stale_seconds=10"), ["cache.tag_seconds", "cache.stale_seconds (10)"], id="times"
-        ),
-        pytest.param(
             (*SERVED, "admission.canary_namespace=a", "cluster.mode=none"),
             ["admission.canary_namespace", "cluster.mode is none"],
             id="canary without a cluster",

@@ -40,7 +40,6 @@ from tests.integration.service.test_watches import service_in, until, until_read
 
 EVENTS = "/api/v1/namespaces/default/events"
 REPLICASETS = "/apis/apps/v1/namespaces/default/replicasets"
-FRESH = ("cache.tag_seconds=0.001", "drift.events=true")  # the tag latest is asked for again at each request
 
 
 @pytest.fixture
@@ -55,7 +54,8 @@ async def api() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes are looked into at once."""
+    """Tags are asked for again at each request, and changes looked into at once."""
+    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 0.001)
     monkeypatch.setattr(drift, "SETTLE_SECONDS", 0.02)
     monkeypatch.setattr(drift, "PAUSE_SECONDS", 0.02)
 
@@ -97,7 +97,7 @@ async def using(
     api: ApiServer, folder: Path, image: str, *settings: str, registries: tuple[str, ...] = (), **spec: Any
 ) -> AsyncIterator[tuple[Caller, Callable[[], Any]]]:
     """The service, which knows the image, and a function that has its tag asked for again."""
-    more = (*FRESH, *settings)
+    more = ("drift.events=true", *settings)
     async with service_in(api, folder, "", *more, registries=registries) as caller:
         await until_ready(caller)
         asking = pod("asking", image=image)
@@ -233,27 +233,6 @@ async def test_nobody_is_told_of_an_image_that_their_own_credentials_do_not_open
     assert {event["involvedObject"]["name"] for event in told(api)} == {"mine"}
 
 
-@pytest.mark.usefixtures("soon")
-async def test_tags_in_use_are_asked_for_again(api: ApiServer, tmp_path: Path) -> None:
-    """With `drift.check_seconds` no pod needs to ask; the event is sent once, however often it is looked into."""
-    async with EmbeddedRegistry() as registry:
-        registry.add_index("web", "1", [AMD64, ARM64])
-        image = f"{registry.host}/web:1"
-        api.put(PODS, owned(pod("web-0", image, "arm", "Running"), "StatefulSet", "web"))
-        counted = Counted()
-        async with using(api, tmp_path, image, "drift.check_seconds=0.1", registries=(registry.host,)):
-            registry.add_index("web", "1", [AMD64])
-            await until(lambda: told(api))
-            registry.add_index("web", "1", [AMD64, ARM64])
-            await until(lambda: counted().get("gained"))
-            registry.add_index("web", "1", [AMD64])
-            await until(lambda: counted().get("lost") == 2)
-            await until(lambda: len(told(api)) == 2)
-            await asyncio.sleep(0.1)
-    reasons = sorted(event["reason"] for event in told(api))
-    assert reasons == ["ImageGainedPlatform", "ImageLostPlatform"]
-
-
 def moved(tag: str, owner: str, before: frozenset[Platform], after: frozenset[Platform]) -> MovedTag:
     """A move of this tag, which a lookup for the owner told of."""
     reference = parse_reference(f"registry.example.com/app:{tag}")
@@ -270,7 +249,7 @@ async def test_a_tenant_that_moves_tags_all_the_time_fills_a_table_and_no_more(a
     config = load_config(None, ["cache.url='memory:'", "admission.listen="])
     counted = Counted()
     async with open_pod_resolver(config, ClusterView(), open_local_sources) as pod_resolver:
-        watch = DriftWatch(client, pod_resolver, nodes, events=None, check_seconds=0, clock=Clock())
+        watch = DriftWatch(client, pod_resolver, nodes, events=None, clock=Clock())
         for _ in range(100):
             watch.note(moved("1", "shop", both, one))
             watch.note(moved("1", "shop", one, both))

@@ -144,7 +144,7 @@ ASKED, WRITTEN, TIMERS = 45, 30, 2
     [
         (),
         ("admission.gate.policy=gate",),
-        ("scheduler.listen=127.0.0.1:0", "drift.events=true", "drift.check_seconds=3600"),
+        ("scheduler.listen=127.0.0.1:0", "drift.events=true"),
         ("admission.unknown=pass",),
     ],
     ids=["gates", "gates by a policy that is missing", "scheduler verbs and drift", "only letting go"],

@@ -531,7 +531,7 @@ async def test_a_thousand_pods_over_a_hundred_images_cost_a_hundred_manifests(
 
 
 async def test_pending_ends(images: EmbeddedRegistry) -> None:
-    """An image that is missing is pending at first, and unknown once the pod has waited `pending_limit_seconds`."""
+    """An image that is missing is pending at first, and unknown once the pod has waited so long."""
     config = load_config(
         None, ["admission.listen=", f"registry.plain_http=['{images.host}']", f"registry.allow=['{images.host}']"]
     )

@@ -649,9 +649,9 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "settings-of-a-mode-win",
         "webhook",
-        "{config: {cache: {size: 7, tag_seconds: 9}}, modes.webhook.config: {cache: {size: 8}}}",
-        lambda o: [settings_of(o)["cache"][name] for name in ("size", "tag_seconds")],
-        [8, 9],
+        "{config: {registry: {timeout_seconds: 7, deny: [a]}}, modes.webhook.config: {registry: {timeout_seconds: 8}}}",
+        lambda o: [settings_of(o)["registry"][name] for name in ("timeout_seconds", "deny")],
+        [8, ["a"]],
     ),
     (
         "settings-over-the-charts",
@@ -788,13 +788,6 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
             "pods": ["list", "watch"],
             "namespaces": ["list", "watch"],
         },
-    ),
-    (
-        "role-for-tags-that-are-checked",
-        "webhook",
-        "config: {drift: {check_seconds: 3600}}",
-        lambda o: {name: verbs for name, verbs in verbs_of(o).items() if name not in ("nodes", "namespaces")},
-        {"pods": ["list"], "events": ["create"]},
     ),
     (
         "role-for-events-of-drift",
@@ -2260,7 +2253,7 @@ def test_manifests_keep_the_comments_of_their_templates() -> None:
         "certificates.source: selfManaged",
         "config.admission.unknown: gate",
         "config.registry.mirrors: openshift",
-        "config.drift: {events: true, check_seconds: 600}",
+        "config.drift: {events: true}",
         "config.registry.pull_secrets: [a, b]",
         "config.registry.pull_secrets: true",
         "canary.enabled: false",

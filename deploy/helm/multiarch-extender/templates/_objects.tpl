@@ -28,7 +28,7 @@ rules:
   resources: [nodes]  # platforms and taints; get: one that is asked about before our watch has seen it
   verbs: {{ if ne .mode "policy" }}[get, list, watch]{{ else }}[list, watch]{{ end }}
 {{- if has .mode (list "webhook" "policy") }}
-{{- if or $drift.events $drift.check_seconds }}
+{{- if $drift.events }}
 - apiGroups: [""]
   resources: [pods]  # those whose tag has moved
   verbs: [list]

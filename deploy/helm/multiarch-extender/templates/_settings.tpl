@@ -119,7 +119,7 @@ policy:
 secondScheduler:
   scheduler.pending: |
     An image not known yet: the answer is an error, and kube-scheduler comes back in 1-10 s. Right with
-    `ignorable: false` only (scheduler.yaml below). After scheduler.pending_limit_seconds (30), and where a registry
+    `ignorable: false` only (scheduler.yaml below). After 30 s, and where a registry
     denies the image, scheduler.unknown decides: its default `pass` places the pod by what is known of its other
     images; `unknown: retry` has it wait for good.
   admission.node_affinity: |
@@ -137,7 +137,7 @@ defaultScheduler:
     An image not known yet is taken to run on `assume`: the extender's entry is ignorable, and kube-scheduler takes
     an error (`retry`) for an outage, in which every node passes. An image that is really arm64-only is kept off
     arm64 until it is known; `pass` would place it anywhere instead. A pod that still waits after
-    scheduler.pending_limit_seconds (30), and one whose registry denies its image, go by scheduler.unknown: pass.
+    30 s, and one whose registry denies its image, go by scheduler.unknown: pass.
   admission.listen: The webhook is not here; it runs in pods of its own.
 {{- end }}
 
