@@ -76,7 +76,14 @@ class RegistryThrottled(RegistryError):
 
 
 class RegistryUnavailable(RegistryError):
-    """The host failed: connection, TLS, DNS, time-out, 5xx, a login page or a redirect loop."""
+    """The host failed: connection, TLS, DNS, time-out, 5xx, a login page or a redirect loop.
+
+    `retry_after_seconds` is for how long it is not asked, if it failed before and was not asked now.
+    """
+
+    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class RegistryFailed(RegistryUnavailable):

@@ -313,8 +313,8 @@ def error_of(failed: FailedAnswer) -> ExtenderError:
     error: ExtenderError
     if kind is RegistryRefusedImage:
         error = RegistryRefusedImage(failed.text, failed.status, failed.said)
-    elif kind is RegistryThrottled:
-        error = RegistryThrottled(failed.text, failed.retry_after_seconds)
+    elif issubclass(kind, (RegistryThrottled, RegistryUnavailable)):
+        error = kind(failed.text, failed.retry_after_seconds)
     else:
         error = kind(failed.text)
     if isinstance(error, RegistryError):

@@ -28,13 +28,14 @@ from extender.errors import (
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.endpoint_breaker import EndpointBreakers
+from extender.registry.rests import Rests
 from extender.registry_figures import MIRRORS
 
 T = TypeVar("T")
 Ask = Callable[[Endpoint, Credential], Awaitable[T]]
 Failure = RegistryError | InvalidManifest
-_REFUSALS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManifest)
+_DENIALS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage)
+_REFUSALS = (*_DENIALS, InvalidManifest)
 MirrorCredentials = Callable[[ImageReference], Awaitable[tuple[Credential, ...]]]
 
 
@@ -59,7 +60,7 @@ class MirrorFailover:
         *,
         mirror_credentials: MirrorCredentials,
         guard: AddressGuard | None,
-        breakers: EndpointBreakers,
+        rests: Rests,
         heard: Heard = unheard,
     ) -> None:
         """`endpoints_for` returns an image's endpoints in order. `heard` is told what each answered, in words.
@@ -69,7 +70,7 @@ class MirrorFailover:
         self._endpoints_for = endpoints_for
         self._mirror_credentials = mirror_credentials
         self._guard = guard
-        self._breakers = breakers
+        self._rests = rests
         self._heard = heard
 
     async def first_answer(
@@ -77,40 +78,31 @@ class MirrorFailover:
     ) -> T:
         """Returns the result of `ask` for the first endpoint that has what is requested.
 
-        Goes on to the next endpoint if a mirror lacks it, fails, or has an open breaker: a mirror may hold only a part
-        of the images. Calls `ask` with an endpoint and a credential that this endpoint may receive.
+        Goes on to the next endpoint if a mirror lacks it, fails, or rests: a mirror may hold only a part of the images.
+        Calls `ask` with an endpoint and a credential that this endpoint may receive.
 
         Raises:
             RegistryError, InvalidManifest: from `ask` or the guard; ManifestNotFound only if every endpoint lacks it.
             EndpointUnavailable: only some endpoints have answered, and none of them gives it.
         """
         endpoints = [each for each in self._endpoints_for(reference) if capability in each.capabilities]
-        ask = self._falling_back(ask)
-        if len(endpoints) == 1 and not endpoints[0].mirror_of:
-            return await self._visit(endpoints[0], reference, credential, ask)
         failures, blocked = list[Failure](), list[Failure]()  # nodes do not ask those that their files block
         for endpoint in endpoints:
             is_last_hope = endpoint is endpoints[-1] and not any(map(_has_answered, failures))
-            recorded = self._recording(ask, in_any_case=is_last_hope)
             try:
-                return await self._visit(endpoint, reference, credential, recorded)
+                answer = await self._ask_endpoint(endpoint, reference, credential, ask, is_last_hope=is_last_hope)
             except (RegistryError, InvalidManifest) as exc:
+                self._heard(endpoint, str(exc))
                 (blocked if endpoint.not_asked else failures).append(exc)
+            else:
+                self._heard(endpoint, "it has the image")
+                return answer
         raise _verdict(failures or blocked) if failures or blocked else _nowhere(reference, capability)
 
-    async def _visit(self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]) -> T:
-        """Returns the endpoint's result for the first credential that it does not deny."""
-        try:
-            answer = await self._ask_with_credentials(endpoint, reference, credential, ask)
-        except (RegistryError, InvalidManifest) as exc:
-            self._heard(endpoint, str(exc))
-            raise
-        self._heard(endpoint, "it has the image")
-        return answer
-
-    async def _ask_with_credentials(
-        self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]
+    async def _ask_endpoint(
+        self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T], *, is_last_hope: bool
     ) -> T:
+        """Returns the endpoint's result for the first credential that it does not deny."""
         if endpoint.not_asked:
             raise AddressRefused(f"{endpoint.name} is not asked: {endpoint.not_asked}")
         if self._guard:
@@ -118,44 +110,39 @@ class MirrorFailover:
         credentials = await self._credentials_for(endpoint, reference, credential)
         for shown in credentials[:-1]:
             with contextlib.suppress(RegistryDenied):
-                return await ask(endpoint, shown)
-        return await ask(endpoint, credentials[-1])
+                return await self._ask_unless_resting(endpoint, shown, ask, is_last_hope=is_last_hope)
+        return await self._ask_unless_resting(endpoint, credentials[-1], ask, is_last_hope=is_last_hope)
 
-    def _falling_back(self, ask: Ask[T]) -> Ask[T]:
-        """Returns `ask` with a second attempt over plain HTTP where the endpoint has that."""
+    async def _ask_unless_resting(self, endpoint: Endpoint, shown: Credential, ask: Ask[T], *, is_last_hope: bool) -> T:
+        """Returns the result with this credential, and records whether the endpoint is to rest."""
+        try:
+            self._rests.admit(endpoint, shown.id, is_last_hope=is_last_hope)
+        except RegistryError:
+            _tally(endpoint, "resting")
+            raise
+        try:
+            answer = await self._ask_either_root(endpoint, shown, ask)
+        except (RegistryError, InvalidManifest) as exc:
+            if _has_answered(exc):
+                self._rests.record_answer(endpoint, shown.id)
+            elif _counts(exc):
+                self._rests.record_failure(endpoint, shown.id, exc, is_last_hope=is_last_hope)
+            _tally(endpoint, "missing" if isinstance(exc, _DENIALS) else "failed")
+            raise
+        self._rests.record_answer(endpoint, shown.id)
+        _tally(endpoint, "answered")
+        return answer
 
-        async def ask_either(endpoint: Endpoint, shown: Credential) -> T:
-            try:
-                return await ask(endpoint, shown)
-            except RegistryUnreachable:
-                if endpoint.plain_root is None:
-                    raise
-            if self._guard:
-                self._guard.check_registry(endpoint.plain_root)
-            return await ask(msgspec.structs.replace(endpoint, root=endpoint.plain_root, plain_root=None), shown)
-
-        return ask_either
-
-    def _recording(self, ask: Ask[T], *, in_any_case: bool) -> Ask[T]:
-        """Returns `ask` with its outcome recorded in the endpoint's breaker, which may refuse unless `in_any_case`."""
-
-        async def ask_and_record(endpoint: Endpoint, shown: Credential) -> T:
-            try:
-                if not in_any_case:
-                    self._breakers.admit(endpoint, shown.id)
-            except RegistryError:
-                _tally(endpoint, "resting")
+    async def _ask_either_root(self, endpoint: Endpoint, shown: Credential, ask: Ask[T]) -> T:
+        """Returns the result, over plain HTTP if the endpoint has that and no connection over TLS comes about."""
+        try:
+            return await ask(endpoint, shown)
+        except RegistryUnreachable:
+            if endpoint.plain_root is None:
                 raise
-            try:
-                answer = await ask(endpoint, shown)
-            except (RegistryError, InvalidManifest) as exc:
-                self._record(endpoint, shown, exc)
-                raise
-            self._breakers.record_success(endpoint, shown.id)
-            _tally(endpoint, "answered")
-            return answer
-
-        return ask_and_record
+        if self._guard:
+            self._guard.check_registry(endpoint.plain_root)
+        return await ask(msgspec.structs.replace(endpoint, root=endpoint.plain_root, plain_root=None), shown)
 
     async def _credentials_for(
         self, endpoint: Endpoint, reference: ImageReference, credential: Credential
@@ -167,14 +154,6 @@ class MirrorFailover:
         operators = await self._mirror_credentials(there)
         images = (credential,) if endpoint.credentials == "both" and credential not in operators else ()
         return (*images, *operators) or (ANONYMOUS,)
-
-    def _record(self, endpoint: Endpoint, shown: Credential, failure: Failure) -> None:
-        if _has_answered(failure):
-            self._breakers.record_success(endpoint, shown.id)
-        elif _counts(failure):
-            self._breakers.record_failure(endpoint, shown.id, failure)
-        is_missing = isinstance(failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage))
-        _tally(endpoint, "missing" if is_missing else "failed")
 
 
 def _verdict(failures: Sequence[Failure]) -> Failure:
@@ -190,7 +169,7 @@ def _verdict(failures: Sequence[Failure]) -> Failure:
         last.host_is_well = last.host_is_well or any(map(_has_answered, failures))
         return last
     if silent and len(silent) < len(asked):
-        return EndpointUnavailable(str(silent[-1]))
+        return EndpointUnavailable(str(silent[-1]), getattr(silent[-1], "retry_after_seconds", None))
     others = [each for each in failures if not isinstance(each, ManifestNotFound)]
     if isinstance(last, ManifestNotFound) and others:
         denied = [each for each in others if isinstance(each, (RegistryDenied, RegistryRefusedImage))]

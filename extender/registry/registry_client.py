@@ -29,11 +29,11 @@ from extender.images.reference import ImageReference, digest_of, is_digest, matc
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator, Exchange
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource, upstream_of
-from extender.registry.endpoint_breaker import EndpointBreakers
 from extender.registry.image import FetchedManifest
 from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody, unheard
 from extender.registry.quota import Quotas
 from extender.registry.refusals import read_refusal
+from extender.registry.rests import Rests
 from extender.registry.transport import Response, is_about_request, throttled
 
 _NO_HEAD = frozenset({405, 501})
@@ -90,7 +90,7 @@ class RegistryClient:
             self.endpoints_for,
             mirror_credentials=mirror_credentials,
             guard=guard,
-            breakers=EndpointBreakers(probe_seconds=timeout_seconds, clock=clock, random=random),
+            rests=Rests(probe_seconds=timeout_seconds, clock=clock, random=random),
             heard=heard,
         )
 

@@ -182,10 +182,12 @@ def lifetime_seconds(error: Exception, in_a_row: int, random: Callable[[], float
 
 
 def retry_after_seconds(error: Exception) -> float | None:
-    """The registry's Retry-After if `error` is throttling, 30 s if it gave none; None for any other error."""
-    if not isinstance(error, RegistryThrottled):
-        return None
-    return _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
+    """For how long the registry is not asked, by its Retry-After or since it rests; None if nobody has said that.
+
+    After a 429 without a time it is 30 s.
+    """
+    stated: float | None = getattr(error, "retry_after_seconds", None)
+    return _RETRY_AFTER_SECONDS if stated is None and isinstance(error, RegistryThrottled) else stated
 
 
 def depends_on_credential(failure: Failure) -> bool:

@@ -48,6 +48,7 @@ def make_client(session: aiohttp.ClientSession, clock: Clock) -> MakeClient:
             plain_http=frozenset(plain_http),
             clock=clock,
             wall_clock=lambda: 1_700_000_000.0,
+            random=lambda: 0.0,
         )
 
     return make

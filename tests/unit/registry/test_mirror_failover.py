@@ -24,8 +24,8 @@ from extender.errors import (
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, CredentialScope, Endpoint
-from extender.registry.endpoint_breaker import EndpointBreakers
 from extender.registry.mirror_failover import MirrorFailover
+from extender.registry.rests import Rests
 from extender.registry_figures import MIRRORS
 from testbed.clock import Clock
 
@@ -57,7 +57,7 @@ class World:
             self.endpoints_for,
             mirror_credentials=self.credentials_for,
             guard=guard,
-            breakers=EndpointBreakers(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
+            rests=Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
         )
 
     def endpoints_for(self, reference: ImageReference) -> Sequence[Endpoint]:
@@ -91,8 +91,10 @@ class World:
             raise type(said)(*said.args, *more)  # another each time, since it is marked
         return said
 
-    async def look(self, capability: Capability = "resolve") -> str:
-        return await self.failover.first_answer(capability, APP, TENANT, self.ask)
+    async def look(
+        self, capability: Capability = "resolve", image: str = "up.example/team/app:1", credential: Credential = TENANT
+    ) -> str:
+        return await self.failover.first_answer(capability, parse_reference(image), credential, self.ask)
 
     def visited(self) -> list[str]:
         """Who was asked since the last time."""
@@ -334,11 +336,38 @@ async def test_mirror_rests_for_its_name_and_not_for_our_queue(said: Exception, 
     assert world.visited().count("a") == visits
 
 
-async def test_single_endpoint_has_no_breaker_here() -> None:
-    """A registry without mirrors has the resolver's breaker, and one is enough."""
+async def test_dead_host_costs_nobody_a_wait() -> None:
+    """Connections for three of its repositories did not come about; who asks next is told at once until when."""
     world = World()
-    world.says = {"up": DOWN}
-    for _ in range(3):
+    world.says = {"up": DEAD}
+    for repository in ("one", "two", "three", "four"):
         with pytest.raises(RegistryUnavailable):
-            await world.look()
+            await world.look(image=f"up.example/team/{repository}:1")
+    with pytest.raises(RegistryUnavailable) as raised:
+        await world.look()
     assert world.visited() == ["up"] * 3
+    assert raised.value.retry_after_seconds == pytest.approx(10)
+
+
+@pytest.mark.parametrize("failure", [FAILED, DOWN, WRONG], ids=lambda it: type(it).__name__)
+async def test_nothing_above_a_name_rests_for_what_its_author_can_choose(failure: Exception) -> None:
+    """An error of the server, a body that does not come, bytes that are wrong."""
+    world = World()
+    world.says = {"up": failure}
+    for number in range(20):
+        with pytest.raises(type(failure)):
+            await world.look(image=f"up.example/team/{number}:1")
+    assert len(world.visited()) == 20
+
+
+async def test_throttled_account_is_not_asked_for_and_others_are() -> None:
+    world = World()
+    world.says = {"up": BUSY}
+    with pytest.raises(RegistryThrottled):
+        await world.look()
+    with pytest.raises(RegistryThrottled) as raised:
+        await world.look()
+    assert raised.value.retry_after_seconds == pytest.approx(60, abs=0.01)
+    world.says["up"] = "answer"
+    assert await world.look(credential=OWN) == "answer"
+    assert world.requests == [("up", "tenant"), ("up", "operator")]

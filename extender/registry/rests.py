@@ -1,0 +1,143 @@
+"""What rests: the hosts, mirrors and accounts that failed and are not asked for a while, in one table.
+
+Blame has to be certain, since whoever creates pods chooses the names that fail. A 429 rests its account at its host. A
+host rests when no connection to it comes about. A mirror rests for one registry after any failure, as long as another
+endpoint can be asked instead: a registry that hangs makes its mirrors hang. An answer, a 5xx too, rests nothing.
+"""
+
+import math
+from collections.abc import Callable
+
+import structlog
+
+from extender.circuit_breaker import Backoff, CircuitBreaker
+from extender.credentials.keyring import CredentialId
+from extender.errors import RegistryThrottled, RegistryUnavailable, RegistryUnreachable
+from extender.registry.endpoint import Endpoint
+from extender.tables import LruTable
+
+log = structlog.get_logger()
+
+_BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
+# Repositories of a host, one after the other, to which no connection comes about before the host rests for everybody.
+_REPOSITORIES = 3
+# A host that has answered so lately does not rest, whatever fails there: somebody gets what is asked for.
+_ANSWERED_LATELY_SECONDS = 10.0
+# A row takes some 500 bytes, and every host that images name has one.
+_MOST_ROWS = 2048
+
+Key = tuple[str, str, CredentialId | None]
+"""The root of an endpoint, the registry that it mirrors or nothing, and the account there or None for all of them."""
+
+
+class _Row:
+    """What is known of a host or account: its breaker, and which repositories failed there since its last answer."""
+
+    __slots__ = ("answered_at", "breaker", "unreached")
+
+    def __init__(self, breaker: CircuitBreaker) -> None:
+        self.breaker = breaker
+        self.answered_at = -math.inf
+        self.unreached: set[str] = set()
+
+    @property
+    def is_unreachable(self) -> bool:
+        return len(self.unreached) >= _REPOSITORIES
+
+
+class Rests:
+    """What rests, until when. After its time one attempt is let through, and another each `probe_seconds`."""
+
+    def __init__(
+        self,
+        *,
+        probe_seconds: float,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        size: int = _MOST_ROWS,
+    ) -> None:
+        """Keeps at most `size` rows; the rest is as in `CircuitBreaker`."""
+        self._probe_seconds = probe_seconds
+        self._clock = clock
+        self._random = random
+        self._rows: LruTable[Key, _Row] = LruTable(size)
+
+    def admit(self, endpoint: Endpoint, account: CredentialId, *, is_last_hope: bool) -> None:
+        """Returns if the account may ask the endpoint now.
+
+        `is_last_hope`: no other endpoint is left to ask. Then only a host that cannot be reached rests.
+
+        Raises:
+            RegistryThrottled: the endpoint has told this account to come back later.
+            RegistryUnavailable: the endpoint has failed lately. Both errors tell for how long it is not asked.
+        """
+        of_endpoint, of_account = (self._rows.get(key) for key in _keys(endpoint, account))
+        if of_account and (seconds := of_account.breaker.wait_seconds()):
+            raise RegistryThrottled(_words(endpoint, seconds), seconds)
+        if of_endpoint and (of_endpoint.is_unreachable or not is_last_hope):
+            if seconds := of_endpoint.breaker.wait_seconds():
+                raise RegistryUnavailable(_words(endpoint, seconds), seconds)
+            of_endpoint.breaker.admit()
+        if of_account:
+            of_account.breaker.admit()
+
+    def record_answer(self, endpoint: Endpoint, account: CredentialId) -> None:
+        """Records that the endpoint has answered. That ends no 429 before its time: it may have been asked earlier."""
+        of_endpoint, of_account = _keys(endpoint, account)
+        self._record_host_answer(of_endpoint)
+        throttled = self._rows.get(of_account)
+        if throttled and not throttled.breaker.is_open:
+            self._rows.remove(of_account)
+
+    def record_failure(
+        self,
+        endpoint: Endpoint,
+        account: CredentialId,
+        error: RegistryThrottled | RegistryUnavailable,
+        *,
+        is_last_hope: bool,
+    ) -> None:
+        """Records that the endpoint has failed. A 429 without a time backs off like any other failure."""
+        of_endpoint, of_account = _keys(endpoint, account)
+        if isinstance(error, RegistryThrottled):
+            self._record_host_answer(of_endpoint)
+            self._rest(of_account, self._row(of_account), error)
+            return
+        row = self._row(of_endpoint)
+        has_answered_lately = self._clock() - row.answered_at < _ANSWERED_LATELY_SECONDS
+        if isinstance(error, RegistryUnreachable) and not has_answered_lately and not row.is_unreachable:
+            row.unreached.add(endpoint.repository)
+        if row.is_unreachable or not is_last_hope:
+            self._rest(of_endpoint, row, error)
+
+    def _row(self, key: Key) -> _Row:
+        row = self._rows.get(key)
+        if row is None:
+            row = _Row(
+                CircuitBreaker(_BACKOFF, clock=self._clock, random=self._random, probe_seconds=self._probe_seconds)
+            )
+            self._rows.put(key, row)
+        return row
+
+    def _record_host_answer(self, key: Key) -> None:
+        row = self._row(key)
+        row.answered_at = self._clock()
+        row.unreached.clear()
+        row.breaker.record_success()
+
+    def _rest(self, key: Key, row: _Row, error: RegistryThrottled | RegistryUnavailable) -> None:
+        seconds = row.breaker.record_failure(error.retry_after_seconds)
+        if seconds is not None:
+            root, registry, account = key
+            log.info("endpoint.rested", registry=root, of=registry, credential_id=account, seconds=round(seconds, 1),
+                     why=str(error))  # fmt: skip
+
+
+def _words(endpoint: Endpoint, seconds: float) -> str:
+    return f"{endpoint.name} has failed lately, and is asked again in {seconds:.0f} s"
+
+
+def _keys(endpoint: Endpoint, account: CredentialId) -> tuple[Key, Key]:
+    """Returns the keys of the endpoint's row and of its account's."""
+    root = str(endpoint.root)
+    return (root, endpoint.mirror_of, None), (root, endpoint.mirror_of, account)
