@@ -7,7 +7,6 @@ Nothing is kept, and nothing is written.
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine
-from typing import Protocol
 
 import msgspec
 
@@ -18,7 +17,7 @@ from extender.images.manifest import IndexDocument, ManifestDocument, read_manif
 from extender.images.platform import Platform
 from extender.images.platform_states import PlatformState
 from extender.images.reference import ImageReference, hash_for, is_digest
-from extender.registry.image import FetchedManifest, ManifestClient
+from extender.registry.registry_client import FetchedManifest, RegistryClient
 from extender.verifier.archive_reading import InvalidLayer, LayerBudget, LayerEntry, read_layer
 from extender.verifier.image_files import ImageFiles
 from extender.verifier.start_config import LayerDescriptor, read_layers, read_start
@@ -37,16 +36,6 @@ class VerifierBounds(msgspec.Struct, frozen=True):
     entries: int = 200_000
 
 
-class BlobParts(ManifestClient, Protocol):
-    """A client that fetches parts of blobs besides; as `RegistryClient`."""
-
-    async def fetch_blob_part(
-        self, reference: ImageReference, digest: str, credential: Credential, start: int, end: int
-    ) -> bytes:
-        """Returns the blob's bytes from `start` up to `end`."""
-        ...
-
-
 class _Stop(Exception):
     """The verdict is known, whatever else the image holds."""
 
@@ -59,7 +48,7 @@ class ImageVerifier:
 
     def __init__(
         self,
-        client: BlobParts,
+        client: RegistryClient,
         reference: ImageReference,
         platform: Platform,
         credential: Credential,

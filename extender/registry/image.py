@@ -1,14 +1,11 @@
 """Answers about an image: the digest of its tag, and its description with the manifests and configs that this needs.
 
-Decides what is fetched and sets the limits on it; a `ManifestClient` does the fetching.
+Decides what is fetched, and sets the limits on it.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Protocol
-
-import msgspec
 
 from extender.credentials.keyring import Credential
 from extender.errors import (
@@ -34,6 +31,7 @@ from extender.images.manifest import (
 )
 from extender.images.platform import Platform
 from extender.images.reference import ImageReference
+from extender.registry.registry_client import FetchedManifest, RegistryClient
 
 # Requests for one image, besides the one for its manifest. A child whose platform the index does not state costs two
 # (manifest and config), so this allows eight such children. Each child is a pull where a registry counts pulls.
@@ -43,9 +41,9 @@ MAX_DEPTH = 4
 # Platforms of one image: twice what the largest official images have, whose some 30 entries include several builds for
 # one platform. An image with more is unsupported: if some were left out, nodes that run it would be refused.
 MAX_PLATFORMS = 64
-# Parts that do not run. Images have an attestation and a zstd twin per platform, BuildKit's caches have layers by the
-# hundred. The first ones are listed with the reason, and the others counted: nobody reads a list of a thousand.
-MAX_SKIPPED, LISTED_SKIPPED = 1000, 64
+# Parts that do not run, which are listed with the reason; the others are counted. Images have an attestation and a zstd
+# twin per platform, BuildKit's caches have layers by the hundred, and a manifest has 10,000 values at most.
+LISTED_SKIPPED = 64
 _MOST_WHY = 200  # characters of a reason that holds an error's text
 # After these errors a part will not be readable a moment later either.
 _LASTING = (
@@ -58,47 +56,13 @@ _LASTING = (
 )
 
 
-class FetchedManifest(msgspec.Struct, frozen=True):
-    """A manifest as received: `body` hashes to `digest`, `media_type` is the Content-Type without parameters."""
-
-    digest: str
-    media_type: str
-    body: bytes
-
-
-class ManifestClient(Protocol):
-    """A client that fetches manifests and blobs. Every method raises subclasses of RegistryError."""
-
-    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
-        """Returns the digest that the registry states for the reference; None if the caller must fetch instead."""
-        ...
-
-    async def fetch_manifest(
-        self, reference: ImageReference, credential: Credential, tenant: str = ""
-    ) -> FetchedManifest:
-        """Returns the manifest by digest if the reference has one, else by tag, for a tenant (empty: the operator).
-
-        Raises:
-            InvalidManifest: the bytes do not match the digest.
-        """
-        ...
-
-    async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
-        """Returns the blob with this digest from the reference's repository.
-
-        Raises:
-            InvalidManifest: the bytes do not match the digest.
-        """
-        ...
-
-
 class RegistryImages:
     """What registries answer about images. A call ends within the `seconds` that its caller waits.
 
     Raises RegistryError, InvalidManifest and UnsupportedManifest, and nothing else.
     """
 
-    def __init__(self, client: ManifestClient) -> None:
+    def __init__(self, client: RegistryClient) -> None:
         self._client = client
 
     async def state_digest(
@@ -130,7 +94,7 @@ async def _within(seconds: float, reference: ImageReference) -> AsyncIterator[No
 
 
 async def describe_image(
-    client: ManifestClient,
+    client: RegistryClient,
     reference: ImageReference,
     manifest: FetchedManifest,
     credential: Credential,
@@ -144,8 +108,7 @@ async def describe_image(
 
     Raises:
         InvalidManifest: a document is not what it claims to be.
-        UnsupportedManifest: a manifest is schema1, or the image exceeds `MAX_REQUESTS`, `MAX_DEPTH`, `MAX_PLATFORMS`
-            or `MAX_SKIPPED`.
+        UnsupportedManifest: a manifest is schema1, or the image exceeds `MAX_REQUESTS`, `MAX_DEPTH` or `MAX_PLATFORMS`.
         RegistryError: a manifest or config could not be fetched.
     """
     survey = _Survey(client, reference, credential, tenant)
@@ -163,7 +126,7 @@ async def describe_image(
 class _Survey:
     """What is known of one image so far, and how many requests may still be sent for it."""
 
-    def __init__(self, client: ManifestClient, reference: ImageReference, credential: Credential, tenant: str) -> None:
+    def __init__(self, client: RegistryClient, reference: ImageReference, credential: Credential, tenant: str) -> None:
         self.entries: dict[Platform, PlatformEntry] = {}
         self.states_platforms = False
         self.kind = Kind.ARTIFACT
@@ -260,10 +223,8 @@ class _Survey:
     def _skip(self, part: Skipped) -> None:
         if len(self._skipped) < LISTED_SKIPPED:
             self._skipped.append(part)
-            return
-        self._unlisted += 1
-        if len(self._skipped) + self._unlisted > MAX_SKIPPED:
-            raise self._too_large(f"it has more than {MAX_SKIPPED} parts that do not run")
+        else:
+            self._unlisted += 1
 
     def _too_large(self, why: str) -> UnsupportedManifest:
         self._is_too_large = True

@@ -29,7 +29,6 @@ from extender.images.reference import ImageReference, digest_of, is_digest, matc
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator, Exchange
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource, upstream_of
-from extender.registry.image import FetchedManifest
 from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody, unheard
 from extender.registry.quota import Quotas
 from extender.registry.refusals import read_refusal
@@ -53,6 +52,14 @@ class _TagList(msgspec.Struct):
 
 
 _TAG_LIST = GoDecoder(_TagList, most_values=100_000)  # a thousand are asked for
+
+
+class FetchedManifest(msgspec.Struct, frozen=True):
+    """A manifest as received: `body` hashes to `digest`, `media_type` is the Content-Type without parameters."""
+
+    digest: str
+    media_type: str
+    body: bytes
 
 
 class RegistryClient:

@@ -21,9 +21,9 @@ from extender.registry.image import (
     LISTED_SKIPPED,
     MAX_PLATFORMS,
     MAX_REQUESTS,
-    FetchedManifest,
     describe_image,
 )
+from extender.registry.registry_client import FetchedManifest, RegistryClient
 from tests.fuzz.target import Target, check_sentence, run
 
 _REASON_CHARACTERS = 300
@@ -122,7 +122,7 @@ def configs(data: bytes) -> None:
         check_platform(parse_platform(data.decode(errors="replace")))
 
 
-class _Pieces:
+class _Pieces(RegistryClient):
     """A registry whose every answer is the next of these bodies, then the first again."""
 
     def __init__(self, bodies: list[bytes]) -> None:

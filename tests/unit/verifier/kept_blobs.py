@@ -5,7 +5,7 @@ from extender.errors import ManifestNotFound, RegistryUnavailable
 from extender.fetcher.image_verifier import ImageVerifier, VerifierBounds
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of, parse_reference
-from extender.registry.image import FetchedManifest
+from extender.registry.registry_client import FetchedManifest, RegistryClient
 from extender.verifier.verification import Verification
 from testbed.images import Bundle
 from testbed.packed_layers import Layer
@@ -14,7 +14,7 @@ from testbed.zoo_images import make_image, make_index
 ARM = "linux/arm64"
 
 
-class KeptBlobs:
+class KeptBlobs(RegistryClient):
     """Serves the parts of a bundle. `lost` are digests that it does not have."""
 
     def __init__(self, bundle: Bundle) -> None:
