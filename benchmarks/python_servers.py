@@ -71,7 +71,7 @@ class CurrentNodes(WatchedNodes):
 
 def node_view(count: int) -> WatchedNodes:
     """Returns the view of a cluster of `count` nodes, synced and current."""
-    view = CurrentNodes(Nowhere(), level_label="", clock=time.monotonic)
+    view = CurrentNodes(Nowhere(), clock=time.monotonic)
     names = [node_name(index) for index in range(count)]
     for index, name in enumerate(names):
         info = {"architecture": architecture(index), "operatingSystem": "linux"}

@@ -21,10 +21,10 @@ from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject
 from extender.metrics import counter
 from extender.placement.affinity import AffinityMode
 from extender.placement.bounds import TOUCHED_BYTES
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Fit, RunsOn, facts_of, fit
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_of_daemon_set
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.nodes import ClusterNodes
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Mode, is_exempt
 from extender.placement.reasons import NAME_CHARACTERS, Constraint, refusal_text, shorten
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
@@ -65,7 +65,7 @@ class DaemonPods:
     def __init__(
         self,
         pod_resolver: PodResolver,
-        admission: AdmissionPolicy,
+        admission: AdmissionSettings,
         nodes: WatchedNodes,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
@@ -74,7 +74,7 @@ class DaemonPods:
     ) -> None:
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
-        guard = AdmissionPolicy(node_affinity=AffinityMode.REQUIRED, impossible=admission.impossible)
+        guard = AdmissionSettings(node_affinity=AffinityMode.REQUIRED, impossible=admission.impossible)
         self._guard = Mutator(self._policy, guard) if guards else None
         self._nodes = nodes
         self._cluster_nodes = cluster_nodes

@@ -21,12 +21,12 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.metrics import counter
-from extender.placement.canary import mark_canary
-from extender.placement.cluster_nodes import ClusterNodes
+from extender.placement.dry_run_mark import mark_canary
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.nodes import ClusterNodes
+from extender.placement.planning import AdmissionSettings
 from extender.placement.reasons import NAME_CHARACTERS, shorten, shown_reference
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply
@@ -50,7 +50,7 @@ class PodReviews:
     def __init__(
         self,
         pod_resolver: PodResolver,
-        admission: AdmissionPolicy,
+        admission: AdmissionSettings,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
         wait_seconds: float,

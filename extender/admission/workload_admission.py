@@ -25,10 +25,10 @@ from extender.kubernetes.admission_v1 import (
 from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
 from extender.metrics import counter
 from extender.placement.bounds import PATCH_BYTES, TOUCHED_BYTES
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import facts_of
 from extender.placement.mutation import Mutation
 from extender.placement.node_kinds import NodeKind
+from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import Operation, look, pointer
 from extender.placement.policy import MODE, Mode
 from extender.placement.template_judgement import (

@@ -179,7 +179,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
             client = await stack.enter_async_context(_cluster(settings))
             try:
                 settings = await given_settings.beside(client)
-                contents = await read_cluster(client, part.namespace, settings.placement.level_label)
+                contents = await read_cluster(client, part.namespace)
             except ClusterError as exc:
                 raise ConfigError(f"the cluster cannot be read: {exc}") from exc
             cluster_view = ClusterView(client=client)

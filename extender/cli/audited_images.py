@@ -67,7 +67,7 @@ class ClusterContents(msgspec.Struct, frozen=True):
     problems: list[str]
 
 
-async def read_cluster(client: Getter, namespace: str = "", level_label: str = "") -> ClusterContents:
+async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:
     """The workloads of a namespace or, if that is empty, of all; the nodes, and the namespaces' annotations.
 
     A kind that may not be listed is a problem, and so is an object that cannot be read.
@@ -79,7 +79,7 @@ async def read_cluster(client: Getter, namespace: str = "", level_label: str = "
     nodes: list[AuditedNode] = []
     with _noting(problems, "nodes"):
         nodes = await list_nodes(client)
-    platforms = {name_of_node(node): platform_of_node(node, level_label) for node in nodes}
+    platforms = {name_of_node(node): platform_of_node(node) for node in nodes}
     collector = WorkloadCollector({name: platform for name, platform in platforms.items() if platform})
     for kind in WORKLOAD_KINDS:
         with _noting(problems, kind.plural):

@@ -24,10 +24,9 @@ from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, PodStatus, ReportedNode
-from extender.placement.cluster_nodes import ClusterNodes, is_labelled
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
-from extender.placement.nodes import name_of_node, platform_of_node
+from extender.placement.nodes import ClusterNodes, is_labelled, name_of_node, platform_of_node
 from extender.placement.patch import apply
 from extender.reports.explanation import Explanation, PodEvidence, Subject, explain, usual_nodes, with_nodes
 from extender.reports.running_containers import PlatformFault, containers_of, fault_of
@@ -35,7 +34,7 @@ from extender.reports.workload_reports import FINISHED, uses_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import ClusterView
-from extender.service.operator_policies import admission_policy_of
+from extender.service.operator_policies import admission_settings_of
 from extender.service.resolving import open_pod_resolver
 
 LOOKUP_SECONDS = 60.0
@@ -206,7 +205,7 @@ async def _explain(item: ClusterObject, known: _Known) -> Explained:
     webhook would create it, if the settings have one.
     """
     pod_resolver, settings, nodes = known
-    policy, level_label = pod_resolver.policy, settings.placement.level_label
+    policy = pod_resolver.policy
     with _refusing(item):
         raw_pod = msgspec.json.encode(item.pod)
         pod = msgspec.json.decode(raw_pod, type=NamedPod)
@@ -217,8 +216,8 @@ async def _explain(item: ClusterObject, known: _Known) -> Explained:
         found = PodEvidence(
             images=question.images, evidence=pod_resolver.evidence(question), overrides=question.overrides
         )
-        mutator = Mutator(policy, admission_policy_of(settings))
-        told = explain(subject, found, policy, mutator, _kinds_of(nodes, level_label))
+        mutator = Mutator(policy, admission_settings_of(settings))
+        told = explain(subject, found, policy, mutator, _kinds_of(nodes))
         spec = pod.spec or NamedSpec()
         told = msgspec.structs.replace(
             told,
@@ -228,16 +227,14 @@ async def _explain(item: ClusterObject, known: _Known) -> Explained:
         if not item.is_live and settings.admission.listen and told.webhook.patch:
             patched = msgspec.json.encode(apply(item.pod, told.webhook.patch))
             spec = msgspec.json.decode(patched, type=NamedPod).spec or NamedSpec()
-        told = with_nodes(told, spec, nodes or usual_nodes(), level_label, is_assumed=not nodes)
+        told = with_nodes(told, spec, nodes or usual_nodes(), is_assumed=not nodes)
         return Explained(told, item.pod)
 
 
 async def _faults(item: ClusterObject, spec: NamedSpec, keyring: Keyring, known: _Known) -> list[PlatformFault]:
     """What does not match between the containers of a live pod and its node's platform."""
-    pod_resolver, settings, nodes = known
-    platforms = (
-        platform_of_node(node, settings.placement.level_label) for node in nodes if name_of_node(node) == item.node_name
-    )
+    pod_resolver, _, nodes = known
+    platforms = (platform_of_node(node) for node in nodes if name_of_node(node) == item.node_name)
     platform = next(platforms, None)
     if not (item.is_live and platform) or spec.runtime_class_name in pod_resolver.policy.runtime_classes:
         return []
@@ -255,10 +252,10 @@ async def _faults(item: ClusterObject, spec: NamedSpec, keyring: Keyring, known:
     return faults
 
 
-def _kinds_of(nodes: Sequence[ReportedNode], level_label: str) -> ClusterNodes:
-    platforms = [platform_of_node(node, level_label) for node in nodes]
+def _kinds_of(nodes: Sequence[ReportedNode]) -> ClusterNodes:
+    platforms = [platform_of_node(node) for node in nodes]
     pairs = zip(nodes, platforms, strict=True)
-    unlabelled = frozenset(platform for node, platform in pairs if not is_labelled(node, level_label))
+    unlabelled = frozenset(platform for node, platform in pairs if not is_labelled(node))
     return ClusterNodes(frozenset(filter(None, platforms)), unlabelled)
 
 

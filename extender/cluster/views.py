@@ -23,9 +23,17 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import ListingNode, NodeName, Pod
 from extender.kubernetes.meta_v1 import PartialObjectMetadata, is_object_name
 from extender.metrics import gauge
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes, is_labelled
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.nodes import EVERY_NODE, NodeConditions, NodeLookup, NodePlatforms, platform_of_node
+from extender.placement.nodes import (
+    EVERY_NODE,
+    NO_NODES,
+    ClusterNodes,
+    NodeConditions,
+    NodeLookup,
+    NodePlatforms,
+    is_labelled,
+    platform_of_node,
+)
 from extender.placement.policy import NAMESPACE_KEYS
 from extender.tables import Table, declare_cache
 
@@ -67,18 +75,14 @@ class WatchedNodes:
         self,
         reader: Getter,
         *,
-        level_label: str,
         preferred_nodes: NodeConditions = EVERY_NODE,
         clock: Callable[[], float],
         random: Callable[[], float] = stdlib_random.random,
     ) -> None:
-        """`level_label` is the node label that states amd64/v2… or arm64/v9…, empty where there is none.
-
-        `preferred_nodes` tells to which nodes a preference may pull pods.
+        """`preferred_nodes` tells to which nodes a preference may pull pods.
         `clock` gives monotonic seconds, `random` numbers from 0 up to 1.
         """
         self._reader = reader
-        self._level_label = level_label
         self._preferred_nodes = preferred_nodes
         self._clock = clock
         self._missing: Table[NodeName, float] = Table(_MISSING.bound())  # each until this time, the earliest first
@@ -128,11 +132,11 @@ class WatchedNodes:
         if not node.metadata or not node.metadata.name:
             raise ClusterError("a node without a name")
         name = NodeName(node.metadata.name)
-        spared = self._preferred_nodes.spare(node)
-        platform = platform_of_node(node, self._level_label)
-        self.platforms.put(name, platform, spared=spared)
+        is_excluded = self._preferred_nodes.excludes(node)
+        platform = platform_of_node(node)
+        self.platforms.put(name, platform, excluded=is_excluded)
         self.kinds.put(name, node, platform)
-        self._note_labels(name, platform, is_labelled=is_labelled(node, self._level_label))
+        self._note_labels(name, platform, is_labelled=is_labelled(node))
         self.platforms.images.put(name, node.status.image_names if node.status else ())
         self._missing.remove(name)
 

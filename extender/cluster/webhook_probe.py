@@ -13,7 +13,7 @@ import msgspec
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.dry_run import create_dry, restricted_pod
 from extender.errors import ClusterError
-from extender.placement.canary import is_marked, marks_of
+from extender.placement.dry_run_mark import is_marked, marks_of
 from extender.placement.patch import JsonObject
 from extender.placement.policy import CANARY
 

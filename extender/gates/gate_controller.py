@@ -1,6 +1,6 @@
 """The gate controller: holds gated pods until their images are known, and lets each go by one patch.
 
-This file says when a pod is judged, and what follows an answer of the API server. `placement.release` decides how the
+This file says when a pod is judged, and what follows an answer of the API server. `placement.ungating` decides how the
 pod is changed. One replica at a time runs it (`cluster.leader_election`).
 """
 
@@ -30,11 +30,11 @@ from extender.gates.image_waits import ImageWaits
 from extender.images.content import Answer
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import counter, gauge
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import encode_ungating
+from extender.placement.nodes import ClusterNodes
 from extender.placement.reasons import shown_reference
-from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner
+from extender.placement.ungating import Ungating, UngatingOutcome, UngatingPlanner
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.turns import FairQueue
 
@@ -49,7 +49,7 @@ _RETRY = Backoff(first_seconds=0.5, max_seconds=5.0)
 _MOST_EVENTS = 3  # about one pod that is held; the first tells why, and others follow when that changes
 
 BARE = "bare"
-_SETTLED = (ReleaseOutcome.KNOWN, ReleaseOutcome.EXEMPT, ReleaseOutcome.OBSERVED)
+_SETTLED = (UngatingOutcome.KNOWN, UngatingOutcome.EXEMPT, UngatingOutcome.OBSERVED)
 _FAILURES = ("conflict", "invalid", "gone", "forbidden", "unavailable")
 RELEASES = counter(
     "multiarch_gates_releases_total",
@@ -58,7 +58,7 @@ RELEASES = counter(
     "invalid, the pod was gone, we may not or a policy of the cluster is against it (forbidden), or the API server "
     "could not be reached (unavailable).",
     "outcome",
-    (*(outcome.value for outcome in ReleaseOutcome if outcome is not ReleaseOutcome.HOLD), BARE, *_FAILURES),
+    (*(outcome.value for outcome in UngatingOutcome if outcome is not UngatingOutcome.HOLD), BARE, *_FAILURES),
 )
 PODS = gauge(
     "multiarch_gates_pods",
@@ -104,7 +104,7 @@ class GateController:
         self,
         client: ClusterClient,
         pod_resolver: PodResolver,
-        planner: ReleasePlanner,
+        planner: UngatingPlanner,
         events: PodEvents,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
@@ -226,8 +226,8 @@ class GateController:
             return
         nodes = self._cluster_nodes()
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
-        release = self._planner.plan_release(pod, question.images, facts, overrides, nodes, expired=is_expired)
-        if release.outcome is ReleaseOutcome.HOLD:
+        release = self._planner.plan(pod, question.images, facts, overrides, nodes, expired=is_expired)
+        if release.outcome is UngatingOutcome.HOLD:
             self._tell_held(held, release.reason)
             return
         await self._let_go(held, pod, release)
@@ -236,7 +236,7 @@ class GateController:
             image = shown_reference(unknown[0].reference)
             log.warning("gate.limit_reached", pod=held.key, image=image, why=release.reason)
 
-    async def _let_go(self, held: HeldPod, pod: GatedPod, release: Release) -> None:
+    async def _let_go(self, held: HeldPod, pod: GatedPod, release: Ungating) -> None:
         try:
             await self._send(held, release.patch)
         except ClusterRefused as exc:

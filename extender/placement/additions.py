@@ -15,7 +15,7 @@ import msgspec
 from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration, TopologySpreadConstraint
 from extender.placement.affinity import NO_NODE, Alternatives
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
-from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM
+from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM
 from extender.placement.patch import Json, JsonObject, look, pointer
 from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 from extender.placement.spread import KEYS, WEIGHED
@@ -81,15 +81,13 @@ class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
 
 
 NOTHING = Additions()
+_LABELS = frozenset({ARCHITECTURE, OPERATING_SYSTEM, LEVEL_LABEL})
 _RECORD = msgspec.json.Decoder(Additions)
 _ENCODER = msgspec.json.Encoder()
 
 
-def read_record(text: Json, level_label: str = "") -> Additions | None:
-    """The record in an annotation's value; None if we could not have written it.
-
-    `level_label` is the label by which nodes state their level, empty if there is none.
-    """
+def read_record(text: Json) -> Additions | None:
+    """The record in an annotation's value; None if we could not have written it."""
     if not isinstance(text, str) or len(text) > RECORD_CHARACTERS:
         return None
     try:
@@ -100,17 +98,16 @@ def read_record(text: Json, level_label: str = "") -> Additions | None:
     expressions = [term.match_expressions for term in record.required]
     preferred = [term.preference.match_expressions or () for term in record.preferred]
     expressions += [requirements[:1] for requirements in preferred]  # behind it are labels of the operator's
-    labels = {ARCHITECTURE, OPERATING_SYSTEM, level_label or ARCHITECTURE}
     credible = (
         record.has_room
         and all(low < high for low, high in zip((-1, *indices), indices, strict=False))
-        and record.node_selector.keys() <= labels
+        and record.node_selector.keys() <= _LABELS
         and not any(term.preference.match_fields for term in record.preferred)
         and all(each.topology_key in KEYS and each.when_unsatisfiable == WEIGHED for each in record.spread)
         and all(expressions)
         and all(item.operator == "In" for requirements in preferred for item in requirements)
         and all(
-            (item.operator in ("In", "NotIn") and item.key in labels) or item == NO_NODE
+            (item.operator in ("In", "NotIn") and item.key in _LABELS) or item == NO_NODE
             for all_ in expressions
             for item in all_
         )

@@ -19,11 +19,10 @@ from extender.kubernetes.core_v1 import (
     NodeSelectorTerm,
     PreferredSchedulingTerm,
 )
-from extender.placement.cluster_nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM
 from extender.placement.facts import ImageFact, RunsOn
 from extender.placement.level_words import NO_LEVELS, LevelWords
 from extender.placement.node_match import OPERATORS, is_met
-from extender.placement.nodes import USUAL
+from extender.placement.nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, USUAL
 from extender.placement.policy import PREFIX, possible_platforms
 
 NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")

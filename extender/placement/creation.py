@@ -11,7 +11,6 @@ import msgspec
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.placement.additions import TERMS_PATH, Additions, is_recordable
 from extender.placement.bounds import RECORD_CHARACTERS, REQUIREMENTS, TERMS, TOUCHED_BYTES
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import (
     MANY_IMAGES,
     MOST_IMAGES,
@@ -23,6 +22,7 @@ from extender.placement.facts import (
     is_unresolved,
 )
 from extender.placement.gate import GATED_LABEL
+from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import JsonObject, look
 from extender.placement.policy import SERVICE_KEYS, Overrides
 from extender.placement.reasons import Constraint, refusal_text

@@ -76,7 +76,7 @@ Unresolved = tuple[PodImage, Pending | Unknown]
 """An image whose platforms are not known, with the fact that tells why."""
 
 
-class GatePolicy(msgspec.Struct, frozen=True, kw_only=True):
+class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's choices for images that are not known when a pod is created.
 
     `may_assume`: whether an assumption may be written, where the operator names platforms to assume. Pods of
@@ -122,7 +122,7 @@ _NOTHING_UNRESOLVED = Treatment()
 
 
 def treat(
-    images: Sequence[PodImage], facts: Sequence[ImageFact], overrides: Overrides, gate: GatePolicy, *, expired: bool
+    images: Sequence[PodImage], facts: Sequence[ImageFact], overrides: Overrides, gate: GateSettings, *, expired: bool
 ) -> Treatment:
     """What is done about the unknown images of a pod; `facts` are those of `images`, in order.
 

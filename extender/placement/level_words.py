@@ -1,11 +1,11 @@
-"""The words about the operator's level label, by which nodes say what they run beyond their architecture's baseline."""
+"""The words about the level label, by which nodes say what they run beyond their architecture's baseline."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from extender.images.platform import Compatibility, Platform, normalize_platform, runs_on, variants_of
 from extender.kubernetes.core_v1 import NodeSelectorRequirement
-from extender.placement.cluster_nodes import ClusterNodes
+from extender.placement.nodes import LEVEL_LABEL, ClusterNodes
 
 LevelWords = Mapping[Platform, NodeSelectorRequirement]
 """What a node must state besides its operating system and architecture, by these; most are not in it."""
@@ -21,16 +21,14 @@ def level_words(
     nodes: Set[Platform],
     cluster: ClusterNodes,
     compatibility: Compatibility,
-    level_label: str,
 ) -> LevelWords:
     """What `nodes`, which are without variant, must state so that all images run on them; `known` has their platforms.
 
-    Nothing where each of them runs the images, or where there is no `level_label`. No value where none would do. That a
-    level is too low is said only if the cluster has such a node, as it is of arm alone, whose baseline is not the
-    lowest.
+    Nothing where each of them runs the images. No value where none would do. That a level is too low is said only if
+    the cluster has such a node, as it is of arm alone, whose baseline is not the lowest.
     """
     found = {}
-    for node in sorted(nodes) if level_label else ():
+    for node in sorted(nodes):
         baseline = normalize_platform(node.os, node.architecture)
         stated = [*cluster.platforms, *frozenset[Platform]().union(*known)]
         levels = dict.fromkeys(
@@ -39,9 +37,9 @@ def level_words(
         levels.pop(baseline, None)
         good = [level for level in levels if all(runs_on(platforms, level, compatibility) for platforms in known)]
         if not all(runs_on(platforms, baseline, compatibility) for platforms in known):
-            found[node] = NodeSelectorRequirement(level_label, "In", tuple(_values(good)))
+            found[node] = NodeSelectorRequirement(LEVEL_LABEL, "In", tuple(_values(good)))
         elif bad := [level for level in levels if level in cluster.platforms and level not in good]:
-            found[node] = NodeSelectorRequirement(level_label, "NotIn", tuple(_values(bad)))
+            found[node] = NodeSelectorRequirement(LEVEL_LABEL, "NotIn", tuple(_values(bad)))
     return found
 
 

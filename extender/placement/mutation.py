@@ -23,12 +23,12 @@ from extender.placement.additions import (
     write_record,
 )
 from extender.placement.bounds import PATCH_BYTES, TOUCHED_BYTES
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import Creation, excess_with, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
+from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import JsonObject, Operation, diff, look
-from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
+from extender.placement.planning import AdmissionSettings, PlannedAdditions, Planner
 from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import held_text, left_text, passed_text, shown_reference
 
@@ -96,7 +96,7 @@ _ENCODER = msgspec.json.Encoder()
 class Mutator:
     """Applies the operator's settings to pods. Its results depend on the arguments and these settings alone."""
 
-    def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
+    def __init__(self, policy: Policy, admission: AdmissionSettings) -> None:
         self._policy = policy
         self._admission = admission
         self._planner = Planner(policy, admission)
@@ -143,7 +143,7 @@ class Mutator:
         if excess := creation.excess:
             return _leave(creation, excess, _letting_go(creation))
         before, after = creation.document(), creation.document()
-        record = read_record(look(before, ADDED_PATH), self._policy.level_label)
+        record = read_record(look(before, ADDED_PATH))
         taken = take_back(after, record, self._offered, self._admission.scheduler_name)
         verdict = self._judge(creation, after)
         added = self._add(after, verdict)

@@ -1,6 +1,8 @@
 """The platform of a node, whether a preference may pull to it, and the platforms of thousands of nodes by name.
 
-Depends on neither pods nor images.
+kube-scheduler goes by labels, and the scheduler verbs by what kubelets state. Mostly both are the same, but virtual
+nodes of some clouds have the beta labels alone, or none: node affinity keeps pods off these, with a warning. Depends on
+neither pods nor images.
 """
 
 import functools
@@ -25,7 +27,7 @@ class NodeConditions(msgspec.Struct, frozen=True, dict=True):
     without_resources: tuple[str, ...] = ()
     without_taints: frozenset[str] = frozenset()
 
-    def spare(self, node: Node) -> bool:
+    def excludes(self, node: Node) -> bool:
         """Whether no preference may pull pods to the node.
 
         A resource counts as long as the node names it, even with a quantity of 0: a device plugin may come back.
@@ -39,7 +41,7 @@ class NodeConditions(msgspec.Struct, frozen=True, dict=True):
             return True
         return node.status is not None and self.are_named_in(bytes(node.status.capacity))
 
-    def spared_among(self, nodes: Sequence[Node]) -> list[Node]:
+    def excluded_among(self, nodes: Sequence[Node]) -> list[Node]:
         """The nodes to which no preference may pull pods.
 
         All capacities are searched at once, as usually none of them names a resource.
@@ -47,7 +49,7 @@ class NodeConditions(msgspec.Struct, frozen=True, dict=True):
         capacities = b"".join([node.status.capacity for node in nodes if node.status is not None])
         if not self.labels and not self.without_taints and not self.are_named_in(capacities):
             return []
-        return [node for node in nodes if self.spare(node)]
+        return [node for node in nodes if self.excludes(node)]
 
     def are_named_in(self, document: bytes) -> bool:
         """Whether one of the resources is named in a JSON document, as a key or a whole string.
@@ -68,11 +70,22 @@ EVERY_NODE = NodeConditions()
 """No condition."""
 
 
+ARCHITECTURE = "kubernetes.io/arch"
+OPERATING_SYSTEM = "kubernetes.io/os"
+LEVEL_LABEL = "multiarch-extender.io/level"
+"""The label by which a node states the level of its architecture, such as `v3` or `amd64-v3`."""
+_BETA_ARCHITECTURE, _BETA_SYSTEM = "beta.kubernetes.io/arch", "beta.kubernetes.io/os"
+LABELS = {
+    ARCHITECTURE: ARCHITECTURE,
+    OPERATING_SYSTEM: OPERATING_SYSTEM,
+    _BETA_ARCHITECTURE: ARCHITECTURE,
+    _BETA_SYSTEM: OPERATING_SYSTEM,
+}
+"""The labels of a node's platform, and the present name of each: the node controller keeps them equal (KEP-793)."""
+
 USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
 """The platforms of nodes that any cluster may get."""
 
-_OS_LABELS = ("kubernetes.io/os", "beta.kubernetes.io/os")
-_ARCHITECTURE_LABELS = ("kubernetes.io/arch", "beta.kubernetes.io/arch")
 _LEVEL = re.compile(r"(?:(?P<architecture>.+)[/._-])?(?P<variant>[vV]\d+(?:\.\d+)?)", re.ASCII)
 
 
@@ -80,17 +93,17 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
     """The platform of each node by name, None for a node that states none, in the order in which they were put."""
 
     def __init__(
-        self, platforms: Mapping[NodeName, Platform | None] | None = None, spared: Iterable[NodeName] = ()
+        self, platforms: Mapping[NodeName, Platform | None] | None = None, excluded: Iterable[NodeName] = ()
     ) -> None:
-        """`spared` has the names of the nodes that no preference may pull pods to."""
+        """`excluded` has the names of the nodes that no preference may pull pods to."""
         self._platforms: dict[NodeName, Platform | None] = {}
         self._names: dict[Platform | None, set[NodeName]] = {}
-        self._spared: set[NodeName] = set()
+        self._excluded: set[NodeName] = set()
         self.images = NodeImages()
         """What the nodes list; nothing where it is not watched."""
-        chosen = frozenset(spared)
+        chosen = frozenset(excluded)
         for name, platform in (platforms or {}).items():
-            self.put(name, platform, spared=name in chosen)
+            self.put(name, platform, excluded=name in chosen)
 
     def __getitem__(self, name: NodeName) -> Platform | None:
         """The node's platform. Raises KeyError for a node that is not in view."""
@@ -111,9 +124,9 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         return frozenset(filter(None, self._names))
 
     @property
-    def spared(self) -> Set[NodeName]:
+    def excluded(self) -> Set[NodeName]:
         """The nodes that state a platform and that no preference may pull pods to."""
-        return self._spared
+        return self._excluded
 
     def count(self, platform: Platform | None) -> int:
         """The number of nodes with this platform."""
@@ -132,21 +145,21 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         """Those of the names that are not in view."""
         return [name for name in names if name not in self._platforms]
 
-    def put(self, name: NodeName, platform: Platform | None, *, spared: bool = False) -> None:
+    def put(self, name: NodeName, platform: Platform | None, *, excluded: bool = False) -> None:
         """Adds the node or replaces its platform; the node becomes the last in order.
 
-        `spared`: no preference may pull pods to it.
+        `excluded`: no preference may pull pods to it.
         """
         self.drop(name)
         self._platforms[name] = platform
         self._names.setdefault(platform, set()).add(name)
-        if spared and platform:
-            self._spared.add(name)
+        if excluded and platform:
+            self._excluded.add(name)
 
     def merge(self, others: "NodePlatforms") -> None:
         """Puts all nodes of `others`."""
         for name, platform in others.items():
-            self.put(name, platform, spared=name in others.spared)
+            self.put(name, platform, excluded=name in others.excluded)
 
     def drop_first(self, number: int) -> None:
         """Drops the `number` nodes that were put longest ago; none if `number` is negative."""
@@ -161,7 +174,7 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         self._names[platform].remove(name)
         if not self._names[platform]:
             del self._names[platform]
-        self._spared.discard(name)
+        self._excluded.discard(name)
 
 
 class NodeLookup(msgspec.Struct, frozen=True):
@@ -175,10 +188,24 @@ class NodeLookup(msgspec.Struct, frozen=True):
     unreachable: tuple[NodeName, ...] = ()
 
 
-def list_nodes(nodes: Sequence[Node], level_label: str, conditions: NodeConditions = EVERY_NODE) -> NodePlatforms:
-    """The platforms of the whole nodes in a request; `level_label` as in `platform_of_node`."""
-    platforms = {name_of_node(node): platform_of_node(node, level_label) for node in nodes}
-    return NodePlatforms(platforms, map(name_of_node, conditions.spared_among(nodes)))
+class ClusterNodes(msgspec.Struct, frozen=True):
+    """The platforms of a cluster's nodes, those of nodes whose labels do not state them, and what images nodes list.
+
+    All are empty where no nodes are known. A node that states no platform at all is among `unlabelled` as None.
+    """
+
+    platforms: frozenset[Platform] = frozenset()
+    unlabelled: frozenset[Platform | None] = frozenset()
+    images: NodeImages = NodeImages()
+
+
+NO_NODES = ClusterNodes()
+
+
+def list_nodes(nodes: Sequence[Node], conditions: NodeConditions = EVERY_NODE) -> NodePlatforms:
+    """The platforms of the whole nodes in a request."""
+    platforms = {name_of_node(node): platform_of_node(node) for node in nodes}
+    return NodePlatforms(platforms, map(name_of_node, conditions.excluded_among(nodes)))
 
 
 def name_of_node(node: Node) -> NodeName:
@@ -186,30 +213,36 @@ def name_of_node(node: Node) -> NodeName:
     return NodeName((node.metadata and node.metadata.name) or "")
 
 
-def platform_of_node(node: Node, level_label: str) -> Platform | None:
+def platform_of_node(node: Node) -> Platform | None:
     """The node's platform; None if it states no operating system or no architecture.
 
     For each of the two, the kubelet's `status.nodeInfo` comes before the labels, and the labels before the beta labels.
-    `level_label` is the key of the label that states an instruction set level, `v3` or `amd64-v3`; empty for no such
-    label. A label value cannot hold a slash, but `amd64/v3` is accepted too. A level of another architecture is
-    ignored.
+    The level is that of `LEVEL_LABEL`. A label value cannot hold a slash, but `amd64/v3` is accepted too. A level of
+    another architecture is ignored.
     """
     labels = (node.metadata and node.metadata.labels) or {}
     info = (node.status and node.status.node_info) or NodeSystemInfo()
-    os = info.operating_system or _first(labels, _OS_LABELS)
-    architecture = info.architecture or _first(labels, _ARCHITECTURE_LABELS)
+    os = info.operating_system or labels.get(OPERATING_SYSTEM) or labels.get(_BETA_SYSTEM)
+    architecture = info.architecture or labels.get(ARCHITECTURE) or labels.get(_BETA_ARCHITECTURE)
     if not os or not architecture:
         return None
-    level = labels.get(level_label, "") if level_label else ""
     platform = normalize_platform(os, architecture)
-    found = _LEVEL.fullmatch(level)
-    return _with_level(platform, found["architecture"], found["variant"]) if found else platform
-
-
-def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:
-    return next((labels[key] for key in keys if labels.get(key)), "")
-
-
-def _with_level(platform: Platform, architecture: str | None, variant: str) -> Platform:
-    stated = normalize_platform(platform.os, architecture or platform.architecture, variant)
+    found = _LEVEL.fullmatch(labels.get(LEVEL_LABEL, ""))
+    if not found:
+        return platform
+    stated = normalize_platform(os, found["architecture"] or platform.architecture, found["variant"])
     return stated if stated.architecture == platform.architecture else platform
+
+
+def is_labelled(node: Node) -> bool:
+    """Whether the node's labels state its platform as node affinity names it: system, architecture and any level."""
+    labels = (node.metadata and node.metadata.labels) or {}
+    platform = platform_of_node(node)
+    if platform is None or (labels.get(OPERATING_SYSTEM), labels.get(ARCHITECTURE)) != (
+        platform.os,
+        platform.architecture,
+    ):
+        return False
+    documented = (platform.variant, f"{platform.architecture}-{platform.variant}")
+    is_baseline = platform == normalize_platform(platform.os, platform.architecture)
+    return is_baseline or labels.get(LEVEL_LABEL) in documented

@@ -30,11 +30,11 @@ from extender.placement.affinity import (
     plan_preferred,
     plan_required,
 )
-from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM, ClusterNodes
 from extender.placement.creation import Creation
 from extender.placement.facts import Fit, ImageFact, RunsOn, fit, is_unresolved
-from extender.placement.gate import GatePolicy, ImpossiblePods, Treatment, treat
+from extender.placement.gate import GateSettings, ImpossiblePods, Treatment, treat
 from extender.placement.level_words import LevelWords, level_words
+from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM, ClusterNodes
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.policy import Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import Constraint, platforms_text, refusal_text, shown_reference
@@ -73,9 +73,8 @@ _Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform]]
 class PlatformIntersections:
     """Gives what the images of a pod have in common under the operator's settings."""
 
-    def __init__(self, compatibility: Compatibility, rules: Sequence[TolerationRule], level_label: str = "") -> None:
+    def __init__(self, compatibility: Compatibility, rules: Sequence[TolerationRule]) -> None:
         self._compatibility = compatibility
-        self._level_label = level_label
         self._rules = [(rule, parse_platforms(rule.platforms)) for rule in rules]
         self._remembered: ShareTable[_Key, PlatformIntersection] = ShareTable(
             _INTERSECTIONS.bound(_INTERSECTION_BYTES), owner_of=lambda *_: "", cost_of=lambda key, _: _row_bytes(key[0])
@@ -94,7 +93,7 @@ class PlatformIntersections:
     def _intersect(self, known: Sequence[RunsOn], cluster: ClusterNodes) -> PlatformIntersection:
         common = common_platforms(known, self._compatibility)
         nodes = node_platforms(known, self._compatibility)
-        levels = level_words([fact.platforms for fact in known], nodes, cluster, self._compatibility, self._level_label)
+        levels = level_words([fact.platforms for fact in known], nodes, cluster, self._compatibility)
         nodes = frozenset(node for node in nodes if node not in levels or levels[node].values)
         return PlatformIntersection(
             common,
@@ -114,7 +113,7 @@ def _row_bytes(known: Set[frozenset[Platform]]) -> int:
     return _ROW_BYTES + _PLATFORM_BYTES * sum(map(len, known))
 
 
-class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings for pods that are being created; an empty `scheduler_name` changes no pod's.
 
     `platforms_annotation`: whether pods are told the platforms that their images have in common. `spares_selector`:
@@ -125,7 +124,7 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     tolerations: tuple[TolerationRule, ...] = ()
     node_affinity: AffinityMode = AffinityMode.REQUIRED
     scheduler_name: str = ""
-    gate: GatePolicy = GatePolicy()
+    gate: GateSettings = GateSettings()
     impossible: ImpossiblePods = ImpossiblePods.PEND
     platforms_annotation: bool = False
     spares_selector: bool = False
@@ -156,12 +155,12 @@ class PlannedAdditions(msgspec.Struct, frozen=True):
 class Planner:
     """Plans by the operator's settings. Its results depend on the arguments and these settings alone."""
 
-    def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
+    def __init__(self, policy: Policy, admission: AdmissionSettings) -> None:
         mode = admission.node_affinity
         gate = admission.gate
         self._policy = policy
         self._admission = admission
-        self._intersections = PlatformIntersections(policy.compatibility, admission.tolerations, policy.level_label)
+        self._intersections = PlatformIntersections(policy.compatibility, admission.tolerations)
         self._keys = frozenset(rule.key for rule in admission.tolerations)
         self._gate = msgspec.structs.replace(gate, may_assume=gate.may_assume and mode.required)
 

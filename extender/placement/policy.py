@@ -284,8 +284,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     nodes of the highest score are the only ones that remain. `preferred_nodes` tells which nodes it is about.
     `runtime_classes` has by name the RuntimeClasses whose pods are left alone, and those that mean other platforms
     than their nodes have. `overrides` has the mode of pods that neither they themselves nor their namespaces give
-    another. `level_label` is the key of the label by which nodes state their level, as `nodes.platform_of_node` reads
-    it.
+    another.
     """
 
     pending: Choice = Choice.RETRY
@@ -297,7 +296,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     preferred_nodes: NodeConditions = EVERY_NODE
     runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME_CLASSES
     overrides: Overrides = Overrides()
-    level_label: str = ""
 
 
 def is_exempt(pod: Pod, policy: Policy) -> bool:

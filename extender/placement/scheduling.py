@@ -143,12 +143,12 @@ class Decision:
         return score if score and self.verdict(platform) is Verdict.YES else 0
 
     def scores(self, names: Sequence[NodeName], nodes: NodePlatforms) -> Scores:
-        """The nodes that have a score, which are neither spared preferences nor missing from view."""
+        """The nodes that have a score, which are neither excluded from preferences nor missing from view."""
         platforms: dict[int, set[Platform | None]] = {}
         for platform in nodes.distinct:
             platforms.setdefault(self.score(platform), set()).add(platform)
         found = {
-            score: [name for name in nodes.select(names, platforms[score]) if name not in nodes.spared]
+            score: [name for name in nodes.select(names, platforms[score]) if name not in nodes.excluded]
             for score in sorted(platforms.keys() - {0})
         }
         return {score: chosen for score, chosen in found.items() if chosen}

@@ -10,7 +10,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, LabelSelector, TopologySpreadConstraint
 from extender.placement.bounds import TOUCHED_BYTES
-from extender.placement.cluster_nodes import ARCHITECTURE
+from extender.placement.nodes import ARCHITECTURE
 
 WEIGHED = "ScheduleAnyway"
 # kube-scheduler has constraints for hosts and zones on pods without any of their own, which they lose with the first.

@@ -18,7 +18,7 @@ from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutator
 from extender.placement.patch import Operation
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, Overrides, Policy, overrides_of
 from extender.placement.reasons import shown_reference
 
@@ -57,7 +57,7 @@ class TemplateMutator:
     A DaemonSet keeps its scheduler and gets no preferred affinity: its controller chooses the node of each pod.
     """
 
-    def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
+    def __init__(self, policy: Policy, admission: AdmissionSettings) -> None:
         mode = AffinityMode.REQUIRED if admission.node_affinity.required else AffinityMode.NONE
         self._policy = policy
         self._usual = Mutator(policy, admission)
@@ -90,7 +90,7 @@ class TemplateMutator:
         operations = tuple(_OPERATIONS.decode(mutation.patch)) if mutation.patch else ()
         if not _has_record(question.pod):
             operations = tuple(operation for operation in operations if operation.path.startswith(_OF_POD))
-        added = read_record(mutation.audit_annotations.get("added"), self._policy.level_label) if operations else None
+        added = read_record(mutation.audit_annotations.get("added")) if operations else None
         words = tuple(_words(added or NOTHING))
         if operations and not template.takes_words:
             untaken = f"its pods at {template.place} need {', '.join(words)}, which cannot be written there"

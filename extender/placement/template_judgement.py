@@ -15,15 +15,15 @@ from extender.kubernetes.core_v1 import CreatedPod, WrittenPod
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_record, take_back
 from extender.placement.affinity import AffinityMode
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import Creation, read_creation
 from extender.placement.facts import ImageFact, PodImage, images_of, is_unresolved
-from extender.placement.gate import GatePolicy
+from extender.placement.gate import GateSettings
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
+from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, SERVICE_KEYS, Mode, Overrides, Policy
 from extender.placement.template_problems import JudgedTemplate, TemplateProblem, problems_of, too_large
 
@@ -99,11 +99,11 @@ def decode_template(raw: bytes) -> CreatedPod:
 class TemplateJudge:
     """Applies the operator's settings to templates. Its results depend on the arguments and these settings alone."""
 
-    def __init__(self, policy: Policy, admission: AdmissionPolicy, *, guards: bool) -> None:
+    def __init__(self, policy: Policy, admission: AdmissionSettings, *, guards: bool) -> None:
         """`guards`: whether templates of DaemonSets get words."""
         settings = msgspec.structs.replace(
             admission,
-            gate=GatePolicy(may_assume=False),
+            gate=GateSettings(may_assume=False),
             scheduler_name="",
             platforms_annotation=False,
         )
@@ -190,7 +190,7 @@ class TemplateJudge:
 
     def _record_of(self, pod: CreatedPod | None) -> Additions | None:
         annotations = pod.metadata.annotations if pod and pod.metadata else None
-        return read_record(annotations.get(ADDED), self._policy.level_label) if isinstance(annotations, dict) else None
+        return read_record(annotations.get(ADDED)) if isinstance(annotations, dict) else None
 
     def _mutator_of(self, template: PodTemplate, owner: TemplateOwner) -> Mutator:
         if template.kind == DAEMON_SET:
@@ -206,7 +206,7 @@ class TemplateJudge:
     ) -> JudgedTemplate:
         template, spec = changed.template, changed.pod.spec
         assert spec is not None  # noqa: S101 -- a template has a PodSpec
-        added = read_record(mutation.audit_annotations.get("added"), self._policy.level_label) or NOTHING
+        added = read_record(mutation.audit_annotations.get("added")) or NOTHING
         is_daemon_set = template.kind == DAEMON_SET
         return JudgedTemplate(
             place=template.place,

@@ -115,7 +115,7 @@ def targets_of(given: AuditInput) -> tuple[Platform, ...]:
     """The platforms to look at: the required ones, else those of the nodes; amd64 and arm64 if these are too few."""
     if given.required:
         return tuple(dict.fromkeys(given.required))
-    found = {platform_of_node(node, given.policy.level_label) for node in given.nodes} - {None}
+    found = {platform_of_node(node) for node in given.nodes} - {None}
     platforms = sorted(platform for platform in found if platform is not None)
     return tuple(platforms) if len(platforms) > 1 else tuple(dict.fromkeys((*platforms, *USUAL)))
 
@@ -199,7 +199,7 @@ class _Auditor:
         self.targets = targets_of(given)
         self._nodes: dict[Platform | None, list[AuditedNode]] = {}
         for node in given.nodes:
-            self._nodes.setdefault(platform_of_node(node, given.policy.level_label), []).append(node)
+            self._nodes.setdefault(platform_of_node(node), []).append(node)
         self._obstacles: dict[tuple[bytes, Platform], tuple[Obstacle, ...]] = {}
         self._judged: dict[str, list[tuple[Workload, ImageFact]]] = {}  # uses of images by workloads that are judged
         self._facts: list[tuple[Workload, list[ImageFact]]] = []  # of the workloads that are judged
@@ -451,7 +451,7 @@ class _Auditor:
             platforms: Counter[Platform] = Counter()
             taints: Counter[str] = Counter()
             for node in self._targeted(workload):
-                platform = platform_of_node(node, self._given.policy.level_label)
+                platform = platform_of_node(node)
                 if platform and fit(facts, platform, self._compatibility) is Fit.NO:
                     platforms[platform] += 1
                 taints.update(_untolerated(workload, node))

@@ -13,7 +13,6 @@ from extender.images.platform import Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.kubernetes.core_v1 import NodeMeta, NodeStatus, NodeSystemInfo
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import (
     Anywhere,
     ImageFact,
@@ -35,7 +34,7 @@ from extender.placement.node_match import (
     obstacles,
     taint_text,
 )
-from extender.placement.nodes import USUAL, name_of_node, platform_of_node
+from extender.placement.nodes import USUAL, ClusterNodes, name_of_node, platform_of_node
 from extender.placement.patch import Operation
 from extender.placement.policy import ADDED, MODE, PREFIX, REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
@@ -217,7 +216,7 @@ def usual_nodes() -> list[ReportedNode]:
 
 
 def with_nodes(
-    explanation: Explanation, spec: NamedSpec, nodes: Sequence[ReportedNode], level_label: str, *, is_assumed: bool
+    explanation: Explanation, spec: NamedSpec, nodes: Sequence[ReportedNode], *, is_assumed: bool
 ) -> Explanation:
     """The explanation with the kinds of `nodes`, and with what would change the answer. O(nodes).
 
@@ -228,7 +227,7 @@ def with_nodes(
         demands = as_daemon_pods(demands, host_network=spec.host_network is True)
     grouped: dict[tuple[str, tuple[Obstacle, ...], tuple[str, ...]], list[str]] = {}
     for node in nodes:
-        platform = platform_of_node(node, level_label)
+        platform = platform_of_node(node)
         taints = tuple(taint_text(taint) for taint in hard_taints(node))
         key = (str(platform) if platform else "", obstacles(demands, node), taints)
         grouped.setdefault(key, []).append(name_of_node(node))

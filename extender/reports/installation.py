@@ -12,8 +12,7 @@ import msgspec
 
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import ReportedNode
-from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM
-from extender.placement.nodes import name_of_node
+from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM, name_of_node
 from extender.placement.patch import Json, look
 
 HOST_LABEL = "kubernetes.io/metadata.name"

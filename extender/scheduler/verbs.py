@@ -71,7 +71,7 @@ class RequestNodes:
             NodesNotKnown: the request only names its nodes, and the view is missing or not synced.
         """
         if args.nodes is not None:
-            shown = list_nodes(args.nodes, self._policy.level_label, self._policy.preferred_nodes)
+            shown = list_nodes(args.nodes, self._policy.preferred_nodes)
             if self._view is None:
                 self._remember(shown)
             return shown

@@ -19,7 +19,7 @@ from extender.cluster.views import NAMESPACES, NODES, NamespaceView, PendingPods
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.cluster_nodes import ClusterNodes
+from extender.placement.nodes import ClusterNodes
 from extender.server.operations import Check, CheckResult
 from extender.service.operator_policies import preferred_nodes_of
 
@@ -131,7 +131,6 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
 def _watched(config: Config, client: ClusterClient) -> ClusterView:
     nodes = WatchedNodes(
         client,
-        level_label=config.placement.level_label,
         preferred_nodes=preferred_nodes_of(config),
         clock=time.monotonic,
     )

@@ -13,14 +13,14 @@ from extender.cluster.views import WatchedNodes
 from extender.config.checks import is_loopback
 from extender.config.tree import Config, TlsConfig
 from extender.placement.node_kinds import NodeKind
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.template_judgement import TemplateJudge
 from extender.resolver.pod_resolver import PodResolver
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.server.connection import ADMISSION, SCHEDULER, Limits
 from extender.server.routes import Route
 from extender.service.cluster_view import ClusterView
-from extender.service.operator_policies import admission_policy_of
+from extender.service.operator_policies import admission_settings_of
 
 REVIEWS = "/admission/pods"
 WORKLOADS = "/admission/workloads"
@@ -67,7 +67,7 @@ def admission_routes(
     config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, can_gate: CanGate
 ) -> Mapping[str, Route]:
     """The routes of the webhooks by path. `can_gate`: whether pods may be held, since somebody provably lifts gates."""
-    settings = admission_policy_of(config)
+    settings = admission_settings_of(config)
     pods = PodAdmission(
         _reviews(pod_resolver, settings, cluster_view, can_gate, config.admission.wait_seconds),
         daemon_pods=_daemon_pods(config, pod_resolver, settings, cluster_view),
@@ -89,7 +89,7 @@ def admission_routes(
 
 def _reviews(
     pod_resolver: PodResolver,
-    settings: AdmissionPolicy,
+    settings: AdmissionSettings,
     cluster_view: ClusterView,
     can_gate: CanGate,
     wait_seconds: float,
@@ -104,7 +104,7 @@ def _reviews(
 
 
 def _daemon_pods(
-    config: Config, pod_resolver: PodResolver, settings: AdmissionPolicy, cluster_view: ClusterView
+    config: Config, pod_resolver: PodResolver, settings: AdmissionSettings, cluster_view: ClusterView
 ) -> DaemonPods | None:
     """None without a cluster: nobody knows its nodes."""
     if cluster_view.nodes is None:

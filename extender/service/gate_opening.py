@@ -29,11 +29,11 @@ from extender.gates.policy_arming import PolicyArming
 from extender.kubernetes.authorization_v1 import ResourceAttributes
 from extender.metrics import gauge
 from extender.placement.gate import UnknownImages
-from extender.placement.release import ReleasePlanner
+from extender.placement.ungating import UngatingPlanner
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.operations import CheckResult
 from extender.service.cluster_view import ClusterView
-from extender.service.operator_policies import admission_policy_of
+from extender.service.operator_policies import admission_settings_of
 from extender.service.rights import GATE_RIGHTS
 
 log = structlog.get_logger()
@@ -187,14 +187,14 @@ async def _may_count(client: ClusterClient) -> bool:
 def _controller(
     config: Config, client: ClusterClient, events: PodEvents, cluster_view: ClusterView, pod_resolver: PodResolver
 ) -> GateController:
-    settings = admission_policy_of(config)
+    settings = admission_settings_of(config)
     holds = settings.gate.unknown is UnknownImages.GATE
     limit_seconds = config.admission.gate.limit_seconds
     holding = msgspec.structs.replace(settings, gate=msgspec.structs.replace(settings.gate, unknown=UnknownImages.GATE))
     return GateController(
         client,
         pod_resolver,
-        ReleasePlanner(pod_resolver.policy, holding),
+        UngatingPlanner(pod_resolver.policy, holding),
         events,
         cluster_nodes=cluster_view.known_nodes,
         is_ready=lambda: all(each.check().ok for each in cluster_view.watched),

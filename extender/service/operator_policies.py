@@ -5,9 +5,9 @@ import msgspec
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.placement.facts import RuntimeClass
-from extender.placement.gate import CRITICAL_CLASSES, GatePolicy
+from extender.placement.gate import CRITICAL_CLASSES, GateSettings
 from extender.placement.nodes import NodeConditions
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Mode, Overrides, Policy
 
 
@@ -30,7 +30,6 @@ def policy_of(config: Config) -> Policy:
             for name, platforms in placement.runtime_classes.items()
         },
         overrides=Overrides(mode=Mode(placement.mode)),
-        level_label=placement.level_label,
     )
 
 
@@ -40,14 +39,14 @@ def preferred_nodes_of(config: Config) -> NodeConditions:
     return NodeConditions(nodes.labels, nodes.without_resources, frozenset(nodes.without_taints))
 
 
-def admission_policy_of(config: Config) -> AdmissionPolicy:
+def admission_settings_of(config: Config) -> AdmissionSettings:
     """The policy for pods that are being created."""
     admission = config.admission
-    return AdmissionPolicy(
+    return AdmissionSettings(
         tolerations=admission.tolerations,
         node_affinity=admission.node_affinity,
         scheduler_name=admission.scheduler_name,
-        gate=GatePolicy(
+        gate=GateSettings(
             unknown=admission.unknown,
             after=admission.gate.then,
             exempt_classes=CRITICAL_CLASSES.union(admission.gate.exempt_priority_classes),

@@ -26,10 +26,9 @@ from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of
 from extender.kubernetes.core_v1 import NodeName
 from extender.placement.bounds import PATCH_BYTES
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.nodes import NodeConditions, NodeLookup, NodePlatforms
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.nodes import ClusterNodes, NodeConditions, NodeLookup, NodePlatforms
+from extender.placement.planning import AdmissionSettings
 from extender.placement.template_judgement import TemplateJudge
 from extender.resolver.image_cache import Target as ImageTarget
 from extender.resolver.pod_resolver import PodResolver
@@ -79,7 +78,7 @@ class _View:
 class Outlets:
     """The service's outlets, with one image in memory."""
 
-    def __init__(self, admission: AdmissionPolicy) -> None:
+    def __init__(self, admission: AdmissionSettings) -> None:
         clock = Clock()
         resolver = Resolver(
             _EmptyRegistry(), size=1000, tag_seconds=1e9, stale_seconds=2e9, clock=clock, random=lambda: 0.5
@@ -90,7 +89,7 @@ class Outlets:
             assert isinstance(content, Content)
             resolver.cache.learn(target, ANONYMOUS.id, digest_of(name.encode()), content, clock())
         conditions = NodeConditions(without_resources=("nvidia.com/gpu",))
-        policy = msgspec.structs.replace(POLICY, level_label="level", preferred_nodes=conditions)
+        policy = msgspec.structs.replace(POLICY, preferred_nodes=conditions)
         pod_resolver = PodResolver(resolver, Keys(ANONYMOUS), policy, lambda _: None, lambda: None)
         view: Any = _View()
         nodes = ClusterNodes(frozenset(_NODES.values()))

@@ -18,10 +18,9 @@ from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.pod_templates import Path, pod_templates
-from extender.placement.cluster_nodes import LABELS, ClusterNodes
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.nodes import NodeLookup, NodePlatforms
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.nodes import LABELS, ClusterNodes, NodeLookup, NodePlatforms
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import PREFIX
 from extender.placement.template_judgement import TemplateJudge
 from extender.resolver.image_cache import Target as ImageTarget
@@ -91,7 +90,7 @@ class _Service:
             target = resolver.cache.references.target_of(name)
             assert isinstance(target, ImageTarget)
             resolver.cache.learn(target, ANONYMOUS.id, digest_of(name.encode()), content, self.clock())
-        policy = msgspec.structs.replace(POLICY, level_label="level")
+        policy = POLICY
         pod_resolver = PodResolver(
             resolver, Keys(ANONYMOUS), policy, {"shop": {f"{PREFIX}prefer": "arm64"}}.get, lambda: None
         )
@@ -119,7 +118,7 @@ class _Service:
             for each in admissions
         ]
 
-    def _reviews(self, admission: AdmissionPolicy) -> PodReviews:
+    def _reviews(self, admission: AdmissionSettings) -> PodReviews:
         return PodReviews(
             self._pod_resolver,
             admission,

@@ -62,7 +62,7 @@ def watches(data: bytes) -> None:
     Whatever they say, the watch ends with nothing but an error of the cluster, after which it would be opened again.
     """
     page, *lines = data.split(b"\n")
-    nodes = WatchedNodes(_Lines(page, ()), level_label="level", clock=Clock(), random=lambda: 0.5)
+    nodes = WatchedNodes(_Lines(page, ()), clock=Clock(), random=lambda: 0.5)
     run(_watch(NODES, nodes, _Lines(page, lines)))
     assert len(nodes.platforms) <= data.count(b"{")
     for name, platform in nodes.platforms.items():
@@ -76,7 +76,7 @@ def watches(data: bytes) -> None:
 
 async def _find(nodes: WatchedNodes, document: bytes) -> None:
     """Looks up a node, for which the API server's answer is this document."""
-    one = WatchedNodes(_Lines(document, ()), level_label="level", clock=Clock(), random=lambda: 0.5)
+    one = WatchedNodes(_Lines(document, ()), clock=Clock(), random=lambda: 0.5)
     one.synced = True
     found = await one.find([NodeName("node-1")], 1.0)
     assert len(found.absent) + len(found.unreachable) + len(one.platforms) >= 1

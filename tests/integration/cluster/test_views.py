@@ -69,7 +69,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 def node_view(client: ClusterClient) -> WatchedNodes:
     """A node view of that cluster."""
-    return WatchedNodes(client, level_label="", clock=asyncio.get_running_loop().time)
+    return WatchedNodes(client, clock=asyncio.get_running_loop().time)
 
 
 async def test_node_view_has_the_platforms_of_unlabelled_nodes(api: ApiServer, client: ClusterClient) -> None:

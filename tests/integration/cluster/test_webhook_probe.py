@@ -10,7 +10,7 @@ import pytest
 
 from extender.cluster.client import open_cluster
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
-from extender.placement.canary import mark_canary
+from extender.placement.dry_run_mark import mark_canary
 from extender.placement.gate import GATE
 from extender.placement.policy import CANARY
 from testbed.clock import Clock

@@ -21,12 +21,12 @@ from extender.gates.gate_controller import RELEASES, GateController
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import Count
 from extender.placement.affinity import AffinityMode
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import ImageFact, PodImage
-from extender.placement.gate import GATE, GATED_LABEL, GatePolicy, UnknownImages
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.gate import GATE, GATED_LABEL, GateSettings, UnknownImages
+from extender.placement.nodes import NO_NODES, ClusterNodes
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Overrides, Policy
-from extender.placement.release import Release, ReleasePlanner
+from extender.placement.ungating import Ungating, UngatingPlanner
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
@@ -37,15 +37,15 @@ EVENTS = "/api/v1/namespaces/default/events"
 SPEED = 20.0  # times as fast as the wall clock
 
 
-class RecordingPlanner(ReleasePlanner):
+class RecordingPlanner(UngatingPlanner):
     """The real decisions, with a record of what was asked: whose pod, and whether its time was over."""
 
     def __init__(self, policy: Policy) -> None:
-        gate = GatePolicy(unknown=UnknownImages.GATE)
-        super().__init__(policy, AdmissionPolicy(node_affinity=AffinityMode.REQUIRED, gate=gate))
+        gate = GateSettings(unknown=UnknownImages.GATE)
+        super().__init__(policy, AdmissionSettings(node_affinity=AffinityMode.REQUIRED, gate=gate))
         self.plans: list[tuple[str, bool]] = []
 
-    def plan_release(
+    def plan(
         self,
         pod: GatedPod,
         images: Sequence[PodImage],
@@ -54,11 +54,11 @@ class RecordingPlanner(ReleasePlanner):
         cluster: ClusterNodes = NO_NODES,
         *,
         expired: bool,
-    ) -> Release:
+    ) -> Ungating:
         """The real release."""
         assert pod.metadata is not None
         self.plans.append((pod.metadata.name or "", expired))
-        return super().plan_release(pod, images, facts, overrides, cluster, expired=expired)
+        return super().plan(pod, images, facts, overrides, cluster, expired=expired)
 
 
 class Everywhere(dict[str, Mapping[str, str]]):

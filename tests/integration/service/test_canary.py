@@ -13,7 +13,7 @@ from extender.cluster.client import open_cluster
 from extender.cluster.webhook_probe import ProbeOutcome
 from extender.config.reading import load_config
 from extender.metrics import REGISTRY
-from extender.placement.canary import mark_canary
+from extender.placement.dry_run_mark import mark_canary
 from extender.placement.policy import CANARY
 from extender.server.operations import CheckResult
 from extender.service.canaries import CANARIES, LONGEST_START_SECONDS, Canary, canary_of

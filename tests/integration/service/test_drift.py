@@ -243,7 +243,7 @@ def moved(tag: str, owner: str, before: frozenset[Platform], after: frozenset[Pl
 async def test_a_tenant_that_moves_tags_all_the_time_fills_a_table_and_no_more(api: ApiServer, tmp_path: Path) -> None:
     """What is dropped is counted, and moves that are taken back leave nothing."""
     client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
-    nodes = WatchedNodes(client, level_label="", clock=Clock())
+    nodes = WatchedNodes(client, clock=Clock())
     both = frozenset(map(parse_platform, (AMD64, ARM64)))
     one = frozenset({parse_platform(AMD64)})
     config = load_config(None, ["cache.url='memory:'", "admission.listen="])

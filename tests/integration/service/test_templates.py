@@ -32,7 +32,7 @@ class NoReader:
 
 def view_of(*nodes: Json) -> WatchedNodes:
     """A synced view of these nodes."""
-    view = WatchedNodes(NoReader(), level_label="", clock=lambda: 0.0)
+    view = WatchedNodes(NoReader(), clock=lambda: 0.0)
     for each in nodes:
         labels = {ARCHITECTURE: each["status"]["nodeInfo"]["architecture"], "kubernetes.io/os": "linux"}
         each["metadata"]["labels"] = labels | each["metadata"].get("labels", {})

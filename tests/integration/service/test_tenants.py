@@ -29,9 +29,9 @@ from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import images_of
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.nodes import ClusterNodes
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Overrides
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
@@ -298,7 +298,7 @@ async def test_review_has_the_secret_of_its_pod_read(world: World) -> None:
     world.write_secret("a", "ann", "a-secret")
     reviews = PodReviews(
         world.pod_resolver,
-        AdmissionPolicy(tolerations=Config().admission.tolerations),
+        AdmissionSettings(tolerations=Config().admission.tolerations),
         cluster_nodes=ClusterNodes,
         wait_seconds=10,
     )
@@ -332,7 +332,7 @@ async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: Worl
     resolver = SlowResolver(world.pod_resolver.resolver.cache)
     reviews = PodReviews(
         msgspec.structs.replace(world.pod_resolver, resolver=resolver),
-        AdmissionPolicy(tolerations=Config().admission.tolerations),
+        AdmissionSettings(tolerations=Config().admission.tolerations),
         cluster_nodes=ClusterNodes,
         wait_seconds=10,
     )

@@ -13,8 +13,7 @@ from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
-from extender.placement.cluster_nodes import ClusterNodes
-from extender.placement.nodes import NodeLookup, NodePlatforms
+from extender.placement.nodes import ClusterNodes, NodeLookup, NodePlatforms
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
@@ -356,7 +355,7 @@ class SilentApi:
 async def test_a_missing_node_costs_at_most_its_wait(start_service: StartService, images: EmbeddedRegistry) -> None:
     """50 ms for the lookups of a request together, and nothing for the requests of the next second."""
     clock, api = Clock(), SilentApi()
-    nodes = WatchedNodes(api, level_label="", clock=clock)
+    nodes = WatchedNodes(api, clock=clock)
     nodes.upsert(msgspec.json.encode(NODES[0]))
     nodes.keep_only({"a"})
     clock.advance(60)

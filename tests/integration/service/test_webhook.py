@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import structlog
 
-from extender.placement.canary import is_marked
+from extender.placement.dry_run_mark import is_marked
 from extender.placement.policy import CANARY
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, changes_of, pod

@@ -9,7 +9,7 @@ from extender.config.reading import load_config
 from extender.config.tree import Config
 from extender.placement.facts import images_of
 from extender.placement.scheduling import Decision
-from extender.service.operator_policies import admission_policy_of, policy_of
+from extender.service.operator_policies import admission_settings_of, policy_of
 from testbed.chart import CHART, objects_of, render
 from tests.unit.deploy.test_chart import PRESETS, helm
 from tests.unit.placement.mutating import ARCH, MULTI, PREFERRED, after, created, pod, terms_of
@@ -36,7 +36,7 @@ def settings_of_parts(folder: Path, values: Values, *files: Path) -> list[Config
 def movers(config: Config) -> set[str]:
     """What moves a pod whose images run everywhere, where no taint keeps it from any node."""
     made = pod()
-    patched = after(made, MULTI, admission=admission_policy_of(config), policy=policy_of(config))["spec"]
+    patched = after(made, MULTI, admission=admission_settings_of(config), policy=policy_of(config))["spec"]
     moved = set()
     if config.admission.listen or config.admission.unknown == "gate":
         affinity = patched.get("affinity", {}).get("nodeAffinity", {})
@@ -57,7 +57,7 @@ def test_nothing_but_the_boost_moves_workloads(tmp_path: Path, preset: str) -> N
     configs = settings_of_parts(tmp_path, {}, *([CHART / f"values-{preset}.yaml"] if preset else []))
     assert set.union(*map(movers, configs)) == ({BOOST} if preset in ASKS_SCHEDULER else set())
     (webhook,) = (each for each in configs if each.admission.listen)
-    (term,) = terms_of(after(pod(), MULTI, admission=admission_policy_of(webhook)))
+    (term,) = terms_of(after(pod(), MULTI, admission=admission_settings_of(webhook)))
     assert {each["key"]: each["values"] for each in term["matchExpressions"]}[ARCH] == ["amd64", "arm64"]
 
 

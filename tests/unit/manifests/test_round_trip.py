@@ -16,7 +16,7 @@ from extender.manifests.fixing import ManifestStream
 from extender.manifests.nodes import compose, value_of
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage, RunsOn
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
 from extender.placement.template_changes import TemplateMutator
 from extender.placement.tolerations import TolerationRule
@@ -25,7 +25,7 @@ RULE = TolerationRule(
     key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
 )
 MUTATOR = TemplateMutator(
-    Policy(preference={"arm64": 10}), AdmissionPolicy(tolerations=(RULE,), node_affinity=AffinityMode.BOTH)
+    Policy(preference={"arm64": 10}), AdmissionSettings(tolerations=(RULE,), node_affinity=AffinityMode.BOTH)
 )
 PLATFORMS = {
     "multi": frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")}),

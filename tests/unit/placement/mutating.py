@@ -8,11 +8,11 @@ import msgspec
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.affinity import AffinityMode
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import ImageFact, PodImage, RunsOn, RuntimeClass, images_of
-from extender.placement.gate import AfterGate, GatePolicy, ImpossiblePods, UnknownImages
+from extender.placement.gate import AfterGate, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import Mutation, Mutator
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.nodes import ClusterNodes
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, Policy, read_overrides
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply
@@ -56,13 +56,13 @@ def settings(
     impossible: str = "pend",
     after_gate: str = "pass",
     platforms_annotation: bool = False,
-) -> AdmissionPolicy:
+) -> AdmissionSettings:
     """Returns the operator's settings, by default two toleration rules and nothing else."""
-    return AdmissionPolicy(
+    return AdmissionSettings(
         tolerations=rules,
         node_affinity=AffinityMode(node_affinity),
         scheduler_name=scheduler_name,
-        gate=GatePolicy(unknown=UnknownImages(unknown), after=AfterGate(after_gate)),
+        gate=GateSettings(unknown=UnknownImages(unknown), after=AfterGate(after_gate)),
         impossible=ImpossiblePods(impossible),
         platforms_annotation=platforms_annotation,
     )
@@ -88,7 +88,7 @@ def created(document: Any) -> CreatedPod:
 def mutate(
     document: Any,
     *facts: ImageFact,
-    admission: AdmissionPolicy | None = None,
+    admission: AdmissionSettings | None = None,
     policy: Policy = POLICY,
     namespace: dict[str, str] | None = None,
     cluster: frozenset[Platform] = frozenset(),

@@ -18,13 +18,12 @@ from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
 from extender.kubernetes.reported_v1 import AuditedNode, NamedPod, ReportedNode
 from extender.placement.affinity import AffinityMode, node_platforms
-from extender.placement.cluster_nodes import ClusterNodes, is_labelled
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, RuntimeClass, Unknown, facts_of, images_of
-from extender.placement.gate import GATE, GATED, GATED_LABEL, GatePolicy, ImpossiblePods, UnknownImages
+from extender.placement.gate import GATE, GATED, GATED_LABEL, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.node_match import Rule, demands_of, obstacles
-from extender.placement.nodes import NodePlatforms, platform_of_node
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.nodes import ClusterNodes, NodePlatforms, is_labelled, platform_of_node
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import (
     MODE,
     PREFER,
@@ -38,9 +37,9 @@ from extender.placement.policy import (
     is_exempt,
     read_overrides,
 )
-from extender.placement.release import ReleaseOutcome, ReleasePlanner
 from extender.placement.scheduling import Decision, filter_nodes
 from extender.placement.template_changes import TemplateMutator
+from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import FindingRule, RunAnswer
 from extender.reports.explanation import PodEvidence, Subject, explain, with_nodes
@@ -52,7 +51,7 @@ T = TypeVar("T")
 Json: TypeAlias = dict[str, Any]
 Answers: TypeAlias = Mapping[str, bool | None]
 
-LEVEL = "example.com/level"
+LEVEL = "multiarch-extender.io/level"
 ARCH, OS = "kubernetes.io/arch", "kubernetes.io/os"
 _PLATFORMS = (
     "linux/amd64",
@@ -84,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True):
     """The operator's settings."""
 
     policy: Policy
-    admission: AdmissionPolicy
+    admission: AdmissionSettings
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -107,10 +106,9 @@ class Case(msgspec.Struct, frozen=True):
 def draw(seed: int) -> Case:
     """The case of this seed."""
     chosen = random.Random(seed)  # of tests
-    level_label = LEVEL if chosen.random() < 0.6 else ""
     nodes = [_node(chosen, f"n{index}") for index in range(chosen.randint(1, 6))]
-    answers = {f"app-{index}:1": _answer(chosen, level_label) for index in range(chosen.randint(1, 3))}
-    return Case(_pod(chosen, list(answers)), _namespace(chosen), answers, nodes, _settings(chosen, level_label))
+    answers = {f"app-{index}:1": _answer(chosen) for index in range(chosen.randint(1, 3))}
+    return Case(_pod(chosen, list(answers)), _namespace(chosen), answers, nodes, _settings(chosen))
 
 
 def _node(chosen: random.Random, name: str) -> Json:
@@ -138,12 +136,10 @@ def _as_beta(labels: Mapping[str, str]) -> dict[str, str]:
     return {f"beta.{key}": value for key, value in labels.items() if key in (OS, ARCH)}
 
 
-def _answer(chosen: random.Random, level_label: str) -> Answer:
+def _answer(chosen: random.Random) -> Answer:
     if chosen.random() < 0.12:
         return chosen.choice([Failure(Cause.DENIED, "x"), Failure(Cause.UNAVAILABLE, "x"), None])
     platforms: tuple[str, ...] = chosen.choice(_IMAGES)
-    if not level_label:  # without the label nobody can tell levels in words
-        platforms = tuple(text for text in platforms if text.count("/") == 1) or ("linux/amd64",)
     return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), states_platforms=True)
 
 
@@ -195,7 +191,7 @@ def _namespace(chosen: random.Random) -> dict[str, str]:
     return _annotations(chosen) if chosen.random() < 0.3 else {}
 
 
-def _settings(chosen: random.Random, level_label: str) -> Settings:
+def _settings(chosen: random.Random) -> Settings:
     policy = Policy(
         pending=chosen.choice(list(Choice)),
         unknown=chosen.choice(list(Choice)),
@@ -204,12 +200,11 @@ def _settings(chosen: random.Random, level_label: str) -> Settings:
         ),
         preference=chosen.choice([{}, {"arm64": 10}]),
         runtime_classes=RUNTIME_CLASSES,
-        level_label=level_label,
     )  # fmt: skip
-    admission = AdmissionPolicy(
+    admission = AdmissionSettings(
         tolerations=chosen.choice([(), (BOTH_RULE, ARM_RULE)]),
         node_affinity=chosen.choice([AffinityMode.REQUIRED, AffinityMode.BOTH]),
-        gate=GatePolicy(unknown=chosen.choice(list(UnknownImages))),
+        gate=GateSettings(unknown=chosen.choice(list(UnknownImages))),
         impossible=chosen.choice([ImpossiblePods.PEND, ImpossiblePods.DENY]),
     )
     return Settings(policy, admission)
@@ -221,10 +216,9 @@ class Outlets:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.policy, self.admission = case.settings.policy, case.settings.admission
-        self.level_label = self.policy.level_label
         self.nodes = {each["metadata"]["name"]: msgspec.convert(each, ReportedNode) for each in case.nodes}
-        self.platforms = {name: platform_of_node(node, self.level_label) for name, node in self.nodes.items()}
-        self.labelled = {name: is_labelled(node, self.level_label) for name, node in self.nodes.items()}
+        self.platforms = {name: platform_of_node(node) for name, node in self.nodes.items()}
+        self.labelled = {name: is_labelled(node) for name, node in self.nodes.items()}
         self.cluster = ClusterNodes(
             frozenset(each for each in self.platforms.values() if each),
             frozenset(self.platforms[name] for name, is_stated in self.labelled.items() if not is_stated),
@@ -274,10 +268,10 @@ class Outlets:
         """The policy holds the pod, and the gate controller lets it go."""
         document = self._held()
         stored = _decoded(document, GatedPod)
-        release = ReleasePlanner(self.policy, self.admission).plan_release(
+        release = UngatingPlanner(self.policy, self.admission).plan(
             stored, self.images, self.facts, self.overrides, self.cluster, expired=False
         )
-        if release.outcome is ReleaseOutcome.HOLD:
+        if release.outcome is UngatingOutcome.HOLD:
             return dict.fromkeys(self.nodes)
         patch = msgspec.json.decode(release.patch)["spec"]
         spec = {**document["spec"], **{key: value for key, value in patch.items() if key == "tolerations"}}
@@ -286,7 +280,7 @@ class Outlets:
         spec["affinity"] = {**(spec.get("affinity") or {}), "nodeAffinity": node_affinity}
         found = self._own({**document, "spec": spec})
         said = self._unless_unlabelled(found)
-        is_let_go = release.outcome in (ReleaseOutcome.EXEMPT, ReleaseOutcome.OBSERVED)
+        is_let_go = release.outcome in (UngatingOutcome.EXEMPT, UngatingOutcome.OBSERVED)
         if is_let_go or not self._terms(document):
             return self._unless_assumed(said)
         return {name: it or None for name, it in said.items()}  # terms are narrowed to a part of what is no product
@@ -323,7 +317,7 @@ class Outlets:
         assert named.spec is not None
         said: dict[str, bool | None] = {}
         for name, node in self.nodes.items():
-            [kind] = with_nodes(told, named.spec, [node], self.level_label, is_assumed=False).nodes
+            [kind] = with_nodes(told, named.spec, [node], is_assumed=False).nodes
             words = any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in kind.obstacles)
             images = {RunAnswer.YES: True, RunAnswer.NO: False, RunAnswer.UNKNOWN: None}[kind.images]
             said[name] = False if words else images

@@ -14,10 +14,10 @@ from extender.placement.facts import MOST_IMAGES, ImageFact, Unknown, fact_of, i
 from extender.placement.gate import GATE
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.policy import ADDED, REASON, Overrides
-from extender.placement.release import ReleaseOutcome, ReleasePlanner
 from extender.placement.template_changes import TemplateMutator
 from extender.placement.template_judgement import ChangedTemplate, TemplateJudge, TemplateOwner, read_template
 from extender.placement.template_problems import LINE_CHARACTERS, Problem
+from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (
     AMD64,
@@ -106,10 +106,10 @@ def test_a_pod_beyond_the_bounds_that_is_held_is_let_go(document: Json) -> None:
     gates = {"schedulingGates": [{"name": GATE}]}
     held = {**document, "spec": {**document["spec"], **gates}}
     stored = msgspec.json.decode(msgspec.json.encode(held), type=GatedPod)
-    planner = ReleasePlanner(POLICY, ADMISSION)
+    planner = UngatingPlanner(POLICY, ADMISSION)
     facts = [AMD64] * len(images_of(stored))
-    release = planner.plan_release(stored, images_of(stored), facts, Overrides(), expired=False)
-    assert release.outcome is ReleaseOutcome.PASSED
+    release = planner.plan(stored, images_of(stored), facts, Overrides(), expired=False)
+    assert release.outcome is UngatingOutcome.PASSED
     patch = msgspec.json.decode(release.patch)
     assert patch["metadata"]["annotations"] == {REASON: release.reason}
     assert patch["spec"] == {"schedulingGates": [{"$patch": "delete", "name": GATE}]}

@@ -18,24 +18,23 @@ from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod, GatedPod, Node, NodeName
 from extender.kubernetes.extender_v1 import decode_args
 from extender.placement.affinity import AffinityMode
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import PodImage, facts_of, images_of
-from extender.placement.gate import GATE, GATED, GATED_LABEL, GatePolicy, ImpossiblePods, UnknownImages
+from extender.placement.gate import GATE, GATED, GATED_LABEL, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
-from extender.placement.nodes import NodePlatforms, platform_of_node
-from extender.placement.planning import UNLABELLED, AdmissionPolicy
+from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, platform_of_node
+from extender.placement.planning import UNLABELLED, AdmissionSettings
 from extender.placement.policy import Choice, Overrides, Policy
-from extender.placement.release import ReleaseOutcome, ReleasePlanner
 from extender.placement.scheduling import Decision, filter_nodes
+from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.kube_scheduler import allows, is_tolerated
 from tests.unit.placement.mutating import ARCH, ARM_RULE, BOTH_RULE, OS, REQUIRED, expression
-from tests.unit.placement.test_release_properties import check_allowed, merged
+from tests.unit.placement.test_ungating_properties import check_allowed, merged
 
 Json: TypeAlias = dict[str, Any]
 
 CASES, SLICES = 20_000, 8
-LEVEL = "example.com/level"
+LEVEL = "multiarch-extender.io/level"
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 _NODES = ("linux/amd64", "linux/amd64", "linux/arm64", "linux/arm64", "windows/amd64", "linux/arm/v7", "linux/s390x")
 _LEVELS = ("v1", "v2", "v3", "amd64-v3")
@@ -64,9 +63,9 @@ class Settings(NamedTuple):
     """What an operator has set, and what follows it."""
 
     policy: Policy
-    admission: AdmissionPolicy
+    admission: AdmissionSettings
     mutator: Mutator
-    releases: ReleasePlanner
+    releases: UngatingPlanner
 
 
 class Case(NamedTuple):
@@ -88,18 +87,17 @@ def _settings(number: int) -> Settings:
         assume=chosen.choice([frozenset({AMD64}), frozenset()]),
         compatibility=Compatibility(run_386_on_amd64=chosen.random() < 0.3, run_arm_on_arm64=chosen.random() < 0.3),
         preference=chosen.choice([{}, {"arm64": 10}]),
-        level_label=chosen.choice(["", LEVEL]),
     )
-    admission = AdmissionPolicy(
+    admission = AdmissionSettings(
         tolerations=chosen.choice(list(_RULES)),
         node_affinity=chosen.choices(list(AffinityMode), [1, 4, 1, 2])[0],
-        gate=GatePolicy(unknown=chosen.choice(list(UnknownImages)), may_assume=bool(policy.assume)),
+        gate=GateSettings(unknown=chosen.choice(list(UnknownImages)), may_assume=bool(policy.assume)),
         impossible=chosen.choice(list(ImpossiblePods)),
         scheduler_name=chosen.choice(["", "multiarch"]),
         platforms_annotation=chosen.random() < 0.5,
         spares_selector=chosen.random() < 0.3,
     )
-    return Settings(policy, admission, Mutator(policy, admission), ReleasePlanner(policy, admission))
+    return Settings(policy, admission, Mutator(policy, admission), UngatingPlanner(policy, admission))
 
 
 def draw(seed: int) -> Case:
@@ -185,13 +183,11 @@ class Truth:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        level_label = case.settings.policy.level_label
         usual = [_node(random.Random(0), str(each), str(each)) | {"spec": {}} for each in (AMD64, ARM64)]
         self.nodes = {node["metadata"]["name"]: node for node in (*case.nodes, *usual)}
         self.labelled = {name: node for name, node in self.nodes.items() if ARCH in node["metadata"]["labels"]}
         self.levels = {
-            name: node["metadata"]["labels"].get(LEVEL, "").removeprefix("amd64-") if level_label else ""
-            for name, node in self.nodes.items()
+            name: node["metadata"]["labels"].get(LEVEL, "").removeprefix("amd64-") for name, node in self.nodes.items()
         }
         self.os = (case.pod["spec"].get("os") or {}).get("name", "")
         self.assume = frozenset(it for it in case.settings.policy.assume if self.os in ("", it.os))
@@ -212,27 +208,24 @@ class Truth:
         """Why the others are not known."""
         return [answer for answer in self.case.answers.values() if not isinstance(answer, Content)]
 
-    def runs(self, platforms: frozenset[Platform], name: str, *, by_labels: bool) -> bool:
-        """Whether an image of these platforms runs on the node, by its labels if it has none of its level."""
+    def runs(self, platforms: frozenset[Platform], name: str) -> bool:
+        """Whether an image of these platforms runs on the node."""
         node = self.nodes[name]["status"]["nodeInfo"]
-        level = "v4" if by_labels and not self.case.settings.policy.level_label else self.levels[name]
-        return runs(platforms, node["operatingSystem"], node["architecture"], level, self._compatibility)
+        return runs(platforms, node["operatingSystem"], node["architecture"], self.levels[name], self._compatibility)
 
     @property
     def _compatibility(self) -> Compatibility:
         return self.case.settings.policy.compatibility
 
-    def is_right(self, name: str, *, by_labels: bool = False) -> bool:
-        """Whether every known image runs on the node; `by_labels` as in `runs`."""
+    def is_right(self, name: str) -> bool:
+        """Whether every known image runs on the node."""
         system = self.nodes[name]["status"]["nodeInfo"]["operatingSystem"]
         known = self.known()
-        return all(self.runs(it.platforms, name, by_labels=by_labels) for it in known) and (
-            not known or self.os in ("", system)
-        )
+        return all(self.runs(it.platforms, name) for it in known) and (not known or self.os in ("", system))
 
     def is_assumed(self, name: str) -> bool:
         """Whether what the operator assumes of images that are not known lets the pod onto the node."""
-        return self.runs(self.assume, name, by_labels=False)
+        return self.runs(self.assume, name)
 
     def earns(self, rule: tuple[Platform, ...]) -> bool:
         """Whether the pod is given the toleration of a rule for these platforms."""
@@ -292,10 +285,7 @@ class Outlets:
         self.case = case
         self.images: Sequence[PodImage] = images_of(_decoded(case.pod, CreatedPod))
         self.facts = facts_of(self.images, [case.answers[it.reference] for it in self.images], may_be_pending=True)
-        level_label = case.settings.policy.level_label
-        self.platforms = {
-            it["metadata"]["name"]: platform_of_node(msgspec.convert(it, Node), level_label) for it in case.nodes
-        }
+        self.platforms = {it["metadata"]["name"]: platform_of_node(msgspec.convert(it, Node)) for it in case.nodes}
         seen = frozenset(platform for platform in self.platforms.values() if platform)
         unlabelled = frozenset(
             self.platforms[it["metadata"]["name"]] for it in case.nodes if ARCH not in it["metadata"]["labels"]
@@ -328,7 +318,7 @@ def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) ->
     is_assumed = bool(truth.unknown) and may_assume and admission.node_affinity.required
     author = {name: allows(own, node) for name, node in truth.nodes.items()}
     right = {
-        name: it and truth.is_right(name, by_labels=True) and not (is_assumed and not truth.is_assumed(name))
+        name: it and truth.is_right(name) and not (is_assumed and not truth.is_assumed(name))
         for name, it in author.items()
     }
     after = {name: allows(stored["spec"], node) for name, node in truth.nodes.items()}
@@ -367,7 +357,7 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json) -> None:
         let_go = apply(held, reviewed.patch)
         assert "schedulingGates" not in let_go["spec"]
         assert let_go["spec"] == alone["spec"]
-    release = case.settings.releases.plan_release(
+    release = case.settings.releases.plan(
         _decoded(held, GatedPod), outlets.images, outlets.facts, Overrides(), outlets.cluster, expired=True
     )
     released = merged(held, msgspec.json.decode(release.patch))
@@ -376,7 +366,7 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json) -> None:
         return
     here = {name for name, node in truth.labelled.items() if allows(released["spec"], node)}
     there = {name for name, node in truth.labelled.items() if allows(alone["spec"], node)}
-    assert here == there if truth.is_product() or release.outcome is ReleaseOutcome.IMPOSSIBLE else here <= there
+    assert here == there if truth.is_product() or release.outcome is UngatingOutcome.IMPOSSIBLE else here <= there
     for name in here:
         node = truth.nodes[name]
         assert is_tolerated(released["spec"], node) is is_tolerated(alone["spec"], node)

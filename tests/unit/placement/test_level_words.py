@@ -9,17 +9,16 @@ import pytest
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.reported_v1 import ReportedNode
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Fit, RunsOn, fit, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.node_match import demands_of, obstacles
-from extender.placement.nodes import platform_of_node
+from extender.placement.nodes import ClusterNodes, platform_of_node
 from extender.placement.policy import Overrides, Policy
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import pod, settings
 
-LEVEL = "example.com/level"
-POLICY = Policy(level_label=LEVEL)
+LEVEL = "multiarch-extender.io/level"
+POLICY = Policy()
 PLAIN = ("linux/amd64", "linux/arm64", "linux/arm/v7", "windows/amd64", "linux/s390x")
 
 
@@ -60,7 +59,7 @@ IMAGES = [
 def test_the_words_allow_the_nodes_that_filter_keeps(texts: list[str], others: list[str]) -> None:
     """For each node of a cluster, of every level; and of a cluster that has them all, no other."""
     facts = [RunsOn(frozenset(map(parse_platform, each))) for each in (texts, others)]
-    platforms = [platform_of_node(each, LEVEL) for each in NODES]
+    platforms = [platform_of_node(each) for each in NODES]
     cluster = frozenset(each for each in platforms if each)
     spec, _ = mutated(facts, cluster)
     demands = demands_of(msgspec.json.decode(msgspec.json.encode(spec), type=CreatedSpec))
@@ -80,12 +79,6 @@ def test_the_words_name_the_label_in_both_documented_ways() -> None:
         {"key": LEVEL, "operator": "In", "values": ["v3", "amd64-v3", "v4", "amd64-v4"]},
     ]
     assert mutation.reason == "image app-0:1 is built only for linux/amd64/v3"
-
-
-def test_without_a_label_the_words_are_wider_than_the_levels() -> None:
-    """Nodes then state no level, and the words cannot name one."""
-    spec, _ = mutated([RunsOn(frozenset({parse_platform("linux/amd64/v3")}))], frozenset(), Policy())
-    assert spec["nodeSelector"] == {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux"}
 
 
 def test_a_level_that_no_label_can_state_is_no_platform() -> None:

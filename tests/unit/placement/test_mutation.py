@@ -8,9 +8,9 @@ import pytest
 from extender.images.content import LOCAL, Cause
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown
 from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
+from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.policy import ADDED, MODE, PREFER, REASON, Overrides
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply

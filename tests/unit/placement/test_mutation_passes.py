@@ -12,7 +12,7 @@ from extender.placement.additions import NOTHING, read_record, take_back
 from extender.placement.facts import ImageFact, Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.patch import JsonObject
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, REASON, SERVICE_KEYS
 from tests.unit.placement.mutating import (
     AMD64,
@@ -48,7 +48,7 @@ def with_sidecar(document: Any) -> Any:
     return document
 
 
-def in_one_pass(spec: dict[str, Any], *facts: ImageFact, admission: AdmissionPolicy) -> Any:
+def in_one_pass(spec: dict[str, Any], *facts: ImageFact, admission: AdmissionSettings) -> Any:
     """The pod with its sidecar, had the sidecar been there from the start."""
     return after(with_sidecar(pod(**spec)), *facts, admission=admission)
 

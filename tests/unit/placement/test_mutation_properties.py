@@ -12,11 +12,10 @@ from extender.images.content import RETRYABLE, Cause
 from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown, images_of
 from extender.placement.mutation import Mutator
-from extender.placement.nodes import NodeConditions
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.nodes import ClusterNodes, NodeConditions
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, Overrides
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply
@@ -36,7 +35,7 @@ from tests.unit.placement.mutating import (
     settings,
 )
 
-LEVEL = "node.example.com/level"
+LEVEL = "multiarch-extender.io/level"
 NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
 untimed = hypothesis.settings(deadline=None)
 
@@ -131,7 +130,7 @@ SETTINGS = st.builds(
 @untimed
 @given(PODS, FACTS, FACTS, SETTINGS)
 def test_second_pass_over_the_result_changes_nothing(
-    document: Any, first: ImageFact, second: ImageFact, admission: AdmissionPolicy
+    document: Any, first: ImageFact, second: ImageFact, admission: AdmissionSettings
 ) -> None:
     """However the pod looked before."""
     patched = after(document, first, second, admission=admission)
@@ -141,7 +140,7 @@ def test_second_pass_over_the_result_changes_nothing(
 @untimed
 @given(PODS, FACTS, FACTS, SETTINGS)
 def test_taking_back_what_was_added_gives_the_original(
-    document: Any, first: ImageFact, second: ImageFact, admission: AdmissionPolicy
+    document: Any, first: ImageFact, second: ImageFact, admission: AdmissionSettings
 ) -> None:
     """Missing stays missing, null stays null, empty stays empty."""
     patched = after(document, first, second, admission=admission)
@@ -155,7 +154,7 @@ def test_taking_back_what_was_added_gives_the_original(
 @untimed
 @given(PODS, FACTS, FACTS, FACTS, SETTINGS)
 def test_pass_over_other_images_ends_where_they_would_have_begun(
-    document: Any, kept: ImageFact, before: ImageFact, then: ImageFact, admission: AdmissionPolicy
+    document: Any, kept: ImageFact, before: ImageFact, then: ImageFact, admission: AdmissionSettings
 ) -> None:
     """Nothing of the first pass is left that the second would not have done."""
     patched = after(document, kept, before, admission=admission)
@@ -163,7 +162,7 @@ def test_pass_over_other_images_ends_where_they_would_have_begun(
 
 
 LEVELLED = msgspec.structs.replace(
-    POLICY, level_label=LEVEL, preferred_nodes=NodeConditions(labels={"capacity": "spot"}), preference={"arm64": 3}
+    POLICY, preferred_nodes=NodeConditions(labels={"capacity": "spot"}), preference={"arm64": 3}
 )
 LEVELS = ["linux/amd64", "linux/arm64", "linux/amd64/v2", "linux/amd64/v3", "linux/arm/v7", "windows/amd64"]
 PLATFORMS = st.sets(st.sampled_from(LEVELS)).map(lambda texts: frozenset(map(parse_platform, texts)))
@@ -189,7 +188,7 @@ def test_whatever_is_written_can_be_read_and_taken_back(
     kept: ImageFact,
     before: ImageFact,
     then: ImageFact,
-    admission: AdmissionPolicy,
+    admission: AdmissionSettings,
     cluster: ClusterNodes,
     spread: bool,
 ) -> None:
@@ -204,7 +203,7 @@ def test_whatever_is_written_can_be_read_and_taken_back(
 
     patched = passed(document, before)
     text = (patched["metadata"].get("annotations") or {}).get(ADDED)
-    assert text is None or read_record(text, LEVEL) is not None
+    assert text is None or read_record(text) is not None
     assert passed(patched, before) == patched
     assert passed(patched, then) == passed(document, then)
 
@@ -212,7 +211,7 @@ def test_whatever_is_written_can_be_read_and_taken_back(
 @untimed
 @given(PODS, FACTS, UNRESOLVED, SETTINGS)
 def test_the_unresolved_earn_no_toleration_and_no_preference(
-    document: Any, known: ImageFact, unresolved: ImageFact, admission: AdmissionPolicy
+    document: Any, known: ImageFact, unresolved: ImageFact, admission: AdmissionSettings
 ) -> None:
     """Whatever the cause, and whatever the other image is; affinity only by what is known of the other."""
     patched = after(document, known, unresolved, admission=admission)

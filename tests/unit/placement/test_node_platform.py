@@ -10,7 +10,7 @@ from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import Node
 from extender.placement.nodes import list_nodes, platform_of_node
 
-LEVEL = "example.com/level"
+LEVEL = "multiarch-extender.io/level"
 
 
 def node_of(info: dict[str, str] | None, labels: dict[str, str] | None) -> Node:
@@ -51,7 +51,7 @@ def test_a_node_is_what_it_says(
 ) -> None:
     """The kubelet's word, else the labels, else the beta labels; half a platform is none."""
     expected = parse_platform(platform) if platform else None
-    assert platform_of_node(node_of(info, labels), LEVEL) == expected
+    assert platform_of_node(node_of(info, labels)) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,13 @@ def test_a_node_is_what_it_says(
 def test_the_level_label_states_the_variant(architecture: str, level: str, platform: str) -> None:
     """A label that speaks of another architecture, or says nothing of the kind, changes nothing."""
     info = {"architecture": architecture, "operatingSystem": "linux"}
-    assert platform_of_node(node_of(info, {LEVEL: level}), LEVEL) == parse_platform(platform)
+    assert platform_of_node(node_of(info, {LEVEL: level})) == parse_platform(platform)
 
 
-@pytest.mark.parametrize("level_label", ["", "example.com/other"])
-def test_without_the_level_label_a_node_is_baseline(level_label: str) -> None:
-    """A level nobody asked to read is not read."""
+def test_without_the_level_label_a_node_is_baseline() -> None:
+    """A level that another label states is not read."""
     info = {"architecture": "amd64", "operatingSystem": "linux"}
-    assert platform_of_node(node_of(info, {LEVEL: "v3", "": "v3"}), level_label) == parse_platform("linux/amd64")
+    assert platform_of_node(node_of(info, {"example.com/level": "v3", "": "v3"})) == parse_platform("linux/amd64")
 
 
 def test_nodes_of_a_request_are_listed_by_name() -> None:
@@ -94,7 +93,7 @@ def test_nodes_of_a_request_are_listed_by_name() -> None:
         type=list[Node],
     )
     amd64 = parse_platform("linux/amd64")
-    listed = list_nodes(nodes, "")
+    listed = list_nodes(nodes)
     assert listed == {"a": amd64, "b": None, "c": amd64}
     assert listed.distinct == {amd64}
 
@@ -106,7 +105,7 @@ def test_long_words_of_a_node_are_not_kept() -> None:
     try:
         for number in range(50):
             info = {"architecture": f"{number:0100000d}", "operatingSystem": "linux"}
-            platform = platform_of_node(node_of(info, {}), LEVEL)
+            platform = platform_of_node(node_of(info, {}))
             assert platform is not None
             assert platform.architecture == info["architecture"]
         held, _ = tracemalloc.get_traced_memory()

@@ -14,9 +14,9 @@ from extender.kubernetes.core_v1 import (
     PreferredSchedulingTerm,
 )
 from extender.placement.affinity import is_unrestricted, node_platforms, plan_required
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 from extender.placement.node_images import NodeImages
+from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.planning import PlatformIntersections
 from extender.placement.policy import common_platforms
 from extender.placement.tolerations import TolerationRule

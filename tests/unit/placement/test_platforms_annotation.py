@@ -12,7 +12,7 @@ from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown, imag
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import ADDED, MODE, PLATFORMS, REASON, Overrides
-from extender.placement.release import ReleaseOutcome, ReleasePlanner
+from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from tests.unit.placement.mutating import AMD64, ARM64, MULTI, POLICY, after, built_for, mutate, pod, settings
 
 TOLD = settings(rules=(), platforms_annotation=True)
@@ -126,6 +126,6 @@ def release(annotations: dict[str, str], *facts: ImageFact) -> Any:
     document = pod(len(facts), metadata=metadata, schedulingGates=[{"name": GATE}])
     stored = msgspec.json.decode(msgspec.json.encode(document), type=GatedPod)
     admission = settings(rules=(), unknown="gate", platforms_annotation=True)
-    found = ReleasePlanner(POLICY, admission).plan_release(stored, images_of(stored), facts, Overrides(), expired=True)
-    assert found.outcome in (ReleaseOutcome.KNOWN, ReleaseOutcome.PASSED)
+    found = UngatingPlanner(POLICY, admission).plan(stored, images_of(stored), facts, Overrides(), expired=True)
+    assert found.outcome in (UngatingOutcome.KNOWN, UngatingOutcome.PASSED)
     return msgspec.json.decode(found.patch)

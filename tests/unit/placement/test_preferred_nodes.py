@@ -66,7 +66,7 @@ def test_a_node_is_spared_unless_it_meets_every_condition(
     conditions: NodeConditions, found: Mapping[str, Any], spared: bool
 ) -> None:
     """By its labels, its capacity and the keys of its taints."""
-    assert conditions.spare(decoded(found)) is spared
+    assert conditions.excludes(decoded(found)) is spared
 
 
 def decoded(found: Mapping[str, Any]) -> Node:
@@ -88,7 +88,7 @@ def request_of(form: str) -> Any:
     nodes = [decoded(each) for each in NODES]
     if form == "Nodes":
         args = decode_args(json.dumps({**REQUEST, "Nodes": {"items": NODES}}).encode())
-        return args, list_nodes(args.nodes or (), "", WITHOUT_GPU)
+        return args, list_nodes(args.nodes or (), WITHOUT_GPU)
     args = decode_args(json.dumps({**REQUEST, "NodeNames": [each["metadata"]["name"] for each in NODES]}).encode())
     view = NodePlatforms()
     for each in nodes:
@@ -96,7 +96,7 @@ def request_of(form: str) -> Any:
         assert each.status is not None
         assert each.status.node_info is not None
         platform = Platform("linux", each.status.node_info.architecture or "")
-        view.put(NodeName(each.metadata.name or ""), platform, spared=WITHOUT_GPU.spare(each))
+        view.put(NodeName(each.metadata.name or ""), platform, excluded=WITHOUT_GPU.excludes(each))
     return args, view
 
 
@@ -129,7 +129,7 @@ def test_a_node_that_gets_a_device_is_spared_from_then_on() -> None:
     """And no longer when it has lost it; views of other nodes keep what they know."""
     nodes = NodePlatforms({NodeName("a"): ARM64, NodeName("b"): ARM64}, {NodeName("b")})
     assert spared_in(nodes) == {"a": False, "b": True}
-    nodes.put(NodeName("a"), ARM64, spared=True)
+    nodes.put(NodeName("a"), ARM64, excluded=True)
     nodes.put(NodeName("b"), ARM64)
     assert spared_in(nodes) == {"a": True, "b": False}
     others = NodePlatforms(
@@ -146,7 +146,7 @@ def test_a_node_that_gets_a_device_is_spared_from_then_on() -> None:
 
 def spared_in(nodes: NodePlatforms) -> dict[str, bool]:
     """Whether each node is spared."""
-    return {name: name in nodes.spared for name in nodes}
+    return {name: name in nodes.excluded for name in nodes}
 
 
 @pytest.mark.parametrize(

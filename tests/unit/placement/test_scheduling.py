@@ -31,7 +31,7 @@ from extender.placement.scheduling import (
     prioritize_nodes,
 )
 
-LEVEL = "example.com/level"
+LEVEL = "multiarch-extender.io/level"
 NAMES, NODES = "NodeNames", "Nodes"
 both_forms = pytest.mark.parametrize("form", [NAMES, NODES])
 Nodes = Mapping[str, str | None]
@@ -77,7 +77,7 @@ def ask(form: str, nodes: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
         "NodeNames": list(nodes) if form == NAMES else None,
     }
     args = decode_args(json.dumps(body).encode())
-    return args, view_of(nodes) if args.nodes is None else list_nodes(args.nodes, LEVEL)
+    return args, view_of(nodes) if args.nodes is None else list_nodes(args.nodes)
 
 
 def filter_answer(form: str, nodes: Nodes, decision: Decision) -> dict[str, Any]:

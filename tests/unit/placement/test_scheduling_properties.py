@@ -31,7 +31,7 @@ PLATFORMS = [
         "linux/s390x", "windows/amd64",
     )
 ]  # fmt: skip
-LEVEL = "example.com/level"
+LEVEL = "multiarch-extender.io/level"
 
 platforms = st.sampled_from(PLATFORMS)
 some_platforms = st.frozensets(platforms, min_size=1, max_size=4)
@@ -86,7 +86,7 @@ def by_node(cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
         for name, platform in cluster.items()
     ]
     args = decode_args(msgspec.json.encode({"Pod": {}, "Nodes": {"items": items}}))
-    return args, list_nodes(args.nodes or (), LEVEL)
+    return args, list_nodes(args.nodes or ())
 
 
 def names_in(result: ExtenderFilterResult) -> list[str]:

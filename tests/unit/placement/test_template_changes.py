@@ -15,7 +15,7 @@ from extender.kubernetes.pod_templates import PodTemplate, pod_templates
 from extender.placement.additions import Additions, write_record
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, RunsOn, RuntimeClass, Unknown
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, MODE, Policy
 from extender.placement.template_changes import TemplateChange, TemplateMutator
 from extender.placement.tolerations import TolerationRule
@@ -24,7 +24,7 @@ AMD, ARM = Platform("linux", "amd64"), Platform("linux", "arm64")
 RULE = TolerationRule(
     key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
 )
-ADMISSION = AdmissionPolicy(tolerations=(RULE,), node_affinity=AffinityMode.BOTH, scheduler_name="second")
+ADMISSION = AdmissionSettings(tolerations=(RULE,), node_affinity=AffinityMode.BOTH, scheduler_name="second")
 MULTI, ONLY_AMD = RunsOn(frozenset({AMD, ARM})), RunsOn(frozenset({AMD}))
 NOT_KNOWN = Unknown(Cause.MISSING, "the registry has no such image")
 
@@ -40,7 +40,7 @@ def template(kind: str = "Deployment", /, *, annotations: Mapping[str, str] | No
 def change(
     found: PodTemplate,
     *facts: ImageFact,
-    admission: AdmissionPolicy = ADMISSION,
+    admission: AdmissionSettings = ADMISSION,
     namespace: dict[str, str] | None = None,
 ) -> TemplateChange:
     """What becomes of the template with these facts."""
@@ -96,7 +96,7 @@ def test_images_without_a_common_platform_are_a_warning() -> None:
     """The webhook would write the reason; a template gets none."""
     found = change(
         template(initContainers=[{"image": "tool:2"}]), RunsOn(frozenset({ARM})), ONLY_AMD,
-        admission=AdmissionPolicy(node_affinity=AffinityMode.REQUIRED),
+        admission=AdmissionSettings(node_affinity=AffinityMode.REQUIRED),
     )  # fmt: skip
     assert found.operations == ()
     assert found.warnings[0].startswith("no platform is common to all images")

@@ -14,7 +14,7 @@ from extender.placement.facts import ImageFact, PodImage, RunsOn, Unknown, image
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import NodeDemands
 from extender.placement.patch import apply
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Overrides
 from extender.placement.template_judgement import (
     PREBUILT_LABEL,
@@ -29,7 +29,7 @@ from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.mutating import POLICY
 
 RULE = TolerationRule(key="arch", operator="Exists", platforms=("linux/amd64",))
-JUDGE = TemplateJudge(POLICY, AdmissionPolicy(tolerations=(RULE,), node_affinity=AffinityMode.REQUIRED), guards=True)
+JUDGE = TemplateJudge(POLICY, AdmissionSettings(tolerations=(RULE,), node_affinity=AffinityMode.REQUIRED), guards=True)
 AMD64 = RunsOn(frozenset({parse_platform("linux/amd64")}))
 Json = dict[str, Any]
 

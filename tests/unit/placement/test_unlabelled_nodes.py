@@ -7,9 +7,9 @@ import pytest
 
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node
-from extender.placement.cluster_nodes import ClusterNodes, is_labelled
 from extender.placement.facts import RunsOn, images_of
 from extender.placement.mutation import Mutation, Mutator
+from extender.placement.nodes import ClusterNodes, is_labelled
 from extender.placement.planning import UNLABELLED
 from extender.placement.policy import Overrides, Policy
 from tests.unit.placement.json_patch import apply
@@ -17,7 +17,7 @@ from tests.unit.placement.mutating import AMD64 as AMD64_IMAGE
 from tests.unit.placement.mutating import ARCH, MULTI, OS, created, pod, settings
 from tests.unit.placement.test_nodes import AMD64, ARM64, S390X
 
-LEVEL = "example.com/level"
+LEVEL = "multiarch-extender.io/level"
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_labels_state_a_platform_in_the_words_of_affinity(labels: dict[str, str]
     """What the kubelet says of itself does not count."""
     info = {"operatingSystem": "linux", "architecture": "amd64"}
     node = msgspec.convert({"metadata": {"labels": labels}, "status": {"nodeInfo": info}}, Node)
-    assert is_labelled(node, LEVEL) is stated
+    assert is_labelled(node) is stated
 
 
 def test_a_node_that_states_nothing_has_no_labels() -> None:
     """It may be of any platform."""
-    assert not is_labelled(Node(), LEVEL)
+    assert not is_labelled(Node())
 
 
 def mutated(cluster: ClusterNodes, *facts: RunsOn) -> Mutation:

@@ -11,12 +11,12 @@ from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.placement.affinity import AffinityMode
-from extender.placement.cluster_nodes import NO_NODES
 from extender.placement.facts import facts_of, images_of
-from extender.placement.gate import GatePolicy, UnknownImages
+from extender.placement.gate import GateSettings, UnknownImages
 from extender.placement.mutation import Mutator
+from extender.placement.nodes import NO_NODES
 from extender.placement.patch import apply
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import REASON, Mode, Policy, read_overrides
 from extender.placement.scheduling import Decision, Verdict
 from extender.reports.audit_report import RunAnswer
@@ -55,7 +55,7 @@ def told(
     *answers: Answer,
     nodes: Sequence[ReportedNode] = (),
     policy: Policy = POLICY,
-    admission: AdmissionPolicy | None = None,
+    admission: AdmissionSettings | None = None,
     is_live: bool = True,
 ) -> Explanation:
     """Returns the explanation of the pod, with one answer for each of its images in order."""
@@ -71,7 +71,7 @@ def told(
     if not is_live:
         document = apply(document, said.webhook.patch)  # type: ignore[assignment]  # a pod stays an object
     spec = msgspec.json.decode(msgspec.json.encode(document["spec"]), type=NamedSpec)
-    return with_nodes(said, spec, nodes or usual_nodes(), "", is_assumed=not nodes)
+    return with_nodes(said, spec, nodes or usual_nodes(), is_assumed=not nodes)
 
 
 def answers_of(said: Explanation) -> dict[str, RunAnswer]:
@@ -109,7 +109,7 @@ def test_an_image_is_shown_with_its_users_and_its_evidence() -> None:
 
 def test_a_pod_that_would_be_held_is_said_to_be_held() -> None:
     """By the settings, of which the gate controller that lets it go is a part."""
-    admission = AdmissionPolicy(node_affinity=AffinityMode.REQUIRED, gate=GatePolicy(unknown=UnknownImages.GATE))
+    admission = AdmissionSettings(node_affinity=AffinityMode.REQUIRED, gate=GateSettings(unknown=UnknownImages.GATE))
     said = told(pod(), Failure(Cause.UNAVAILABLE, "its registry does not answer"), admission=admission, is_live=False)
     assert said.webhook.outcome == "gated"
     assert said.annotation.endswith("; the pod is held until it is known")
@@ -122,7 +122,7 @@ def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: RunAnswer) -> N
     cordoned = msgspec.convert({"metadata": {"name": "a"}, "spec": {"unschedulable": True}}, ReportedNode)
     said = msgspec.structs.replace(told(pod(), built_for(AMD64)), kind=kind)
     nodes = [msgspec.structs.replace(each, spec=cordoned.spec) for each in usual_nodes()]
-    found = with_nodes(said, NamedSpec(), nodes, "", is_assumed=False)
+    found = with_nodes(said, NamedSpec(), nodes, is_assumed=False)
     assert answers_of(found)[AMD64] is answer
     assert any("uncordon" in remedy for remedy in found.remedies) is (kind == "Deployment")
 

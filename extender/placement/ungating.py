@@ -21,18 +21,18 @@ from extender.placement.additions import (
     add,
     write_record,
 )
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import Creation, excess_with, read_creation
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATE, GATED_LABEL, Treatment
 from extender.placement.mutation import untouched
+from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Json, JsonObject, look
-from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
+from extender.placement.planning import AdmissionSettings, PlannedAdditions, Planner
 from extender.placement.policy import ADDED, PLATFORMS, REASON, Mode, Overrides, Policy
 from extender.placement.reasons import held_text, left_text, passed_text
 
 
-class ReleaseOutcome(enum.StrEnum):
+class UngatingOutcome(enum.StrEnum):
     """What becomes of a held pod. `hold` is the only one without a patch."""
 
     HOLD = "hold"
@@ -44,14 +44,14 @@ class ReleaseOutcome(enum.StrEnum):
     EXEMPT = "exempt"
 
 
-class Release(msgspec.Struct, frozen=True):
+class Ungating(msgspec.Struct, frozen=True):
     """The decision about one held pod.
 
     `patch` is the body of the request, empty for `hold`. `reason` is what the pod's annotation says, empty where there
     is nothing to explain.
     """
 
-    outcome: ReleaseOutcome
+    outcome: UngatingOutcome
     patch: bytes = b""
     reason: str = ""
 
@@ -61,23 +61,23 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-class ReleasePlanner:
+class UngatingPlanner:
     """Applies the operator's settings to held pods. Its results depend on the arguments and these settings alone."""
 
-    def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
+    def __init__(self, policy: Policy, admission: AdmissionSettings) -> None:
         self._policy = policy
         self._planner = Planner(policy, admission)
         self._gate = admission.gate
 
-    def skip(self, pod: GatedPod, overrides: Overrides) -> Release | None:
+    def skip(self, pod: GatedPod, overrides: Overrides) -> Ungating | None:
         """The release of a pod whose images do not matter or that is only observed; None if they must be looked up."""
         if untouched(pod, overrides, self._policy):
-            return Release(ReleaseOutcome.EXEMPT, _patch(pod, {REASON: None}, {}))
+            return Ungating(UngatingOutcome.EXEMPT, _patch(pod, {REASON: None}, {}))
         if overrides.mode is Mode.OBSERVE:
-            return Release(ReleaseOutcome.OBSERVED, _patch(pod, {REASON: None}, {}))
+            return Ungating(UngatingOutcome.OBSERVED, _patch(pod, {REASON: None}, {}))
         return None
 
-    def plan_release(
+    def plan(
         self,
         pod: GatedPod,
         images: Sequence[PodImage],
@@ -86,7 +86,7 @@ class ReleasePlanner:
         cluster: ClusterNodes = NO_NODES,
         *,
         expired: bool,
-    ) -> Release:
+    ) -> Ungating:
         """What becomes of a held pod; `facts` are those of `images`, in order.
 
         `expired`: the pod was held for as long as the operator allows, so it is let go in any case. The patch narrows
@@ -105,7 +105,7 @@ class ReleasePlanner:
         document = creation.document()
         planned = self._planner.plan_stored(creation, document, treatment)
         if treatment.held and not planned.impossible:
-            return Release(ReleaseOutcome.HOLD, reason=held_text(treatment.held))
+            return Ungating(UngatingOutcome.HOLD, reason=held_text(treatment.held))
         why = "as it was held for long enough" if expired else "as the settings say"
         passed = "" if planned.impossible else passed_text(treatment.passed, why)
         reason = "; ".join(filter(None, (passed, planned.reason)))
@@ -113,20 +113,20 @@ class ReleasePlanner:
         if excess := excess_with(added, document):
             return _leave(pod, excess)
         annotations = _annotations(creation, added, reason, self._planner.annotated_platforms(creation))
-        return Release(_outcome_of(treatment, planned), _patch(pod, annotations, _spec(document, added)), reason)
+        return Ungating(_outcome_of(treatment, planned), _patch(pod, annotations, _spec(document, added)), reason)
 
 
-def _leave(pod: GatedPod, excess: str) -> Release:
+def _leave(pod: GatedPod, excess: str) -> Ungating:
     reason = left_text(excess)
-    return Release(ReleaseOutcome.PASSED, _patch(pod, {REASON: reason}, {}), reason)
+    return Ungating(UngatingOutcome.PASSED, _patch(pod, {REASON: reason}, {}), reason)
 
 
-def _outcome_of(treatment: Treatment, planned: PlannedAdditions) -> ReleaseOutcome:
+def _outcome_of(treatment: Treatment, planned: PlannedAdditions) -> UngatingOutcome:
     if planned.impossible:
-        return ReleaseOutcome.IMPOSSIBLE
+        return UngatingOutcome.IMPOSSIBLE
     if treatment.passed:
-        return ReleaseOutcome.PASSED
-    return ReleaseOutcome.ASSUMED if treatment.assumed else ReleaseOutcome.KNOWN
+        return UngatingOutcome.PASSED
+    return UngatingOutcome.ASSUMED if treatment.assumed else UngatingOutcome.KNOWN
 
 
 def _annotations(creation: Creation, added: Additions, reason: str, platforms: str | None) -> JsonObject:

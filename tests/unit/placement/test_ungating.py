@@ -9,9 +9,9 @@ from extender.images.content import Cause
 from extender.kubernetes.core_v1 import GatedPod
 from extender.placement.facts import ImageFact, Pending, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
-from extender.placement.planning import AdmissionPolicy
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN, read_overrides
-from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner
+from extender.placement.ungating import Ungating, UngatingOutcome, UngatingPlanner
 from tests.unit.placement.mutating import (
     AMD64,
     ARCH,
@@ -57,15 +57,15 @@ def release(
     stored: GatedPod,
     *facts: ImageFact,
     expired: bool = False,
-    admission: AdmissionPolicy = HOLDING,
+    admission: AdmissionSettings = HOLDING,
     namespace: dict[str, str] | None = None,
-) -> Release:
+) -> Ungating:
     """The release of the pod, with one fact for each of its images in order."""
     overrides = read_overrides(stored.metadata.annotations if stored.metadata else None, namespace)
-    return ReleasePlanner(POLICY, admission).plan_release(stored, images_of(stored), facts, overrides, expired=expired)
+    return UngatingPlanner(POLICY, admission).plan(stored, images_of(stored), facts, overrides, expired=expired)
 
 
-def patch_of(found: Release) -> Any:
+def patch_of(found: Ungating) -> Any:
     """The body as JSON."""
     return msgspec.json.decode(found.patch)
 
@@ -74,7 +74,7 @@ def test_patch_lets_go_of_a_known_pod_in_one_request() -> None:
     """It names uid and version, takes off gate and label, and has whole lists, as the API server replaces them."""
     own = {"key": "tenant", "operator": "Exists"}
     found = release(held(tolerations=[own]), MULTI)
-    assert found.outcome is ReleaseOutcome.KNOWN
+    assert found.outcome is UngatingOutcome.KNOWN
     patch = patch_of(found)
     assert patch["metadata"]["uid"] == "u1"
     assert patch["metadata"]["resourceVersion"] == "7"
@@ -97,7 +97,7 @@ def test_pod_stays_held_for_an_image_that_is_not_known() -> None:
     """Nothing is sent."""
     stored = held(2)
     found = release(stored, AMD64, COLD)
-    assert (found.outcome, found.patch) == (ReleaseOutcome.HOLD, b"")
+    assert (found.outcome, found.patch) == (UngatingOutcome.HOLD, b"")
     assert found.reason.startswith("image app-1:1 is not known yet (looking-up")
 
 
@@ -109,11 +109,11 @@ def test_expired_pod_is_let_go_as_the_operator_wants(then: str) -> None:
     patch = patch_of(found)
     terms = patch["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     if then == "pass":
-        assert found.outcome is ReleaseOutcome.PASSED
+        assert found.outcome is UngatingOutcome.PASSED
         assert terms == [{"matchExpressions": [IN_BOTH, LINUX]}]
         assert "let through without it, as it was held for long enough" in found.reason
     else:
-        assert found.outcome is ReleaseOutcome.ASSUMED
+        assert found.outcome is UngatingOutcome.ASSUMED
         assert terms == [{"matchExpressions": [IN_AMD64, LINUX]}]
     assert patch["metadata"]["annotations"][REASON] == found.reason
 
@@ -123,7 +123,7 @@ def test_impossible_pod_is_let_go_to_wait_with_its_reason(impossible: str) -> No
     """At once, even if other images are not known. It exists, so it cannot be denied."""
     admission = settings("required", unknown="gate", impossible=impossible)
     found = release(held(3), AMD64, ARM64, COLD, admission=admission)
-    assert found.outcome is ReleaseOutcome.IMPOSSIBLE
+    assert found.outcome is UngatingOutcome.IMPOSSIBLE
     terms = patch_of(found)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert terms == [{"matchExpressions": [NO_NODE]}]
     assert found.reason.startswith("no platform is common to all images: ")
@@ -151,7 +151,7 @@ def test_pods_of_one_template_get_one_patch() -> None:
 def test_pod_that_is_not_enforced_is_let_go_alone(mode: str) -> None:
     """At once, with nothing added."""
     found = release(held(), COLD, namespace={MODE: mode})
-    assert found.outcome is (ReleaseOutcome.OBSERVED if mode == "observe" else ReleaseOutcome.EXEMPT)
+    assert found.outcome is (UngatingOutcome.OBSERVED if mode == "observe" else UngatingOutcome.EXEMPT)
     assert patch_of(found) == {
         "metadata": {
             "uid": "u1",
@@ -166,7 +166,7 @@ def test_pod_that_is_not_enforced_is_let_go_alone(mode: str) -> None:
 def test_annotation_of_the_pod_counts() -> None:
     """Its author does not want it held."""
     found = release(held(annotations={UNKNOWN: "pass"}), COLD)
-    assert found.outcome is ReleaseOutcome.PASSED
+    assert found.outcome is UngatingOutcome.PASSED
 
 
 def test_annotations_of_the_hold_are_replaced_or_taken_off() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import GatedPod
-from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, RunsOn, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
+from extender.placement.nodes import ClusterNodes
 from extender.placement.policy import ADDED, REASON, Overrides
-from extender.placement.release import ReleaseOutcome, ReleasePlanner
+from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from tests.unit.placement.mutating import ARCH, OS, POLICY, PREFERRED, REQUIRED, built_for, expression, settings
 from tests.unit.placement.test_mutation_properties import FACTS, KNOWN, TOLERATIONS
 
@@ -199,10 +199,10 @@ def test_patch_is_allowed_and_leaves_no_wrong_node(
     """And every pod for which the cluster has a right node still has one; only a hold sends nothing."""
     facts = (first, second)
     pod = msgspec.json.decode(msgspec.json.encode(stored), type=GatedPod)
-    planner = ReleasePlanner(POLICY, admission)
-    found = planner.plan_release(pod, images_of(pod), facts, Overrides(), ClusterNodes(cluster), expired=expired)
-    assert bool(found.patch) is (found.outcome is not ReleaseOutcome.HOLD)
-    assert not (expired and found.outcome is ReleaseOutcome.HOLD)
+    planner = UngatingPlanner(POLICY, admission)
+    found = planner.plan(pod, images_of(pod), facts, Overrides(), ClusterNodes(cluster), expired=expired)
+    assert bool(found.patch) is (found.outcome is not UngatingOutcome.HOLD)
+    assert not (expired and found.outcome is UngatingOutcome.HOLD)
     if not found.patch:
         return
     released = merged(stored, msgspec.json.decode(found.patch))
@@ -213,9 +213,9 @@ def test_patch_is_allowed_and_leaves_no_wrong_node(
     right = [node for node in NODES if can_run(facts, node) and admits(stored, node)]
     left = [node for node in NODES if admits(released, node)]
     assert all(node in right for node in left)
-    if cluster and found.outcome in (ReleaseOutcome.KNOWN, ReleaseOutcome.PASSED):
+    if cluster and found.outcome in (UngatingOutcome.KNOWN, UngatingOutcome.PASSED):
         assert bool(left) is bool(right)
-    if found.outcome is ReleaseOutcome.IMPOSSIBLE:
+    if found.outcome is UngatingOutcome.IMPOSSIBLE:
         assert not left
 
 
@@ -224,9 +224,9 @@ def test_patch_is_allowed_and_leaves_no_wrong_node(
 def test_known_pods_are_always_let_go(stored: Any, first: ImageFact, second: ImageFact) -> None:
     """With tolerations by the same rules as at creation."""
     pod = msgspec.json.decode(msgspec.json.encode(stored), type=GatedPod)
-    planner = ReleasePlanner(POLICY, settings("required", unknown="gate"))
-    found = planner.plan_release(pod, images_of(pod), (first, second), Overrides(), expired=False)
-    assert found.outcome in (ReleaseOutcome.KNOWN, ReleaseOutcome.IMPOSSIBLE)
+    planner = UngatingPlanner(POLICY, settings("required", unknown="gate"))
+    found = planner.plan(pod, images_of(pod), (first, second), Overrides(), expired=False)
+    assert found.outcome in (UngatingOutcome.KNOWN, UngatingOutcome.IMPOSSIBLE)
 
 
 @untimed

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.placement.canary import is_marked, mark_canary, marks_of
+from extender.placement.dry_run_mark import is_marked, mark_canary, marks_of
 from extender.placement.policy import CANARY
 from tests.unit.placement.json_patch import apply
 
