@@ -22,8 +22,10 @@ from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
+from extender.kubernetes.core_v1 import WrittenPod
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, PodStatus, ReportedNode
+from extender.kubernetes.type_problems import decode_written
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import ClusterNodes, is_labelled, name_of_node, platform_of_node
@@ -209,6 +211,7 @@ async def _explain(item: ClusterObject, known: _Known) -> Explained:
     with _refusing(item):
         raw_pod = msgspec.json.encode(item.pod)
         pod = msgspec.json.decode(raw_pod, type=NamedPod)
+        decode_written(raw_pod, WrittenPod)  # a mutation relies on the types that the API server demands
         subject = Subject(kind=item.kind, name=item.name, namespace=item.namespace, pod=pod, raw_pod=raw_pod)
         overrides = pod_resolver.overrides_of(pod, item.namespace, raw_pod)
         question = pod_resolver.question(pod, item.namespace, overrides, may_read=True)

@@ -13,6 +13,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement, Toleration, WrittenPod
 from extender.kubernetes.pod_templates import PodTemplate
+from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import NOTHING, Additions, read_record
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, images_of
@@ -71,7 +72,7 @@ class TemplateMutator:
         Raises msgspec.ValidationError for a template that no API server would accept.
         """
         raw = _ENCODER.encode(template.template)
-        msgspec.json.decode(raw, type=WrittenPod)  # a mutation relies on the types that the API server demands
+        decode_written(raw, WrittenPod)  # a mutation relies on the types that the API server demands
         pod = msgspec.json.decode(raw, type=CreatedPod)
         overrides = overrides_of(pod, raw, template.namespace, namespace, self._policy)
         skipped = self._mutator_of(template).skip(pod, overrides)

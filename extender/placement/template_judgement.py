@@ -13,6 +13,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, WrittenPod
 from extender.kubernetes.pod_templates import PodTemplate
+from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_record, take_back
 from extender.placement.affinity import AffinityMode
 from extender.placement.creation import Creation, read_creation
@@ -92,7 +93,7 @@ def read_template(template: PodTemplate) -> CreatedPod:
 
 def decode_template(raw: bytes) -> CreatedPod:
     """As `read_template`, of the template's JSON."""
-    msgspec.json.decode(raw, type=WrittenPod)  # a mutation relies on the types that the API server demands
+    decode_written(raw, WrittenPod)  # a mutation relies on the types that the API server demands
     return msgspec.json.decode(raw, type=CreatedPod)
 
 

@@ -1,0 +1,46 @@
+"""What is said of objects with a field of the wrong type: which key it has."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.kubernetes.core_v1 import WrittenPod
+from extender.kubernetes.reported_v1 import AuditedPod
+from extender.kubernetes.type_problems import decode_written
+
+CONTAINER = {"name": "c", "image": "app:1"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec", "place"),
+    [
+        ({"annotations": {"a": "x", "example.com/on": True}}, {}, "$.metadata.annotations[example.com/on]"),
+        ({"annotations": {"a": 1}}, {}, "$.metadata.annotations[a]"),
+        ({}, {"nodeSelector": {"a": "x", "b": None}}, "$.spec.nodeSelector[b]"),
+        ({}, {"nodeSelector": {"a": {}, "b": []}}, "$.spec.nodeSelector[a]"),
+        ({}, {"nodeSelector": ["x"]}, "$.spec.nodeSelector"),
+        ({}, {"containers": [CONTAINER, {"name": "c", "image": 7}]}, "$.spec.containers[1].image"),
+    ],
+)
+def test_the_key_of_a_wrong_value_is_named(metadata: dict[str, Any], spec: dict[str, Any], place: str) -> None:
+    """A label's or an annotation's too, of which msgspec itself tells no key."""
+    pod = {"metadata": metadata, "spec": {"containers": [CONTAINER], **spec}}
+    for kind in (AuditedPod, WrittenPod):
+        with pytest.raises(msgspec.ValidationError) as caught:
+            decode_written(msgspec.json.encode(pod), kind)
+        assert str(caught.value).endswith(f" - at `{place}`")
+
+
+def test_a_key_below_an_unnamed_one_is_named() -> None:
+    """The first that has such a value."""
+    kind = dict[str, dict[str, str]]
+    with pytest.raises(msgspec.ValidationError, match=r"`\$\[b\]\[d\]`"):
+        decode_written(b'{"a": {"c": "x"}, "b": {"c": "x", "d": 1}}', kind)
+
+
+def test_what_is_no_json_stays_said_as_it_is() -> None:
+    """And an object of the right types is decoded."""
+    with pytest.raises(msgspec.DecodeError, match="malformed"):
+        decode_written(b"{a", WrittenPod)
+    assert decode_written(b'{"spec": {"nodeSelector": {"a": "b"}}}', WrittenPod).spec is not None
