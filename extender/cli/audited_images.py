@@ -359,7 +359,9 @@ def _noting(problems: list[str], what: str) -> Iterator[None]:
     try:
         yield
     except ClusterRefused as exc:
-        if exc.status not in (403, 404):
+        if exc.status == 404:  # a kind that this cluster does not have
+            return
+        if exc.status != 403:
             raise
         problems.append(f"{what} cannot be listed: {exc}")
     except UnreadableWorkload as exc:

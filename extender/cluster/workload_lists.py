@@ -42,6 +42,7 @@ WORKLOAD_KINDS = (
     ListedKind("batch/v1", "CronJob", "cronjobs"),
     ListedKind("batch/v1", "Job", "jobs"),
     ListedKind("v1", "PodTemplate", "podtemplates"),
+    ListedKind("apps.openshift.io/v1", "DeploymentConfig", "deploymentconfigs"),
 )
 
 
@@ -130,7 +131,7 @@ class UnknownKind(ClusterError):
 
 _SHORT = {
     "po": "Pod", "deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet", "rs": "ReplicaSet",
-    "rc": "ReplicationController", "cj": "CronJob",
+    "rc": "ReplicationController", "cj": "CronJob", "dc": "DeploymentConfig",
 }  # fmt: skip
 _KINDS = {each.kind.lower(): each for each in (POD, *WORKLOAD_KINDS)}
 _BY_WORD = (

@@ -37,7 +37,7 @@ _PLACEHOLDER = re.compile(
 _MOST_VISITED, _DEEPEST = 10_000, 32
 _KNATIVE = "serving.knative.dev"
 # What owns the pods of an object that a person writes, by the object's kind; other kinds own their pods themselves.
-_OWNERS = {"Deployment": "ReplicaSet", "CronJob": "Job"}
+_OWNERS = {"Deployment": "ReplicaSet", "DeploymentConfig": "ReplicationController", "CronJob": "Job"}
 
 
 class PodTemplate(msgspec.Struct, frozen=True):
@@ -120,7 +120,8 @@ def pods_of(manifest: Mapping[str, Any]) -> list[MadePod]:
 
 def is_given(image: str | None) -> bool:
     """Whether a container's image names one: some are filled in later, and have nothing or a placeholder until then."""
-    return bool(image) and not (str(image).isprintable() and _PLACEHOLDER.fullmatch(str(image)))
+    text = image or ""
+    return bool(text.strip()) and not (text.isprintable() and _PLACEHOLDER.fullmatch(text))
 
 
 def is_policy(manifest: Mapping[str, Any]) -> bool:

@@ -21,7 +21,10 @@ from extender.kubernetes.reported_v1 import (
     NamedSpec,
     OwnedMeta,
 )
+from extender.kubernetes.type_problems import decode_written
+from extender.placement.additions import read_record, take_back
 from extender.placement.facts import PodImage, Role, program_mount, role_of
+from extender.placement.policy import ADDED
 from extender.reports.quantities import requested
 from extender.reports.running_containers import RunningContainer, containers_of
 
@@ -151,14 +154,14 @@ class WorkloadCollector:
                 self.add_pod(msgspec.json.encode(manifest))
                 return True
             for place, pod in pods:
-                self._add_template(manifest, place, _POD.decode(msgspec.json.encode(pod)), source)
+                self._add_template(manifest, place, decode_written(msgspec.json.encode(pod), AuditedPod), source)
         except msgspec.DecodeError as exc:
             raise UnreadableWorkload(f"{kind} {metadata.get('name', 'without a name')}: {exc}") from exc
         return bool(pods)
 
     def _add_template(self, manifest: KubernetesObject, place: str, decoded: AuditedPod, source: str) -> None:
         kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
-        owner = _controller(_META.decode(msgspec.json.encode(metadata)).owner_references)
+        owner = _controller(decode_written(msgspec.json.encode(metadata), OwnedMeta).owner_references)
         name = str(metadata.get("name") or metadata.get("generateName") or "without-a-name")
         key = WorkloadKey(str(metadata.get("namespace") or ""), kind, f"{name} at {place}" if place else name)
         if owner:
@@ -166,11 +169,11 @@ class WorkloadCollector:
         if _is_finished(manifest):
             self.finished += 1
             return
-        spec = self._shared(decoded.spec)
+        annotations = decoded.metadata.annotations
+        spec = self._shared(_as_written(decoded.spec, annotations))
         uses = tuple(uses_of(spec))
         if not uses:
             return
-        annotations = decoded.metadata.annotations
         made = Workload(
             key=key,
             spec=spec,
@@ -195,7 +198,7 @@ class WorkloadCollector:
             UnreadableWorkload: a field has another type than in core/v1.
         """
         try:
-            pod = _POD.decode(document)
+            pod = decode_written(document, AuditedPod)
         except msgspec.DecodeError as exc:
             raise UnreadableWorkload(f"a pod: {exc}") from exc
         if pod.status and pod.status.phase in FINISHED:
@@ -258,7 +261,7 @@ class WorkloadCollector:
         """The owner of the owner and so on, as long as it makes pods by itself or is not known."""
         for _ in range(8):
             above = self._controllers.get(key)
-            if above is None or key.kind not in ("ReplicaSet", "Job", "Pod"):
+            if above is None or key.kind not in ("ReplicaSet", "ReplicationController", "Job", "Pod"):
                 return key
             key = above
         return key
@@ -277,12 +280,6 @@ def _with_used_mounts(container: AuditedContainer) -> AuditedContainer:
     """The container without the mounts in which its command finds no program."""
     mount = program_mount(container)
     return msgspec.structs.replace(container, volume_mounts=(mount,) if mount else None)
-
-
-_POD = msgspec.json.Decoder(AuditedPod)
-
-
-_META = msgspec.json.Decoder(OwnedMeta)
 
 
 def uses_of(spec: AuditedSpec | NamedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
@@ -318,10 +315,21 @@ def _with_injected(workload: Workload, held: _Pods) -> Workload:
     return msgspec.structs.replace(workload, uses=(*workload.uses, *added), running=held.running)
 
 
+def _as_written(spec: AuditedSpec, annotations: Mapping[str, str] | msgspec.UnsetType | None) -> AuditedSpec:
+    """The spec as its author wrote it: without the node affinity and selector that the webhook has added since."""
+    recorded = annotations.get(ADDED) if isinstance(annotations, Mapping) else None
+    record = read_record(recorded) if recorded else None
+    if record is None:
+        return spec
+    document = {"spec": msgspec.json.decode(msgspec.json.encode(spec))}
+    take_back(document, record, (), "")  # a toleration keeps no pod from any node
+    return msgspec.json.decode(msgspec.json.encode(document["spec"]), type=AuditedSpec)
+
+
 def _of_pods(key: WorkloadKey, held: _Pods) -> Workload:
     return Workload(
         key=key,
-        spec=held.spec,
+        spec=_as_written(held.spec, held.annotations),
         annotations=held.annotations,
         uses=tuple(held.uses),
         pods=held.number,

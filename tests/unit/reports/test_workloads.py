@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.placement.facts import Role
+from extender.images.platform import parse_platform
+from extender.placement.facts import Role, RunsOn
 from extender.reports.workload_reports import UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
+from tests.unit.placement.mutating import REQUIRED, after, settings
+from tests.unit.placement.mutating import pod as mutable
 
 _WORDS = st.sampled_from(
     ["name", "namespace", "image", "resources", "requests", "cpu", "volumes", "conditions", "type", "replicas",
@@ -238,3 +241,38 @@ def test_a_field_of_the_wrong_type_is_named() -> None:
     """The object and the path to the field."""
     with pytest.raises(UnreadableWorkload, match=r"Deployment web: .*\$\.spec\.nodeSelector"):
         WorkloadCollector().add(manifest("Deployment", "web", template("app:1", nodeSelector=["x"])), "a.yaml")
+
+
+def test_pods_count_for_a_deployment_config_of_openshift() -> None:
+    """Through its ReplicationController; an image that a trigger fills in is none yet."""
+    collector = WorkloadCollector()
+    collector.add(manifest("DeploymentConfig", "web", template("app:1"), replicas=2))
+    collector.add(manifest("ReplicationController", "web-1", template("app:1"), "DeploymentConfig/web"))
+    collector.add_pod(pod("web-1-a", "ReplicationController/web-1", "app:1"))
+    collector.add(manifest("DeploymentConfig", "triggered", template(" ")))
+    (workload,) = collector.workloads()
+    assert (str(workload), workload.pods) == ("shop/DeploymentConfig/web", 2)
+
+
+def test_what_our_webhook_added_is_not_the_authors() -> None:
+    """Its own terms stay, and so do tolerations: whoever gave one, the pod is let onto the node."""
+    fact = RunsOn(frozenset({parse_platform("linux/amd64")}))
+    own: dict[str, Any] = {"key": "disk", "operator": "In", "values": ["ssd"]}
+    affinity: Any = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [own]}]}}}
+    collector = WorkloadCollector()
+    specs: dict[str, dict[str, Any]] = {"plain": {}, "choosy": {"affinity": affinity}}
+    for name, spec in specs.items():
+        patched = after(mutable(metadata={"name": name}, **spec), fact, admission=settings("required"))
+        assert "added" in str(patched["metadata"]["annotations"])
+        collector.add_pod(msgspec.json.encode(patched))
+        patched["metadata"]["name"] += "-job"
+        collector.add({"kind": "Job", "metadata": patched["metadata"], "spec": {"template": patched}})
+    by_name = {each.key.name: each.spec for each in collector.workloads()}
+    assert len(by_name) == 4
+    for name, written in by_name.items():
+        assert not written.node_selector
+        required = written.affinity and written.affinity.node_affinity and written.affinity.node_affinity.required
+        terms = required.node_selector_terms if required else None
+        assert [each.key for term in terms or () for each in term.match_expressions or ()] == (
+            ["disk"] if name.startswith("choosy") else []
+        )

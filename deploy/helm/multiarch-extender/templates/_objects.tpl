@@ -402,6 +402,7 @@ webhooks:
     - batch
     - agones.dev
     - apps.kruise.io
+    - apps.openshift.io
     - argoproj.io
     - batch.volcano.sh
     - jobset.x-k8s.io
