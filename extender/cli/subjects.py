@@ -30,6 +30,7 @@ from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import ClusterNodes, is_labelled, name_of_node, platform_of_node
 from extender.placement.patch import apply
+from extender.placement.pinned_nodes import names_of_node
 from extender.reports.explanation import Explanation, PodEvidence, Subject, explain, usual_nodes, with_nodes
 from extender.reports.running_containers import PlatformFault, containers_of, fault_of
 from extender.reports.workload_reports import FINISHED, uses_of
@@ -210,8 +211,8 @@ async def _explain(item: ClusterObject, known: _Known) -> Explained:
     policy = pod_resolver.policy
     with _refusing(item):
         raw_pod = msgspec.json.encode(item.pod)
-        pod = msgspec.json.decode(raw_pod, type=NamedPod)
         decode_written(raw_pod, WrittenPod)  # a mutation relies on the types that the API server demands
+        pod = msgspec.json.decode(raw_pod, type=NamedPod)
         subject = Subject(kind=item.kind, name=item.name, namespace=item.namespace, pod=pod, raw_pod=raw_pod)
         overrides = pod_resolver.overrides_of(pod, item.namespace, raw_pod)
         question = pod_resolver.question(pod, item.namespace, overrides, may_read=True)
@@ -259,7 +260,8 @@ def _kinds_of(nodes: Sequence[ReportedNode]) -> ClusterNodes:
     platforms = [platform_of_node(node) for node in nodes]
     pairs = zip(nodes, platforms, strict=True)
     unlabelled = frozenset(platform for node, platform in pairs if not is_labelled(node))
-    return ClusterNodes(frozenset(filter(None, platforms)), unlabelled)
+    by_name = {name: platform for node, platform in zip(nodes, platforms, strict=True) for name in names_of_node(node)}
+    return ClusterNodes(frozenset(filter(None, platforms)), unlabelled, by_name=by_name)
 
 
 async def _with_pull_secrets(item: ClusterObject, client: ClusterClient) -> ClusterObject:

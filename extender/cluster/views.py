@@ -113,7 +113,9 @@ class WatchedNodes:
     def known(self) -> ClusterNodes:
         """What the nodes are; none until all nodes have been listed once."""
         return (
-            ClusterNodes(self.platforms.distinct, self.unlabelled, self.platforms.images) if self.synced else NO_NODES
+            ClusterNodes(self.platforms.distinct, self.unlabelled, self.platforms.images, self.platforms)
+            if self.synced
+            else NO_NODES
         )
 
     def count(self, architecture: str) -> int:

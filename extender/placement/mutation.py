@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import encode_fields
-from extender.kubernetes.core_v1 import CreatedPod, Pod
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeName, Pod
 from extender.placement.additions import (
     ADDED_PATH,
     NOTE_PATHS,
@@ -26,8 +27,10 @@ from extender.placement.bounds import PATCH_BYTES, TOUCHED_BYTES
 from extender.placement.creation import Creation, excess_with, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
+from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import JsonObject, Operation, diff, look
+from extender.placement.pinned_nodes import may_name_nodes, shown_nodes, wrong_nodes
 from extender.placement.planning import AdmissionSettings, PlannedAdditions, Planner
 from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import held_text, left_text, passed_text, shown_reference
@@ -91,6 +94,7 @@ def is_of_daemon_set(pod: Pod) -> bool:
 
 
 _ENCODER = msgspec.json.Encoder()
+_CREATED = msgspec.json.Decoder(CreatedPod)
 
 
 class Mutator:
@@ -228,6 +232,14 @@ class Mutator:
     def _nowhere(self, creation: Creation) -> Iterator[str]:
         if self._is_nowhere(creation.facts, creation.cluster):
             yield f"this pod can run on no node of this cluster: {creation.refusal}"
+        elif wrong := self._wrong_nodes(creation):
+            yield f"this pod asks for {shown_nodes(wrong)}: {creation.refusal}"
+
+    def _wrong_nodes(self, creation: Creation) -> Mapping[NodeName, Platform]:
+        if not (creation.cluster.by_name and creation.constrained and may_name_nodes(creation.touched)):
+            return {}
+        demands = demands_of(_CREATED.decode(creation.touched).spec or CreatedSpec())
+        return wrong_nodes(demands, creation.facts, self._policy.compatibility, creation.cluster.by_name)
 
     def _is_nowhere(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> bool:
         platforms = cluster.platforms

@@ -191,12 +191,14 @@ class NodeLookup(msgspec.Struct, frozen=True):
 class ClusterNodes(msgspec.Struct, frozen=True):
     """The platforms of a cluster's nodes, those of nodes whose labels do not state them, and what images nodes list.
 
-    All are empty where no nodes are known. A node that states no platform at all is among `unlabelled` as None.
+    All are empty where no nodes are known. A node that states no platform at all is among `unlabelled` as None, and in
+    `by_name`, which has the platform of each node.
     """
 
     platforms: frozenset[Platform] = frozenset()
     unlabelled: frozenset[Platform | None] = frozenset()
     images: NodeImages = NodeImages()
+    by_name: Mapping[NodeName, Platform | None] = {}
 
 
 NO_NODES = ClusterNodes()

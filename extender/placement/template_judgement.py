@@ -24,6 +24,7 @@ from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
+from extender.placement.pinned_nodes import wrong_nodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, SERVICE_KEYS, Mode, Overrides, Policy
 from extender.placement.template_problems import JudgedTemplate, TemplateProblem, problems_of, too_large
@@ -181,7 +182,7 @@ class TemplateJudge:
             if mutation.excess:
                 return TemplateVerdict(operations, (too_large(changed.template.place, mutation.excess),))
         is_guarded = words and not unresolved and changed.template.kind == DAEMON_SET
-        judged = self._judged(changed, images, facts, required)
+        judged = self._judged(changed, images, facts, required, cluster)
         problems = tuple(problems_of(judged, self._policy.compatibility, None if is_guarded else kinds))
         return TemplateVerdict(operations, problems)
 
@@ -204,16 +205,19 @@ class TemplateJudge:
         images: Sequence[PodImage],
         facts: Sequence[ImageFact],
         mutation: Mutation,
+        cluster: ClusterNodes,
     ) -> JudgedTemplate:
         template, spec = changed.template, changed.pod.spec
         assert spec is not None  # noqa: S101 -- a template has a PodSpec
         added = read_record(mutation.audit_annotations.get("added")) or NOTHING
         is_daemon_set = template.kind == DAEMON_SET
+        demands = demands_of(spec)
         return JudgedTemplate(
             place=template.place,
             images=images,
             facts=facts,
-            demands=demands_of(spec),
+            demands=demands,
+            wrong_nodes=wrong_nodes(demands, facts, self._policy.compatibility, cluster.by_name),
             tolerations=() if is_daemon_set else added.tolerations,
             contradicts=mutation.outcome in _IMPOSSIBLE,
             names_secrets=bool(spec.image_pull_secrets and template.namespace),

@@ -13,7 +13,7 @@ from extender.images.content import Answer, Cause, Content
 from extender.images.platform import Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
-from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector
+from extender.kubernetes.core_v1 import NodeAffinity, NodeName, NodeSelector
 from extender.kubernetes.reported_v1 import AuditedNode
 from extender.placement.affinity import plan_required
 from extender.placement.facts import (
@@ -42,6 +42,7 @@ from extender.placement.node_match import (
     tolerates,
 )
 from extender.placement.nodes import USUAL, platform_of_node
+from extender.placement.pinned_nodes import names_of_node, shown_nodes, wrong_nodes
 from extender.placement.policy import MODE, Mode, Policy, common_platforms, read_overrides
 from extender.placement.reasons import claims_text
 from extender.reports.audit_report import (
@@ -168,6 +169,7 @@ def audit(given: AuditInput) -> Audit:
                 *auditor.obstructed(workloads),
                 *auditor.torn(),
                 *auditor.daemon_sets(),
+                *auditor.pinned(),
                 *auditor.running(),
             ),
             key=lambda each: (each.rule, each.subject, each.platform),
@@ -198,8 +200,11 @@ class _Auditor:
         self._compatibility = given.policy.compatibility
         self.targets = targets_of(given)
         self._nodes: dict[Platform | None, list[AuditedNode]] = {}
+        self._by_name: dict[NodeName, Platform | None] = {}
         for node in given.nodes:
-            self._nodes.setdefault(platform_of_node(node), []).append(node)
+            platform = platform_of_node(node)
+            self._nodes.setdefault(platform, []).append(node)
+            self._by_name |= dict.fromkeys(names_of_node(node), platform)
         self._obstacles: dict[tuple[bytes, Platform], tuple[Obstacle, ...]] = {}
         self._judged: dict[str, list[tuple[Workload, ImageFact]]] = {}  # uses of images by workloads that are judged
         self._facts: list[tuple[Workload, list[ImageFact]]] = []  # of the workloads that are judged
@@ -463,6 +468,16 @@ class _Auditor:
                 text = f"{workload} targets {nodes} nodes with the taint {taint}, which it does not tolerate"
                 rule, name = FindingRule.DAEMON_SET_TAINT, f"{_identity(workload)} {taint}"
                 yield _finding(rule, "", f"{workload} {taint}", [workload], text, "warning", name)
+
+    def pinned(self) -> Iterator[Finding]:
+        """The workloads that name their nodes, which are wrong for their images."""
+        for workload, facts in self._facts:
+            wrong = wrong_nodes(_demands(workload), facts, self._compatibility, self._by_name)
+            if wrong and not workload.is_daemon_set:
+                text = f"{workload} asks for {shown_nodes(wrong)}, on which its images do not run"
+                rule, name = FindingRule.PINNED_TO_WRONG_NODE, f"{_identity(workload)}:{','.join(wrong)}"
+                platform = str(next(iter(wrong.values())))
+                yield _finding(rule, platform, str(workload), [workload], text, "error", name)
 
     def running(self) -> Iterator[Finding]:
         """What does not match between containers and the platforms of their nodes."""

@@ -22,7 +22,7 @@ from extender.reports.audit_findings import (
     wanted_newer,
     with_newer,
 )
-from extender.reports.audit_report import Audit, NewerTag
+from extender.reports.audit_report import Audit, FindingRule, NewerTag
 from extender.reports.workload_reports import WorkloadCollector
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
@@ -291,3 +291,24 @@ def test_an_image_that_is_known_in_one_namespace_is_unknown_to_the_workloads_of_
     assert [(each.rule.value, each.workloads) for each in report.findings] == [
         ("image-lacks-platform", ["known/Deployment/web"]), ("image-unknown", ["unknown/Deployment/web"])
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "found"),
+    [
+        ("amd:1", "arm-1", ["Deployment/a asks for node arm-1, which is linux/arm64, on which its images do not run"]),
+        ("amd:1", "amd-1", []),
+        ("multi:1", "arm-1", []),
+        ("gone:1", "arm-1", []),
+        ("amd:1", "unseen", []),
+    ],
+)
+def test_a_workload_that_names_a_node_of_another_platform_is_an_error(image: str, name: str, found: list[str]) -> None:
+    """It waits for ever, or crashes; a DaemonSet has a finding of its own."""
+    nodes = [node("amd64", "amd-1"), node("arm64", "arm-1")]
+    pinned: Any = {"nodeSelector": {"kubernetes.io/hostname": name}}
+    report = audit(
+        given(deployment("a", image, **pinned), deployment("b", image, kind="DaemonSet", **pinned), nodes=nodes)
+    )
+    errors = [each for each in new_findings(report, None) if each.rule is FindingRule.PINNED_TO_WRONG_NODE]
+    assert [each.message for each in errors] == found

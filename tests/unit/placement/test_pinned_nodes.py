@@ -1,0 +1,102 @@
+"""Pods that name their nodes: their authors are told where these have another platform than the images."""
+
+from typing import Any
+
+import pytest
+
+from extender.images.platform import Platform, parse_platform
+from extender.kubernetes.core_v1 import NodeMeta, NodeName
+from extender.kubernetes.reported_v1 import ReportedNode
+from extender.placement.facts import ImageFact, images_of
+from extender.placement.mutation import Mutator
+from extender.placement.node_kinds import HOST_NAME
+from extender.placement.nodes import ClusterNodes
+from extender.placement.pinned_nodes import names_of_node
+from extender.placement.policy import Overrides
+from extender.placement.template_judgement import ChangedTemplate, TemplateJudge, TemplateOwner, read_template
+from extender.placement.template_problems import Problem
+from tests.unit.placement.mutating import AMD64, MULTI, POLICY, REQUIRED, created, pod, settings
+from tests.unit.placement.test_template_judgement import job, template_of
+
+NODES: dict[NodeName, Platform | None] = {
+    NodeName("amd"): parse_platform("linux/amd64"),
+    NodeName("arm"): parse_platform("linux/arm64"),
+    NodeName("other-arm"): parse_platform("linux/arm64"),
+    NodeName("silent"): None,
+}
+CLUSTER = ClusterNodes(frozenset(filter(None, NODES.values())), by_name=NODES)
+FIELD, LABEL = "matchFields", "matchExpressions"
+
+
+def selector(name: str) -> dict[str, Any]:
+    return {"nodeSelector": {HOST_NAME: name}}
+
+
+def terms(*names: tuple[str, str]) -> dict[str, Any]:
+    """A required node affinity with a term for each name, by label or field."""
+    keys = {FIELD: "metadata.name", LABEL: HOST_NAME}
+    written = [
+        {kind: [{"key": keys[kind], "operator": "In", "values": [name]}]} if name else {} for kind, name in names
+    ]
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": written}}}}
+
+
+def warnings(spec: dict[str, Any], fact: ImageFact, cluster: ClusterNodes = CLUSTER) -> tuple[str, ...]:
+    """The warnings of a pod of one image at its creation."""
+    decoded = created(pod(**spec))
+    mutator = Mutator(POLICY, settings("required"))
+    return tuple(mutator.mutate(decoded, images_of(decoded), [fact], Overrides(), cluster).warnings)
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes"),
+    [
+        (selector("arm"), "node arm, which is linux/arm64"),
+        (terms((LABEL, "arm")), "node arm, which is linux/arm64"),
+        (terms((FIELD, "arm"), (LABEL, "other-arm")), "node arm (and 1 more), which is linux/arm64"),
+        (terms((FIELD, "arm"), (LABEL, "")), "node arm, which is linux/arm64"),
+    ],
+    ids=["nodeSelector", "label", "field and label", "beside a term that matches nothing"],
+)
+def test_a_pod_that_names_a_node_of_another_platform_is_warned_of(spec: dict[str, Any], nodes: str) -> None:
+    assert warnings(spec, AMD64) == (f"this pod asks for {nodes}: image app-0:1 is built only for linux/amd64",)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fact"),
+    [
+        (selector("amd"), AMD64),
+        (selector("arm"), MULTI),
+        (selector("unseen"), AMD64),
+        (selector("silent"), AMD64),
+        (terms((LABEL, "arm"), (LABEL, "amd")), AMD64),
+        ({"nodeSelector": {"disk": "ssd"}}, AMD64),
+    ],
+    ids=["right node", "right image", "not in view", "states no platform", "another node", "names none"],
+)
+def test_no_other_pod_is(spec: dict[str, Any], fact: ImageFact) -> None:
+    assert warnings(spec, fact) == ()
+
+
+def test_without_a_view_of_nodes_nothing_is_said() -> None:
+    assert warnings(selector("arm"), AMD64, ClusterNodes(CLUSTER.platforms)) == ()
+
+
+def test_the_author_of_a_template_is_told_too() -> None:
+    """Pods of a controller are created where nobody reads warnings."""
+    judge = TemplateJudge(POLICY, settings("required"), guards=False)
+    template = template_of(job(**selector("arm")))
+    changed = ChangedTemplate(template, read_template(template))
+    images = images_of(changed.pod)
+    verdict = judge.judge(changed, TemplateOwner({}), images, [AMD64] * len(images), Overrides(), CLUSTER)
+    [problem] = verdict.problems
+    assert (problem.problem, problem.line) == (
+        Problem.WRONG_NODES,
+        "spec.template: image app:1 runs on linux/amd64 only, but its pods ask for node arm, which is linux/arm64",
+    )
+
+
+def test_a_node_is_asked_for_by_its_name_and_by_its_label() -> None:
+    """Which differ where a cloud gives a node its name."""
+    node = ReportedNode(metadata=NodeMeta("arm", {HOST_NAME: "arm.example.com"}))
+    assert names_of_node(node) == ("arm", "arm.example.com")
