@@ -94,7 +94,7 @@ def audit(
     ] = "",
     allow_unread: Annotated[
         bool,
-        typer.Option("--allow-unread", help="Exit 0 although something could not be read, or there was no workload."),
+        typer.Option("--allow-unread", help="Let pass what could not be read, or that there is no workload."),
     ] = False,
     own: Annotated[
         list[str] | None,
@@ -119,7 +119,8 @@ def audit(
 
     In a cluster by the settings of the installation there, unless --config gives others; --set changes one of them.
     Exit code 1 if it was interrupted or, with --require or --baseline, if something blocks, is unknown or was not read,
-    or if there is no workload.
+    or if there is no workload. Exit code 2 if a file of manifests could not be read to its end, unless --allow-unread
+    lets it pass or the baseline has it.
 
     Example: helm template ./chart | multiarch-extender audit -f - --require linux/arm64
     """
@@ -147,28 +148,28 @@ def audit(
     )
     report, audited = asyncio.run(_audit(GivenSettings(settings, file, assignments or ()), part))
     print_document(write_html(report, audited, datetime.now(UTC)) if output == "html" else WRITERS[output](report))
-    if read and read.unread and not allow_unread:
-        for problem in read.unread:
-            print_problem(problem)
-        raise typer.Exit(2)
+    unread = [] if allow_unread else new_problems(report, known)
+    if not (require or baseline):
+        unread = [problem for problem in unread if read and problem in read.unread]
+    complaints = [f"not read: {problem}" for problem in unread]
     if report.is_partial:
-        print_problem("interrupted: the report is partial; the next run goes on from the cache")
+        complaints.append("interrupted: the report is partial; the next run goes on from the cache")
+    elif require or baseline:
+        complaints += _blocking(report, known, allow_unread=allow_unread)
+    for complaint in complaints:
+        print_problem(complaint)
+    if read and not set(unread).isdisjoint(read.unread):
+        raise typer.Exit(2)
+    if complaints:
         raise typer.Exit(1)
-    if require or baseline:
-        unread = [] if allow_unread else list(_unread(report, known))
-        found = [*unread, *(finding.message for finding in new_findings(report, known))]
-        for message in found:
-            print_problem(message)
-        if found:
-            raise typer.Exit(1)
 
 
-def _unread(report: Audit, known: Audit | None) -> Iterator[str]:
-    """Why nobody knows what the gate did not see."""
-    for problem in new_problems(report, known):
-        yield f"not read: {problem}"
-    if not report.workloads:
+def _blocking(report: Audit, known: Audit | None, *, allow_unread: bool) -> Iterator[str]:
+    """What a gate fails for, besides what was not read."""
+    if not (report.workloads or allow_unread):
         yield "nothing was audited: there is no workload; --allow-unread lets that pass"
+    for finding in new_findings(report, known):
+        yield finding.message
 
 
 async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:

@@ -44,7 +44,8 @@ def explain(
     """Show why a pod may run on some nodes and not on others, and what would change that.
 
     By the settings of the installation in the cluster, unless --config gives others; --set changes one of them.
-    Exit code 1 if some pod has no node that is known to take it, or is on a node of the wrong platform.
+    Exit code 1 if some pod has no node that is known to take it, or is on a node of the wrong platform. Exit code 2 if
+    a file of manifests could not be read to its end.
 
     Example: multiarch-extender explain deploy/web -n shop
     """

@@ -64,7 +64,8 @@ def fix(
     """Write into pod templates what the webhook would add to their pods: node affinity and tolerations.
 
     Prints a diff, unless --check or --write is given. What is not known is left as it is and said on standard error.
-    Exit code 1 if a template was left as it is, or needs its author.
+    Exit code 1 if a template was left as it is, or needs its author. Exit code 2 if a file of manifests could not be
+    read to its end.
 
     Example: helm template my-chart | multiarch-extender fix -f -
     """

@@ -176,6 +176,31 @@ async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize("image", ["web", "legacy"])
+async def test_a_file_among_others_that_cannot_be_read_is_2(world: World, image: str, tmp_path: Path) -> None:
+    """The others count: what they block is said beside it. --allow-unread lets it pass, and so does a baseline."""
+    (tmp_path / "cut.yaml").write_text("a: [")
+    (tmp_path / "right.yaml").write_text(world.manifest(image))
+    given = ("-f", str(tmp_path), *world.settings)
+    gate, blocks = ("--require", "linux/arm64"), image == "legacy"
+    for arguments, code, lines in (
+        (("audit", *given), 2, ["not read: -f "]),
+        (("audit", *given, "--allow-unread"), 0, []),
+        (("audit", *given, *gate), 2, ["not read: -f ", *["image "] * blocks]),
+        (("audit", *given, *gate, "--allow-unread"), int(blocks), ["image "] * blocks),
+        (("explain", *given, "--set=cluster.mode=none"), 2, ["-f "]),
+        (("fix", *given, "--node-affinity=none", "--set=admission.tolerations=[]"), 2, ["-f "]),
+    ):
+        found, _, err = await run(*arguments)
+        said = [line for line in err.splitlines() if "looked up" not in line]
+        assert (found, [line.startswith(begin) for line, begin in zip(said, lines, strict=True)]) == (
+            code, [True] * len(lines)
+        )  # fmt: skip
+    _, baseline, _ = await run("audit", *given, "-o", "json")
+    (tmp_path / "baseline").write_text(baseline)
+    assert await world.code("audit", *given, *gate, "--baseline", str(tmp_path / "baseline")) == 0
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """As any other that cannot be used."""
     with pytest.raises(ConfigError, match="it cannot be written: Is a directory"):

@@ -94,7 +94,7 @@ def settings_of_registries() -> str:
 
 
 def commands_table() -> str:
-    """Every command as Markdown, with the options that it takes and when it ends with 1."""
+    """Every command as Markdown, with the options that it takes and what its exit codes mean."""
     rows = []
     for name, command in sorted(vars(get_command(command_line(())))["commands"].items()):
         if not command.hidden:
@@ -103,9 +103,10 @@ def commands_table() -> str:
                 for each in command.params
                 if each.param_type_name == "option"
             )
-            answer = re.search(r"Exit code 1 (if .*?)\.(?:\s|$)", " ".join((command.help or "").split()))
-            rows.append(f"| `{name}` | {answer[1] if answer else 'never'} | {options} |")
-    return "\n".join(["| command | exit code 1 | options |", "|---|---|---|", *rows, ""])
+            told = re.findall(r"Exit code ([12]) (if .*?)\.(?:\s|$)", " ".join((command.help or "").split()))
+            no, no_answer = (dict(told).get(code, "") for code in "12")
+            rows.append(f"| `{name}` | {no or 'never'} | {no_answer or 'as above'} | {options} |")
+    return "\n".join(["| command | exit code 1 | exit code 2, too | options |", "|---|---|---|---|", *rows, ""])
 
 
 def support_table() -> str:
