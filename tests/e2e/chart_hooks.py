@@ -1,8 +1,7 @@
 """The chart's hooks as processes on this machine: no kubelet here runs the image."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +12,9 @@ import msgspec
 from testbed.api_client import ApiClient, ApiError
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject
-from tests.e2e.examined_installation import MERGE_PATCH, SECONDS, Said, run_doctor
+from tests.e2e.examined_installation import MERGE_PATCH, Said, run_doctor
 from tests.e2e.installed_chart import OURS, Recorder, recording, write_account
 
 WORKLOADS = ("Pod", "Job")
@@ -71,12 +71,7 @@ async def stand_in(
     hooks = hooks_of(values)
     (workload,) = (each for each in hooks if each["kind"] == kind)
     name = workload["metadata"]["name"]
-    async with asyncio.timeout(SECONDS):
-        while True:
-            with suppress(ApiError):
-                await api.get(kind, name, OURS, workload["apiVersion"])
-                break
-            await asyncio.sleep(0.05)
+    await eventually(lambda: api.get(kind, name, OURS, workload["apiVersion"]), despite=ApiError)
     async with hook_of(api, control_plane, hooks, kind, folder) as hook:
         said = await hook.run()
     path = f"/api/v1/namespaces/{OURS}/pods" if kind == "Pod" else f"/apis/batch/v1/namespaces/{OURS}/jobs"

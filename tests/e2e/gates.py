@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from testbed.api_client import ApiError
+from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode
@@ -93,17 +94,13 @@ class Releases:
     async def are(self, count: int, timeout_seconds: float = 60) -> None:
         """Returns when so many pods were let go. Raises TimeoutError."""
         try:
-            async with asyncio.timeout(timeout_seconds):
-                while len(self.at) < count:
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: len(self.at) >= count, seconds=timeout_seconds)
         except TimeoutError:
             raise TimeoutError(f"{len(self.at)} of {count} pods let go in {timeout_seconds:g} s") from None
 
     async def holds(self, count: int) -> None:
         """Returns when so many pods are held. Controllers make some twenty of a kind a second."""
-        async with asyncio.timeout(120):
-            while len(self.held) < count:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: len(self.held) >= count)
 
     def after(self, began: float) -> list[float]:
         """How many seconds after `began` each pod was let go that was let go later."""

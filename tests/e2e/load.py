@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -73,11 +73,4 @@ async def _create(world: World, manifest: KubernetesObject) -> None:
                 pass
             else:
                 return
-            await asyncio.sleep(PAUSE_SECONDS)
-
-
-async def until(is_so: Callable[[], Awaitable[bool]], timeout_seconds: float = 30) -> None:
-    """Returns when `is_so` returns true. Raises TimeoutError."""
-    async with asyncio.timeout(timeout_seconds):
-        while not await is_so():
             await asyncio.sleep(PAUSE_SECONDS)

@@ -1,6 +1,5 @@
 """The admission policies as they are shipped, applied for a test and gone after it."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -8,10 +7,10 @@ import yaml
 
 from testbed.api_client import ApiClient
 from testbed.chart import POLICIES
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, pod
 
 GATE = {"name": "multiarch-extender.io/platforms"}
-AT_WORK_SECONDS = 15.0
 """A policy is at work about a second after it is written."""
 
 ApplyPolicies = Callable[..., Awaitable[None]]
@@ -39,18 +38,17 @@ async def applied_policies(api: ApiClient) -> AsyncIterator[ApplyPolicies]:
 
 async def until_free(api: ApiClient) -> None:
     """Returns when a new pod is held by no gate, as a dry run shows."""
-    async with asyncio.timeout(AT_WORK_SECONDS):
-        while gates_of(await dry_run(api, pod("after", "registry.example.com/after:1"))):
-            await asyncio.sleep(0.1)
+    await eventually(
+        lambda: dry_run(api, pod("after", "registry.example.com/after:1")), lambda found: not gates_of(found)
+    )
 
 
 async def until_held(api: ApiClient, where: str = "default") -> None:
     """Returns when a new pod is held by the gate, as a dry run shows."""
-    async with asyncio.timeout(AT_WORK_SECONDS):
-        while GATE not in gates_of(
-            await dry_run(api, pod("before", "multiarch-extender.invalid/a:1", namespace=where))
-        ):
-            await asyncio.sleep(0.1)
+    await eventually(
+        lambda: dry_run(api, pod("before", "multiarch-extender.invalid/a:1", namespace=where)),
+        lambda found: GATE in gates_of(found),
+    )
 
 
 async def dry_run(api: ApiClient, manifest: KubernetesObject) -> KubernetesObject:

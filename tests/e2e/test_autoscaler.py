@@ -20,6 +20,7 @@ from testbed.autoscaler.karpenter import Karpenter, running_karpenter
 from testbed.autoscaler.node_pools import documented_pools
 from testbed.binaries import Binaries, find_karpenter
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from testbed.network_namespace import NamespaceMissing, own_network
 from testbed.objects import pod, workload
 from testbed.shipped_files import SECOND_SCHEDULER, Mode
@@ -38,7 +39,6 @@ REPLICA_SETS = "replicaset-controller"
 CONTRAST_SECONDS = 10.0
 PUSHED_AFTER_SECONDS = 12.0
 CONSOLIDATED_SECONDS = 120.0  # usually it takes 35
-MOVED_SECONDS = 45.0
 
 
 @pytest.fixture(scope="session")
@@ -191,9 +191,7 @@ async def test_the_extender_alone_is_a_dead_end(world: World, autoscaled: Autosc
 async def moves(world: World, where: str, wanted: Counter[str]) -> bool:
     """Whether the pods stand on these architectures in time."""
     try:
-        async with asyncio.timeout(MOVED_SECONDS):
-            while await world.count_placed(where) != wanted:
-                await asyncio.sleep(0.5)
+        await eventually(lambda: world.count_placed(where), lambda found: found == wanted)
     except TimeoutError:
         return False
     return True

@@ -19,6 +19,7 @@ from testbed.binaries import chosen_kubernetes
 from testbed.chart import CHART, objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
 from tests.e2e.installed_chart import (
     GRACE_SECONDS,
@@ -193,9 +194,7 @@ async def test_two_replicas_of_the_webhook_use_every_right_they_have_and_no_othe
         await api.create(held_before(registry))
         await lead_to(api, chart.objects, port)
         with_secret = pod("p", f"{registry.host}/team/old:1", spec={"imagePullSecrets": [{"name": "pull"}]})
-        async with asyncio.timeout(READY_SECONDS):
-            while not _architectures(spec := await _dry_run(api, with_secret)):
-                await asyncio.sleep(0.05)
+        spec = await eventually(lambda: _dry_run(api, with_secret), _architectures)
         assert _architectures(spec) == ["amd64"]
         assert await _answered(chart, 20, api, registry) == [True, True]
         del ports[0]
@@ -280,11 +279,8 @@ async def test_jobs_of_a_queue_are_given_what_their_pods_would_get(
     ):
         await lead_to(api, chart.objects, chart.ports[0][1])
         queued = {"kueue.x-k8s.io/queue-name": "team"}
-        async with asyncio.timeout(READY_SECONDS):
-            while not _architectures(spec := await _template(api, f"{registry.host}/team/old:1", queued)):
-                await asyncio.sleep(0.1)
-            while not _architectures(await _dry_run(api, pod("p", f"{registry.host}/team/old:1"))):
-                await asyncio.sleep(0.1)
+        spec = await eventually(lambda: _template(api, f"{registry.host}/team/old:1", queued), _architectures)
+        await eventually(lambda: _dry_run(api, pod("p", f"{registry.host}/team/old:1")), _architectures)
         assert _architectures(spec) == ["amd64"]
         assert _architectures(await _template(api, f"{registry.host}/team/old:1", {})) == []
         assert recorder.refused == set()
@@ -322,9 +318,9 @@ async def test_the_scheduler_is_named_by_a_webhook_of_its_own(
     ):
         async with chart.replicas(1):
             await lead_to(api, chart.objects, chart.ports[0][1])
-            async with asyncio.timeout(READY_SECONDS):
-                while (await _scheduler_name(api, "labelled", registry.host)) != "multiarch-scheduler":
-                    await asyncio.sleep(0.1)
+            await eventually(
+                lambda: _scheduler_name(api, "labelled", registry.host), lambda found: found == "multiarch-scheduler"
+            )
             version = "admissionregistration.k8s.io/v1"
             await api.patch("MutatingWebhookConfiguration", f"{OURS}-scheduler", {"webhooks": []}, api_version=version)
             await asyncio.sleep(2)  # until the API server has taken notice
@@ -365,11 +361,8 @@ async def test_the_policys_part_lets_pods_go_and_uses_every_right_it_has_and_no_
         created = await api.create(pod("p", f"{registry.host}/team/old:1", spec=spec))
         assert gates_of(created) == [GATE]
         await api.create(pod("waiting", f"{registry.host}/team/late:1"))  # an event tells why
-        async with asyncio.timeout(READY_SECONDS):
-            while gates_of(found := await api.get("Pod", "p")):
-                await asyncio.sleep(0.1)
-            while Right("events", "create") not in recorder.used:
-                await asyncio.sleep(0.1)
+        found = await eventually(lambda: api.get("Pod", "p"), lambda found: not gates_of(found))
+        await eventually(lambda: Right("events", "create") in recorder.used)
         assert gates_of(await api.get("Pod", "waiting")) == [GATE]
         assert _architectures(found["spec"]) == ["amd64"]
         assert recorder.refused == set()

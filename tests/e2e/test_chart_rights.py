@@ -23,12 +23,12 @@ from testbed.binaries import Binaries
 from testbed.certificates import Authority
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.processes import Process, free_port
 from tests.e2e.installed_chart import (
     GRACE_SECONDS,
     OURS,
-    READY_SECONDS,
     InstalledChart,
     Recorder,
     installed,
@@ -166,9 +166,7 @@ def _service(chart: InstalledChart) -> str:
 
 
 async def _until_ready(url: str) -> None:
-    async with asyncio.timeout(READY_SECONDS):
-        while not await asyncio.to_thread(_is_ready, url):
-            await asyncio.sleep(0.1)
+    await eventually(lambda: asyncio.to_thread(_is_ready, url))
 
 
 def _is_ready(url: str) -> bool:
@@ -245,9 +243,7 @@ async def test_the_second_scheduler_uses_every_right_it_has_and_no_other(
         volume = {"name": "v", "persistentVolumeClaim": {"claimName": "late"}}
         await api.create(pod("claims", f"{registry.host}/team/new:1", spec={**NAMED, "volumes": [volume]}))
         assert await api.wait_until_bound("old") == "amd64"
-        async with asyncio.timeout(READY_SECONDS):
-            while await _filtered(chart, created) != ["amd64", "new"]:
-                await asyncio.sleep(0.1)
+        await eventually(lambda: _filtered(chart, created), lambda found: found == ["amd64", "new"])
         given = [each for group in roles.values() for each in group]
         others = {ONCE_A_TAG_MOVES, ONCE_A_POD_CHANGES}
         await _settle(lambda: rights_of(own) - used_rights(of_service, own) - others, set())
@@ -261,7 +257,5 @@ async def test_the_second_scheduler_uses_every_right_it_has_and_no_other(
 async def _settle(find: Callable[[], object], wanted: object) -> None:
     """Returns when that is found; after a while what is found instead is the failure."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(READY_SECONDS):
-            while find() != wanted:
-                await asyncio.sleep(0.1)
+        await eventually(lambda: find() == wanted)
     assert find() == wanted

@@ -14,8 +14,9 @@ import pytest
 from extender.cluster.dry_run import restricted_pod
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from tests.e2e.chart_hooks import WORKLOADS, Hook, hook_of, hooks_of
-from tests.e2e.examined_installation import SECONDS, WEBHOOK, Installation, open_installation
+from tests.e2e.examined_installation import WEBHOOK, Installation, open_installation
 from tests.e2e.installed_chart import READY_SECONDS, Right, rights_of, used_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
@@ -89,9 +90,7 @@ async def test_it_looks_again_until_the_webhook_is_reached(
         ports = installation.ports.copy()
         installation.ports.clear()
         waiting = asyncio.create_task(hook.run("--wait=50"))
-        async with asyncio.timeout(SECONDS):
-            while len([right for right in hook.recorder.used if right.resource == "pods"]) < 2:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: len([right for right in hook.recorder.used if right.resource == "pods"]) >= 2)
         installation.ports.extend(ports)
         said = await waiting
     assert (said.code, said.states()) == (0, {"fine"})

@@ -1,6 +1,5 @@
 """`fix` and the webhook agree: pods made from fixed templates get no patch, pods made from the others do."""
 
-import asyncio
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject
 from tests.e2e.load import leaning_to
 from tests.e2e.test_webhook_only import EXISTING, controlled, start_webhook, template, workload
@@ -103,6 +103,5 @@ async def test_the_webhook_adds_nothing_to_pods_of_fixed_templates(world: World)
         changed += is_patched
     assert changed > 80
     expected = (patched + changed, unchanged + 2 * len(after) - changed)
-    async with asyncio.timeout(5):  # what is scraped may be a tenth of a second old
-        while await outcomes(world) != expected:
-            await asyncio.sleep(0.1)
+    # What is scraped may be a tenth of a second old.
+    await eventually(lambda: outcomes(world), lambda found: found == expected)

@@ -18,6 +18,7 @@ import yaml
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, fake_node, kept_to, pod
 from testbed.processes import Process
 from tests.e2e.examined_installation import ADMISSIONREGISTRATION
@@ -119,9 +120,7 @@ async def reached(release: PlayedRelease, values: Values) -> AsyncIterator[Value
 
 async def until_holding(api: ApiClient, image: str) -> None:
     """Returns when a new pod of this unknown image is held."""
-    async with asyncio.timeout(ON_SECONDS):
-        while GATE not in gates_of(await dry_run(api, pod("p", image))):
-            await asyncio.sleep(0.1)
+    await eventually(lambda: dry_run(api, pod("p", image)), lambda found: GATE in gates_of(found), seconds=ON_SECONDS)
 
 
 async def hold_pods(api: ApiClient, registry: EmbeddedRegistry, known: str = "") -> None:

@@ -16,6 +16,7 @@ from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import DebianPrometheus, find_prometheus, firing, until, values
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, kept_to, pod
 from tests.e2e.installed_chart import OURS, balanced
 from tests.e2e.policies import GATE, dry_run, gates_of
@@ -53,9 +54,7 @@ async def hold(api: ApiClient, image: str) -> None:
 async def assert_let_go(api: ApiClient, seconds: float) -> float:
     """How many seconds passed until no pod was held; each is kept to its image's architecture by then."""
     began = time.monotonic()
-    async with asyncio.timeout(seconds):
-        while await held(api):
-            await asyncio.sleep(0.05)
+    await eventually(lambda: held(api), lambda found: not found, seconds=seconds)
     for number in range(PODS):
         found: KubernetesObject = await api.get("Pod", f"p-{number}")
         assert kept_to(found["spec"], "kubernetes.io/arch") == ["arm64"]
@@ -83,9 +82,7 @@ async def test_an_alert_says_that_nobody_lets_pods_go_and_ends_when_somebody_doe
             release.kill(replicas)
             killed_at = time.monotonic()
             await hold(api, f"{registry.host}/team/late:1")
-            async with asyncio.timeout(ALERT_SECONDS):
-                while not await values(session, server, ALERT):
-                    await asyncio.sleep(0.5)
+            await eventually(lambda: values(session, server, ALERT), seconds=ALERT_SECONDS)
             told_seconds = time.monotonic() - killed_at
             registry.add_manifest("team/late", "1", "linux/arm64")
             await release.roll(replicas=2)

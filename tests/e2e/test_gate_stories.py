@@ -3,7 +3,6 @@
 `UPDATE_STORIES=1` writes the files again.
 """
 
-import asyncio
 import os
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode
 from tests.e2e.gates import observed, start_controller
@@ -120,9 +120,8 @@ async def test_pod_that_contradicts_its_image_at_creation(world: World) -> None:
     await start_holding(world)
     where, selector = await world.namespace(), {"nodeSelector": {"kubernetes.io/arch": "arm64"}}
     manifest = pod("selector", world.images.amd, namespace=where, spec=selector)
-    async with asyncio.timeout(30):
-        while (await world.review(manifest))["spec"].get("schedulingGates"):  # until its image is in memory
-            await asyncio.sleep(0.2)
+    # Until its image is in memory.
+    await eventually(lambda: world.review(manifest), lambda found: not found["spec"].get("schedulingGates"))
     await world.api.create(manifest)
     await check_story(world, where, "selector", "contradicting-selector")
 

@@ -12,6 +12,7 @@ import pytest
 
 from testbed.api_client import ApiClient, ApiError
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject
 from testbed.shipped_files import Mode
@@ -35,12 +36,11 @@ async def add_nodes(world: World) -> None:
 
 async def leader_of(*services: ExtenderProcess) -> ExtenderProcess:
     """The service that leads, once one does."""
-    async with asyncio.timeout(30):
-        while True:
-            for service in services:
-                if "leading" in await service.readiness():
-                    return service
-            await asyncio.sleep(0.1)
+
+    async def leading() -> list[ExtenderProcess]:
+        return [each for each in services if "leading" in await each.readiness()]
+
+    return (await eventually(leading))[0]
 
 
 async def test_known_images_are_let_go_at_once(world: World) -> None:
@@ -296,9 +296,7 @@ async def test_rule_of_the_cluster_against_what_images_need(world: World) -> Non
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         change = {"spec": {"affinity": {"nodeAffinity": required}}}
         path = f"/api/v1/namespaces/{where}/pods/ruled?dryRun=All"
-        async with asyncio.timeout(15):
-            while not await is_forbidden(world.api, path, change):
-                await asyncio.sleep(0.1)
+        await eventually(lambda: is_forbidden(world.api, path, change))
         async with observed(world, where) as releases:
             await start_controller(world)
             await releases.are(1)

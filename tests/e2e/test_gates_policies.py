@@ -1,6 +1,5 @@
 """The admission policies on a real API server: as they are shipped, applied and at work."""
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,10 +10,11 @@ import yaml
 
 from testbed.api_client import ApiClient, ApiError, connect
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from testbed.extender_process import write_account
 from testbed.objects import KubernetesObject, namespace, pod
 from testbed.shipped_files import DEPLOY, Mode
-from tests.e2e.policies import AT_WORK_SECONDS, GATE, ApplyPolicies, applied_policies, dry_run, gates_of, until_held
+from tests.e2e.policies import GATE, ApplyPolicies, applied_policies, dry_run, gates_of, until_held
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
@@ -241,9 +241,10 @@ async def test_our_account_may_let_held_pods_go_and_nothing_else(
         await api.create({**made, "metadata": {**made["metadata"], **metadata}})
     path = f"/api/v1/namespaces/{where}/pods/held"
     before = await api.get("Pod", "held", where)
-    async with asyncio.timeout(AT_WORK_SECONDS):  # RBAC allows it; a policy that is gone may be at work for a second
-        while await refusal(account, "PATCH", f"{path}?dryRun=All", PATCHES["the image"]) != "allowed":
-            await asyncio.sleep(0.1)
+    # RBAC allows it; a policy that is gone may be at work for a second.
+    await eventually(
+        lambda: refusal(account, "PATCH", f"{path}?dryRun=All", PATCHES["the image"]), lambda found: found == "allowed"
+    )
     await apply_policies("own-account")
     await until_denied(account, path)
 
@@ -271,11 +272,10 @@ async def test_our_account_may_let_held_pods_go_and_nothing_else(
 
 async def until_denied(account: ApiClient, path: str) -> None:
     """Returns when the policy is at work."""
-    async with asyncio.timeout(AT_WORK_SECONDS):
-        while "ValidatingAdmissionPolicy" not in await refusal(
-            account, "PATCH", f"{path}?dryRun=All", PATCHES["the image"]
-        ):
-            await asyncio.sleep(0.1)
+    await eventually(
+        lambda: refusal(account, "PATCH", f"{path}?dryRun=All", PATCHES["the image"]),
+        lambda found: "ValidatingAdmissionPolicy" in found,
+    )
 
 
 async def refusal(account: ApiClient, method: str, path: str, body: Any) -> str:
@@ -328,9 +328,10 @@ async def test_the_scheduler_is_named_where_a_namespace_asks_for_it_with_nothing
     asking = await world.namespace(second=True)
     other = await world.namespace()
     await apply_policies("scheduler-name")
-    async with asyncio.timeout(AT_WORK_SECONDS):
-        while (await dry_run(api, pod("p", IMAGE, namespace=asking)))["spec"]["schedulerName"] != SCHEDULER:
-            await asyncio.sleep(0.1)
+    await eventually(
+        lambda: dry_run(api, pod("p", IMAGE, namespace=asking)),
+        lambda found: found["spec"]["schedulerName"] == SCHEDULER,
+    )
     named: dict[str, tuple[KubernetesObject, KubernetesObject, str]] = {
         "none": ({}, {}, SCHEDULER),
         "default": ({}, {"schedulerName": "default-scheduler"}, SCHEDULER),
@@ -355,9 +356,10 @@ async def test_without_the_service_its_webhook_for_names_lets_no_pod_go_to_the_d
     webhook["clientConfig"] = {"url": url, "caBundle": base64.b64encode(service.authority).decode()}
     await world.api.apply(shipped)
     try:
-        async with asyncio.timeout(AT_WORK_SECONDS):
-            while (await dry_run(world.api, pod("p", IMAGE, namespace=asking)))["spec"]["schedulerName"] != SCHEDULER:
-                await asyncio.sleep(0.1)
+        await eventually(
+            lambda: dry_run(world.api, pod("p", IMAGE, namespace=asking)),
+            lambda found: found["spec"]["schedulerName"] == SCHEDULER,
+        )
         service.kill()
         with pytest.raises(ApiError, match=r"500: .*failed calling webhook \"names\.multiarch-scheduler"):
             await world.api.create(pod("p", IMAGE, namespace=asking))

@@ -21,6 +21,7 @@ from testbed.api_client import ApiError
 from testbed.certificates import Authority
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, pod, workload
 from testbed.shipped_files import Mode
@@ -50,9 +51,7 @@ async def start_holding(world: World, *settings: str, registries: tuple[Embedded
         *settings,
         mode=Mode.WEBHOOK,
     )
-    async with asyncio.timeout(30):
-        while "leading" not in await service.readiness():
-            await asyncio.sleep(0.1)
+    await eventually(service.readiness, lambda found: "leading" in found)
     await world.register_webhook(service)
     return service
 
@@ -341,9 +340,7 @@ async def test_sidecar_injected_by_a_later_webhook_holds_the_pod(world: World, t
     async with injecting(world, tmp_path, late), observed(world, where) as releases:
         with world.default_scheduler(""):
             probe = pod("probe", world.images.multi, namespace=where, labels={"inject": "yes"})
-            async with asyncio.timeout(10):
-                while len((await world.review(probe))["spec"]["containers"]) < 2:
-                    await asyncio.sleep(0.1)
+            await eventually(lambda: world.review(probe), lambda found: len(found["spec"]["containers"]) >= 2)
             await world.api.create_all(
                 pod(f"mesh-{number}", world.images.multi, namespace=where, labels={"inject": "yes"},
                     spec=leaning_to("amd64"))

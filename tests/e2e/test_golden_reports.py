@@ -17,6 +17,7 @@ from extender.cli.subjects import ExplainTarget, explain_all, find_subjects, ope
 from extender.config.reading import read_config
 from testbed.api_client import ApiClient
 from testbed.debian_registry import DebianRegistry
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject
 from testbed.shipped_files import SECOND_SCHEDULER, Mode
 from tests.e2e.golden import ROWS, TARGETS, VERSIONS, Written, open_registry, populate, workload
@@ -95,16 +96,15 @@ async def explain_each(world: World, registry: DebianRegistry, where: str, pods:
 
 async def settled(api: ApiClient, where: str, count: int) -> dict[str, KubernetesObject]:
     """The pods by name, once kube-scheduler has bound or refused each of them: those of missing images after 30 s."""
-    async with asyncio.timeout(90):
-        while True:
-            pods = {each["metadata"]["name"]: each for each in await api.list("Pod", where)}
-            done = sum(
-                bool(each["spec"].get("nodeName")) or refusal_of(each).get("reason") == "Unschedulable"
-                for each in pods.values()
-            )
-            if done == count:
-                return pods
-            await asyncio.sleep(0.2)
+
+    def are_settled(pods: list[KubernetesObject]) -> bool:
+        settled = [
+            each for each in pods if each["spec"].get("nodeName") or refusal_of(each).get("reason") == "Unschedulable"
+        ]
+        return len(settled) == count
+
+    pods = await eventually(lambda: api.list("Pod", where), are_settled)
+    return {each["metadata"]["name"]: each for each in pods}
 
 
 async def test_explain_says_of_each_pod_what_the_scheduler_did(world: World, registry: DebianRegistry) -> None:

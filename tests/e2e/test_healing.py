@@ -15,11 +15,12 @@ import msgspec
 import pytest
 
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, fake_node
 from testbed.shipped_files import SECOND_SCHEDULER, Mode
 from testbed.tcp_proxy import TcpProxy, open_tcp_proxy
-from tests.e2e.load import leaning_to, steady_load, until
+from tests.e2e.load import leaning_to, steady_load
 from tests.e2e.world import World, refusal_of
 
 pytestmark = pytest.mark.e2e
@@ -63,7 +64,7 @@ async def assert_new_nodes_are_known(world: World, service: ExtenderProcess, whe
     for architecture in ("arm64", "amd64"):
         await world.api.create(fake_node(f"now-{architecture}", architecture, labels=label, taints=[NOT_READY]))
         there = Counter((await world.nodes_by_architecture()).values())[architecture]
-        await until(partial(has_nodes, service, architecture, there))
+        await eventually(partial(has_nodes, service, architecture, there))
         await world.api.patch("Node", f"now-{architecture}", {"spec": {"taints": None}})
     images = {"now-amd": (world.images.amd, "arm64"), "now-arm": (world.images.arm, "amd64")}
     for prefix, (image, wrong) in images.items():
@@ -104,13 +105,10 @@ async def test_the_watches_are_cut_again_and_again(world: World, tmp_path: Path)
     async with open_tcp_proxy(urlsplit(world.api.server).port or 443) as proxy:
         service = await proxied_service(world, proxy, tmp_path)
 
-        async def watches_are_back() -> bool:
-            return proxy.connections >= WATCHES
-
         with world.second_scheduler(service):
             async with steady_load(world, where, SECOND_SCHEDULER) as load:
                 for _ in range(3):
-                    await until(watches_are_back)
+                    await eventually(lambda: proxy.connections >= WATCHES)
                     proxy.reset()
             await assert_new_nodes_are_known(world, service, where)
             await world.wait_all_bound(where, len(load) + 6)
@@ -141,7 +139,7 @@ async def test_history_is_compacted_while_the_service_is_cut_off(
                 await world.create_nodes("arm64", 1, prefix="changing", taints=[NOT_READY])
                 await restart_apiserver(control_plane, forgetting=True)
                 proxy.accept()
-            await until(changes_are_known)
+            await eventually(changes_are_known)
             await world.api.patch("Node", "changing-0", {"spec": {"taints": None}})
             there = {"nodeSelector": {"kubernetes.io/hostname": "changing-0"}}
             await world.create_pods(where, 3, world.images.arm, scheduler=SECOND_SCHEDULER, spec=there)

@@ -16,12 +16,12 @@ from testbed.binaries import cache_folder
 from testbed.chart import CHART, objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, fake_node, kept_to, pod
 from tests.e2e.chart_hooks import hooks_of, stand_in
 from tests.e2e.examined_installation import report_ready
 from tests.e2e.installed_chart import (
     OURS,
-    READY_SECONDS,
     InstalledChart,
     balanced,
     finalize_namespace,
@@ -134,21 +134,16 @@ async def secret_data(api: ApiClient) -> dict[str, str]:
 
 async def until_reviewed(api: ApiClient, image: str) -> None:
     """Returns when a pod of that image gets node affinity; a review by the path with the token looks it up."""
-    async with asyncio.timeout(READY_SECONDS):
-        while True:
-            with suppress(ApiError):
-                made = await api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("p", image))
-                if kept_to(made["spec"], "kubernetes.io/arch"):
-                    return
-            await asyncio.sleep(0.05)
+    await eventually(
+        lambda: api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("p", image)),
+        lambda made: kept_to(made["spec"], "kubernetes.io/arch"),
+        despite=ApiError,
+    )
 
 
 async def until_published(api: ApiClient) -> dict[str, Any]:
     """How the API server calls the webhook, when the service has written whom to trust."""
-    async with asyncio.timeout(READY_SECONDS):
-        while "caBundle" not in (config := await client_config(api)):
-            await asyncio.sleep(0.05)
-        return config
+    return await eventually(lambda: client_config(api), lambda config: "caBundle" in config)
 
 
 @asynccontextmanager
@@ -256,9 +251,7 @@ async def test_helm_waits_until_the_webhook_is_reached_and_tests_it_when_asked(
 
 async def until_there(api: ApiClient, wanted: KubernetesObject) -> None:
     """Returns when the object is there."""
-    async with asyncio.timeout(READY_SECONDS):
-        while not await left_of(api, [wanted]):
-            await asyncio.sleep(0.05)
+    await eventually(lambda: left_of(api, [wanted]))
 
 
 async def left_of(api: ApiClient, objects: list[KubernetesObject]) -> list[str]:

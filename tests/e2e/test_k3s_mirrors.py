@@ -4,7 +4,6 @@ A pod on a real node for each case of k3s' own tests. Registries on loopback hav
 containerd is not k3s' and knows no rewrites.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from extender.registry.registries_yaml import read_registries_yaml
 from extender.registry.registry_client import RegistryClient
 from extender.registry.routes import MirrorRule
 from testbed.clock import Clock
+from testbed.eventually import eventually
 from testbed.nodes.configuration import encode_toml
 from testbed.nodes.node import RealNode
 from testbed.nodes.programs import Containerd, is_built
@@ -33,8 +33,6 @@ from tests.e2e.running import RealImages, find_programs
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
-
-ASKED_SECONDS = 30.0
 
 
 class Case(NamedTuple):
@@ -158,9 +156,7 @@ async def test_containerd_asks_where_the_service_asks(
         async with node:
             for each in cases:
                 await world.api.create(pod(each.pod_name, each.image, namespace=where, spec={"nodeName": "amd64"}))
-            async with asyncio.timeout(ASKED_SECONDS):
-                while not all(each.hosts[0] in {host for host, *_ in registries.asked} for each in cases):
-                    await asyncio.sleep(0.1)
+            await eventually(lambda: all(each.hosts[0] in {host for host, *_ in registries.asked} for each in cases))
             await world.api.delete_all("Pod", where)
         asked = {each.case.name: registries.take(each.hosts) for each in cases}
         registries.asked.clear()

@@ -1,6 +1,5 @@
 """Images that claim platforms falsely, on real nodes: who meets a lie, and what a kubelet says of it."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.images import Bundle, join_index
 from testbed.nodes.images import PROGRAM, build_image
@@ -34,9 +34,7 @@ class Stage(NamedTuple):
     async def learn(self, image: str) -> None:
         """Asks about a pod of the image until the service has found out that it is kept off arm64."""
         args = {"Pod": self._pod(image, "asked"), "NodeNames": ["amd64", "arm64"]}
-        async with asyncio.timeout(60):
-            while (await self.service.ask("filter", args))["NodeNames"] != ["amd64"]:
-                await asyncio.sleep(0.1)
+        await eventually(lambda: self.service.ask("filter", args), lambda found: found["NodeNames"] == ["amd64"])
 
     async def place(self, count: int, image: str, prefix: str = "pod") -> dict[str, Observation]:
         """Creates such pods; returns what has become of each."""

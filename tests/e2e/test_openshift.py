@@ -26,6 +26,7 @@ from testbed.api_client import ApiClient, ApiError
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, namespace
 from testbed.shipped_files import Mode, identity_manifests
@@ -132,9 +133,7 @@ async def test_two_hundred_pods_of_mirrored_images_stand_rightly(world: World, w
         await world.create_nodes(architecture, 6, cpu="64")
     service = await world.start_service(*settings, mode=mode)
     if way == "gate":
-        async with asyncio.timeout(30):
-            while "leading" not in await service.readiness():
-                await asyncio.sleep(0.1)
+        await eventually(service.readiness, lambda found: "leading" in found)
     where = await world.namespace(second=mode is Mode.SECOND)
     if mode is Mode.WEBHOOK:
         await world.register_webhook(service)
@@ -151,9 +150,8 @@ async def test_two_hundred_pods_of_mirrored_images_stand_rightly(world: World, w
         await world.wait_all_bound(where, 200)
     await world.assert_placed_rightly(f"OpenShift's mirrors, {way}", where, 200)
     assert await unknown_images(service) == 0
-    async with asyncio.timeout(10):  # the fetcher tells what it has counted once a second
-        while not await service.metric("multiarch_mirror_requests_total", outcome="answered"):
-            await asyncio.sleep(0.1)
+    # The fetcher tells what it has counted once a second.
+    await eventually(lambda: service.metric("multiarch_mirror_requests_total", outcome="answered"))
 
 
 async def unknown_images(service: ExtenderProcess) -> float:

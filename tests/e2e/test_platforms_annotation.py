@@ -1,11 +1,10 @@
 """The policy of the how-to on a real API server: it reads from the pod what the webhook has written."""
 
-import asyncio
-
 import pytest
 import yaml
 
 from testbed.api_client import ApiError
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode
 from tests.e2e.world import World
@@ -14,7 +13,6 @@ from tools.docs.pages import blocks, page
 pytestmark = pytest.mark.e2e
 
 PLATFORMS = "multiarch-extender.io/platforms"
-AT_WORK_SECONDS = 30.0
 
 
 async def refusal_of(world: World, wanted: KubernetesObject) -> str:
@@ -37,9 +35,7 @@ async def test_the_rule_of_the_how_to_reads_what_the_images_run_on(world: World)
     for each in rule:
         await world.api.apply(each)
     try:
-        async with asyncio.timeout(AT_WORK_SECONDS):
-            while not (said := await refusal_of(world, pod("amd", images.amd, namespace=strict))):
-                await asyncio.sleep(0.2)
+        said = await eventually(lambda: refusal_of(world, pod("amd", images.amd, namespace=strict)))
         assert "an image does not run on linux/arm64; all run on: linux/amd64" in said
         assert "all run on: no platform" in await refusal_of(
             world, pod("none", images.amd, images.arm, namespace=strict)

@@ -3,7 +3,6 @@
 The Deployment's pods are processes of this machine (`testbed/process_kubelet.py`); all else is as users get it.
 """
 
-import asyncio
 import os
 import re
 from pathlib import Path
@@ -15,6 +14,7 @@ from testbed.binaries import KUBECTL, build
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.objects import fake_node, kept_to, pod
 from testbed.playground import CONTROLLERS
 from testbed.process_kubelet import open_process_kubelet
@@ -94,7 +94,5 @@ async def type_(shell: Shell, command: str) -> str:
 
 async def until_let_go(api: ApiClient, name: str, architecture: str) -> None:
     """Returns when the pod is held no more, and kept to that architecture."""
-    async with asyncio.timeout(SECONDS):
-        while gates_of(found := await api.get("Pod", name)):
-            await asyncio.sleep(0.1)
+    found = await eventually(lambda: api.get("Pod", name), lambda found: not gates_of(found))
     assert kept_to(found["spec"], "kubernetes.io/arch") == [architecture]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.eventually import eventually
 from testbed.nodes.images import PROGRAM, build_image, image_archive
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import KubernetesObject, fake_node, pod
@@ -19,7 +20,6 @@ pytestmark = pytest.mark.e2e
 IMAGE = "registry.invalid/airgapped/app:1"
 EACH = 40
 REAL_EACH = 5  # as fast as a node can start
-LISTED_SECONDS = 60.0  # kubelet looks every 30 s
 SECOND = "multiarch-scheduler"
 
 
@@ -87,9 +87,7 @@ async def test_gate_holds_no_pod_of_an_image_that_nodes_have(world: World) -> No
     """The webhook lets it through unchanged; a pod of an image that nobody has is held, as its push may come."""
     await world.api.create_all([having("full-0", IMAGE), having("empty-0")])
     service = await world.start_service("admission.unknown=gate", "admission.wait_seconds=1", mode=Mode.WEBHOOK)
-    async with asyncio.timeout(30):
-        while "leading" not in await service.readiness():
-            await asyncio.sleep(0.1)
+    await eventually(service.readiness, lambda found: "leading" in found)
     await world.register_webhook(service)
     where = await world.namespace()
     preloaded = await world.review(pod("preloaded", IMAGE, namespace=where))
@@ -111,9 +109,7 @@ async def test_pods_of_images_in_a_nodes_own_store_run_there(
     bound = Bound(2 * REAL_EACH)
     async with open_nodes(world.cluster, world.api, node_programs, real_images) as nodes:
         await nodes["amd64"].import_images(archive)
-        async with asyncio.timeout(LISTED_SECONDS):
-            while not lists(await world.api.get("Node", "amd64", "")):
-                await asyncio.sleep(0.5)
+        await eventually(lambda: world.api.get("Node", "amd64", ""), lists)
         with world.second_scheduler(service):
             await world.api.create(pod("first", real_images.amd, namespace=where, spec={"schedulerName": SECOND}))
             await world.wait_all_bound(where, 1)  # kube-scheduler has begun

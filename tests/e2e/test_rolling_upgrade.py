@@ -18,6 +18,7 @@ from testbed.binaries import Binaries
 from testbed.chart import CHART
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, kept_to, pod
 from testbed.playground import CONTROLLERS, add_fake_nodes
 from testbed.process_kubelet import open_process_kubelet
@@ -59,12 +60,12 @@ class Cluster:
 
     async def wait_for_images(self, tag: str) -> None:
         """Returns when both replicas are of that tag and ready, and no other pod of the part is left."""
-        async with asyncio.timeout(ROLLOUT_SECONDS):
-            while True:
-                pods = [each for each in await self.api.list("Pod", OURS) if _is_replica(each)]
-                if len(pods) == 2 and all(_is_ready(each) and _tag_of(each) == tag for each in pods):
-                    return
-                await asyncio.sleep(0.1)
+
+        def are_there(found: list[KubernetesObject]) -> bool:
+            pods = [each for each in found if _is_replica(each)]
+            return len(pods) == 2 and all(_is_ready(each) and _tag_of(each) == tag for each in pods)
+
+        await eventually(lambda: self.api.list("Pod", OURS), are_there, seconds=ROLLOUT_SECONDS)
 
     @asynccontextmanager
     async def reviewing(self) -> AsyncIterator[None]:

@@ -15,6 +15,7 @@ import yaml
 
 from extender.certificates.own_certificate import OwnCertificates, make_certificate, to_secret_data
 from testbed.api_client import ApiError
+from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import kept_to, pod
 from testbed.shipped_files import Mode, webhook_configuration
@@ -82,13 +83,11 @@ async def identity(world: World) -> dict[str, bytes]:
 
 async def until_reviewed(world: World, where: str) -> None:
     """Returns when the API server has a pod reviewed: an image is looked up for it."""
-    async with asyncio.timeout(30):
-        while True:
-            with contextlib.suppress(ApiError):
-                found = await world.review(pod("probe", world.images.fresh("amd64"), namespace=where))
-                if kept_to(found["spec"], "kubernetes.io/arch"):
-                    return
-            await asyncio.sleep(0.05)
+    await eventually(
+        lambda: world.review(pod("probe", world.images.fresh("amd64"), namespace=where)),
+        lambda found: kept_to(found["spec"], "kubernetes.io/arch"),
+        despite=ApiError,
+    )
 
 
 async def test_from_nothing_to_reviews(world: World) -> None:
@@ -177,8 +176,6 @@ async def test_secret_of_others_is_left_alone(world: World) -> None:
     await world.api.apply({**secret, "data": {"tls.crt": "eA==", "tls.key": "eA=="}})
     service = await world.start_service(mode=Mode.WEBHOOK, admission="self-managed", start=False)
     service.launch()
-    async with asyncio.timeout(20):
-        while "is not one of ours" not in service.log():
-            await asyncio.sleep(0.1)
+    await eventually(lambda: "is not one of ours" in service.log())
     assert await identity(world) == {"tls.crt": b"x", "tls.key": b"x"}
     assert not await service.is_ready()

@@ -7,7 +7,7 @@ of some settings; what the API server would store is compared.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from testbed.binaries import chosen_kubernetes
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, fake_node, namespace, pod
 from tests.e2e.gates import GATED
-from tests.e2e.installed_chart import READY_SECONDS, InstalledChart, installed, lead_to, recording
+from tests.e2e.installed_chart import InstalledChart, installed, lead_to, recording
 from tests.e2e.policies import GATE, dry_run, gates_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
@@ -141,12 +142,9 @@ async def stored(api: ApiClient, pods: Sequence[KubernetesObject]) -> list[Kuber
 async def until(api: ApiClient, image: str, holds: Callable[[KubernetesObject], bool]) -> None:
     """Returns when that holds of a new pod that nothing exempts."""
     probe = pod("probe", image, namespace="plain", annotations={MODE: "enforce"})
-    async with asyncio.timeout(READY_SECONDS):
-        while True:
-            with suppress(ApiError):  # under `failurePolicy: Fail`, until the webhook is reached
-                if holds(await dry_run(api, probe)):
-                    return
-            await asyncio.sleep(0.1)
+    await eventually(
+        lambda: dry_run(api, probe), holds, despite=ApiError
+    )  # which `failurePolicy: Fail` makes of a wait
 
 
 def is_held(found: KubernetesObject) -> bool:
@@ -323,9 +321,8 @@ async def test_the_second_schedulers_webhook_leaves_held_what_a_policy_holds(
         for each in (gate, binding):
             await api.apply(each)
             stack.push_async_callback(api.delete, each["kind"], name, "", ADMISSION)
-        async with asyncio.timeout(READY_SECONDS):  # where no webhook sees the pod
-            while not is_held(await dry_run(api, pod("probe", image))):
-                await asyncio.sleep(0.1)
+        # Where no webhook sees the pod.
+        await eventually(lambda: dry_run(api, pod("probe", image)), is_held)
         found = await dry_run(api, pod("seen", image, namespace="plain"))
     assert is_named(found)
     assert is_held(found) is held
@@ -343,12 +340,11 @@ def name_of(found: KubernetesObject) -> str:
 
 async def trusted(api: ApiClient, name: str) -> list[KubernetesObject]:
     """The webhooks of a configuration, once all of them trust the service."""
-    async with asyncio.timeout(READY_SECONDS):
-        while True:
-            found = await api.get("MutatingWebhookConfiguration", name, "", ADMISSION)
-            if all(each["clientConfig"].get("caBundle") for each in found["webhooks"]):
-                return list(found["webhooks"])
-            await asyncio.sleep(0.1)
+    found = await eventually(
+        lambda: api.get("MutatingWebhookConfiguration", name, "", ADMISSION),
+        lambda found: all(each["clientConfig"].get("caBundle") for each in found["webhooks"]),
+    )
+    return list(found["webhooks"])
 
 
 async def call_only(api: ApiClient, webhooks: Mapping[str, Sequence[KubernetesObject]], chosen: str = "") -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from testbed.binaries import HELM, HELM_3, KUBECTL, build
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.kueue import QUEUED
 from testbed.nodes.programs import NodePrograms
@@ -281,9 +282,7 @@ async def pods_by_node(world: World, where: str) -> dict[str, str]:
 async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 30.0) -> float:
     """The seconds until it is so. Raises TimeoutError."""
     began = time.monotonic()
-    async with asyncio.timeout(seconds):
-        while not await is_so():
-            await asyncio.sleep(0.1)
+    await eventually(is_so, seconds=seconds)
     return time.monotonic() - began
 
 

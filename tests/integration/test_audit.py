@@ -20,6 +20,7 @@ from benchmarks.far_registry import far_registry
 from extender.reports.audit_report import Audit
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
+from testbed.eventually import eventually
 from testbed.images import build_artifact, build_index, build_manifest
 from testbed.npm_package import SARIF_SCHEMA, NpmFile, find_npm_file
 from testbed.packed_layers import Put, gzipped
@@ -361,9 +362,7 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
         process = await asyncio.create_subprocess_exec(
             *commands.COMMAND, *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        async with asyncio.timeout(30):
-            while registry.counts().of("GET manifests") < 40:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: registry.counts().of("GET manifests") >= 40)
         process.send_signal(signal.SIGINT)
         out, err = await asyncio.wait_for(process.communicate(), 30)
         report = msgspec.json.decode(out, type=Audit)

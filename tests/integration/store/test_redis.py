@@ -21,6 +21,7 @@ from extender.store.url import open_store
 from extender.watched_files import RELOADS, FileWatcher
 from testbed.clock import Clock
 from testbed.debian_redis import DebianRedis
+from testbed.eventually import eventually
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
 
 PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
@@ -170,16 +171,12 @@ async def test_a_new_password_is_for_new_connections(open_url: Open, start_redis
         await client.config_set("requirepass", "new")
         assert await find(store, row(0)) == [row(0)]
         password.write_text("")
-        async with asyncio.timeout(10):
-            while RELOADS["cache.url"]["refused"].value == refused:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: RELOADS["cache.url"]["refused"].value != refused)
         assert await find(store, row(0)) == [row(0)]
         await client.client_kill_filter(_type="normal", skipme=True)
         assert await reason_of(store) == "unavailable"
         password.write_text("new")
-        async with asyncio.timeout(10):
-            while not await is_answered(store):
-                await asyncio.sleep(0.005)
+        await eventually(lambda: is_answered(store))
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)
 
@@ -271,9 +268,7 @@ async def test_new_certificates_are_for_new_connections(
     (tmp_path / "both.pem").replace(tmp_path / "trusted.pem")
     assert await reason_of(store) == "unavailable"
     write_client(new)
-    async with asyncio.timeout(10):
-        while not await is_open(store):
-            await asyncio.sleep(0.005)
+    await eventually(lambda: is_open(store))
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)
 

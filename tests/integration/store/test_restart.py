@@ -1,6 +1,5 @@
 """What a restart costs: nothing that the store has kept."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.sqlite import SqliteStore
+from testbed.eventually import eventually
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys
 
 IMAGES = 400
@@ -156,7 +156,5 @@ async def test_rows_are_on_disk_soon_after_they_were_learned(start: Start, tmp_p
     """Without anybody closing anything."""
     await start().resolve_all(LOOKUPS[:10], KEYS, 60)
     store = SqliteStore(tmp_path / "images.sqlite", size=100_000)
-    async with asyncio.timeout(30):
-        while not await store.find("ghcr.io/public/app-0", "v8", [ANONYMOUS.id]):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: store.find("ghcr.io/public/app-0", "v8", [ANONYMOUS.id]))
     await store.close()
