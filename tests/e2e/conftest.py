@@ -5,7 +5,8 @@ skipped, with the reason, where the machine cannot run one: it takes root, names
 variable MULTIARCH_REAL_NODES=required, which `.ci/run` sets, they fail instead.
 
 With `-n 3`, as `make e2e` runs them, each of three processes has a control plane of its own. The tests of a file run in
-one process, and so do all that run real nodes, which compare the whole machine before and after, or our image.
+one process, but for those that run real nodes, which compare the whole machine before and after, or our image: all of
+these run in one. A module whose tests take these fixtures by another way says so with `of_the_machine`.
 """
 
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -39,19 +40,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the marker, and creates the count of placed pods."""
     config.addinivalue_line("markers", "e2e: runs etcd, kube-apiserver and kube-scheduler as processes")
+    config.addinivalue_line("markers", "of_the_machine: runs real nodes, after all others that do, in one process")
     config.stash[TALLY] = Tally()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups the tests for pytest-xdist: by file, and all of the machine together, which come first as the longest."""
-    functions = [item for item in items if isinstance(item, pytest.Function)]
-    machine = {item.path for item in functions if _OF_THE_MACHINE & set(item.fixturenames)}
-    items.sort(key=lambda item: item.path not in machine)
+    items.sort(key=lambda item: not _is_of_the_machine(item))
     for item in items:
         item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))  # fixtures build programs, in minutes
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("machine" if item.path in machine else item.path.name))
+            item.add_marker(pytest.mark.xdist_group("machine" if _is_of_the_machine(item) else item.path.name))
+
+
+def _is_of_the_machine(item: pytest.Item) -> bool:
+    fixtures = set(item.fixturenames) if isinstance(item, pytest.Function) else set()
+    return bool(_OF_THE_MACHINE & fixtures) or item.get_closest_marker("of_the_machine") is not None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -40,6 +40,11 @@ WAYS: Mapping[str, Values] = {
     "both": {"modes": {"policy": {"enabled": True}}},
 }
 
+EACH_WAY = pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=() if way == "both" else pytest.mark.slow) for way in WAYS]
+)
+"""For what does not depend on the way: one of them, and the others where there is time."""
+
 
 class PlayedRelease:
     """A release of the chart whose Deployment's pod is a process of this machine."""
@@ -153,8 +158,14 @@ async def assert_let_go_by_what_is_known(api: ApiClient) -> None:
     await until_free(api)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("off", ["upgrade", "rollback"])
+@pytest.mark.parametrize(
+    ("way", "off"),
+    [
+        *((way, "upgrade") for way in WAYS),
+        ("both", "rollback"),
+        *(pytest.param(way, "rollback", marks=pytest.mark.slow) for way in ("webhook", "policy")),
+    ],
+)
 async def test_held_pods_are_let_go_when_holding_is_switched_off(
     release: PlayedRelease, api: ApiClient, registry: EmbeddedRegistry, way: str, off: str
 ) -> None:

@@ -22,6 +22,7 @@ from tests.e2e.installed_chart import OURS
 from tests.e2e.policies import gates_of, until_free
 from tests.e2e.running import find_or_skip
 from tests.e2e.test_gate_life_cycle import (
+    EACH_WAY,
     OFF_SECONDS,
     PODS,
     WAYS,
@@ -55,7 +56,7 @@ async def controllers(control_plane: LocalCluster, controller_manager: Path) -> 
         yield
 
 
-@pytest.mark.parametrize("way", WAYS)
+@EACH_WAY
 async def test_held_pods_are_let_go_when_the_setting_alone_is_changed(
     release: PlayedRelease, api: ApiClient, registry: EmbeddedRegistry, way: str
 ) -> None:
@@ -74,7 +75,7 @@ async def test_held_pods_are_let_go_when_the_setting_alone_is_changed(
         await eventually(lambda: api.get("Pod", "new"), lambda found: not gates_of(found))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@EACH_WAY
 async def test_held_pods_are_let_go_under_observe(
     release: PlayedRelease, api: ApiClient, registry: EmbeddedRegistry, way: str
 ) -> None:
@@ -93,7 +94,7 @@ async def test_held_pods_are_let_go_under_observe(
 
 
 @pytest.mark.usefixtures("controllers")
-@pytest.mark.parametrize("way", WAYS)
+@EACH_WAY
 async def test_held_pods_are_let_go_by_an_uninstallation(
     release: PlayedRelease,
     api: ApiClient,
@@ -122,7 +123,7 @@ async def test_held_pods_are_let_go_by_an_uninstallation(
 
 
 @pytest.mark.usefixtures("controllers")
-@pytest.mark.parametrize("way", WAYS)
+@EACH_WAY
 async def test_held_pods_are_let_go_where_the_image_cannot_be_pulled(
     release: PlayedRelease,
     api: ApiClient,

@@ -24,7 +24,7 @@ from tests.unit.cli.commands import run
 pytestmark = pytest.mark.e2e
 
 MODE = "gates, while things break"
-HELD = 500
+HELD = 100
 TAKEOVER_SECONDS = 15.0
 
 
@@ -61,7 +61,7 @@ async def test_known_images_are_let_go_at_once(world: World) -> None:
 
 
 async def test_killed_with_pods_held(world: World) -> None:
-    """SIGKILL while 500 wait: their image is pushed meanwhile, and the next process lets them go."""
+    """SIGKILL while pods wait: their image is pushed meanwhile, and the next process lets them go."""
     await add_nodes(world)
     service = await start_controller(world)
     where, late = await world.namespace(), world.images.unpushed()
@@ -87,7 +87,7 @@ async def test_killed_with_pods_held(world: World) -> None:
 
 
 async def test_standby_takes_over(world: World) -> None:
-    """Of two replicas the leader is killed while 500 wait; the other lets them go within 15 seconds."""
+    """Of two replicas the leader is killed while pods wait; the other lets them go within 15 seconds."""
     await add_nodes(world)
     first, second = await start_controller(world), await start_controller(world)
     where, late = await world.namespace(), world.images.unpushed()
@@ -118,23 +118,23 @@ async def test_rolled_over_two_replicas(world: World) -> None:
     late, count = images.unpushed(), 0
     async with observed(world, where) as releases:
         with world.default_scheduler(None):
-            await create_gated(world, where, 100, [late], prefix="late")
+            await create_gated(world, where, 30, [late], prefix="late")
             for turn, old in enumerate(services):
                 new = await start_controller(world)
-                await create_gated(world, where, 100, [images.amd, images.arm], prefix=f"turn-{turn}")
+                await create_gated(world, where, 30, [images.amd, images.arm], prefix=f"turn-{turn}")
                 await asyncio.to_thread(old.terminate)
-                count += 100
+                count += 30
                 began = time.monotonic()
-                await create_gated(world, where, 100, [images.amd, images.arm], prefix=f"after-{turn}")
-                count += 100
+                await create_gated(world, where, 30, [images.amd, images.arm], prefix=f"after-{turn}")
+                count += 30
                 await releases.are(count)
                 world.figure(f"gates, replica {turn} replaced: pods created afterwards {spread(releases.after(began))}")
                 assert new.is_running
-            assert len(releases.held) == 100
+            assert len(releases.held) == 30
             images.push(late, "arm64")
-            await releases.are(count + 100)
-            await world.wait_all_bound(where, count + 100)
-    await world.assert_placed_rightly(MODE, where, count + 100)
+            await releases.are(count + 30)
+            await world.wait_all_bound(where, count + 30)
+    await world.assert_placed_rightly(MODE, where, count + 30)
 
 
 async def test_cut_off_from_the_api_server(world: World, control_plane: LocalCluster, tmp_path: Path) -> None:

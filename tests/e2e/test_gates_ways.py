@@ -30,7 +30,7 @@ from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
 
-OF_A_SHAPE = 60
+OF_A_SHAPE = 12
 REASON = "multiarch-extender.io/reason"
 FOREIGN = {"name": "example.com/quota"}
 ARCHITECTURE = "kubernetes.io/arch"

@@ -22,7 +22,7 @@ from testbed.objects import namespace, pod
 from tests.e2e.running import Observation, Outcome, RealImages, find_programs, observe
 from tests.e2e.shapes import ON_AMD64, ON_ARM64, Shape
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.of_the_machine]
 
 LIMITATIONS = Path(__file__).resolve().parents[2] / "docs" / "limitations.md"
 SHAPES: Mapping[Architecture, Sequence[Shape]] = {"amd64": ON_AMD64, "arm64": ON_ARM64}

@@ -8,12 +8,12 @@ from tests.e2e.world import SCHEDULER_NAMES, World
 
 pytestmark = pytest.mark.e2e
 
-BOTH_MODES = pytest.mark.parametrize("mode", [Mode.SECOND, Mode.DEFAULT])
-PODS_OF_A_KIND = 100
+PODS_OF_A_KIND = 25
 
 
-@BOTH_MODES
-@pytest.mark.parametrize(("architecture", "other"), [("amd64", "arm64"), ("arm64", "amd64")])
+@pytest.mark.parametrize(
+    ("mode", "architecture", "other"), [(Mode.SECOND, "amd64", "arm64"), (Mode.DEFAULT, "arm64", "amd64")]
+)
 async def test_pods_stay_off_the_architecture_that_their_image_lacks(
     world: World, mode: Mode, architecture: str, other: str
 ) -> None:
@@ -34,22 +34,21 @@ async def test_pods_stay_off_the_architecture_that_their_image_lacks(
     assert "4 Insufficient cpu" in event
 
 
-@BOTH_MODES
-async def test_a_pod_that_fits_nowhere_says_so_and_evicts_nobody(world: World, mode: Mode) -> None:
+async def test_a_pod_that_fits_nowhere_says_so_and_evicts_nobody(world: World) -> None:
     """An important amd64-only pod in a cluster of arm64 nodes: Pending with our reason, and no preemption is tried."""
     await world.create_nodes("arm64", 6, cpu="2")
     await world.create_priority_class("important", 1000)
     where = await world.namespace()
-    service = await world.start_service(mode=mode, admission=False)
+    service = await world.start_service(mode=Mode.DEFAULT, admission=False)
     residents = [
         pod(f"resident-{index}", world.images.arm, namespace=where, cpu="1", spec={"nodeName": f"arm64-{index}"})
         for index in range(6)
     ]
     await world.api.create_all(residents)
-    with world.scheduler(mode, service):
+    with world.scheduler(Mode.DEFAULT, service):
         await world.warm(service, where, world.images.amd)
         spec = {"priorityClassName": "important"}
-        await world.create_pods(where, 1, world.images.amd, scheduler=SCHEDULER_NAMES[mode], spec=spec)
+        await world.create_pods(where, 1, world.images.amd, scheduler=SCHEDULER_NAMES[Mode.DEFAULT], spec=spec)
         condition = await world.wait_refused(where, "pod-0")
         event = await world.api.wait_for_event("pod-0", namespace=where)
     assert condition["reason"] == "Unschedulable"
@@ -61,24 +60,25 @@ async def test_a_pod_that_fits_nowhere_says_so_and_evicts_nobody(world: World, m
     assert len(await world.placed(where)) == 6
 
 
-@BOTH_MODES
-async def test_multi_arch_pods_prefer_arm64_and_overflow_to_amd64(world: World, mode: Mode) -> None:
+async def test_multi_arch_pods_prefer_arm64_and_overflow_to_amd64(world: World) -> None:
     """arm64 is filled to its last CPU first, although amd64 is emptier and larger; the rest goes to amd64."""
     await world.create_nodes("arm64", 2, cpu="4")
     await world.create_nodes("amd64", 4, cpu="32")
     where = await world.namespace()
-    service = await world.start_service(mode=mode, admission=False)
-    with world.scheduler(mode, service):
+    service = await world.start_service(mode=Mode.SECOND, admission=False)
+    with world.scheduler(Mode.SECOND, service):
         await world.warm(service, where, world.images.multi)
-        await world.create_pods(where, 8, world.images.multi, scheduler=SCHEDULER_NAMES[mode], cpu="1")
+        await world.create_pods(where, 8, world.images.multi, scheduler=SCHEDULER_NAMES[Mode.SECOND], cpu="1")
         await world.wait_all_bound(where, 8)
         assert await world.count_placed(where) == {"arm64": 8}
-        await world.create_pods(where, 12, world.images.multi, scheduler=SCHEDULER_NAMES[mode], cpu="1", prefix="more")
+        await world.create_pods(
+            where, 12, world.images.multi, scheduler=SCHEDULER_NAMES[Mode.SECOND], cpu="1", prefix="more"
+        )
         await world.wait_all_bound(where, 20)
     assert await world.count_placed(where) == {"arm64": 8, "amd64": 12}
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", [Mode.SECOND, Mode.WEBHOOK])
 async def test_with_required_affinity_the_reason_is_on_the_pod(world: World, mode: Mode) -> None:
     """The scheduler's own event names only affinity; what the extender would have said is the pod's annotation."""
     await world.create_nodes("arm64", 3)
@@ -98,12 +98,11 @@ async def test_with_required_affinity_the_reason_is_on_the_pod(world: World, mod
     ("mode", "affinity"),
     [
         pytest.param(Mode.SECOND, "none", id="second scheduler"),
-        pytest.param(Mode.SECOND, "required", id="second scheduler, required"),
         pytest.param(Mode.DEFAULT, "required", id="default scheduler, required"),
         pytest.param(Mode.WEBHOOK, "required", id="webhook only, required"),
     ],
 )
-async def test_hundreds_of_mixed_pods_are_all_placed_rightly(world: World, mode: Mode, affinity: str) -> None:
+async def test_mixed_pods_are_all_placed_rightly(world: World, mode: Mode, affinity: str) -> None:
     """Every mixture of images, cold ones among them, created at once: each pod is where all its images run."""
     for architecture in ("amd64", "arm64"):
         await world.create_nodes(architecture, 20, cpu="32")

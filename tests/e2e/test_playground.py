@@ -20,7 +20,7 @@ from testbed.nodes.programs import NodePrograms
 from testbed.objects import pod
 from tests.e2e.running import Outcome, observe
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # test_quickstart takes the same walk
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "docs" / "quickstart.md"
 

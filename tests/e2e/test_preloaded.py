@@ -18,7 +18,7 @@ from tests.e2e.world import World
 pytestmark = pytest.mark.e2e
 
 IMAGE = "registry.invalid/airgapped/app:1"
-EACH = 40
+EACH = 10
 REAL_EACH = 5  # as fast as a node can start
 SECOND = "multiarch-scheduler"
 

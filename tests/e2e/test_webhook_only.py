@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 MODE = "webhook only, node_affinity: required"
 ARCHITECTURE, ZONE = "kubernetes.io/arch", "topology.kubernetes.io/zone"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-EACH = 75
+EACH = 20
 WRONG = {"amd64": "arm64", "arm64": "amd64"}
 
 
@@ -57,7 +57,7 @@ def terms_of(found: KubernetesObject) -> list[KubernetesObject]:
     return terms
 
 
-async def test_hundreds_of_pods_of_every_kind_stand_rightly(world: World) -> None:
+async def test_pods_of_every_kind_stand_rightly(world: World) -> None:
     """Six kinds: single-arch, multi-arch, two containers, an init container; nobody asks the extender verbs."""
     for architecture in WRONG:
         await world.create_nodes(architecture, 6, cpu="64")

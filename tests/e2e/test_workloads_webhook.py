@@ -382,6 +382,7 @@ async def _stands(world: World, where: str, nodes: set[str]) -> bool:
     return set(await pods_by_node(world, where)) == nodes
 
 
+@pytest.mark.slow
 async def test_an_hour_of_other_edits_rolls_nothing_out(
     world: World, clients: Clients, control_plane: LocalCluster, controller_manager: Path
 ) -> None:
@@ -424,6 +425,7 @@ async def _has_revisions(world: World, where: str, number: int) -> bool:
 # --- many, and sound ones
 
 
+@pytest.mark.slow
 async def test_two_thousand_mixed_workloads_are_answered_in_time(world: World) -> None:
     """99 of 100 reviews within 50 ms where images are known, within a second where not; memory stays small.
 
