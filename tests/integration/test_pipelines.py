@@ -5,6 +5,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ WORKFLOWS = (
     *sorted((PROJECT / ".github" / "workflows").glob("*.yml")),
     PROJECT / "deploy/pipelines/github-workflow.yml",
 )
+SAFE = (PROJECT / ".github", PROJECT / "deploy/pipelines/github-workflow.yml")
 NO_ENGINE = """#!/bin/sh
 case "$1" in
   info) echo '{"SecurityOptions":[],"CgroupDriver":"systemd","CgroupVersion":"2","MemoryLimit":true,"PidsLimit":true}';;
@@ -48,6 +50,18 @@ def test_workflows_pass_actionlint() -> None:
     """All at once, with those that they call."""
     done = lint(*WORKFLOWS)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_workflows_are_safe_by_zizmor() -> None:
+    """Actions pinned by commit, no rights but those named, no token left behind, no words of others in scripts."""
+    zizmor: list[str | Path] = [
+        Path(sys.executable).parent / "zizmor",
+        "--offline",
+        "--no-progress",
+        "--min-severity=medium",
+    ]
+    done = subprocess.run([*zizmor, *SAFE], capture_output=True, text=True, check=False, cwd=PROJECT)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # --- kind
