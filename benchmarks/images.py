@@ -20,7 +20,6 @@ from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.credentials.keyring import JoinedKeyring
 from extender.images.content import Content
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
 from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
@@ -123,7 +122,6 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
     async with open_session(guard=guard) as session:
         client = RegistryClient(
             session,
-            authenticator=Authenticator(session, timeout_seconds=10, clock=time.monotonic, wall_clock=time.time),
             timeout_seconds=10,
             plain_http=frozenset(registry.hosts),
             guard=guard,

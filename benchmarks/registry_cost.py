@@ -23,7 +23,6 @@ from extender.images.platform import Platform, parse_platform
 from extender.images.reference import ImageReference, pack_digest
 from extender.logs import configure_logs
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
 from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
@@ -227,10 +226,8 @@ class Simulation:
     async def _client(self) -> RegistryClient:
         guard = AddressGuard(allow=["127.0.0.1"])
         session = await self._stack.enter_async_context(open_session(guard=guard))
-        authenticator = Authenticator(session, timeout_seconds=10, clock=self.clock, wall_clock=self.clock)
         return RegistryClient(
             session,
-            authenticator=authenticator,
             timeout_seconds=10,
             plain_http=frozenset((self.hub.host,)),
             guard=guard,

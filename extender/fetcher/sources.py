@@ -21,7 +21,6 @@ from extender.images.platform import Platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
 from extender.registry.image import RegistryImages
 from extender.registry.mirror_failover import Heard, MirrorCredentials, nobody, unheard
 from extender.registry.mirror_files import MirrorFiles
@@ -119,9 +118,6 @@ async def _open(settings: RegistryConfig, heard: Heard, stack: contextlib.AsyncE
     clouds = await stack.enter_async_context(open_cloud_session())
     registry = RegistryClient(
         session,
-        authenticator=Authenticator(
-            session, timeout_seconds=settings.timeout_seconds, clock=time.monotonic, wall_clock=time.time
-        ),
         timeout_seconds=settings.timeout_seconds,
         plain_http=frozenset(settings.plain_http),
         mirrors=mirrors,

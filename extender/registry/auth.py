@@ -2,13 +2,14 @@
 
 That is a Basic login, or a Bearer token from the registry's token server. Decides which host receives which header and
 which TLS context applies; a credential is sent only to the registry it was given for and to the token server that this
-registry names. Implements the token protocol (distribution: docs/spec/auth/token.md); caches challenges and tokens.
+registry names. Implements the token protocol (distribution: docs/spec/auth/token.md) and the grammar of challenges
+(RFC 9110 §11.6.1); caches challenges and tokens.
 """
 
 import base64
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -21,9 +22,8 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
 from extender.go_json import GoDecoder, InvalidJson
 from extender.images.manifest import ACCEPTED
-from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import Endpoint
-from extender.registry.endpoint_tls import SYSTEM_TRUST, Trust
+from extender.registry.endpoint_tls import Trust
 from extender.registry.raw_urls import with_more_query
 from extender.registry.refusals import read_refusal
 from extender.registry.transport import (
@@ -56,6 +56,41 @@ _PARAMETERS = ("realm", "service", "scope")
 _MOST_CHALLENGES, _MOST_TOKENS = 1024, 1024
 
 
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+# One list element: a scheme, a parameter, or a scheme with its first parameter (or its token68, as in Negotiate).
+# An unquoted value may have characters that a token may not, since `realm=https://…` and `realm=/` occur. Quantifiers
+# are possessive (`++`): otherwise a header of many spaces would take time quadratic in its length.
+_ELEMENT = re.compile(
+    rf"(?:(?P<scheme>{_WORD}+)(?:[ \t]++(?!=)|(?=,|$)))?"
+    rf'(?:(?P<key>{_WORD}+)[ \t]*+=[ \t]*+(?:"(?P<quoted>(?:[^"\\]|\\.)*+)"|(?P<plain>[^\s",]*+))'
+    r"|(?P<token68>[A-Za-z0-9._~+/-]++=*+))?"
+    r"[ \t]*+"
+)
+_NEXT = re.compile(r",[ \t,]*+|$")
+_ESCAPED = re.compile(r"\\(.)")
+
+
+class Challenge(NamedTuple):
+    """One way to authenticate that a server offers. `scheme` and the names of parameters are in lower case."""
+
+    scheme: str
+    parameters: Mapping[str, str]
+
+
+class _Hop(NamedTuple):
+    """What a request is sent to and for: its URL, the repository, whose credential, and how TLS is checked."""
+
+    url: URL
+    repository: str
+    credential: Credential
+    trust: Trust
+
+    @property
+    def origin(self) -> tuple[URL, str]:
+        """What a challenge is remembered by."""
+        return self.url.origin(), self.repository
+
+
 class _TokenKey(NamedTuple):
     """What a token was issued for. It names the credential by its id, so that keys hold no secret."""
 
@@ -80,7 +115,10 @@ _DECODER = GoDecoder(_TokenReply, most_values=10_000)  # a token server's answer
 
 
 class Authenticator:
-    """Makes the Authorization header of each request from the challenges that registries have sent so far."""
+    """Sends requests to endpoints, each with the header that answers the last challenge of its host.
+
+    Redirects to another origin carry no credential, no client certificate and none of the endpoint's headers.
+    """
 
     def __init__(
         self,
@@ -90,120 +128,16 @@ class Authenticator:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        """`timeout_seconds` bounds one token request; `clock` is monotonic, `wall_clock` counts from the epoch."""
+        """`timeout_seconds` bounds a whole exchange: challenge, token, redirects and body.
+
+        `clock` is monotonic, `wall_clock` counts from the epoch.
+        """
         self._session = session
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._wall_clock = wall_clock
         self._challenges: LruTable[tuple[URL, str], Challenge] = LruTable(_MOST_CHALLENGES)
         self._tokens: LruTable[_TokenKey, _BearerToken] = LruTable(_MOST_TOKENS)
-
-    async def authorization(
-        self, url: URL, repository: str, credential: Credential, trust: Trust = SYSTEM_TRUST
-    ) -> str | None:
-        """Returns the header value for the last challenge of `url`'s host about `repository`; None without one.
-
-        `trust` says how the token server's TLS is checked.
-
-        Raises:
-            RegistryError: as `answer`.
-        """
-        key = (url.origin(), repository)
-        challenge = self._challenges.get(key)
-        if challenge is None:
-            return None
-        try:
-            return await self._respond(challenge, url, repository, credential, trust)
-        except RegistryError:
-            if self._challenges.get(key) is challenge:
-                self._challenges.remove(key)  # the next request then gets a new one: the token server may have moved
-            raise
-
-    async def answer(
-        self,
-        response: Response,
-        repository: str,
-        credential: Credential,
-        sent: str | None,
-        trust: Trust = SYSTEM_TRUST,
-    ) -> str | None:
-        """Returns the header value that answers a 401; None if there is no value other than `sent`.
-
-        Raises:
-            RegistryDenied: the token server refuses the credential.
-            RegistryRefusedImage: the token server refuses the request with another 4xx.
-            RegistryThrottled: the token server answers 429.
-            RegistryUnavailable: the challenge is malformed, or the token server fails.
-        """
-        challenge = _choose(response)
-        if challenge is None:
-            return None
-        if challenge.scheme == "bearer":
-            self._forget(_token_key(challenge, response.url, repository, credential), sent)
-        authorization = await self._respond(challenge, response.url, repository, credential, trust)
-        self._challenges.put((response.url.origin(), repository), challenge)
-        return authorization if authorization != sent else None
-
-    def _forget(self, key: _TokenKey, sent: str | None) -> None:
-        """Drops the token that was refused, unless another request has renewed it meanwhile."""
-        token = self._tokens.get(key)
-        if token and sent == f"Bearer {token.text}":
-            self._tokens.remove(key)
-
-    async def _respond(
-        self, challenge: Challenge, url: URL, repository: str, credential: Credential, trust: Trust
-    ) -> str | None:
-        if challenge.scheme == "bearer":
-            return f"Bearer {await self._token(_token_key(challenge, url, repository, credential), credential, trust)}"
-        return _basic(credential) if credential != ANONYMOUS else None
-
-    async def _token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
-        """Returns the cached token, or a new one. Those who need one at the same time ask for one each."""
-        token = self._tokens.get(key)
-        if token and self._clock() < token.renew_at:
-            return token.text
-        return await self._fetch_token(key, credential, trust)
-
-    async def _fetch_token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
-        url = _token_url(key)
-        headers = {"Authorization": _basic(credential)} if credential != ANONYMOUS else {}
-
-        async def send_to(hop: URL) -> Response:
-            shown = headers if hop.origin() == url.origin() else {}
-            tls = trust.context_for(hop)
-            return await send(self._session, "GET", hop, headers=shown, limit_bytes=_MAX_TOKEN_BYTES, tls=tls)
-
-        async with deadline(host_of(url), self._timeout_seconds):
-            response = await follow(url, send_to)
-        if response.status != 200:
-            raise self._refusal(response)
-        text, life_seconds = _read_token(response)
-        self._tokens.put(key, _BearerToken(text, self._clock() + life_seconds * _RENEW_AFTER))
-        return text
-
-    def _refusal(self, response: Response) -> RegistryError:
-        host = host_of(response.url)
-        if response.status in (401, 403):
-            return RegistryDenied(f"the token server {host} gives no token ({response.status})")
-        if response.status == 429:
-            return throttled(response, self._wall_clock)
-        if is_about_request(response.status):
-            words = f"the token server {host} gives no token ({response.status})"
-            return RegistryRefusedImage(words, response.status, read_refusal(response.body))
-        return RegistryUnavailable(f"the token server {host} answered {response.status}")
-
-
-class Exchange:
-    """Sends requests to endpoints.
-
-    Redirects to another origin carry no credential, no client certificate and none of the endpoint's headers.
-    """
-
-    def __init__(self, session: aiohttp.ClientSession, authenticator: Authenticator, *, timeout_seconds: float) -> None:
-        """`timeout_seconds` bounds a whole exchange: challenge, token, redirects and body."""
-        self._session = session
-        self._authenticator = authenticator
-        self._timeout_seconds = timeout_seconds
 
     async def ask(
         self,
@@ -219,7 +153,10 @@ class Exchange:
         `query` is encoded; `headers` are sent to every hop besides.
 
         Raises:
-            RegistryError: there is no response, or no token can be obtained.
+            RegistryDenied: the token server refuses the credential.
+            RegistryRefusedImage: the token server refuses the request with another 4xx.
+            RegistryThrottled: the token server answers 429.
+            RegistryUnavailable: there is no response, the challenge is malformed, or the token server fails.
         """
 
         async def send_to(hop: URL) -> Response:
@@ -232,40 +169,105 @@ class Exchange:
         self, method: str, url: URL, endpoint: Endpoint, credential: Credential, more: Mapping[str, str]
     ) -> Response:
         """Sends one request, and once more if a 401 says how to authenticate; returns the last response."""
-        repository = endpoint.own_repository
-        own = credential if url.origin() == endpoint.root.origin() else ANONYMOUS
-        authorization = await self._authenticator.authorization(url, repository, own, endpoint.trust)
-        response = await self._send_once(method, url, endpoint, authorization, more)
-        if response.status == 401:
-            answer = await self._authenticator.answer(response, repository, own, authorization, endpoint.trust)
-            return await self._send_once(method, url, endpoint, answer, more) if answer else response
-        return response
-
-    async def _send_once(
-        self, method: str, url: URL, endpoint: Endpoint, authorization: str | None, more: Mapping[str, str]
-    ) -> Response:
-        headers = CIMultiDict(endpoint.headers if url.origin() == endpoint.root.origin() else ())
+        is_endpoint = url.origin() == endpoint.root.origin()
+        hop = _Hop(url, endpoint.own_repository, credential if is_endpoint else ANONYMOUS, endpoint.trust)
+        headers = CIMultiDict(endpoint.headers if is_endpoint else ())
         headers["Accept"] = _ACCEPT
         headers.update(more)
-        if authorization:
-            headers["Authorization"] = authorization
-        return await send(
-            self._session,
-            method,
-            url,
-            headers=headers,
-            limit_bytes=MAX_DOCUMENT_BYTES,
-            tls=endpoint.trust.context_for(url),
-            connect_seconds=endpoint.connect_seconds,
-        )
+
+        async def send_once(authorization: str | None) -> Response:
+            shown = CIMultiDict(headers)
+            if authorization:
+                shown["Authorization"] = authorization
+            return await send(
+                self._session,
+                method,
+                url,
+                headers=shown,
+                limit_bytes=MAX_DOCUMENT_BYTES,
+                tls=endpoint.trust.context_for(url),
+                connect_seconds=endpoint.connect_seconds,
+            )
+
+        sent = await self._known_answer(hop)
+        response = await send_once(sent)
+        if response.status == 401 and (answer := await self._answer(hop, response, sent)):
+            return await send_once(answer)
+        return response
+
+    async def _known_answer(self, hop: _Hop) -> str | None:
+        """Returns the header value for the last challenge there; None without one."""
+        challenge = self._challenges.get(hop.origin)
+        if challenge is None:
+            return None
+        try:
+            return await self._respond(challenge, hop)
+        except RegistryError:
+            if self._challenges.get(hop.origin) is challenge:
+                self._challenges.remove(hop.origin)  # the next request gets a new one: the token server may move
+            raise
+
+    async def _answer(self, hop: _Hop, response: Response, sent: str | None) -> str | None:
+        """Returns the header value that answers a 401; None if there is no value other than `sent`."""
+        challenge = _choose(response)
+        if challenge is None:
+            return None
+        if challenge.scheme == "bearer":
+            key = _token_key(challenge, hop)
+            token = self._tokens.get(key)
+            if token and sent == f"Bearer {token.text}":  # else another request has renewed it meanwhile
+                self._tokens.remove(key)
+        authorization = await self._respond(challenge, hop)
+        self._challenges.put(hop.origin, challenge)
+        return authorization if authorization != sent else None
+
+    async def _respond(self, challenge: Challenge, hop: _Hop) -> str | None:
+        if challenge.scheme == "bearer":
+            return f"Bearer {await self._token(challenge, hop)}"
+        return _basic(hop.credential) if hop.credential != ANONYMOUS else None
+
+    async def _token(self, challenge: Challenge, hop: _Hop) -> str:
+        """Returns the cached token, or a new one. Those who need one at the same time ask for one each."""
+        key = _token_key(challenge, hop)
+        token = self._tokens.get(key)
+        if token and self._clock() < token.renew_at:
+            return token.text
+        response = await self._ask_token_server(_token_url(key), hop)
+        if response.status != 200:
+            raise self._refusal(response)
+        text, life_seconds = _read_token(response)
+        self._tokens.put(key, _BearerToken(text, self._clock() + life_seconds * _RENEW_AFTER))
+        return text
+
+    async def _ask_token_server(self, url: URL, hop: _Hop) -> Response:
+        headers = {"Authorization": _basic(hop.credential)} if hop.credential != ANONYMOUS else {}
+
+        async def send_to(there: URL) -> Response:
+            shown = headers if there.origin() == url.origin() else {}
+            tls = hop.trust.context_for(there)
+            return await send(self._session, "GET", there, headers=shown, limit_bytes=_MAX_TOKEN_BYTES, tls=tls)
+
+        async with deadline(host_of(url), self._timeout_seconds):
+            return await follow(url, send_to)
+
+    def _refusal(self, response: Response) -> RegistryError:
+        host = host_of(response.url)
+        if response.status in (401, 403):
+            return RegistryDenied(f"the token server {host} gives no token ({response.status})")
+        if response.status == 429:
+            return throttled(response, self._wall_clock)
+        if is_about_request(response.status):
+            words = f"the token server {host} gives no token ({response.status})"
+            return RegistryRefusedImage(words, response.status, read_refusal(response.body))
+        return RegistryUnavailable(f"the token server {host} answered {response.status}")
 
 
 def _choose(response: Response) -> Challenge | None:
     """Returns the challenge to answer, Bearer before Basic; None if the registry offers neither."""
-    try:
-        challenges = parse_challenges(response.headers.getall("WWW-Authenticate", ()))
-    except MalformedChallenge as exc:
-        raise RegistryUnavailable(f"{host_of(response.url)} sent a malformed challenge") from exc
+    headers = response.headers.getall("WWW-Authenticate", ())
+    challenges = parse_challenges(headers)
+    if not challenges and any(header.strip(" \t,") for header in headers):
+        raise RegistryUnavailable(f"{host_of(response.url)} sent a malformed challenge")
     known = {challenge.scheme: challenge for challenge in reversed(challenges)}
     chosen = known.get("bearer") or known.get("basic")
     if chosen is None:
@@ -275,17 +277,46 @@ def _choose(response: Response) -> Challenge | None:
     )
 
 
-def _token_key(challenge: Challenge, url: URL, repository: str, credential: Credential) -> _TokenKey:
-    """Returns the key of the token to request; the scope is the challenge's, or to pull `repository` if it has none."""
+def parse_challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
+    """Returns every challenge in the values of a response's WWW-Authenticate headers, in order. O(characters).
+
+    Of a value that does not follow the grammar it is what stands before that, as in the runtimes.
+    """
+    return tuple(challenge for header in headers for challenge in _parse_header(header.strip(" \t,")))
+
+
+def _parse_header(header: str) -> list[Challenge]:
+    found: list[tuple[str, dict[str, str]]] = []
+    position = 0
+    while position < len(header):
+        element = _ELEMENT.match(header, position)
+        if element is None or not (element["scheme"] or (found and element["key"])):
+            break
+        if element["scheme"]:
+            found.append((element["scheme"].lower(), {}))
+        if element["key"]:
+            found[-1][1][element["key"].lower()] = _value_of(element)
+        behind = _NEXT.match(header, element.end())
+        if behind is None:
+            break
+        position = behind.end()
+    return [Challenge(scheme, parameters) for scheme, parameters in found]
+
+
+def _value_of(element: re.Match[str]) -> str:
+    return element["plain"] if element["quoted"] is None else _ESCAPED.sub(r"\1", element["quoted"])
+
+
+def _token_key(challenge: Challenge, hop: _Hop) -> _TokenKey:
+    """Returns the key of the token to request; the scope is the challenge's, or to pull the repository without one."""
     parameters = challenge.parameters
     if not parameters.get("realm"):
-        raise RegistryUnavailable(f"{host_of(url)} sent a malformed challenge")
-    realm = resolve_url(url, parameters["realm"])
+        raise RegistryUnavailable(f"{host_of(hop.url)} sent a malformed challenge")
     return _TokenKey(
-        realm,
+        resolve_url(hop.url, parameters["realm"]),
         parameters.get("service", ""),
-        parameters.get("scope") or f"repository:{repository}:pull",
-        credential.id,
+        parameters.get("scope") or f"repository:{hop.repository}:pull",
+        hop.credential.id,
     )
 
 

@@ -27,7 +27,7 @@ from extender.go_json import GoDecoder, InvalidJson
 from extender.images.manifest import media_type_of
 from extender.images.reference import ImageReference, digest_of, is_digest, matches_digest
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator, Exchange
+from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource, upstream_of
 from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody, unheard
 from extender.registry.quota import Quotas
@@ -69,7 +69,6 @@ class RegistryClient:
         self,
         session: aiohttp.ClientSession,
         *,
-        authenticator: Authenticator,
         timeout_seconds: float,
         plain_http: frozenset[str],
         mirrors: EndpointSource | None = None,
@@ -88,7 +87,9 @@ class RegistryClient:
         endpoint answered. `wall_clock` gives seconds since the epoch, for a Retry-After that is a date. `clock` gives
         monotonic seconds and `random` numbers from 0 up to 1.
         """
-        self._exchange = Exchange(session, authenticator, timeout_seconds=timeout_seconds)
+        self._authenticator = Authenticator(
+            session, timeout_seconds=timeout_seconds, clock=clock, wall_clock=wall_clock
+        )
         self._plain_http = plain_http
         self._mirrors = mirrors
         self._wall_clock = wall_clock
@@ -151,7 +152,7 @@ class RegistryClient:
         """
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
-            response = await self._exchange.ask("GET", endpoint, f"blobs/{digest}", shown, headers=_ANYTHING)
+            response = await self._authenticator.ask("GET", endpoint, f"blobs/{digest}", shown, headers=_ANYTHING)
             return self._body_of(response, endpoint, reference, digest)
 
         return await self._failover.first_answer("pull", reference, credential, fetch)
@@ -166,7 +167,7 @@ class RegistryClient:
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
             wanted = {**_ANYTHING, "Range": f"bytes={start}-{end - 1}"}
-            response = await self._exchange.ask("GET", endpoint, f"blobs/{digest}", shown, headers=wanted)
+            response = await self._authenticator.ask("GET", endpoint, f"blobs/{digest}", shown, headers=wanted)
             if response.status == 206 and not response.truncated:
                 if not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                     raise RegistryFailed(f"{endpoint.name} sent another part of a layer than was asked for")
@@ -186,7 +187,7 @@ class RegistryClient:
             tags: list[str] = []
             query = f"n={_TAGS_A_PAGE}"
             for _ in range(_MOST_TAG_PAGES):
-                response = await self._exchange.ask("GET", endpoint, "tags/list", shown, query, _JSON)
+                response = await self._authenticator.ask("GET", endpoint, "tags/list", shown, query, _JSON)
                 page = _read_tags(self._body_of(response, endpoint, reference, ""), endpoint.name)
                 tags += page
                 query = next_page(response.headers.getall("Link", []))
@@ -206,7 +207,7 @@ class RegistryClient:
         self, method: str, endpoint: Endpoint, reference: ImageReference, shown: Credential
     ) -> Response:
         what = f"manifests/{_manifest_name(reference)}"
-        response = await self._exchange.ask(method, endpoint, what, shown)
+        response = await self._authenticator.ask(method, endpoint, what, shown)
         if (
             response.status == 200 or "RateLimit-Remaining" in response.headers
         ):  # an error without the header does not mean that there is no quota

@@ -48,7 +48,7 @@ class RegistryTrust:
 
 
 def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> aiohttp.ClientSession:
-    """Returns a session for `RegistryClient` and `Authenticator`, without cookies, encodings, timeout and ~/.netrc.
+    """Returns a session for `RegistryClient`, without cookies, encodings, timeout and ~/.netrc.
 
     `guard` checks the host of each request, and each address right before it is connected to, so that a name cannot
     resolve to another address in between. Requests that it refuses raise AddressRefused. A proxy that the environment

@@ -16,14 +16,12 @@ from aiohttp import web
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryError
 from extender.images.reference import parse_reference
-from extender.registry.auth import Authenticator
 from extender.registry.endpoint import EndpointSource
 from extender.registry.endpoint_tls import CertificateReader, TlsContexts
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registries_yaml import read_registries_yaml
 from extender.registry.registry_client import RegistryClient
 from extender.registry.routes import MirrorRule
-from testbed.clock import Clock
 from testbed.eventually import eventually
 from testbed.nodes.configuration import encode_toml
 from testbed.nodes.node import RealNode
@@ -128,11 +126,9 @@ async def open_cases(registries: Registries, folder: Path) -> AsyncIterator[list
 
 async def ask(mirrors: EndpointSource, image: str) -> None:
     """Has the service look for the image everywhere."""
-    clock = Clock()
     async with aiohttp.ClientSession() as session:
         client = RegistryClient(
             session,
-            authenticator=Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock),
             timeout_seconds=10,
             plain_http=frozenset({image.partition("/")[0]}),
             mirrors=mirrors,

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -13,36 +13,48 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import AddressRefused, ConfigError, RegistryError, RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
-from extender.registry.challenge import MalformedChallenge, parse_challenges
-from extender.registry.endpoint import EndpointSource
+from extender.registry.auth import Authenticator, parse_challenges
+from extender.registry.endpoint import Endpoint, EndpointSource
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.quota import Quotas
 from extender.registry.refusals import MOST_CHARACTERS, read_refusal
 from extender.registry.registries_conf import read_registries_conf
 from extender.registry.transport import Response, follow, host_of, proxy_for, retry_after_seconds
 from testbed.clock import Clock
-from tests.fuzz.target import CannedSession, Target, check_sentence, run
+from tests.fuzz.target import CannedResponse, CannedSession, Target, check_sentence, run
 
 _USER = Credential("user", "secret", CredentialId("user"))
 _START = URL("https://registry.example/v2/team/app/manifests/1")
+_ENDPOINT = Endpoint(name="registry.example", root=URL("https://registry.example/v2"), repository="team/app")
 _NONE: CIMultiDictProxy[str] = CIMultiDictProxy(CIMultiDict())
 
 
 def challenges(data: bytes) -> None:
     """Challenges have lower-case names, and all their characters come from the header."""
     headers = [line.decode("latin-1") for line in data.split(b"\n")]
-    try:
-        found = parse_challenges(headers)
-    except MalformedChallenge as exc:
-        check_sentence(exc)
-        return
+    found = parse_challenges(headers)
     size = sum(map(len, headers))
     assert len(found) <= size
     assert sum(len(key) + len(value) for each in found for key, value in each.parameters.items()) <= size
     for each in found:
         assert each.scheme == each.scheme.lower()
         assert all(key == key.lower() for key in each.parameters)
+
+
+class _Guarded(CannedSession):
+    """A registry that refuses every request with a challenge. `answers` are the headers that it was sent."""
+
+    def __init__(self, challenge: str, body: bytes) -> None:
+        super().__init__(body)
+        self._challenge = challenge
+        self.answers: list[str] = []
+
+    def request(self, method: str, url: object, **options: Any) -> CannedResponse:
+        if url != _START:
+            return super().request(method, url, **options)
+        if answer := options["headers"].get("Authorization"):
+            self.answers.append(answer)
+        return CannedResponse(401, {"WWW-Authenticate": self._challenge}, b"")
 
 
 def tokens(data: bytes) -> None:
@@ -52,19 +64,17 @@ def tokens(data: bytes) -> None:
     in a URL.
     """
     header, _, body = data.partition(b"\n")
-    session = CannedSession(body)
+    session = _Guarded(header.decode("utf-8", "surrogateescape"), body)
     clock = Clock()
     authenticator = Authenticator(
         cast("aiohttp.ClientSession", session), timeout_seconds=1.0, clock=clock, wall_clock=clock
     )
-    headers = CIMultiDictProxy(CIMultiDict({"WWW-Authenticate": header.decode("utf-8", "surrogateescape")}))
-    refused = Response(_START, 401, headers, b"", False)
     try:
-        answer = run(authenticator.answer(refused, "team/app", _USER, None))
+        run(authenticator.ask("GET", _ENDPOINT, "manifests/1", _USER))
     except RegistryError as exc:
         check_sentence(exc)
         return
-    if answer is not None:
+    for answer in session.answers:
         assert answer.startswith(("Bearer ", "Basic "))
         assert answer.isascii()
         assert answer.isprintable()

@@ -6,7 +6,6 @@ import aiohttp
 import pytest
 
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
 from testbed.clock import Clock
@@ -38,12 +37,8 @@ def make_client(session: aiohttp.ClientSession, clock: Clock) -> MakeClient:
         timeout_seconds: float = 10.0,
         over: aiohttp.ClientSession = session,
     ) -> RegistryClient:
-        authenticator = Authenticator(
-            over, timeout_seconds=timeout_seconds, clock=clock, wall_clock=lambda: 1_700_000_000.0
-        )
         return RegistryClient(
             over,
-            authenticator=authenticator,
             timeout_seconds=timeout_seconds,
             plain_http=frozenset(plain_http),
             clock=clock,

@@ -4,18 +4,13 @@ import asyncio
 import base64
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
-from multidict import CIMultiDict, CIMultiDictProxy
-from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry import auth as module
-from extender.registry.auth import Authenticator
-from extender.registry.transport import Response
 from testbed.clock import Clock
 from testbed.images import build_index
 from tests.integration.registry.conftest import MakeClient
@@ -363,74 +358,78 @@ class Desk:
             raise
 
 
-def challenged(registry: GuardedRegistry) -> Response:
-    """The 401 of this registry."""
-    challenge = registry.challenges[0].format(url=registry.url, path=APP)
-    headers = CIMultiDictProxy(CIMultiDict({"WWW-Authenticate": challenge}))
-    return Response(URL(f"{registry.url}/v2/{APP}/manifests/1"), 401, headers, b"", truncated=False)
-
-
-@pytest.fixture
-def authenticator(session: aiohttp.ClientSession, clock: Clock) -> Authenticator:
-    """The one under test."""
-    return Authenticator(session, timeout_seconds=3600, clock=clock, wall_clock=clock)
-
-
-async def test_stalling_token_server_is_given_up(session: aiohttp.ClientSession, clock: Clock) -> None:
-    """A request for a token has a time-out of its own."""
-    authenticator = Authenticator(session, timeout_seconds=0.05, clock=clock, wall_clock=clock)
+async def test_stalling_token_server_is_given_up(make_client: MakeClient) -> None:
     async with GuardedRegistry("", token_fault=Desk()) as registry:
         with pytest.raises(RegistryUnavailable, match=r"did not answer within 0\.05 s"):
-            await authenticator.answer(challenged(registry), APP, ANONYMOUS, None)
+            await make_client(registry.host, timeout_seconds=0.05).head_manifest(app_at(registry), ANONYMOUS)
 
 
-async def test_token_renewed_by_another_is_not_dropped(authenticator: Authenticator) -> None:
+class LateRefusal(GuardedRegistry):
+    """A registry that refuses a GET when `desk_of_gets` is open."""
+
+    def __init__(self, *logins: str) -> None:
+        super().__init__(*logins)
+        self.desk_of_gets = Desk()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await super().answer(request)
+        if request.method == "GET" and response.status == 401:
+            await self.desk_of_gets(request)
+        return response
+
+
+async def test_token_renewed_by_another_is_not_dropped(make_client: MakeClient) -> None:
     """Of two requests refused with the old token the second finds the new one."""
-    async with GuardedRegistry("") as registry:
-        reply = challenged(registry)
-        old = await authenticator.answer(reply, APP, ANONYMOUS, None)
-        new = await authenticator.answer(reply, APP, ANONYMOUS, old)
-        assert (old, new) == ("Bearer token-1", "Bearer token-2")
-        assert await authenticator.answer(reply, APP, ANONYMOUS, old) == new
+    async with LateRefusal("") as registry:
+        app, client = app_at(registry), make_client(registry.host)
+        await client.head_manifest(app, ANONYMOUS)
+        registry.valid.clear()
+        late = asyncio.create_task(client.fetch_manifest(app, ANONYMOUS))
+        await registry.desk_of_gets.entered.wait()
+        await client.head_manifest(app, ANONYMOUS)
+        registry.desk_of_gets.open.set()
+        await late
+        assert registry.shown[-1] == "Bearer token-2"
         assert len(registry.desk) == 2
 
 
-async def test_challenge_renewed_by_another_is_not_dropped(authenticator: Authenticator, clock: Clock) -> None:
+async def test_challenge_renewed_by_another_is_not_dropped(make_client: MakeClient, clock: Clock) -> None:
     """A token server that fails has moved meanwhile, and another request has been told where."""
-    desk, has_moved = Desk(), False
+    async with GuardedRegistry("", "bob:word") as registry, GuardedRegistry("", "bob:word") as moved:
+        app, client, desk = app_at(registry), make_client(registry.host), Desk()
+        await client.head_manifest(app, ANONYMOUS)
+        clock.advance(200)
+        await client.head_manifest(app, BOB)
+        clock.advance(50)  # ours has to be renewed, and the other not
 
-    async def fail(request: web.BaseRequest) -> web.Response | None:
-        if not has_moved:
-            return None
-        await desk(request)
-        return web.Response(status=503)
+        async def fail(request: web.BaseRequest) -> web.Response:
+            await desk(request)
+            return web.Response(status=503)
 
-    async with GuardedRegistry("", token_fault=fail) as old, GuardedRegistry("") as new:
-        reply = challenged(old)
-        assert await authenticator.answer(reply, APP, ANONYMOUS, None) == "Bearer token-1"
-        has_moved = True
-        clock.advance(3600)
-        failing = asyncio.create_task(authenticator.authorization(reply.url, APP, ANONYMOUS))
+        registry.token_fault = fail
+        failing = asyncio.create_task(client.head_manifest(app, ANONYMOUS))
         await desk.entered.wait()
-        moved = reply._replace(headers=challenged(new).headers)
-        assert await authenticator.answer(moved, APP, ANONYMOUS, None) == "Bearer token-1"
+        registry.valid.clear()
+        moved.valid = registry.valid
+        registry.challenges = [f'Bearer realm="{moved.url}/token"']
+        await client.head_manifest(app, BOB)
         desk.open.set()
         with pytest.raises(RegistryUnavailable):
             await failing
-        assert await authenticator.authorization(reply.url, APP, ANONYMOUS) == "Bearer token-1"
+        registry.shown.clear()
+        await client.head_manifest(app, ANONYMOUS)
+        assert registry.shown == ["Bearer token-2"]
 
 
-async def test_memory_is_bounded(session: aiohttp.ClientSession, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_bounded(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest challenges and tokens are forgotten: whoever names many repositories cannot fill the memory."""
     for name in ("_MOST_CHALLENGES", "_MOST_TOKENS"):
         monkeypatch.setattr(module, name, 3)
-    authenticator = Authenticator(session, timeout_seconds=3600, clock=clock, wall_clock=clock)
     async with GuardedRegistry("") as registry:
-        url = URL(f"{registry.url}/v2/")
-        for number in range(5):
-            reply = challenged(registry)
-            challenge = f'Bearer realm="{registry.url}/token",scope="{number}"'
-            reply = reply._replace(headers=CIMultiDictProxy(CIMultiDict({"WWW-Authenticate": challenge})))
-            await authenticator.answer(reply, f"repository-{number}", ANONYMOUS, None)
-        known = [await authenticator.authorization(url, f"repository-{number}", ANONYMOUS) for number in range(5)]
-    assert known == [None, None, "Bearer token-3", "Bearer token-4", "Bearer token-5"]
+        client = make_client(registry.host)
+        for number in (0, 1, 2, 3, 4, 4, 3, 2, 0):
+            registry.shown.clear()
+            registry.add(f"team/{number}", "1", INDEX)
+            await client.head_manifest(parse_reference(f"{registry.host}/team/{number}:1"), ANONYMOUS)
+        assert len(registry.shown) == 2
+        assert len(registry.desk) == 6

@@ -12,7 +12,6 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryUnavailable
 from extender.images.manifest import Image, Kind
 from extender.images.reference import parse_reference
-from extender.registry.auth import Authenticator
 from extender.registry.image import describe_image
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
@@ -133,8 +132,7 @@ async def test_tls_needs_an_authority_that_is_trusted(
     trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     registry.push("team/app", "1", build_index(BOTH), tls=trusting)
     async with open_session(trust=RegistryTrust([str(tmp_path / "ca.pem")]), guard=ON_LOOPBACK) as session:
-        authenticator = Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock)
-        client = RegistryClient(session, authenticator=authenticator, timeout_seconds=10, plain_http=frozenset())
+        client = RegistryClient(session, timeout_seconds=10, plain_http=frozenset())
         assert platforms_of(await look_at(client, f"{registry.host}/team/app:1")) == BOTH
     with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
         await look_at(make_client(), f"{registry.host}/team/app:1")

@@ -17,7 +17,6 @@ from extender.images.content import RETRYABLE, Cause
 from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
@@ -58,10 +57,8 @@ def network() -> Iterator[Network]:
 
 def client_over(session: aiohttp.ClientSession, guard: AddressGuard, *plain_http: str) -> RegistryClient:
     """A client that is guarded as the service's is."""
-    authenticator = Authenticator(session, timeout_seconds=5, clock=lambda: 0.0, wall_clock=lambda: 0.0)
     return RegistryClient(
         session,
-        authenticator=authenticator,
         timeout_seconds=5,
         plain_http=frozenset(plain_http),
         guard=guard,

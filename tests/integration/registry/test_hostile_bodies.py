@@ -17,7 +17,7 @@ from extender.images.content import Cause, Failure
 from extender.images.manifest import Image, Kind
 from extender.images.reference import digest_of, parse_reference
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
+from extender.registry.auth import MAX_DOCUMENT_BYTES
 from extender.registry.image import LISTED_SKIPPED, MAX_PLATFORMS, describe_image
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
@@ -228,12 +228,8 @@ async def learn(server: Server, timeout_seconds: float = 30.0) -> Image:
     guard = AddressGuard(allow=[server.host])
     reference = parse_reference(f"{server.host}/team/app:1")
     async with open_session(guard=guard) as session:
-        authenticator = Authenticator(
-            session, timeout_seconds=timeout_seconds, clock=lambda: 0.0, wall_clock=lambda: 0.0
-        )
         client = RegistryClient(
             session,
-            authenticator=authenticator,
             timeout_seconds=timeout_seconds,
             plain_http=frozenset({server.host}),
             guard=guard,

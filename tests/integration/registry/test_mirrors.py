@@ -26,7 +26,6 @@ from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
 from extender.registry.image import RegistryImages, describe_image
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registry_client import RegistryClient
@@ -92,7 +91,6 @@ def make_mirrored(session: aiohttp.ClientSession, clock: Clock, tmp_path: Path) 
 
         return RegistryClient(
             session,
-            authenticator=Authenticator(session, timeout_seconds=timeout_seconds, clock=clock, wall_clock=clock),
             timeout_seconds=timeout_seconds,
             plain_http=frozenset((domain,)),
             mirrors=MirrorFiles(str(tmp_path / "hosts"), ca_files=ca_files),

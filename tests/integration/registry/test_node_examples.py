@@ -16,13 +16,11 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryError
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects
-from extender.registry.auth import Authenticator
 from extender.registry.endpoint import EndpointSource
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.openshift_mirrors import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust
-from testbed.clock import Clock
 from tests.integration.registry.node_examples import CRIO, K3S, OPENSHIFT, Example, OpenShiftExample
 
 PLAIN = {("localhost", 5000)}  # the only host that is asked over plain HTTP
@@ -83,10 +81,8 @@ async def ask(stack: AsyncExitStack, internet: Internet, mirrors: EndpointSource
     internet.authority.configure_trust(trusting)
     connector = aiohttp.TCPConnector(resolver=internet, ssl=trusting)
     session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-    clock = Clock()
     client = RegistryClient(
         session,
-        authenticator=Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock),
         timeout_seconds=10,
         plain_http=frozenset(),
         mirrors=mirrors,

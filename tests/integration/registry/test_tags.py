@@ -11,7 +11,6 @@ from aiohttp import web
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import InvalidManifest, ManifestNotFound
 from extender.images.reference import digest_of, parse_reference
-from extender.registry.auth import Authenticator
 from extender.registry.registry_client import RegistryClient, next_page
 from testbed.debian_registry import DebianRegistry
 from testbed.images import build_manifest
@@ -22,10 +21,8 @@ from tests.integration.registry.faulty import FaultyRegistry
 async def client_of(host: str) -> AsyncIterator[RegistryClient]:
     """A client that reaches the host without TLS."""
     async with aiohttp.ClientSession() as session:
-        authenticator = Authenticator(session, timeout_seconds=5, clock=lambda: 0.0, wall_clock=lambda: 0.0)
         yield RegistryClient(
             session,
-            authenticator=authenticator,
             timeout_seconds=5,
             plain_http=frozenset((host,)),
         )

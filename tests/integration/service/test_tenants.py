@@ -34,7 +34,6 @@ from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Overrides
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
 from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
@@ -188,7 +187,6 @@ async def open_resolver(stack: AsyncExitStack, plain_http: str, clock: Clock) ->
     session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
     client = RegistryClient(
         session,
-        authenticator=Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock),
         timeout_seconds=10,
         plain_http=frozenset({plain_http}),
     )
