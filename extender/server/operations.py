@@ -9,7 +9,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from extender.metrics import REGISTRY
-from extender.server.routes import Post, ReadBody
+from extender.server.routes import Post
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Operations:
         """False: probes and Prometheus may ask to the end."""
         return False
 
-    async def respond(self, request: web.BaseRequest, _read_body: ReadBody) -> web.Response:
+    async def respond(self, request: web.BaseRequest, _body: bytes) -> web.Response:
         """As `Responder` has it."""
         if request.path != "/metrics" and request.path not in self._checks:
             return web.Response(status=404, text="404: Not Found")

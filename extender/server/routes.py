@@ -63,18 +63,8 @@ class Answer(msgspec.Struct, frozen=True):
     text: bytes
 
 
-class Unreadable(Exception):
-    """There is no whole body; the message says why, and `status` in HTTP's words."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-
-
 Post = Callable[[bytes], Coroutine[Any, Any, Answer]]
 """Answers the body of a POST, and never fails."""
-ReadBody = Callable[[], Awaitable[bytes]]
-"""Reads the body of a request. Raises `Unreadable`."""
 
 
 class Responder(Protocol):
@@ -84,7 +74,7 @@ class Responder(Protocol):
     def posts(self) -> Mapping[str, Post]:
         """The answers to usual POSTs by path, which need no more than the body."""
 
-    async def respond(self, request: web.BaseRequest, read_body: ReadBody) -> web.Response:
+    async def respond(self, request: web.BaseRequest, body: bytes) -> web.Response:
         """The answer to any request."""
 
     def is_draining(self) -> bool:
@@ -97,60 +87,43 @@ class PostRoutes:
     def __init__(self, routes: Mapping[str, Route], *, draining: Callable[[], bool]) -> None:
         self.posts: Mapping[str, Post] = {path: functools.partial(_answer, route) for path, route in routes.items()}
         self.is_draining = draining
-        self._routes = routes
 
-    async def respond(self, request: web.BaseRequest, read_body: ReadBody) -> web.Response:
+    async def respond(self, request: web.BaseRequest, body: bytes) -> web.Response:
         """As `Responder` has it."""
-        route = self._routes.get(request.path)
-        if route is None:
-            return _problem(404, f"there is no such path; there is {', '.join(self._routes)}")
+        post = self.posts.get(request.path)
+        if post is None:
+            return response_of(problem(404, f"there is no such path; there is {', '.join(self.posts)}"))
         if request.method != "POST":
-            response = _problem(405, "this path takes POST")
-            response.headers["Allow"] = "POST"
-            return response
-        started = time.perf_counter()
-        try:
-            body = await read_body()
-        except Unreadable as exc:
-            answer = _rejected(route, exc.status, str(exc), started)
-        else:
-            answer = await _answer(route, body, started)
-        response = web.Response(status=answer.status, body=answer.text, headers=_FIELDS)
-        if answer.status == 503:
-            response.headers["Retry-After"] = "1"
-        return response
+            return response_of(problem(405, "this path takes POST"), Allow="POST")
+        return response_of(await post(body))
 
 
-async def _answer(route: Route, body: bytes, started: float | None = None) -> Answer:
-    started = started or time.perf_counter()
+async def _answer(route: Route, body: bytes) -> Answer:
+    started = time.perf_counter()
     try:
         reply = await route.answer(body)
+        answer = Answer(200, reply.body)
+        outcome = reply.outcome
     except InvalidRequest as exc:
-        return _rejected(route, 400, str(exc), started)
+        log.warning("request.rejected", endpoint=route.name, status=400, why=str(exc))
+        answer = problem(400, str(exc))
+        outcome = "bad_request"
     except Exception:
         # The scheduler and the API server need an answer.
         event_id = secrets.token_hex(8)
         log.exception("request.failed", endpoint=route.name, id=event_id)
-        reply = Reply(route.fallback(body, event_id), "failed")
-    _count(route.name, reply.outcome, started)
-    return Answer(200, reply.body)
+        answer = Answer(200, route.fallback(body, event_id))
+        outcome = "failed"
+    REQUESTS[route.name][outcome].inc()
+    SECONDS[route.name].observe(time.perf_counter() - started)
+    return answer
 
 
-def _rejected(route: Route, status: int, why: str, started: float) -> Answer:
-    log.warning("request.rejected", endpoint=route.name, status=status, why=why)
-    _count(route.name, "bad_request", started)
-    return Answer(status, problem_text(why))
+def problem(status: int, why: str) -> Answer:
+    """An answer that says why there is no other."""
+    return Answer(status, msgspec.json.encode({"error": why}))
 
 
-def _count(endpoint: str, outcome: str, started: float) -> None:
-    REQUESTS[endpoint][outcome].inc()
-    SECONDS[endpoint].observe(time.perf_counter() - started)
-
-
-def problem_text(why: str) -> bytes:
-    """The JSON text of an answer that is none."""
-    return msgspec.json.encode({"error": why})
-
-
-def _problem(status: int, why: str) -> web.Response:
-    return web.Response(status=status, body=problem_text(why), headers=_FIELDS)
+def response_of(answer: Answer, **fields: str) -> web.Response:
+    """The answer as aiohttp sends it, with these header fields too."""
+    return web.Response(status=answer.status, body=answer.text, headers=_FIELDS | fields)

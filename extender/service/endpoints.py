@@ -17,7 +17,7 @@ from extender.placement.planning import AdmissionSettings
 from extender.placement.template_judgement import TemplateJudge
 from extender.resolver.pod_resolver import PodResolver
 from extender.scheduler.verbs import SchedulerVerbs
-from extender.server.connection import ADMISSION, SCHEDULER, Limits
+from extender.server.http import ADMISSION, SCHEDULER, Limits
 from extender.server.routes import Route
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_settings_of

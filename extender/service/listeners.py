@@ -7,7 +7,7 @@ from extender.background import FILE_CHECK_SECONDS, background_problem, end_back
 from extender.config.checks import parse_listen
 from extender.config.tree import Config
 from extender.resolver.pod_resolver import PodResolver
-from extender.server.listener import Listener, open_listener
+from extender.server.http import Listener, open_listener
 from extender.server.operations import Check, CheckResult, Operations
 from extender.server.routes import PostRoutes
 from extender.server.tls import TlsFiles
@@ -85,7 +85,7 @@ class Listeners:
         files = open_tls(outlet, self._config)
         routes = outlet.routes(self._config, pod_resolver, cluster_view, can_gate)
         context = files.context if files else None
-        listener = await open_listener(
+        listener = open_listener(
             outlet.name,
             PostRoutes(routes, draining=lambda: self._is_draining),
             *parse_listen(listen),
@@ -105,7 +105,7 @@ class Listeners:
         checks = Operations(
             {"ping": CheckResult, "background": _check_background}, {"shutdown": self._check_draining, **ready}, seen
         )
-        listener = await open_listener(OPERATIONS, checks, *parse_listen(listen))
+        listener = open_listener(OPERATIONS, checks, *parse_listen(listen))
         self._operations.append(listener)
         return f"http://{listener.address}"
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from aiohttp import web
 
 from extender.errors import InvalidRequest
-from extender.server.connection import Connection, Connections, Limits
-from extender.server.routes import PostRoutes, Reply, Route, Unreadable
+from extender.server.http import Connection, Limits, Listener
+from extender.server.routes import PostRoutes, Reply, Route
 from tests.fuzz.target import Target, at_end, run, settle
 
 PATH = "/scheduler/filter"
@@ -94,20 +94,28 @@ class _Exchange:
 
 
 def _connect(routes: PostRoutes) -> Connection:
-    limits = Limits(body_bytes=LIMIT_BYTES)
-    return Connection(routes, Connections(limits, asyncio.get_running_loop().time))
+    return Connection(Listener("scheduler", routes, Limits(body_bytes=LIMIT_BYTES)))
 
 
 def _connect_aiohttp(routes: PostRoutes) -> web.RequestHandler:
     """A connection that leaves each byte to aiohttp."""
 
     async def handle(request: web.BaseRequest) -> web.Response:
-        response = await routes.respond(request, functools.partial(_read, request))
+        try:
+            response = await routes.respond(request, await _read(request))
+        except _Unreadable as exc:
+            response = web.Response(status=exc.status)
         if not request.content.is_eof():
             response.force_close()
         return response
 
-    return web.Server(handle, access_log=None)()
+    return web.Server(handle, access_log=None, auto_decompress=False)()
+
+
+class _Unreadable(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 async def _read(request: web.BaseRequest) -> bytes:
@@ -118,8 +126,8 @@ async def _read(request: web.BaseRequest) -> bytes:
                 return body
             body += piece
     except (web.RequestPayloadError, ConnectionError) as exc:
-        raise Unreadable(400, "not what its headers say") from exc
-    raise Unreadable(413, "too large")
+        raise _Unreadable(400) from exc
+    raise _Unreadable(413)
 
 
 class _Sides(NamedTuple):

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from extender.errors import ConfigError
-from extender.server.listener import Listener, open_listener
+from extender.server.http import Listener, open_listener
 from extender.server.operations import CheckResult, Operations
 
 SERVICE = Operations({"ping": CheckResult}, {})
@@ -15,7 +15,7 @@ SERVICE = Operations({"ping": CheckResult}, {})
 @pytest.fixture
 async def everywhere() -> AsyncIterator[Listener]:
     """A listener on a free port of every address."""
-    opened = await open_listener("admission", SERVICE, "", 0)
+    opened = open_listener("admission", SERVICE, "", 0)
     yield opened
     await opened.close()
 
@@ -33,4 +33,4 @@ async def test_port_that_is_taken_is_refused_with_its_address(everywhere: Listen
     """The error names the setting and the address, also if that has no host."""
     port = int(everywhere.address.rpartition(":")[2])
     with pytest.raises(ConfigError, match=rf"operations\.listen: cannot listen on :{port}"):
-        await open_listener("operations", SERVICE, "", port)
+        open_listener("operations", SERVICE, "", port)

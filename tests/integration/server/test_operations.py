@@ -25,11 +25,8 @@ def serve(
 ) -> RawTestServer:
     operations = Operations(live, ready, seen or {})
 
-    async def no_body() -> bytes:
-        raise AssertionError
-
     async def respond(request: web.BaseRequest) -> web.Response:
-        return await operations.respond(request, no_body)
+        return await operations.respond(request, b"")
 
     return RawTestServer(respond)
 

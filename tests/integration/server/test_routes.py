@@ -10,8 +10,7 @@ import pytest
 
 from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
-from extender.server.connection import Limits
-from extender.server.listener import Listener, open_listener
+from extender.server.http import Limits, Listener, open_listener
 from extender.server.routes import PostRoutes, Reply, Route
 
 LIMIT_BYTES = 1000
@@ -41,7 +40,7 @@ def draining() -> list[bool]:
 async def listener(draining: list[bool]) -> AsyncIterator[Listener]:
     """An echo under /scheduler/filter."""
     service = PostRoutes({"/scheduler/filter": Route("filter", answer, fallback)}, draining=lambda: bool(draining))
-    opened = await open_listener("scheduler", service, "127.0.0.1", 0, limits=Limits(body_bytes=LIMIT_BYTES))
+    opened = open_listener("scheduler", service, "127.0.0.1", 0, limits=Limits(body_bytes=LIMIT_BYTES))
     yield opened
     await opened.close()
 

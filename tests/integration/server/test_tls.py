@@ -13,8 +13,8 @@ import trustme
 
 from extender.errors import ConfigError
 from extender.metrics import REGISTRY
-from extender.server import connection as limits
-from extender.server.listener import Listener, open_listener
+from extender.server import http as limits
+from extender.server.http import Listener, open_listener
 from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
 
@@ -56,7 +56,7 @@ async def ok(_body: bytes) -> Reply:
 async def serve(tls: TlsFiles) -> Listener:
     """A listener behind `tls`."""
     service = PostRoutes({"/": Route("admission", ok, lambda _body, _id: b"")}, draining=bool)
-    return await open_listener("admission", service, "127.0.0.1", 0, tls.context)
+    return open_listener("admission", service, "127.0.0.1", 0, tls.context)
 
 
 def client(trusted: trustme.CA, own: trustme.CA | None = None) -> ssl.SSLContext:
@@ -180,7 +180,6 @@ async def test_peer_that_begins_no_handshake_is_dropped(
 ) -> None:
     """A connection that sends nothing costs a place for some seconds, not for a minute."""
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.1)
-    monkeypatch.setattr("extender.server.listener._BETWEEN_LOOKS_SECONDS", 0.02)
     files.write_leaf(server)
     listening = await serve(files.open(client_ca=False))
     opened.append(listening)

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import trustme
 
-from extender.server.connection import ADMISSION, IDLE_SECONDS
+from extender.server.http import ADMISSION, IDLE_SECONDS
 from tests.integration.service.caller import pod, review_of
 
 BODY = msgspec.json.encode(review_of(pod()))

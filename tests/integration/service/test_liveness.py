@@ -1,6 +1,7 @@
 """Liveness: every task that should run as long as the service fails it by ending, whatever it is for."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from extender.config.registry_section import RegistryConfig
 from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
 from extender.fetcher.sources import open_local_sources
 from extender.resolver.persistence import Persistence
-from extender.server.listener import Listener
+from extender.server.http import Listener
 from extender.server.tls import TlsFiles
 from extender.watched_files import FileWatcher
 from testbed.embedded_registry import EmbeddedRegistry
@@ -63,8 +64,14 @@ async def test_certificates_that_are_not_read_again_end_the_process(
 async def test_a_listener_that_stops_working_ends_the_process(
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It accepts nothing, or closes nothing, any more."""
-    monkeypatch.setattr(Listener, "_end_late", end_at_once)
+    """It accepts nothing any more."""
+    accept = Listener._accept  # noqa: SLF001
+
+    async def accept_no_reviews(listener: Listener, listening: socket.socket) -> None:
+        if listener.name != "admission":
+            await accept(listener, listening)
+
+    monkeypatch.setattr(Listener, "_accept", accept_no_reviews)
     await assert_dies(await start_service(), "listener-admission: it returned")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from extender.server.connection import ADMISSION, SCHEDULER, Limits
+from extender.server.http import ADMISSION, SCHEDULER, Limits
 from extender.service.process import raise_descriptor_limit
 
 MOST = 4_096

@@ -1,0 +1,577 @@
+"""Listeners and their connections: what these may take together, and how a request is answered.
+
+A usual request, a POST as Go's and aiohttp's clients write it, is answered here: parsing it as aiohttp does costs more
+than most decisions. At any other, the connection is handed over to aiohttp's server, which answers that request and
+ends the connection. One request at a time: if more than that comes, its answer ends the connection too.
+
+Nothing here tells one caller from another: a certificate authority of clients or a network policy does. When a listener
+is full, what is least likely to be of use gives way. An idle connection may stay until then; the kernel finds those
+whose other side is gone.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+import sys
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from extender.background import end_background, start_background
+from extender.errors import ConfigError
+from extender.metrics import counter
+from extender.server.routes import Answer, Post, Responder, problem, response_of
+from extender.server.usual_posts import head_of_answer, split_request
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+MIB = 1024 * 1024
+
+# A new connection has this long for its TLS handshake and the head of its first request, and one in use for the rest of
+# a head that has begun.
+HEAD_SECONDS = 10.0
+# A body that has begun arrives within this, whatever its size. The API server waits for an answer for 30 s at most.
+BODY_SECONDS = 30.0
+# A connection gives way to a new one after it: a handshake and a request take milliseconds.
+IDLE_SECONDS = 2.0
+# A connection that is new when the listener closes has this long for its handshake and the request that it has sent.
+LAST_REQUESTS_SECONDS = 0.5
+# After an answer that came before the end of its request, what still arrives is dropped for so long. If the connection
+# were closed at once, the kernel would tell the caller so, and the answer would be lost.
+LINGER_SECONDS = 1.0
+
+REFUSALS = counter(
+    "multiarch_listener_refusals_total",
+    "What listeners refused or ended, by what it had too much of; descriptors: pauses without any to accept with.",
+    "reason",
+    ("connections", "bytes", "time", "descriptors"),
+)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one listener: its connections, the bytes of a body, and those of all requests without an answer."""
+
+    connections: int = 128  # probes and Prometheus have one or two each
+    body_bytes: int = MIB // 4
+    pending_bytes: int = MIB
+
+
+# kube-scheduler calls one verb after the other. A body has up to 5,000 nodes, as the largest cluster that Kubernetes
+# supports. A node is 8-15 KB of JSON, most of it status.images (50 images of 5 names at most), so 16 KiB is more than
+# a cluster's nodes have on average. One such body fits beside many that have names alone, and its answer beside it.
+SCHEDULER = Limits(connections=256, body_bytes=5_000 * 16 * 1024, pending_bytes=5_000 * 16 * 1024 + 32 * MIB)
+# Three API servers with 200 reviews under way each, their limit of mutating requests by default. A TLS connection takes
+# 31 KB, and 145 KB once much has come at once: 93 MB at most. etcd refuses objects over 1.5 MiB by default, and a
+# review holds two of them (object and oldObject) and an envelope.
+ADMISSION = Limits(connections=640, body_bytes=8 * MIB, pending_bytes=32 * MIB)
+
+# A longer answer is passed to the transport after its head instead of being copied behind it.
+_COPIED_BYTES = 16 * 1024
+_NO_ROOM, _LATE = 503, 408
+_WHY = {
+    _NO_ROOM: "the bodies of other requests take all the room that there is",
+    _LATE: "the body did not arrive in time",
+}
+
+
+def _start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """Runs a task up to its first wait, where Python can; it may be done then."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return loop.create_task(work)
+
+
+class Connection(asyncio.Protocol):
+    """One connection of a listener."""
+
+    def __init__(self, listener: "Listener") -> None:
+        """Counts itself as one of the listener's, until `connection_lost`."""
+        self.handshake: asyncio.Task[None] | None = None  # while there is no transport
+        self.has_asked = False
+        self.since = asyncio.get_running_loop().time()  # when it was opened or answered last
+        self.pending_bytes = 0
+        self.deadline: asyncio.TimerHandle | None = None  # of the request that is arriving
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._is_answering = False  # whether a whole request has no answer yet
+        self._has_more = False  # whether something came behind it, which is not read
+        self._is_ending = False  # whether what still arrives is dropped
+        self._post: Post | None = None  # of a usual request whose body is arriving
+        self._pieces: list[bytes] = []  # of it, its head first: joined once, as a body may have 80 MB
+        self._missing_bytes = 0
+        self._handler: web.RequestHandler | None = None  # aiohttp's, which answers if there is one
+        self._reading: asyncio.Timeout | None = None  # while it waits for a body
+        self._refusal = 0  # the status to refuse that body with
+        listener.add(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of a request has arrived that has no answer."""
+        return not (self._is_answering or self._missing_bytes or self.pending_bytes)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes what it is to write to."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Counts itself as closed."""
+        self._listener.remove(self)
+        self._transport = None
+        self._pieces.clear()
+        if self._handler:
+            self._handler.connection_lost(exc)
+            self._handler = None
+
+    def pause_writing(self) -> None:
+        """Reads nothing more until what was written is read, so that answers do not pile up."""
+        if self._handler:
+            self._handler.pause_writing()
+        elif self._transport:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Goes on."""
+        if self._handler:
+            self._handler.resume_writing()
+        elif self._transport:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Answers, keeps the data for later, or passes it to aiohttp."""
+        if self._is_answering:
+            self._has_more = True
+        elif self._handler:
+            handler = self._handler
+            if not self._is_ending:
+                self._listener.hold(self, len(data))
+            handler.data_received(data)
+        elif self._missing_bytes:
+            self._add_piece(data)
+        elif not self._is_ending:
+            head, path, length = split_request(data) or (b"", "", 0)
+            self._post = self._listener.service.posts.get(path)
+            if self._post is None or length > self._listener.limits.body_bytes or len(data) > len(head) + length:
+                self._hand_over(data)
+                return
+            self._missing_bytes = length
+            if len(data) < len(head) + length:
+                self._listener.await_request(self, BODY_SECONDS)
+            self._pieces.append(head)
+            self._add_piece(data[len(head) :])
+
+    def refuse(self, status: int) -> None:
+        """Ends it with this answer to the request that is arriving."""
+        self._is_ending = True
+        if self._handler:
+            self._refusal = status
+            self._listener.await_request(self, HEAD_SECONDS)  # for aiohttp to end it
+            if self._reading:
+                self._reading.reschedule(0.0)
+        else:
+            self._pieces.clear()
+            self._missing_bytes = 0
+            self._is_answering = False
+            self._write_last(problem(status, _WHY[status]))
+
+    def expire(self) -> None:
+        """Ends it, as the request that is arriving is late."""
+        REFUSALS["time"].inc()
+        self._listener.release(self)
+        if (self._missing_bytes or self._reading) and not self._is_ending:
+            self.refuse(_LATE)
+        else:
+            self.abort()
+
+    def close(self) -> None:
+        """Ends it once what was written is sent, and counts it no longer."""
+        self._listener.remove(self)
+        if self._transport:
+            self._transport.close()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Ends it without waiting for the other side, and counts it no longer."""
+        self._listener.remove(self)
+        if self._transport:
+            self._transport.abort()
+        elif self.handshake:
+            self.handshake.cancel()
+
+    def _add_piece(self, data: bytes) -> None:
+        """Keeps a part of a body, and answers once it is whole."""
+        self._missing_bytes -= len(data)
+        self._pieces.append(data)
+        if not self._listener.hold(self, len(data)) or self._missing_bytes > 0:
+            return
+        del data
+        head, *pieces = self._pieces
+        self._pieces.clear()
+        body = b"".join(pieces)
+        pieces.clear()
+        if self._missing_bytes or self._post is None:  # something came behind it
+            self._missing_bytes = 0
+            self._listener.release(self)
+            self._hand_over(head + body)
+            return
+        self._arrived()
+        answer = _start(self._post(body))
+        if answer.done():
+            self._end_answer(answer)
+        else:
+            self._listener.tasks.add(answer)
+            answer.add_done_callback(self._end_answer)
+
+    def _end_answer(self, answer: "asyncio.Task[Answer]") -> None:
+        self._listener.tasks.discard(answer)
+        has_more = self._has_more
+        self._quiet()
+        if answer.cancelled() or answer.exception():
+            self.abort()
+        elif has_more:
+            self._write_last(answer.result())
+        else:
+            is_closing = self._listener.is_closing
+            self._write(answer.result(), is_closing=is_closing)
+            if is_closing:
+                self.close()
+
+    def _write(self, answer: Answer, *, is_closing: bool) -> None:
+        if self._transport is None:
+            return
+        head = head_of_answer(answer.status, len(answer.text), is_closing=is_closing)
+        if len(answer.text) < _COPIED_BYTES:
+            self._transport.write(head + answer.text)
+        else:
+            self._transport.write(head)
+            self._transport.write(answer.text)
+
+    def _write_last(self, answer: Answer) -> None:
+        """Answers, drops what still arrives, and ends the connection."""
+        self._is_ending = True
+        self._write(answer, is_closing=True)
+        if self._transport:
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+
+    def _arrived(self) -> None:
+        """Notes that a request has arrived."""
+        self.has_asked = self._is_answering = True
+        self._listener.note_asked(self)
+
+    def _quiet(self) -> None:
+        """Notes that there is no request now."""
+        self._is_answering = self._has_more = False
+        self.since = asyncio.get_running_loop().time()
+        self._listener.note_answered(self)
+
+    def _hand_over(self, data: bytes) -> None:
+        """Has aiohttp answer from here on."""
+        if self._transport is None:
+            return
+        self._post = None
+        if not self.deadline:
+            self._listener.await_request(self, HEAD_SECONDS)
+        # A compressed body stays so, and is no JSON: of what it would become nothing is counted.
+        server = web.Server(self._handle, access_log=None, lingering_time=LINGER_SECONDS, auto_decompress=False)
+        self._handler = server()
+        self._handler.connection_made(self._transport)
+        self.data_received(data)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answers a request that aiohttp has the head of."""
+        task = asyncio.current_task()
+        assert task is not None, "aiohttp calls this in one"  # noqa: S101
+        self._listener.tasks.add(task)
+        try:
+            body = await self._read_body(request)
+            if isinstance(body, Answer):
+                log.warning(
+                    "request.rejected", listener=self._listener.name, status=body.status, why=body.text.decode()
+                )
+                response = response_of(body, **({"Retry-After": "1"} if body.status == _NO_ROOM else {}))
+            else:
+                self._arrived()
+                response = await self._listener.service.respond(request, body)
+            response.force_close()
+            return response
+        finally:
+            self._listener.tasks.discard(task)
+            self._quiet()
+            self._is_ending = True
+            self._listener.await_request(self, HEAD_SECONDS)  # for aiohttp to end it
+
+    async def _read_body(self, request: web.BaseRequest) -> bytes | Answer:
+        """The body, once it is whole; the answer if it will not be."""
+        limit_bytes = self._listener.limits.body_bytes
+        too_large = problem(413, f"the body is larger than {limit_bytes} bytes")
+        if (request.content_length or 0) > limit_bytes:
+            return too_large
+        if not request.content.is_eof():
+            self._listener.await_request(self, BODY_SECONDS)
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(None) as self._reading:
+                while not self._refusal and (piece := await request.content.readany()):
+                    size += len(piece)
+                    if size > limit_bytes:
+                        return too_large
+                    pieces.append(piece)
+        except TimeoutError:
+            pass  # it is refused
+        except (web.RequestPayloadError, ConnectionError):
+            return problem(400, "the body is not what its headers say, or ended early")
+        finally:
+            self._reading = None
+        return problem(self._refusal, _WHY[self._refusal]) if self._refusal else b"".join(pieces)
+
+
+BACKLOG = 1024
+# The kernel doubles it, and hands over so much at once at most. The buffers of uvloop and OpenSSL stay as large as what
+# once came at once: a TLS connection takes up to 145 KB, instead of 350 KB. The price is the time of large reviews: on
+# loopback 0.2 ms more for one of 60 KB, 5 ms for 300 KB.
+_TLS_RECEIVED_BYTES = 32 * 1024
+# The kernel could not accept a connection, for example since the process has no file descriptor left.
+_PAUSE_SECONDS = 0.5
+
+
+class Listener:
+    """A service's connections, those in their TLS handshake among them.
+
+    asyncio's own servers cannot refuse a connection before its TLS handshake, which takes more memory than most
+    connections. `name` is for logs; `address` is the bound host and port, with the real port if port 0 was requested.
+    """
+
+    def __init__(self, name: str, service: Responder, limits: Limits, *, drain_seconds: float = 0.0) -> None:
+        self.name = name
+        self.address = ""
+        self.service = service
+        self.limits = limits
+        self.pending_bytes = 0
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Handshakes, and what makes answers now, also for connections that have been lost."""
+        self._drain_seconds = drain_seconds
+        self._tls: ssl.SSLContext | None = None
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._open: dict[Connection, None] = {}
+        self._silent: dict[Connection, None] = {}  # that have never asked, the oldest first
+        self._idle: dict[Connection, None] = {}  # that have their answers, the one that has had it longest first
+        self._arriving: dict[Connection, None] = {}  # that have a deadline, the one that began first first
+        self._is_draining = False
+        self._left = asyncio.Event()
+
+    @property
+    def count(self) -> int:
+        """How many connections there are."""
+        return len(self._open)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether each answer is to end its connection."""
+        return self._is_draining or self.service.is_draining()
+
+    def listen(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Accepts connections from now on."""
+        host, port = listening.getsockname()[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # also of those that are accepted
+        if tls:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TLS_RECEIVED_BYTES)
+        self._socket, self._tls = listening, tls
+        self._accepting = start_background(self._accept(listening), f"listener-{self.name}")
+
+    async def close(self) -> None:
+        """Stops accepting, waits for requests in flight (up to `drain_seconds`), then closes.
+
+        Whoever is in the kernel's queue already is answered too.
+        """
+        if self._accepting and self._socket:
+            await end_background(self._accepting)
+            with suppress(OSError):  # there are no more
+                for _ in range(BACKLOG):
+                    accepted, _ = self._socket.accept()
+                    accepted.setblocking(False)
+                    self._begin(accepted)
+            self._socket.close()
+        await self._drain()
+        log.info("listener.closed", listener=self.name, address=self.address)
+
+    def add(self, connection: Connection) -> None:
+        """Counts a new one, and starts the deadline of its first request."""
+        self._open[connection] = self._silent[connection] = None
+        self.await_request(connection, HEAD_SECONDS)
+
+    def remove(self, connection: Connection) -> None:
+        """Counts it as closed; calls after the first have no effect."""
+        self._end_wait(connection)
+        self.release(connection)
+        for kind in (self._open, self._silent, self._idle):
+            kind.pop(connection, None)
+        self._left.set()
+
+    def await_request(self, connection: Connection, seconds: float) -> None:
+        """Starts the deadline of a head, or of the body behind it."""
+        if connection.deadline:
+            connection.deadline.cancel()
+        if connection in self._open:
+            self._arriving[connection] = None
+            connection.deadline = asyncio.get_running_loop().call_later(seconds, self._expire, connection)
+
+    def note_asked(self, connection: Connection) -> None:
+        """A request has arrived whole."""
+        self._end_wait(connection)
+        self._silent.pop(connection, None)
+        self._idle.pop(connection, None)
+
+    def note_answered(self, connection: Connection) -> None:
+        """A request is answered, and kept no longer."""
+        self.release(connection)
+        if connection in self._open:
+            self._idle[connection] = None
+
+    def hold(self, connection: Connection, size: int) -> bool:
+        """Counts bytes of a request as kept until `release`; returns False if they are refused.
+
+        When there are too many, the request is refused that began to arrive first and has not arrived yet.
+        """
+        connection.pending_bytes += size
+        self.pending_bytes += size
+        while self.pending_bytes > self.limits.pending_bytes:
+            refused = next((each for each in self._arriving if each.pending_bytes), connection)
+            REFUSALS["bytes"].inc()
+            self._end_wait(refused)
+            self.release(refused)
+            refused.refuse(_NO_ROOM)
+            if refused is connection:
+                return False
+        return True
+
+    def release(self, connection: Connection) -> None:
+        """Counts the bytes of a request as kept no longer."""
+        self.pending_bytes -= connection.pending_bytes
+        connection.pending_bytes = 0
+
+    def _expire(self, connection: Connection) -> None:
+        self._end_wait(connection)
+        connection.expire()
+
+    def _end_wait(self, connection: Connection) -> None:
+        self._arriving.pop(connection, None)
+        if connection.deadline:
+            connection.deadline.cancel()
+            connection.deadline = None
+
+    def _has_room(self) -> bool:
+        """Whether there may be one more; ends one for it that has idled longest, if that is long.
+
+        One that has asked is ended only if all others have.
+        """
+        if len(self._open) < self.limits.connections:
+            return True
+        REFUSALS["connections"].inc()
+        idle = next(iter(self._silent or self._idle), None)
+        if idle is None or idle.since > asyncio.get_running_loop().time() - IDLE_SECONDS:
+            return False
+        idle.abort()
+        return True
+
+    async def _accept(self, listening: socket.socket) -> None:
+        """Accepts connections, one at each turn of the event loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as exc:
+                REFUSALS["descriptors" if exc.errno in (errno.EMFILE, errno.ENFILE) else "connections"].inc()
+                log.warning("listener.paused", listener=self.name, error=exc.strerror or str(exc))
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                self._begin(accepted)
+                await asyncio.sleep(0)
+
+    def _begin(self, accepted: socket.socket) -> None:
+        if not self._has_room():
+            accepted.close()
+            return
+        connection = Connection(self)
+        connection.handshake = task = asyncio.create_task(self._shake_hands(accepted, connection))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _shake_hands(self, accepted: socket.socket, connection: Connection) -> None:
+        """Makes the connection's transport, and ends the handshake."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._tls)
+        except BaseException as exc:
+            # No event loop tells it of a handshake that failed. asyncio's future and the frames of the error know each
+            # other: the garbage collector would have to find the circle.
+            connection.connection_lost(None)
+            accepted.close()
+            exc.__traceback__ = None
+            if not isinstance(exc, OSError):  # as is ssl.SSLError
+                raise
+        finally:
+            connection.handshake = None
+
+    async def _drain(self) -> None:
+        """Ends all connections: idle ones now, the others when they have their answer or the time is up."""
+        self._is_draining = True
+        now = asyncio.get_running_loop().time()
+        end = now + self._drain_seconds
+        for are_new_too, until in ((False, min(end, now + LAST_REQUESTS_SECONDS)), (True, end)):
+            for connection in [each for each in self._open if each.is_idle and (each.has_asked or are_new_too)]:
+                connection.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    while self._open:
+                        self._left.clear()
+                        await self._left.wait()
+        for connection in [*self._open]:
+            connection.abort()
+        tasks = list(self.tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=max(0.0, end - asyncio.get_running_loop().time()))
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def open_listener(
+    name: str,
+    service: Responder,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    *,
+    limits: Limits = Limits(),  # noqa: B008  # it is frozen
+    drain_seconds: float = 1.0,
+) -> Listener:
+    """Binds `host:port` (port 0 takes a free one) and answers requests there.
+
+    An empty host is every address of the machine, of IPv4 and of IPv6 as far as it has them. A name is its address of
+    IPv4.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    both = not host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, dualstack_ipv6=both, backlog=BACKLOG)
+    except OSError as exc:
+        raise ConfigError(f"{name}.listen: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+    listener = Listener(name, service, limits, drain_seconds=drain_seconds)
+    listener.listen(listening, tls)
+    log.info("listener.opened", listener=name, address=listener.address, tls=tls is not None)
+    return listener
