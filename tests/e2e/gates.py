@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from testbed.api_client import ApiError
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, pod
@@ -123,3 +124,21 @@ def spread(seconds: Sequence[float]) -> str:
     """The median, the 99th percentile and the longest of these times."""
     cuts = quantiles(seconds, n=100) if len(seconds) > 1 else [seconds[0]] * 99
     return f"p50 {cuts[49]:.2f} s, p99 {cuts[98]:.2f} s, longest {max(seconds):.2f} s"
+
+
+async def start_holding(world: World, *settings: str, registries: tuple[EmbeddedRegistry, ...] = ()) -> ExtenderProcess:
+    """The shipped webhook that gates on doubt, registered, once it knows that gates are lifted."""
+    hosts = [world.registry.host, *(registry.host for registry in registries)]
+    listed = ",".join(f"'{host}'" for host in hosts)
+    service = await world.start_service(
+        "admission.unknown=gate",
+        "admission.wait_seconds=0.3",
+        "registry.pull_secrets=true",
+        f"registry.plain_http=[{listed}]",
+        f"registry.allow=['*',{listed}]",
+        *settings,
+        mode=Mode.WEBHOOK,
+    )
+    await eventually(service.readiness, lambda found: "leading" in found)
+    await world.register_webhook(service)
+    return service

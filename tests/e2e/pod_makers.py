@@ -156,3 +156,18 @@ async def run(*command: str | Path, stdin: str = "") -> tuple[int, str, str]:
     )  # fmt: skip
     out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 120)
     return process.returncode or 0, out.decode(), err.decode()
+
+
+def deployment(name: str, where: str, spec: KubernetesObject) -> KubernetesObject:
+    """A Deployment whose pods have this spec."""
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": where},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }

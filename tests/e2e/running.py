@@ -21,7 +21,8 @@ from testbed.nodes.images import build_hello, build_hello_index, build_pause
 from testbed.nodes.machine import NodesImpossible, require_machine
 from testbed.nodes.node import Architecture, RealNode
 from testbed.nodes.programs import Containerd, NodePrograms, find_hello, find_node_programs
-from testbed.objects import KubernetesObject
+from testbed.objects import KubernetesObject, pod
+from tests.e2e.world import World
 
 BOTH: tuple[Architecture, ...] = ("amd64", "arm64")
 SETTLED_SECONDS = 60.0
@@ -195,3 +196,35 @@ async def _log(api: ApiClient, pod: KubernetesObject) -> str:
         return await api.log(pod["metadata"]["name"], pod["metadata"]["namespace"])
     except ApiError:  # nothing has been started yet
         return ""
+
+
+OF_A_KIND = 8
+
+
+PODS = 4 * OF_A_KIND
+
+
+async def run_pods(world: World, images: RealImages, where: str, scheduler: str = "") -> dict[str, Observation]:
+    """Creates 32 pods of four kinds at once; returns what has become of them."""
+    kinds = {
+        "amd": [images.amd] * OF_A_KIND,
+        "arm": [images.arm] * OF_A_KIND,
+        "multi": [images.multi] * OF_A_KIND,
+        "index": [images.amd_index, images.arm_index] * (OF_A_KIND // 2),
+    }
+    named = {"schedulerName": scheduler} if scheduler else {}
+    await world.api.create_all(
+        pod(f"{kind}-{index}", image, namespace=where, cpu="10m", spec=named)
+        for kind, chosen in kinds.items()
+        for index, image in enumerate(chosen)
+    )
+    return await observe(world.api, where, PODS)
+
+
+def failing(seen: Mapping[str, Observation]) -> list[str]:
+    """Each pod that does not run, or that was started more than once, with the reason."""
+    return [
+        f"{name}: {each.outcome}, {each.restarts} restarts, {each.text}"
+        for name, each in seen.items()
+        if each.outcome is not Outcome.RUNS or each.restarts
+    ]

@@ -8,18 +8,10 @@ import pytest
 
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode, identity_manifests
-from tests.e2e.test_explain import deployment
-from tests.e2e.world import World
+from tests.e2e.pod_makers import deployment
+from tests.e2e.world import World, allow
 
 pytestmark = pytest.mark.e2e
-
-
-async def allow(world: World, name: str, rules: list[KubernetesObject], subject: KubernetesObject) -> None:
-    """Gives the account a ClusterRole of these rules."""
-    shared = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
-    await world.api.apply({**shared, "kind": "ClusterRole", "rules": rules})
-    await world.api.apply({**shared, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]})
 
 
 async def replica_set(world: World, name: str, where: str, image: str) -> KubernetesObject:

@@ -1,47 +1,18 @@
 """`explain` on a real cluster: it says what kube-scheduler's event says, or the annotation where affinity decides."""
 
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
 
-from testbed.objects import KubernetesObject
 from testbed.shipped_files import Mode
-from tests.e2e.world import World
-from tests.unit.cli.commands import run
+from tests.e2e.pod_makers import deployment
+from tests.e2e.world import World, run_command
 
 pytestmark = pytest.mark.e2e
 
 REASON = "multiarch-extender.io/reason"
 ARM_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
-
-
-class CommandResult(NamedTuple):
-    """What the command printed, and its exit code."""
-
-    code: int
-    output: str
-    errors: str
-
-    @property
-    def told(self) -> list[dict[str, Any]]:
-        """The explanations of `-o json`."""
-        return msgspec.json.decode(self.output, type=list[dict[str, Any]])
-
-
-async def run_command(
-    world: World, *arguments: str, stdin: str = "", kubeconfig: Path | None = None, host: str = ""
-) -> CommandResult:
-    """Runs a command of the package against the world's cluster and registry, or that of `host`."""
-    host = host or world.registry.host
-    settings = (
-        f"registry.plain_http=['{host}']",
-        f"registry.allow=['*', '{host}']",
-        f"cluster.kubeconfig={kubeconfig or world.cluster.kubeconfig}",
-    )
-    given = (*arguments, *(f"--set={each}" for each in settings))
-    return CommandResult(*await run(*given, stdin=stdin, environment={"COLUMNS": "80"}))
 
 
 def answers(told: dict[str, Any]) -> dict[str, list[str]]:
@@ -50,21 +21,6 @@ def answers(told: dict[str, Any]) -> dict[str, list[str]]:
     for kind in told["nodes"]:
         found.setdefault(kind["platform"], []).append(kind["answer"])
     return found
-
-
-def deployment(name: str, where: str, spec: KubernetesObject) -> KubernetesObject:
-    """A Deployment whose pods have this spec."""
-    labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": where},
-        "spec": {
-            "replicas": 0,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": spec},
-        },
-    }
 
 
 async def test_the_words_are_the_event_s(world: World) -> None:

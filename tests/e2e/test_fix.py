@@ -10,7 +10,7 @@ import yaml
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject
 from tests.e2e.load import leaning_to
-from tests.e2e.test_webhook_only import EXISTING, controlled, start_webhook, template, workload
+from tests.e2e.shipped_webhook import EXISTING, controlled, start_webhook, template, workload
 from tests.e2e.world import World
 from tests.unit.cli.commands import run
 

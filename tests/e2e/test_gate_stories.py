@@ -13,10 +13,9 @@ from testbed.control_plane import LocalCluster
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode
-from tests.e2e.gates import observed, start_controller
+from tests.e2e.gates import observed, start_controller, start_holding
 from tests.e2e.load import leaning_to
 from tests.e2e.policies import applied_policies, until_held
-from tests.e2e.test_gates_webhook import start_holding
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e

@@ -22,12 +22,11 @@ from testbed.certificates import Authority
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
-from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, pod, workload
 from testbed.shipped_files import Mode
-from tests.e2e.gates import OTHERS, observed, spread
+from tests.e2e.gates import OTHERS, observed, spread, start_holding
 from tests.e2e.load import leaning_to
-from tests.e2e.test_webhook_only import EXISTING, add_zones, requiring
+from tests.e2e.shipped_webhook import EXISTING, add_zones, requiring
 from tests.e2e.world import ADMISSIONREGISTRATION, World
 
 pytestmark = pytest.mark.e2e
@@ -36,24 +35,6 @@ MODE = "webhook only, unknown: gate"
 ARCHITECTURES = ("amd64", "arm64")
 REASON = "multiarch-extender.io/reason"
 ANOTHER = "example.com/quota"
-
-
-async def start_holding(world: World, *settings: str, registries: tuple[EmbeddedRegistry, ...] = ()) -> ExtenderProcess:
-    """The shipped webhook that gates on doubt, registered, once it knows that gates are lifted."""
-    hosts = [world.registry.host, *(registry.host for registry in registries)]
-    listed = ",".join(f"'{host}'" for host in hosts)
-    service = await world.start_service(
-        "admission.unknown=gate",
-        "admission.wait_seconds=0.3",
-        "registry.pull_secrets=true",
-        f"registry.plain_http=[{listed}]",
-        f"registry.allow=['*',{listed}]",
-        *settings,
-        mode=Mode.WEBHOOK,
-    )
-    await eventually(service.readiness, lambda found: "leading" in found)
-    await world.register_webhook(service)
-    return service
 
 
 async def add_nodes(world: World, count: int = 8) -> None:

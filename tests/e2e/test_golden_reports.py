@@ -21,8 +21,7 @@ from testbed.eventually import eventually
 from testbed.objects import KubernetesObject
 from testbed.shipped_files import SECOND_SCHEDULER, Mode
 from tests.e2e.golden import ROWS, TARGETS, VERSIONS, Written, open_registry, populate, workload
-from tests.e2e.test_explain import run_command
-from tests.e2e.world import World, refusal_of
+from tests.e2e.world import World, refusal_of, run_command
 
 pytestmark = pytest.mark.e2e
 

@@ -35,7 +35,7 @@ from testbed.shipped_files import Mode
 from tests.e2e.gates import GATE as OUR_GATE
 from tests.e2e.pod_makers import OWN, at, put, run, template
 from tests.e2e.running import find_or_skip
-from tests.e2e.test_webhook_only import ARCHITECTURE
+from tests.e2e.shipped_webhook import ARCHITECTURE
 from tests.e2e.world import World, refusal_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

@@ -32,8 +32,7 @@ from testbed.objects import KubernetesObject, namespace
 from testbed.shipped_files import Mode, identity_manifests
 from tests.e2e.examined_installation import WEBHOOK, open_installation, run_doctor
 from tests.e2e.load import leaning_to
-from tests.e2e.test_drift import allow
-from tests.e2e.world import World
+from tests.e2e.world import World, allow
 
 pytestmark = pytest.mark.e2e
 

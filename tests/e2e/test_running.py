@@ -5,42 +5,13 @@ from collections.abc import Mapping
 import pytest
 
 from testbed.nodes.programs import NodePrograms
-from testbed.objects import pod
 from testbed.shipped_files import Mode
-from tests.e2e.running import Observation, Outcome, RealImages, count_outcomes, observe, open_nodes
+from tests.e2e.running import PODS, Outcome, RealImages, count_outcomes, failing, open_nodes, run_pods
 from tests.e2e.world import SCHEDULER_NAMES, World
 
 pytestmark = pytest.mark.e2e
 
-OF_A_KIND = 8
-PODS = 4 * OF_A_KIND
 LABELS = {Mode.SECOND: "second scheduler", Mode.DEFAULT: "default scheduler", Mode.WEBHOOK: "webhook only"}
-
-
-async def run_pods(world: World, images: RealImages, where: str, scheduler: str = "") -> dict[str, Observation]:
-    """Creates 32 pods of four kinds at once; returns what has become of them."""
-    kinds = {
-        "amd": [images.amd] * OF_A_KIND,
-        "arm": [images.arm] * OF_A_KIND,
-        "multi": [images.multi] * OF_A_KIND,
-        "index": [images.amd_index, images.arm_index] * (OF_A_KIND // 2),
-    }
-    named = {"schedulerName": scheduler} if scheduler else {}
-    await world.api.create_all(
-        pod(f"{kind}-{index}", image, namespace=where, cpu="10m", spec=named)
-        for kind, chosen in kinds.items()
-        for index, image in enumerate(chosen)
-    )
-    return await observe(world.api, where, PODS)
-
-
-def failing(seen: Mapping[str, Observation]) -> list[str]:
-    """Each pod that does not run, or that was started more than once, with the reason."""
-    return [
-        f"{name}: {each.outcome}, {each.restarts} restarts, {each.text}"
-        for name, each in seen.items()
-        if each.outcome is not Outcome.RUNS or each.restarts
-    ]
 
 
 @pytest.mark.slow  # a contrast, which a change of ours cannot break

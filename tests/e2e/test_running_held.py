@@ -12,8 +12,7 @@ from testbed.shipped_files import Mode
 from testbed.tcp_proxy import open_tcp_proxy
 from tests.e2e.gates import start_controller
 from tests.e2e.policies import applied_policies, until_held
-from tests.e2e.running import RealImages, open_nodes
-from tests.e2e.test_running import PODS, failing, run_pods
+from tests.e2e.running import PODS, RealImages, failing, open_nodes, run_pods
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e

@@ -27,7 +27,7 @@ from testbed.shipped_files import Mode
 from tests.e2e.golden import ROWS, VERSIONS, workload
 from tests.e2e.pod_makers import BUILT_IN, CUSTOM, OWN, RUNTIME, CustomKind, at, built_in, custom, run, template, two
 from tests.e2e.running import Outcome, RealImages, find_or_skip, observe, open_nodes
-from tests.e2e.test_webhook_only import ARCHITECTURE
+from tests.e2e.shipped_webhook import ARCHITECTURE
 from tests.e2e.world import World, refusal_of
 
 pytestmark = pytest.mark.e2e

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from testbed.api_client import ApiClient, ApiError
 from testbed.cluster_provider import ClusterProvider, running_scheduler
@@ -26,6 +28,7 @@ from testbed.shipped_files import (
     selected_labels,
     webhook_configuration,
 )
+from tests.unit.cli.commands import run
 
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 # kube-scheduler's default limit of 50 requests a second would make the tests longer.
@@ -390,3 +393,38 @@ async def open_world(cluster: ClusterProvider, api: ApiClient, folder: Path, tal
     """Opens a world whose services, registry and webhooks end with the context."""
     async with EmbeddedRegistry() as registry, AsyncExitStack() as ending:
         yield World(cluster, api, registry, folder, tally, ending)
+
+
+class CommandResult(NamedTuple):
+    """What the command printed, and its exit code."""
+
+    code: int
+    output: str
+    errors: str
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """The explanations of `-o json`."""
+        return msgspec.json.decode(self.output, type=list[dict[str, Any]])
+
+
+async def run_command(
+    world: World, *arguments: str, stdin: str = "", kubeconfig: Path | None = None, host: str = ""
+) -> CommandResult:
+    """Runs a command of the package against the world's cluster and registry, or that of `host`."""
+    host = host or world.registry.host
+    settings = (
+        f"registry.plain_http=['{host}']",
+        f"registry.allow=['*', '{host}']",
+        f"cluster.kubeconfig={kubeconfig or world.cluster.kubeconfig}",
+    )
+    given = (*arguments, *(f"--set={each}" for each in settings))
+    return CommandResult(*await run(*given, stdin=stdin, environment={"COLUMNS": "80"}))
+
+
+async def allow(world: World, name: str, rules: list[KubernetesObject], subject: KubernetesObject) -> None:
+    """Gives the account a ClusterRole of these rules."""
+    shared = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    await world.api.apply({**shared, "kind": "ClusterRole", "rules": rules})
+    await world.api.apply({**shared, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]})
