@@ -20,9 +20,9 @@ from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.credentials.keyring import JoinedKeyring
 from extender.images.content import Content
 from extender.registry.addresses import AddressGuard
+from extender.registry.http import open_session
 from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
-from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 

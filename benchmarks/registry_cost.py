@@ -23,9 +23,9 @@ from extender.images.platform import Platform, parse_platform
 from extender.images.reference import ImageReference, pack_digest
 from extender.logs import configure_logs
 from extender.registry.addresses import AddressGuard
+from extender.registry.http import open_session
 from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
-from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver

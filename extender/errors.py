@@ -54,7 +54,7 @@ class RegistryDenied(RegistryError):
 class RegistryRefusedImage(RegistryError):
     """Another 4xx: the registry responded and does not hand the image out, for example by a policy of its own (412).
 
-    `status` is the response's status. `said` is what the registry says of it, in one line of `refusals.MOST_CHARACTERS`
+    `status` is the response's status. `said` is what the registry says of it, in one line of `http.MOST_SAID`
     at most; empty if it says nothing. The message does not have it.
     """
 

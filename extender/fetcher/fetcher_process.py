@@ -44,7 +44,7 @@ from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.logs import configure_logs
 from extender.metrics import sums
-from extender.registry.transport import ASKED_BY, READ_FOR
+from extender.registry.http import ASKED_BY, READ_FOR
 from extender.registry_figures import gauge_values
 
 log = structlog.get_logger()

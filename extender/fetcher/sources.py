@@ -21,12 +21,13 @@ from extender.images.platform import Platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
+from extender.registry.endpoint_tls import RegistryTrust
+from extender.registry.http import open_session
 from extender.registry.image import RegistryImages
 from extender.registry.mirror_failover import Heard, MirrorCredentials, nobody, unheard
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.openshift_mirrors import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
-from extender.registry.session import RegistryTrust, open_session
 from extender.verifier.verification import Verification
 from extender.watched_files import FileWatcher
 

@@ -22,16 +22,15 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
 from extender.go_json import GoDecoder, InvalidJson
 from extender.images.manifest import ACCEPTED
-from extender.registry.endpoint import Endpoint
+from extender.registry.endpoint import Endpoint, with_more_query
 from extender.registry.endpoint_tls import Trust
-from extender.registry.raw_urls import with_more_query
-from extender.registry.refusals import read_refusal
-from extender.registry.transport import (
+from extender.registry.http import (
     Response,
     deadline,
     follow,
     host_of,
     is_about_request,
+    read_refusal,
     resolve_url,
     send,
     throttled,

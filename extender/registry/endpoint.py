@@ -14,7 +14,6 @@ from yarl import URL
 from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.registry.endpoint_tls import SYSTEM_TRUST, Trust
-from extender.registry.raw_urls import with_more_query
 
 Capability = Literal["resolve", "pull"]
 CAPABILITIES: frozenset[Capability] = frozenset({"resolve", "pull"})
@@ -95,3 +94,10 @@ def upstream_of(reference: ImageReference, plain_http: Collection[str] = ()) -> 
     """Returns the endpoint of the image's own registry, with default settings. Raises as `upstream_root`."""
     root = upstream_root(reference.domain, plain_http)
     return Endpoint(name=reference.domain, root=root, repository=reference.path)
+
+
+def with_more_query(url: URL, more: str) -> URL:
+    """Returns the URL with encoded parameters behind those that it has."""
+    query = "&".join(filter(None, (url.raw_query_string, more)))
+    authority = url.raw_authority
+    return URL.build(scheme=url.scheme, authority=authority, path=url.raw_path, query_string=query, encoded=True)

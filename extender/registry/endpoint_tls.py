@@ -16,7 +16,8 @@ import msgspec
 from yarl import URL
 
 from extender.errors import ConfigError, RegistryNotAsked
-from extender.tls_context import new_client_context, unverified_context
+from extender.tls_context import CurrentContext, new_client_context, unverified_context
+from extender.watched_files import FileSetting, WatchedFiles
 
 MakeContext = Callable[[], ssl.SSLContext]
 Stamp = tuple[str, int, int, int]  # of a file: path, inode, modification time in nanoseconds, size
@@ -53,6 +54,21 @@ class Trust(msgspec.Struct, frozen=True):
 SYSTEM_TRUST = Trust()
 UNVERIFIED: MakeContext = functools.cache(unverified_context)
 """The context that takes every certificate and shows none."""
+
+
+class RegistryTrust:
+    """The system's authorities and those in `ca_files`, which are PEM bundles and may change.
+
+    `context` trusts what the files hold when a connection is opened. Connections that are open stay open.
+
+    Raises:
+        ConfigError: one of the files cannot be read or holds no certificate.
+    """
+
+    def __init__(self, ca_files: Sequence[str] = ()) -> None:
+        self.files = WatchedFiles.of_setting(FileSetting.CA_FILES, ca_files, lambda: _trusting(ca_files))
+        self.context = CurrentContext.of(lambda: self.files.value)
+        self.ca_files = tuple(ca_files)
 
 
 class Certificates(NamedTuple):
@@ -184,3 +200,13 @@ def _trust_texts(context: ssl.SSLContext, text: str) -> None:
         for certificate in certificates:
             with contextlib.suppress(ssl.SSLError):
                 context.load_verify_locations(cadata=certificate)
+
+
+def _trusting(ca_files: Sequence[str]) -> ssl.SSLContext:
+    context = new_client_context()
+    for path in ca_files:
+        try:
+            context.load_verify_locations(path)
+        except OSError as exc:  # ssl.SSLError is one
+            raise ConfigError(f"registry.ca_files: {path} holds no certificates: {exc.strerror or exc}") from exc
+    return context

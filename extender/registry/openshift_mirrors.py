@@ -13,10 +13,9 @@ from extender.errors import ConfigError, RegistryNotAsked
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust
 from extender.registry.endpoint import Endpoint
-from extender.registry.endpoint_tls import CERTIFICATE, SYSTEM_TRUST, Certificates, TlsContexts, Trust
+from extender.registry.endpoint_tls import CERTIFICATE, SYSTEM_TRUST, Certificates, RegistryTrust, TlsContexts, Trust
 from extender.registry.openshift_conf import routes_of
 from extender.registry.routes import Routes
-from extender.registry.session import RegistryTrust
 from extender.watched_files import report_mirrors_loaded, report_mirrors_refused
 
 _HUB = "https://index.docker.io/v1/"

@@ -29,11 +29,10 @@ from extender.images.reference import ImageReference, digest_of, is_digest, matc
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource, upstream_of
+from extender.registry.http import Response, is_about_request, read_refusal, throttled
 from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody, unheard
 from extender.registry.quota import Quotas
-from extender.registry.refusals import read_refusal
 from extender.registry.rests import Rests
-from extender.registry.transport import Response, is_about_request, throttled
 
 _NO_HEAD = frozenset({405, 501})
 _ANYTHING, _JSON = {"Accept": "*/*"}, {"Accept": "application/json"}

@@ -15,11 +15,18 @@ from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator, parse_challenges
 from extender.registry.endpoint import Endpoint, EndpointSource
+from extender.registry.http import (
+    MOST_SAID,
+    Response,
+    follow,
+    host_of,
+    proxy_for,
+    read_refusal,
+    retry_after_seconds,
+)
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.quota import Quotas
-from extender.registry.refusals import MOST_CHARACTERS, read_refusal
 from extender.registry.registries_conf import read_registries_conf
-from extender.registry.transport import Response, follow, host_of, proxy_for, retry_after_seconds
 from testbed.clock import Clock
 from tests.fuzz.target import CannedResponse, CannedSession, Target, check_sentence, run
 
@@ -129,7 +136,7 @@ def waits(data: bytes) -> None:
 def refusals(data: bytes) -> None:
     """Why a registry refuses an image is one short line that can be printed, or nothing."""
     said = read_refusal(data)
-    assert len(said) <= MOST_CHARACTERS
+    assert len(said) <= MOST_SAID
     assert said.isprintable()
     assert said == said.strip()
 

@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 
 from extender.registry.addresses import AddressGuard
+from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
-from extender.registry.session import open_session
 from testbed.clock import Clock
 
 MakeClient = Callable[..., RegistryClient]

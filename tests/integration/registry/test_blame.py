@@ -101,7 +101,7 @@ async def test_refusal_whose_text_never_ends_is_a_refusal_of_that_image(
     registry: GuardedRegistry, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it would have said is not waited for, and the host is not to blame."""
-    monkeypatch.setattr("extender.registry.transport._REASON_SECONDS", 0.05)
+    monkeypatch.setattr("extender.registry.http._REASON_SECONDS", 0.05)
     end = asyncio.Event()
 
     async def drip(request: web.BaseRequest) -> web.StreamResponse | None:
@@ -147,7 +147,7 @@ async def test_throttled_login_leaves_the_registry_to_others(
 
 async def test_name_server_that_hangs_blames_no_host(monkeypatch: pytest.MonkeyPatch, make_client: MakeClient) -> None:
     """A lookup ends long before the C library does, which waits in a thread."""
-    monkeypatch.setattr("extender.registry.session._RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("extender.registry.http._RESOLVE_SECONDS", 0.05)
 
     async def hang(*_: object, **__: object) -> None:
         await asyncio.Event().wait()

@@ -12,9 +12,10 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryUnavailable
 from extender.images.manifest import Image, Kind
 from extender.images.reference import parse_reference
+from extender.registry.endpoint_tls import RegistryTrust
+from extender.registry.http import open_session
 from extender.registry.image import describe_image
 from extender.registry.registry_client import RegistryClient
-from extender.registry.session import RegistryTrust, open_session
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from testbed.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest

@@ -17,8 +17,8 @@ from extender.images.content import RETRYABLE, Cause
 from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
 from extender.registry.addresses import AddressGuard
+from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
-from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.images import build_index

@@ -18,9 +18,9 @@ from extender.images.manifest import Image, Kind
 from extender.images.reference import digest_of, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES
+from extender.registry.http import open_session
 from extender.registry.image import LISTED_SKIPPED, MAX_PLATFORMS, describe_image
 from extender.registry.registry_client import RegistryClient
-from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
 from testbed.images import OCI
 

@@ -17,10 +17,10 @@ from extender.errors import RegistryError
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.endpoint import EndpointSource
+from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.openshift_mirrors import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
-from extender.registry.session import RegistryTrust
 from tests.integration.registry.node_examples import CRIO, K3S, OPENSHIFT, Example, OpenShiftExample
 
 PLAIN = {("localhost", 5000)}  # the only host that is asked over plain HTTP

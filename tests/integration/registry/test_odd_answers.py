@@ -9,7 +9,7 @@ import pytest
 from yarl import URL
 
 from extender.errors import RegistryUnavailable
-from extender.registry.transport import Response, send
+from extender.registry.http import Response, send
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 BODY = b'{"a":1}'

@@ -10,10 +10,10 @@ from yarl import URL
 
 from extender.images.reference import parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust, SourceMirrors
+from extender.registry.endpoint_tls import RegistryTrust
+from extender.registry.http import open_session, send
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.openshift_mirrors import OpenShiftMirrors
-from extender.registry.session import RegistryTrust, open_session
-from extender.registry.transport import send
 from extender.tls_context import new_client_context
 from tests.integration.registry.conftest import ON_LOOPBACK
 from tests.integration.registry.old_certificates import OLD, OldCertificates

@@ -12,8 +12,8 @@ from aiohttp import web
 from yarl import URL
 
 from extender.errors import RegistryUnavailable
-from extender.registry.session import RegistryTrust, open_session
-from extender.registry.transport import send
+from extender.registry.endpoint_tls import RegistryTrust
+from extender.registry.http import open_session, send
 from extender.watched_files import RELOADS
 from tests.integration.registry.conftest import ON_LOOPBACK
 

@@ -34,9 +34,9 @@ from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Overrides
 from extender.registry.addresses import AddressGuard
+from extender.registry.http import open_session
 from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
-from extender.registry.session import open_session
 from extender.resolver.image_cache import LOOKUPS, ImageCache, ImageQuery
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver

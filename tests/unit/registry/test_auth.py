@@ -17,7 +17,7 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.registry import auth as module
 from extender.registry.auth import Authenticator, Challenge, parse_challenges
 from extender.registry.endpoint import Endpoint
-from extender.registry.transport import Response
+from extender.registry.http import Response
 
 HUB = 'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:docker/docker:pull"'
 HUB_READ = (

@@ -19,7 +19,7 @@ from extender.errors import (
 from extender.images.content import Cause, Failure
 from extender.placement.facts import PodImage, Unknown
 from extender.placement.reasons import retry_text
-from extender.registry.refusals import MOST_CHARACTERS
+from extender.registry.http import MOST_SAID
 from extender.resolver.failures import DENIED, Failures, failure_of, lifetime_seconds, summary
 from extender.resolver.image_cache import References, Target
 from testbed.clock import Clock
@@ -154,7 +154,7 @@ def test_details_are_constant_and_hold_nothing_of_the_error() -> None:
 
 def test_a_refusal_says_what_its_registry_says() -> None:
     """The longest text fits the part of a cause that events show, so that none of it is cut out."""
-    said = "x" * MOST_CHARACTERS
+    said = "x" * MOST_SAID
     detail = failure_of(RegistryRefusedImage("x", 412, said)).detail
     assert detail == f"its registry refuses it (HTTP 412), and says: {said}"
     assert f"({Cause.REFUSED}: {detail})" in retry_text([(PodImage("a"), Unknown(Cause.REFUSED, detail))])

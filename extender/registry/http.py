@@ -1,9 +1,7 @@
-"""HTTP requests to untrusted hosts: limits their size and time, counts them, and translates their errors.
+"""HTTP requests to untrusted hosts: a guarded session, limits of size and time, and errors of ours.
 
 Errors of aiohttp, the TLS library and the resolver become `RegistryUnavailable` or a subclass here, which says whether
-the host is to blame. The message names the host but never the path, the query or anything that the host sent. A
-connection gives up on an answer of more bytes than an answer may have: interim answers, headers and framing count too.
-Of all bodies under way together the one that takes longest gives way, since honest ones take little time.
+the host is to blame. The message names the host but never the path, the query or anything that the host sent.
 """
 
 import asyncio
@@ -12,21 +10,25 @@ import errno
 import functools
 import os
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
+from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import msgspec
+from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import HttpProcessingError, RawResponseMessage
-from aiohttp.streams import StreamReader
+from aiohttp.resolver import ThreadedResolver
 from multidict import CIMultiDictProxy
 from yarl import URL
 
+from extender import __version__
 from extender.errors import (
     CertificateUntrusted,
     NameUnresolved,
@@ -37,154 +39,19 @@ from extender.errors import (
     RegistryUnreachable,
     RegistryWithoutTls,
 )
-from extender.registry.answer_head import MalformedHead, end_of_head, read_head
-from extender.registry.raw_urls import raw_url
-from extender.registry.refusals import BODY_BYTES
+from extender.go_json import GoDecoder, InvalidJson
+from extender.registry.addresses import AddressGuard, inner_refusal
+from extender.registry.capped_connection import AnswerTooLong, BodiesUnderWay, CappedConnection
+from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry_figures import CODES, REQUESTS
 
-# Real answers have 2 KB of headers, and some 10 KB in one of them. Interim answers before the final one count too.
-MOST_HEAD_BYTES = 64 << 10
-# Bytes besides the body, and for each byte of the body: chunks of one byte cost five more, and servers send kilobytes.
-# What is read at once counts before its body does, which is a quarter of a megabyte at most.
-_FRAMING_BYTES, _FRAMING_PER_BYTE = 512 << 10, 2
-_MOST_UNDER_WAY_BYTES = 48 << 20
-_AIOHTTPS_LIMITS = {"max_line_size": MOST_HEAD_BYTES, "max_field_size": MOST_HEAD_BYTES, "max_headers": MOST_HEAD_BYTES}
-
-
-class AnswerTooLong(aiohttp.ClientPayloadError):
-    """The server sent more than an answer may have, besides its body."""
-
-
-class BodiesUnderWay:
-    """How much of bodies that are not complete has been received, by connection, the oldest first."""
-
-    def __init__(self, most_bytes: int = _MOST_UNDER_WAY_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._bytes: dict[CappedConnection, int] = {}
-        self._total = 0
-
-    def note(self, connection: "CappedConnection", received_bytes: int) -> None:
-        """Notes how much of a body has come; ends the oldest ones while all are too much together."""
-        self._total += received_bytes - self._bytes.get(connection, 0)
-        self._bytes[connection] = received_bytes
-        while self._total > self._most_bytes:
-            oldest = next(iter(self._bytes))
-            self.forget(oldest)
-            oldest.give_up()
-
-    def forget(self, connection: "CappedConnection") -> None:
-        """Notes that a body is complete, or is not read any more."""
-        self._total -= self._bytes.pop(connection, 0)
-
-
-class CappedConnection(ResponseHandler):
-    """aiohttp's connection, which reads heads as Go's client does, and ends when it has received too much.
-
-    It drops interim answers, since nobody waits for one that says `100 Continue` or gives early hints, and what comes
-    behind an answer.
-    """
-
-    _received_bytes = 0
-    _body: StreamReader | None = None
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, bodies: BodiesUnderWay) -> None:
-        """`bodies` are those of all connections."""
-        super().__init__(loop)
-        self._bodies = bodies
-        self._head = bytearray()
-
-    def set_response_params(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
-        """Begins to count anew, for the next request."""
-        self._received_bytes, self._body = 0, None
-        self._head.clear()
-        self._bodies.forget(self)
-        super().set_response_params(**{**parameters, **_AIOHTTPS_LIMITS})
-
-    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
-        """Passes an answer on to who waits for it."""
-        _, self._body = data
-        super().feed_data(data, size)
-
-    def data_received(self, data: bytes) -> None:
-        """Parses what has come, unless it is too much. Nothing comes when a paused parser is to go on."""
-        if not data or self._parser is None:
-            super().data_received(data)
-            return
-        self._received_bytes += len(data)
-        if self._body is None:
-            data = self._take_head(data)
-        body = self._body
-        if body is None:
-            if self._received_bytes > MOST_HEAD_BYTES:
-                self.give_up()
-            return
-        if body.is_eof():
-            self._end_before(data)
-            return
-        if data:
-            super().data_received(data)
-        if body.is_eof():
-            self._bodies.forget(self)
-        elif self.exception():  # of the framing, of which aiohttp does not tell who reads the body
-            self._fail(aiohttp.ClientPayloadError("the body's framing is wrong"))
-        elif self._received_bytes > self._most_bytes(body):
-            self.give_up()
-        else:
-            self._bodies.note(self, self._received_bytes)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Ends."""
-        self._bodies.forget(self)
-        super().connection_lost(exc)
-
-    def close(self) -> None:
-        """Ends, when nobody reads the answer any more."""
-        self._bodies.forget(self)
-        super().close()
-
-    def _take_head(self, data: bytes) -> bytes:
-        """Has the final answer's head parsed once it is all there; returns what has come behind it."""
-        searched = len(self._head)
-        self._head += data
-        while end := end_of_head(self._head, searched):
-            if end > MOST_HEAD_BYTES:
-                self.give_up()
-                return b""
-            raw, searched = bytes(self._head[:end]), 0
-            del self._head[:end]
-            try:
-                head = read_head(raw)
-            except MalformedHead as exc:
-                self._fail(HttpProcessingError(message=str(exc)))
-                return b""
-            if not 100 <= head.status < 200 or head.status == 101:
-                super().data_received(head.canonical)
-                behind = bytes(self._head)
-                self._head.clear()
-                return behind
-        return b""
-
-    def _end_before(self, data: bytes) -> None:
-        """Drops what comes behind an answer, and asks nothing more over this connection."""
-        self._bodies.forget(self)
-        if data:
-            self.force_close()
-
-    def _most_bytes(self, body: StreamReader) -> int:
-        return MOST_HEAD_BYTES + _FRAMING_BYTES + _FRAMING_PER_BYTE * body.total_bytes
-
-    def give_up(self) -> None:
-        """Ends with an error for whoever waits for the answer."""
-        self._fail(AnswerTooLong("the answer is too long"))
-
-    def _fail(self, error: Exception) -> None:
-        self._bodies.forget(self)
-        self.set_exception(error)
-        if self._body:
-            self._body.set_exception(error)
-        if self.transport:
-            self.transport.abort()
-
+_CONNECTIONS = 256  # over all hosts, as many as lookups are under way at once
+_IDLE_SECONDS = 1.0  # a connection is kept for the next request of the same lookup, and takes 40 KB or more
+# Two attempts of the C library at a name server, if each takes two seconds as `fetcher` has it.
+_RESOLVE_SECONDS = 5.0
+_NAME_SECONDS = 10
+# Addresses of one name that are used, the first ones: a zone could name thousands.
+_MOST_ADDRESSES = 32
 
 _CHUNK_BYTES = 65536
 _MAX_REDIRECTS = 5  # registry.k8s.io needs two; aiohttp's own limit is 10
@@ -224,7 +91,13 @@ _FAULTS: tuple[tuple[type[Exception], type[RegistryUnavailable], str], ...] = (
 )
 # What this process or its machine lacks, whatever the host.
 _OWN_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_UNSENDABLE = re.compile(r"[^!-~]+")
 
+_REASON_BYTES = 8 * 1024  # registries answer some hundred, and a body that is longer says nothing
+
+MOST_SAID = 112
+"""Of what a registry says. With the words about it, it fits what `placement.reasons` shows of a cause."""
 
 ASKED_BY: ContextVar[int] = ContextVar("ASKED_BY", default=0)
 """The number of the question for which requests are sent."""
@@ -236,7 +109,7 @@ class Response(NamedTuple):
     """An HTTP response. `body` is empty if `truncated`, that is, longer than the limit.
 
     Of another status than 200 and 206 it is empty too, unless the response refuses what was requested: then it has what
-    came of it in a second, if that is all and no longer than `refusals.BODY_BYTES`.
+    came of it in a second, if that is all and no longer than 8 KiB.
     """
 
     url: URL
@@ -399,9 +272,8 @@ def proxy_for(url: URL) -> URL | None:
 
 
 @functools.lru_cache(1024)
-def _find_proxy(scheme: str, host: str, environment: tuple[str | None, ...]) -> URL | None:
+def _find_proxy(scheme: str, host: str, _environment: tuple[str | None, ...]) -> URL | None:
     """As `proxy_for`. Cached: urllib reads the whole environment, which takes as long as the rest of a request."""
-    del environment  # part of the cache key only; urllib reads the variables itself
     return None if proxy_bypass(host) else proxy_of(scheme)
 
 
@@ -444,7 +316,7 @@ async def _read_reason(response: aiohttp.ClientResponse) -> bytes:
         return b""
     try:
         async with asyncio.timeout(_REASON_SECONDS):
-            return (await _read(response, BODY_BYTES))[0]
+            return (await _read(response, _REASON_BYTES))[0]
     except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError
         return b""
 
@@ -452,3 +324,137 @@ async def _read_reason(response: aiohttp.ClientResponse) -> bytes:
 def _code_of(status: int) -> str:
     exact, family = str(status), f"{status // 100}xx"
     return exact if exact in CODES else family if family in CODES else "error"
+
+
+def raw_url(base: URL, location: str) -> URL:
+    """Returns the URL of `location`, which may be relative to `base`. A fragment is dropped.
+
+    Raises:
+        ValueError, LookupError: it is no URL with a host.
+    """
+    text = location if _HAS_SCHEME.match(location) else urljoin(str(base), location)
+    known, parts = URL(text), urlsplit(text)
+    return URL.build(
+        scheme=known.scheme,
+        authority=known.raw_authority,
+        path=_sendable(parts.path) or "/",
+        query_string=_sendable(parts.query),
+        encoded=True,
+    )
+
+
+def _sendable(text: str) -> str:
+    """Returns the text with what no request line may have encoded: white space, controls, and all beyond ASCII."""
+    return _UNSENDABLE.sub(lambda found: quote(found[0].encode("utf-8", "surrogateescape")), text)
+
+
+class _Error(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+
+
+class _Body(msgspec.Struct):
+    errors: list[_Error] = []
+
+
+_DECODER = GoDecoder(_Body, most_values=1_000)
+
+
+def read_refusal(body: bytes) -> str:
+    """The message of the first error, or its code if it has none, as one printable line of `MOST_SAID` at most.
+
+    Empty if the body is no error of the distribution-spec, or says nothing.
+    """
+    try:
+        errors = _DECODER.decode(body).errors
+    except InvalidJson:
+        return ""
+    if not errors:
+        return ""
+    line = " ".join((errors[0].message or errors[0].code).split())
+    if len(line) > MOST_SAID:
+        line = f"{line[: MOST_SAID - 1].rstrip()}…"
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> aiohttp.ClientSession:
+    """Returns a session for `RegistryClient`, without cookies, encodings, timeout and ~/.netrc.
+
+    `guard` checks the host of each request, and each address right before it is connected to, so that a name cannot
+    resolve to another address in between. Requests that it refuses raise AddressRefused. A proxy that the environment
+    names connects for us: then only names and literal addresses can be checked. The proxy's own address is not checked.
+    Without `trust` only the system's authorities are trusted. Needs a running event loop; the caller closes
+    the session.
+    """
+    proxies = frozenset(_address_of(proxy) for proxy in map(proxy_of, ("http", "https")) if proxy)
+    return aiohttp.ClientSession(
+        connector=_Connector(
+            ssl=(trust or RegistryTrust()).context,
+            limit=_CONNECTIONS,
+            keepalive_timeout=_IDLE_SECONDS,
+            ttl_dns_cache=_NAME_SECONDS,
+            resolver=_GuardedResolver(ThreadedResolver(), guard, proxies),
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        headers={"User-Agent": f"multiarch-extender/{__version__}", "Accept-Encoding": "identity"},
+        auto_decompress=False,
+        middlewares=[_checking(guard, proxies)],
+    )
+
+
+class _Connector(aiohttp.TCPConnector):
+    """aiohttp's, with connections that limit what they receive."""
+
+    def __init__(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
+        super().__init__(**parameters)
+        self._factory = functools.partial(_new_connection, self._loop, BodiesUnderWay())
+
+
+def _new_connection(loop: asyncio.AbstractEventLoop, bodies: BodiesUnderWay) -> ResponseHandler:
+    return CappedConnection(loop, bodies)
+
+
+class _GuardedResolver(AbstractResolver):
+    """Resolves a name to the addresses that the guard allows. aiohttp connects to these without another lookup.
+
+    Names resolve by the C library, in a thread of the event loop: as in every other program of the machine, by its
+    hosts file, name service switch and search domains.
+    """
+
+    def __init__(self, resolver: AbstractResolver, guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> None:
+        self._resolver = resolver
+        self._guard = guard
+        self._proxies = proxies
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                found = (await self._resolver.resolve(host, port, family))[:_MOST_ADDRESSES]
+        except TimeoutError:
+            raise socket.gaierror(socket.EAI_AGAIN, "the name has not resolved in time") from None
+        return found if (host, port) in self._proxies else self._guard.keep_reachable(host, port, found)
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+def _checking(guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> aiohttp.ClientMiddlewareType:
+    """Returns a middleware that checks the host of each request.
+
+    The resolver is not enough: aiohttp does not call it for literal addresses, and a proxy resolves names itself.
+    """
+
+    async def check(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        guard.check_host(request.url)
+        if request.proxy is None and _address_of(request.url) in proxies:
+            raise inner_refusal(host_of(request.url))  # the resolver does not check it, so no registry may be there
+        return await send(request)
+
+    return check
+
+
+def _address_of(url: URL) -> tuple[str, int]:
+    return url.raw_host or "", url.port or 0

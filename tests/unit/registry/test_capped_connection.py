@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.registry.answer_head import MalformedHead, end_of_head, read_head
+from extender.registry.capped_connection import MalformedHead, end_of_head, read_head
 
 ENDS = b"Content-Length: 7\r\n"
 

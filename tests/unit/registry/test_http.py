@@ -1,15 +1,16 @@
-"""The parts of an exchange that need no network: waits, addresses, proxies."""
+"""The parts of an exchange that need no network: waits, addresses, proxies, and why a registry refuses an image."""
 
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
 from extender.errors import RegistryUnavailable
-from extender.registry.transport import host_of, proxy_for, resolve_url, retry_after_seconds
+from extender.registry.http import MOST_SAID, host_of, proxy_for, read_refusal, resolve_url, retry_after_seconds
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 
@@ -183,3 +184,51 @@ def test_proxy_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         assert str(proxy_for(url)) == proxy
     monkeypatch.setenv("NO_PROXY", "quay.io")
     assert proxy_for(url) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(b'{"errors":[{"code":"DENIED","message":"not signed"}]}', "not signed", id="message"),
+        pytest.param(b'{"errors":[{"code":"TOOMANY"}]}', "TOOMANY", id="code-alone"),
+        pytest.param(b'{"errors":[{"code":"A","message":"a"},{"code":"B","message":"b"}]}', "a", id="first-of-two"),
+        pytest.param(b'{"errors":[{"message":"a","detail":{"x":[1]}}],"more":1}', "a", id="unknown-fields"),
+        pytest.param(b'{"errors":[{"message":" a\\n\\tb\\u00a0 c "}]}', "a b c", id="one-line"),
+        pytest.param(b'{"errors":[{"message":"a\\u001b[31mb\\u202ec"}]}', "a?[31mb?c", id="nothing-for-a-terminal"),
+        pytest.param(b'{"errors":[{"message":"\\u00fc\\u4e2d"}]}', "ü中", id="other-languages"),
+        pytest.param(b'{"errors":[]}', "", id="no-error"),
+        pytest.param(b"{}", "", id="another-document"),
+        pytest.param(b'{"errors":[{"message":7}]}', "", id="wrong-type"),
+        pytest.param(b'{"errors":null}', "", id="null"),
+        pytest.param(b'{"errors":[{"message":"\\ud800a"}]}', "\ufffda", id="half-a-character"),
+        pytest.param(b'{"Errors":[null],"errors":[{"Message":"a","detail":"\\ud800"}]}', "a", id="as-go-reads-it"),
+        pytest.param(b"\xff", "", id="no-utf-8"),
+        pytest.param(b"<html>", "", id="a-page"),
+        pytest.param(b"", "", id="empty"),
+        pytest.param(b'{"x":' + b"[" * 8000, "", id="deep"),
+    ],
+)
+def test_what_a_registry_says(body: bytes, said: str) -> None:
+    """A body that is no error of the distribution-spec says nothing."""
+    assert read_refusal(body) == said
+
+
+def test_long_text_is_cut() -> None:
+    """At its end, since it begins with what matters."""
+    said = read_refusal(b'{"errors":[{"message":"' + b"word " * 500 + b'"}]}')
+    assert len(said) <= MOST_SAID
+    assert said.startswith("word word ")
+    assert said.endswith("…")
+
+
+@given(st.text())
+def test_any_message_becomes_a_short_printable_line(message: str) -> None:
+    """It ends in events, which terminals show."""
+    try:
+        body = msgspec.json.encode({"errors": [{"message": message}]})
+    except UnicodeEncodeError:
+        return
+    said = read_refusal(body)
+    assert len(said) <= MOST_SAID
+    assert said.isprintable()
+    assert said == said.strip()
