@@ -127,7 +127,7 @@ def crossed_functions(times: int = TIMES) -> Mapping[str, Sequence[Function]]:
 
 
 def _service(settings: Mapping[str, object], cluster: QuietCluster) -> AbstractContextManager[ObservedProcess]:
-    return observed_process(core=cores().server, settings={"cluster.kubeconfig": cluster.kubeconfig, **settings})
+    return observed_process(core=cores().server, settings={"cluster": cluster.kubeconfig, **settings})
 
 
 def _traced(url: str, body: bytes) -> Traced:

@@ -113,7 +113,7 @@ def _measure(core: int, kubeconfig: Path, images: int) -> Taken:
     with tempfile.TemporaryDirectory() as scratch:
         store = Path(scratch) / "images.sqlite"
         fill_store(store, images)
-        settings = {"cluster.kubeconfig": kubeconfig, "cache.url": f"sqlite:///{store}"}
+        settings = {"cluster": kubeconfig, "cache.url": f"sqlite:///{store}"}
         with observed_process(core=core, settings=settings) as service:
             wait_until_known(service, images)
             return Taken(images, service.look())

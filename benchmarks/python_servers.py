@@ -135,7 +135,7 @@ def _settings(options: argparse.Namespace, registry: str, store: str) -> Mapping
         "admission.listen": "127.0.0.1:0",
         "admission.tls": f"{{certificate: {certificate}, key: {key}}}" if certificate else "null",
         "operations.listen": "",
-        "cluster.mode": "none",
+        "cluster": "none",
         "cache.url": f"'{store}'",
         "cache.size": options.images + 10_000,
         "registry.plain_http": f"['{registry}']",

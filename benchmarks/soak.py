@@ -71,7 +71,7 @@ def run(*, fewer: int = 1, requests: int = REQUESTS, settle_seconds: float = SET
 def _settings(registry: FarRegistry, cluster: QuietCluster) -> dict[str, object]:
     """Returns the settings that differ from the defaults: cluster and registry."""
     return {
-        "cluster.kubeconfig": cluster.kubeconfig,
+        "cluster": cluster.kubeconfig,
         "registry.allow": msgspec.json.encode([host.partition(":")[0] for host in registry.hosts]).decode(),
         "registry.plain_http": msgspec.json.encode(registry.hosts).decode(),
         "cache.url": "'memory:'",

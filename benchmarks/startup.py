@@ -57,9 +57,9 @@ def run(*, fewer: int = 1) -> Report:
     with tempfile.TemporaryDirectory() as scratch, quiet_cluster(core=core.load, nodes=nodes) as cluster:
         store = Path(scratch) / "images.sqlite"
         fill_store(store, images)
-        settings = {"cluster.kubeconfig": cluster.kubeconfig, "cache.url": f"sqlite:///{store}"}
-        alone = {"cluster.mode": "none", "cache.url": f"sqlite:///{store}"}
-        empty = {"cluster.mode": "none", "cache.url": "'memory:'"}
+        settings = {"cluster": cluster.kubeconfig, "cache.url": f"sqlite:///{store}"}
+        alone = {"cluster": "none", "cache.url": f"sqlite:///{store}"}
+        empty = {"cluster": "none", "cache.url": "'memory:'"}
         with pinned(core.server):
             times = [_times(name, samples, partial(_run, program)) for name, program in PROGRAMS.items()]
         times.append(_times(EMPTY, samples, lambda: _ready(core.server, empty)))

@@ -195,7 +195,7 @@ def make_extender_process(
     """
     configuration = folder / f"{name}.yaml"
     configuration.write_bytes(msgspec.yaml.encode(service_configuration(mode)))
-    sets = [f"--set={setting}" for setting in (f"cluster.kubeconfig={kubeconfig}", *settings)]
+    sets = [f"--set={setting}" for setting in (f"cluster={kubeconfig}", *settings)]
     serving = _issue(folder, name, host) if admission is True else admission or None
     arguments = [f"--config={configuration}", *sets]
     return ExtenderProcess(name, folder, arguments, host, serving, is_asked_by_schedulers=scheduler)

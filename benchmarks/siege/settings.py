@@ -72,7 +72,7 @@ def write_files(folder: Path) -> Files:
         hosts.parent.mkdir(parents=True)
         hosts.write_text(f'server = "https://{registry}"\n[host."https://{MIRROR}"]\n')
     settings = service_configuration(Mode.SECOND)
-    settings["cluster"] = {"kubeconfig": str(folder / "kubeconfig")}
+    settings["cluster"] = str(folder / "kubeconfig")
     settings["admission"]["tls"] = {"certificate": str(certificate), "key": str(key)}
     settings["registry"] = {
         "ca_files": [str(folder / "authority.pem")],

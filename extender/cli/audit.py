@@ -32,7 +32,7 @@ from extender.cli.options import (
     on_cluster,
     required_platforms,
 )
-from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.client import ClusterClient, open_chosen_cluster
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
@@ -235,9 +235,8 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
 
 @contextlib.asynccontextmanager
 async def _cluster(settings: Config) -> AsyncIterator[ClusterClient]:
-    cluster = settings.cluster
     try:
-        client = await open_cluster("auto", cluster.kubeconfig, cluster.context)
+        client = await open_chosen_cluster(settings.cluster)
     except ClusterError as exc:
         raise ConfigError(f"{exc}; name a kubeconfig with --kubeconfig, or manifests with -f") from exc
     try:

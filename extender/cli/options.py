@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
+from extender.cluster.client import context_of
 from extender.config.checks import unheard_of
 from extender.config.reading import read_config
 from extender.config.tree import Config
@@ -51,12 +52,11 @@ def read_settings(file: str | None, assignments: Sequence[str] | None, kubeconfi
 
 def on_cluster(settings: Config, kubeconfig: str, context: str) -> Config:
     """The settings with this kubeconfig and this context, where they are not empty."""
-    cluster = settings.cluster
-    if kubeconfig or context:
-        cluster = msgspec.structs.replace(
-            cluster, mode="auto", kubeconfig=kubeconfig or cluster.kubeconfig, context=context or cluster.context
-        )
-    return msgspec.structs.replace(settings, cluster=cluster)
+    if not (kubeconfig or context):
+        return settings
+    path, its_context = context_of(settings.cluster)
+    chosen = kubeconfig or (path if settings.has_cluster else "auto")
+    return msgspec.structs.replace(settings, cluster=f"{chosen}#{context or its_context}")
 
 
 def check_namespaces(namespace: str, *, all_namespaces: bool) -> None:

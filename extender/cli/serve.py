@@ -15,7 +15,7 @@ def serve(
 
     Example: multiarch-extender serve --config /etc/multiarch-extender/config.yaml
 
-    Example: multiarch-extender serve --set cluster.mode=none --set admission.listen=
+    Example: multiarch-extender serve --set cluster=none --set admission.listen=
     """
     config = on_cluster(load_config(file, assignments or ()), kubeconfig, context)
     configure_logs(config.log.level, None)

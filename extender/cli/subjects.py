@@ -9,7 +9,7 @@ import msgspec
 from extender.cli.console import progress_bar
 from extender.cli.lookups import side_by_side
 from extender.cli.manifest_files import Manifests
-from extender.cluster.client import ClusterClient, decode_answer, open_cluster
+from extender.cluster.client import ClusterClient, decode_answer, open_chosen_cluster
 from extender.cluster.workload_lists import (
     UnknownKind,
     fetch_namespace_annotations,
@@ -105,16 +105,15 @@ async def open_client(settings: Config, *, is_needed: bool) -> ClusterClient | N
     Raises:
         ConfigError: there is none, or its configuration cannot be used.
     """
-    cluster = settings.cluster
-    if cluster.mode == "none":
+    if not settings.has_cluster:
         if is_needed:
-            raise ConfigError("cluster.mode: none leaves no cluster to read the pod from; give -f FILE")
+            raise ConfigError("cluster: none leaves no cluster to read the pod from; give -f FILE")
         return None
     try:
-        return await open_cluster("auto", cluster.kubeconfig, cluster.context)
+        return await open_chosen_cluster(settings.cluster)
     except ClusterError as exc:
-        if is_needed or cluster.kubeconfig or cluster.context:
-            raise ConfigError(f"cluster.kubeconfig: {exc}") from exc
+        if is_needed or settings.cluster != "auto":
+            raise ConfigError(f"cluster: {exc}") from exc
         return None
 
 

@@ -98,6 +98,18 @@ async def open_cluster(
     return ClusterClient(await load(), load, clock)
 
 
+async def open_chosen_cluster(choice: str) -> "ClusterClient":
+    """As `open_cluster`, of the setting `cluster`: `auto` or the path of a kubeconfig, and `#CONTEXT` behind it."""
+    path, context = context_of(choice)
+    return await open_cluster("auto", "" if path == "auto" else path, context)
+
+
+def context_of(choice: str) -> tuple[str, str]:
+    """What stands before the last `#`, and the context behind it, empty if there is none."""
+    path, mark, context = choice.rpartition("#")
+    return (path, context) if mark else (choice, "")
+
+
 class ClusterClient:
     """Talks to the API server under one identity. All methods raise ClusterError; for an error status ClusterRefused.
 

@@ -45,8 +45,8 @@ def problems_of(config: Config) -> Iterator[str]:
 
 def _gate_problems(config: Config) -> Iterator[str]:
     admission = config.admission
-    if admission.unknown is UnknownImages.GATE and config.cluster.mode == "none":
-        yield "admission.unknown: gate needs a cluster, and cluster.mode is none; choose pass or assume"
+    if admission.unknown is UnknownImages.GATE and not config.has_cluster:
+        yield "admission.unknown: gate needs a cluster, and cluster is none; choose pass or assume"
     if admission.gate.policy and not (admission.unknown is UnknownImages.GATE and admission.canary_namespace):
         need = "needs admission.unknown gate and an admission.canary_namespace"
         yield f"admission.gate.policy: {need}; set both, or leave the policy out"
@@ -66,8 +66,8 @@ def _canary_problems(config: Config) -> Iterator[str]:
     namespace = config.admission.canary_namespace
     if not namespace:
         return
-    if config.cluster.mode == "none":
-        why = "the API server creates canaries, and cluster.mode is none"
+    if not config.has_cluster:
+        why = "the API server creates canaries, and cluster is none"
         yield f"admission.canary_namespace: {why}; set it to ''"
     if not _NAMESPACE.fullmatch(namespace):
         right = "write one like multiarch-extender-webhook-canary"
@@ -155,8 +155,8 @@ def _provider_problems(config: Config) -> Iterator[str]:
 
 
 def _mirror_problems(config: Config) -> Iterator[str]:
-    if config.registry.mirrors_of_openshift and config.cluster.mode == "none":
-        yield "registry.mirrors: openshift's objects are in the cluster, and cluster.mode is none; give a file"
+    if config.registry.mirrors_of_openshift and not config.has_cluster:
+        yield "registry.mirrors: openshift's objects are in the cluster, and cluster is none; give a file"
 
 
 def _listener_problems(config: Config) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _listener_problems(config: Config) -> Iterator[str]:
         name: section for name, section in sections.items() if hasattr(section, "listen") and hasattr(section, "tls")
     }
     # In a cluster pods are let go without a listener that were held, also where none is held any more.
-    if config.cluster.mode == "none" and not any(section.listen for section in outlets.values()):
+    if not config.has_cluster and not any(section.listen for section in outlets.values()):
         names = " and ".join(f"{name}.listen" for name in outlets)
         yield f"{names} are all empty, so there is nothing to serve; give one a host:port"
     listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}
@@ -202,8 +202,8 @@ def _self_managed_problems(config: Config) -> Iterator[str]:
     for name, file in files.items():
         if file:
             yield f"admission.{name}: {file!r} is not used with admission.tls.self_managed; give one of the two"
-    if config.cluster.mode == "none":
-        yield "admission.tls.self_managed: it needs a cluster, and cluster.mode is none; give certificate files instead"
+    if not config.has_cluster:
+        yield "admission.tls.self_managed: it needs a cluster, and cluster is none; give certificate files instead"
     if not admission.self_managed.names:
         yield "admission.self_managed.names: [] names no server; name the webhook's Service"
     for name in admission.self_managed.names:

@@ -29,24 +29,6 @@ class LogConfig(Section, frozen=True):
     ] = "info"
 
 
-class ClusterConfig(Section, frozen=True):
-    mode: Annotated[
-        Literal["auto", "none"],
-        Meta(
-            description="`auto`: the cluster we run in, else the one of the kubeconfig; nodes and namespaces are "
-            "watched. `none`: no cluster, so kube-scheduler must send whole nodes (`nodeCacheCapable: false`)."
-        ),
-    ] = "auto"
-    kubeconfig: Annotated[
-        str,
-        Meta(
-            description="Path of a kubeconfig file; empty: $KUBECONFIG, else ~/.kube/config, where we run outside a "
-            "cluster."
-        ),
-    ] = ""
-    context: Annotated[str, Meta(description="Context of the kubeconfig; empty: its current one.")] = ""
-
-
 class TlsConfig(Section, frozen=True):
     certificate: Annotated[
         str, Meta(description="PEM file of the server certificate and its chain; read again when it changes.")
@@ -400,7 +382,15 @@ class Config(Section, frozen=True):
     """Every setting with its default."""
 
     log: LogConfig = LogConfig()
-    cluster: ClusterConfig = ClusterConfig()
+    cluster: Annotated[
+        str,
+        Meta(
+            description="`auto`: the cluster we run in, else the current context of $KUBECONFIG or ~/.kube/config; "
+            "nodes and namespaces are watched. `none`: no cluster, so kube-scheduler must send whole nodes "
+            "(`nodeCacheCapable: false`). Else the path of a kubeconfig; `#NAME` behind it, or behind `auto`, is "
+            "another context than its current one."
+        ),
+    ] = "auto"
     scheduler: SchedulerConfig = SchedulerConfig()
     admission: AdmissionConfig = AdmissionConfig()
     placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
@@ -409,6 +399,11 @@ class Config(Section, frozen=True):
     registry: RegistryConfig = RegistryConfig()
     cache: CacheConfig = CacheConfig()
     shutdown: ShutdownConfig = ShutdownConfig()
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether there is a cluster."""
+        return self.cluster != "none"
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from extender.background import in_background
-from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.client import ClusterClient, open_chosen_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Reader, Resource
 from extender.cluster.node_trust import follow_node_trust
 from extender.cluster.openshift_objects import RESOURCES, Lenient, MirrorViews
@@ -113,15 +113,13 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
     Raises:
         ConfigError: there is no such cluster, or its configuration cannot be used.
     """
-    if config.cluster.mode == "none":
+    if not config.has_cluster:
         yield ClusterView()
         return
     try:
-        client = await open_cluster("auto", config.cluster.kubeconfig, config.cluster.context)
+        client = await open_chosen_cluster(config.cluster)
     except ClusterError as exc:
-        raise ConfigError(
-            f"cluster.kubeconfig: {exc}; name a kubeconfig, or set cluster.mode=none to run without"
-        ) from exc
+        raise ConfigError(f"cluster: {exc}; name a kubeconfig, or set cluster=none to run without") from exc
     try:
         yield _watched(config, client)
     finally:

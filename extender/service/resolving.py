@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
 from extender.background import FILE_CHECK_SECONDS, in_background
-from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.client import ClusterClient, open_chosen_cluster
 from extender.cluster.openshift_objects import list_mirror_objects
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.registry_section import RegistryConfig
@@ -131,11 +131,10 @@ async def read_mirror_objects(config: Config, client: ClusterClient | None) -> M
     """
     if not config.registry.mirrors_of_openshift:
         return None
-    cluster = config.cluster
     try:
         async with contextlib.AsyncExitStack() as stack:
             if client is None:
-                client = await open_cluster("auto", cluster.kubeconfig, cluster.context)
+                client = await open_chosen_cluster(config.cluster)
                 stack.push_async_callback(client.close)
             return (await list_mirror_objects(client))[0]
     except ClusterError as exc:

@@ -18,7 +18,7 @@ _ADMISSION = "admissionregistration.k8s.io"
 
 def rights_of(config: Config, namespace: str) -> tuple[ResourceAttributes, ...]:
     """What a service with these settings, whose pods are in `namespace`, must be allowed; each once."""
-    return () if config.cluster.mode == "none" else tuple(dict.fromkeys(_rights_of(config, namespace)))
+    return tuple(dict.fromkeys(_rights_of(config, namespace))) if config.has_cluster else ()
 
 
 def canary_right(namespace: str) -> ResourceAttributes:

@@ -61,7 +61,7 @@ async def _run(console: Console, *, keep: bool) -> list[str]:
 
 def _config(registry_host: str) -> Config:
     settings = {
-        "cluster.mode": "none",
+        "cluster": "none",
         "cache.url": "'memory:'",
         "log.level": "error",
         "scheduler.listen": "127.0.0.1:0",

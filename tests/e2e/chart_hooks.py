@@ -36,7 +36,7 @@ class Hook(NamedTuple):
 
     async def run(self, *more: str) -> Said:
         """What the container prints, and how it ends; of an argument given twice the later counts."""
-        return await run_doctor(*self.arguments, *more, f"--set=cluster.kubeconfig={self.account}")
+        return await run_doctor(*self.arguments, *more, f"--set=cluster={self.account}")
 
     async def refusal(self, path: str, body: KubernetesObject) -> str:
         """What the API server says to the account that creates this; empty if it does."""

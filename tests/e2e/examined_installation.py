@@ -79,7 +79,7 @@ class Installation(NamedTuple):
         return await run_doctor(
             command,
             *arguments,
-            f"--set=cluster.kubeconfig={self.control_plane.kubeconfig}",
+            f"--set=cluster={self.control_plane.kubeconfig}",
             f"--set=registry.plain_http={hosts}",
             f"--set=registry.allow={hosts}",
         )

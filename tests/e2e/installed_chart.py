@@ -135,7 +135,7 @@ class InstalledChart:
         (text,) = (each["data"]["config.yaml"] for each in self.objects if each["kind"] == "ConfigMap")
         config.write_text(text)
         settings: dict[str, object] = {
-            "cluster.kubeconfig": self._account,
+            "cluster": self._account,
             "operations.listen": f"127.0.0.1:{operations}",
             "registry.plain_http": f"['{self._registry.host}']",
             "registry.allow": f"['*', '{self._registry.host}']",

@@ -128,7 +128,7 @@ async def test_pod_that_contradicts_its_image_at_creation(world: World) -> None:
 async def test_pod_that_is_let_through(world: World) -> None:
     """Nobody lets pods go, so it is not held."""
     account = await world.account(Mode.SECOND)
-    service = await world.start_service("admission.unknown=gate", f"cluster.kubeconfig={account}", mode=Mode.WEBHOOK)
+    service = await world.start_service("admission.unknown=gate", f"cluster={account}", mode=Mode.WEBHOOK)
     await world.register_webhook(service)
     where, never = await world.namespace(), world.images.unpushed()
     await world.create_pods(where, 1, never, prefix="passed")

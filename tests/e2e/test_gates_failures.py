@@ -144,7 +144,7 @@ async def test_cut_off_from_the_api_server(world: World, control_plane: LocalClu
     assert port is not None
     async with open_tcp_proxy(port) as proxy:
         account = await proxied_account(world, proxy, tmp_path)
-        await start_controller(world, f"cluster.kubeconfig={account}")
+        await start_controller(world, f"cluster={account}")
         where, late = await world.namespace(), world.images.unpushed()
         async with observed(world, where) as releases:
             with world.default_scheduler(None):
@@ -226,7 +226,7 @@ async def test_controller_without_rights_says_so_and_holds_nothing_back(world: W
     """The second scheduler's account may not patch pods: the service serves, and is ready after a while."""
     account = await world.account(Mode.SECOND)
     service = await world.start_service(
-        "admission.unknown=gate", f"cluster.kubeconfig={account}", mode=Mode.SECOND, admission=False
+        "admission.unknown=gate", f"cluster={account}", mode=Mode.SECOND, admission=False
     )
     assert "may not" in service.log()
     assert "patch pods" in service.log()

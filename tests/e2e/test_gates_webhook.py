@@ -406,7 +406,7 @@ async def test_without_a_controller_pods_pass_and_that_is_said(world: World) -> 
     """The account may not lift gates, so the webhook adds none: the pod has a reason, and metric and log say so."""
     await add_nodes(world, 1)
     account = await world.account(Mode.SECOND)
-    service = await world.start_service("admission.unknown=gate", f"cluster.kubeconfig={account}", mode=Mode.WEBHOOK)
+    service = await world.start_service("admission.unknown=gate", f"cluster={account}", mode=Mode.WEBHOOK)
     await world.register_webhook(service)
     where, never = await world.namespace(), world.images.unpushed()
     [name] = await world.create_pods(where, 1, never)

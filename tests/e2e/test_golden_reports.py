@@ -80,7 +80,7 @@ def golden_answers(row: Found, platforms: Iterable[str] = TARGETS) -> Answers:
 
 async def explain_each(world: World, registry: DebianRegistry, where: str, pods: Iterable[str]) -> dict[str, Found]:
     """The explanation of each pod, as `explain NAME -o json` has it."""
-    settings = read_config(None, [*reaching(registry), f"cluster.kubeconfig={world.cluster.kubeconfig}"])
+    settings = read_config(None, [*reaching(registry), f"cluster={world.cluster.kubeconfig}"])
     client = await open_client(settings, is_needed=True)
     assert client
     try:
@@ -150,7 +150,7 @@ async def test_explain_says_of_each_manifest_what_the_golden_file_does(
     none = "--set=admission.node_affinity=none"
     arguments = ("explain", "-n", where, "-f", str(file), "-o", "json", none)
     live = await run_command(world, *arguments, host=registry.host)
-    without = await run_command(world, *arguments, "--set=cluster.mode=none", host=registry.host)
+    without = await run_command(world, *arguments, "--set=cluster=none", host=registry.host)
     for found, platforms in ((live, TARGETS), (without, TARGETS[:2])):
         assert found.code == 1, found.errors  # some run nowhere
         by_name = {each["name"]: each for each in found.told}

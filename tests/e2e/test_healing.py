@@ -45,7 +45,7 @@ async def proxied_service(world: World, proxy: TcpProxy, folder: Path) -> Extend
     path.touch(mode=0o600)
     path.write_bytes(msgspec.yaml.encode(kubeconfig))
     return await world.start_service(
-        f"cluster.kubeconfig={path}", "admission.node_affinity=none", mode=Mode.SECOND, admission=False
+        f"cluster={path}", "admission.node_affinity=none", mode=Mode.SECOND, admission=False
     )
 
 

@@ -217,7 +217,7 @@ def run_script(image: Image, script: str) -> None:
 def test_the_service_runs_as_nobody_in_particular_and_ends_when_told(image: Image, tmp_path: Path) -> None:
     """Ready on a read-only file system, without root's identity and rights, and an orderly end on SIGTERM."""
     port = free_port()
-    settings = ["cluster.mode=none", "admission.listen=", "scheduler.listen=127.0.0.1:0"]
+    settings = ["cluster=none", "admission.listen=", "scheduler.listen=127.0.0.1:0"]
     settings += ["shutdown.grace_seconds=1", f"operations.listen=127.0.0.1:{port}"]
     command = image.command("serve", *(f"--set={setting}" for setting in settings))
     started = time.monotonic()

@@ -294,7 +294,7 @@ async def test_commands_ask_where_the_nodes_ask(world: World, tmp_path: Path) ->
         mirror.add_manifest("team/app", "1", "linux/arm64")
         image = f"{UPSTREAM}/team/app:1"
         (tmp_path / "images").write_text(image)
-        settings = (f"cluster.kubeconfig={world.cluster.kubeconfig}", *SETTINGS, "registry.allow=['*','127.0.0.1']")
+        settings = (f"cluster={world.cluster.kubeconfig}", *SETTINGS, "registry.allow=['*','127.0.0.1']")
         given = ["--require=linux/arm64", *(f"--set={each}" for each in settings)]
         own = f"{mirror.host}/team/app:1"  # whose registry is asked itself, with the login that kubelets have for it
         for command in (["inspect", image, own], ["audit", f"--images={tmp_path / 'images'}", "--no-newer"]):

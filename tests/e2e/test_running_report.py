@@ -20,7 +20,7 @@ OF_CONTAINERS = {"runs-on-wrong-platform", "exec-format-error", "pull-refused", 
 
 async def run_report(world: World, images: RealImages, where: str) -> dict[str, str]:
     """The rules of what the command finds of containers in the namespace, by pod or by container; and its messages."""
-    settings = (*images.settings, f"cluster.kubeconfig={world.cluster.kubeconfig}", "cache.url='memory:'")
+    settings = (*images.settings, f"cluster={world.cluster.kubeconfig}", "cache.url='memory:'")
     given = (f"--set={each}" for each in settings)
     code, output, errors = await run("audit", "-n", where, "-o", "json", "--no-newer", *given)
     assert code == 0, errors

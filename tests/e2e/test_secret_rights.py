@@ -84,7 +84,7 @@ async def test_only_the_secrets_of_listed_namespaces_are_read(
                 assert found == (["amd64"] if where in READ else []), where
                 await api.create(private_pod(where, registry.host))
             doctor = await run_doctor(
-                "doctor", "--only=secrets", "--only=rights", f"--set=cluster.kubeconfig={control_plane.kubeconfig}"
+                "doctor", "--only=secrets", "--only=rights", f"--set=cluster={control_plane.kubeconfig}"
             )
             given = rights_of([each for each in chart.objects if each["kind"] == "Role"])
             own = {right for right in recorder.used if right.resource == "secrets" and right.name.endswith("-pull")}
@@ -120,7 +120,7 @@ async def test_doctor_names_a_listed_namespace_without_the_role(
         (role,) = (each for each in chart.objects if each["metadata"].get("namespace") == READ[1]
                    and each["kind"] == "RoleBinding")  # fmt: skip
         await api.delete("RoleBinding", role["metadata"]["name"], READ[1], role["apiVersion"])
-        doctor = await run_doctor("doctor", "--only=rights", f"--set=cluster.kubeconfig={control_plane.kubeconfig}")
+        doctor = await run_doctor("doctor", "--only=rights", f"--set=cluster={control_plane.kubeconfig}")
         await api.apply(role)
     assert doctor.code == 1
     assert f"it may not get secrets in {READ[1]}\n" in doctor.output

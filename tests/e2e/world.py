@@ -416,7 +416,7 @@ async def run_command(
     settings = (
         f"registry.plain_http=['{host}']",
         f"registry.allow=['*', '{host}']",
-        f"cluster.kubeconfig={kubeconfig or world.cluster.kubeconfig}",
+        f"cluster={kubeconfig or world.cluster.kubeconfig}",
     )
     given = (*arguments, *(f"--set={each}" for each in settings))
     return CommandResult(*await run(*given, stdin=stdin, environment={"COLUMNS": "80"}))

@@ -170,7 +170,7 @@ async def test_a_gate_passes_what_its_namespace_opts_out(debian_registry: Debian
     for text, code in ((workload, 1), (workload + namespace.replace("ANNOTATIONS", annotations), 0)):
         gate = command(host, "-f", "-", "--require", ARM, "--no-newer")
         assert (await run(gate, text))[0] == code
-        explained = ["explain", "-f", "-", *allowing(host), "--set", "cluster.mode='none'", "-o", "json"]
+        explained = ["explain", "-f", "-", *allowing(host), "--set", "cluster=none", "-o", "json"]
         [explanation] = json.loads((await run(explained, text))[1])
         assert explanation["mode"] == ("enforce" if code else "ignore")
 

@@ -200,7 +200,7 @@ async def test_require_answers_with_the_exit_code(
     [
         pytest.param(["serve", "--set", "scheduler.wait_seconds=soon"], "scheduler.wait_seconds", id="value"),
         pytest.param(["serve", "--config", "/nonexistent.yaml"], "/nonexistent.yaml", id="file"),
-        pytest.param(["serve", "--set", "cluster.mode=none"], "admission.tls.certificate", id="combination"),
+        pytest.param(["serve", "--set", "cluster=none"], "admission.tls.certificate", id="combination"),
         pytest.param(["inspect", "debian", "--require", "arm64"], "--require", id="platform"),
         pytest.param(["inspect", "debian", "--require", "linux/arm46"], "is it 'arm64'?", id="unheard-of"),
         pytest.param(["inspect", "debian", "--set", "registry.docker_config=/nonexistent"], "/nonexistent", id="login"),
@@ -229,12 +229,12 @@ async def test_config_prints_and_checks(tmp_path: Path) -> None:
     assert yaml.safe_load(out)["cache"]["url"] == "redis://ann:***@cache"
     file = tmp_path / "config.yaml"
     absent = tmp_path / "absent"
-    file.write_text(f"{{admission: {{listen: ''}}, cluster: {{kubeconfig: {absent}}}}}\n")
+    file.write_text(f"{{admission: {{listen: ''}}, cluster: {absent}}}\n")
     assert await run("config", "--check", str(file), "--values-only") == (0, f"{file} is right\n", "")
     code, _, err = await run("config", "--check", str(file))
     assert code == 2
-    assert f"error: cluster.kubeconfig: cannot use the kubeconfig {absent}: there is no such file; name" in err
-    assert (await run("config", "--check", str(file), "--set", "cluster.mode=none"))[0] == 0
+    assert f"error: cluster: cannot use the kubeconfig {absent}: there is no such file; name" in err
+    assert (await run("config", "--check", str(file), "--set", "cluster=none"))[0] == 0
     file.write_text("admission: {listen: 0.0.0.0:8443}\n")
     code, _, err = await run("config", "--check", str(file))
     assert code == 2
@@ -244,9 +244,7 @@ async def test_config_prints_and_checks(tmp_path: Path) -> None:
 async def test_config_warns_about_what_no_node_has(tmp_path: Path) -> None:
     """On standard error, and the exit code stays 0: a name that we do not know is a valid one."""
     file = tmp_path / "config.yaml"
-    file.write_text(
-        "{admission: {listen: ''}, cluster: {mode: none}, placement: {preference: {arm46: 10, aarch64: 5}}}\n"
-    )
+    file.write_text("{admission: {listen: ''}, cluster: none, placement: {preference: {arm46: 10, aarch64: 5}}}\n")
     code, out, err = await run("config", "--check", str(file))
     assert (code, out) == (0, f"{file} is right\n")
     assert err.splitlines() == [
@@ -285,7 +283,7 @@ async def serving(*settings: str) -> AsyncIterator[Served]:
         "scheduler.listen=127.0.0.1:0",
         "operations.listen=127.0.0.1:0",
         "admission.listen=",
-        "cluster.mode=none",
+        "cluster=none",
         "cache.url='memory:'",
     ]
     options = [part for setting in (*listen, *settings) for part in ("--set", setting)]
@@ -328,7 +326,7 @@ async def test_file_of_registries_that_cannot_be_used_ends_serve() -> None:
         "scheduler.listen=127.0.0.1:0",
         "operations.listen=127.0.0.1:0",
         "admission.listen=",
-        "cluster.mode=none",
+        "cluster=none",
     ]
     options += ["cache.url='memory:'", "log.level=error", "registry.ca_files=['/nonexistent.pem']"]
     options += ["shutdown.grace_seconds=300"]  # of which a quarter would be lingered
@@ -427,7 +425,7 @@ async def test_explain_needs_no_cluster_for_manifests(registry: EmbeddedRegistry
     """It prints the answer for a plain node of each usual architecture, and exits 1 only if none takes the pod."""
     file = tmp_path / "web.yaml"
     file.write_text(MANIFEST.format(image=f"{registry.host}/shop/web:1.0"))
-    arguments = ("explain", "-f", str(file), *plain(registry), "--set", "cluster.mode=none")
+    arguments = ("explain", "-f", str(file), *plain(registry), "--set", "cluster=none")
     code, out, err = await run(*arguments)
     assert (code, err) == (0, "")
     assert "Deployment shop/web\n" in out
@@ -456,7 +454,7 @@ async def test_a_single_image_with_an_odd_platform_is_unknown_to_every_command(
     for name in ("odd", "listed"):
         file = tmp_path / f"{name}.yaml"
         file.write_text(MANIFEST.format(image=f"{registry.host}/shop/{name}:1.0"))
-        _, out, _ = await run("explain", "-f", str(file), "-o", "json", *plain(registry), "--set", "cluster.mode=none")
+        _, out, _ = await run("explain", "-f", str(file), "-o", "json", *plain(registry), "--set", "cluster=none")
         [told] = json.loads(out)
         answers[name] = {each["answer"] for each in told["nodes"]}
     assert answers == {"odd": {"unknown"}, "listed": {"no"}}
@@ -491,7 +489,7 @@ async def test_an_image_whose_program_comes_from_a_volume_constrains_nothing(
                 '1.0"}', '1.0", command: [/util/serve], volumeMounts: [{name: util, mountPath: /util}]}'
             )
         )
-        _, out, _ = await run("explain", "-f", str(file), "-o", "json", *plain(registry), "--set", "cluster.mode=none")
+        _, out, _ = await run("explain", "-f", str(file), "-o", "json", *plain(registry), "--set", "cluster=none")
         [told] = json.loads(out)
         answers[name] = {each["platform"]: each["answer"] for each in told["nodes"]}
         assert told["images"][0]["detail"] == ("its program comes from a volume" if name == "disk" else "")
@@ -503,7 +501,7 @@ async def test_an_image_whose_program_comes_from_a_volume_constrains_nothing(
     ("arguments", "said"),
     [
         (["explain"], "nothing to explain; give a pod, KIND/NAME or -f FILE"),
-        (["explain", "web", "--set", "cluster.mode=none"], "give -f FILE"),
+        (["explain", "web", "--set", "cluster=none"], "give -f FILE"),
         (["explain", "configmap/web"], "'configmap' is no kind with pods that is known here"),
         (["explain", "-f", "absent.yaml"], "No such file or directory"),
     ],

@@ -7,7 +7,7 @@ import pytest
 from extender.cli import main as command_line
 from tests.unit.cli import commands
 
-KUBECONFIG = "--set=cluster.kubeconfig=/nowhere/at/all"
+KUBECONFIG = "--set=cluster=/nowhere/at/all"
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: 127.0.0.1:1/app:1}]}\n"
 SETTINGS = ("--set=registry.plain_http=['127.0.0.1:1']", "--set=registry.allow=['127.0.0.1:1']")
 MEMORY = "--set=cache.url='memory:'"
@@ -15,8 +15,8 @@ MEMORY = "--set=cache.url='memory:'"
 RUNS: dict[str, list[tuple[str, ...]]] = {
     "audit": [("-f", "-", *SETTINGS, MEMORY), ("--kubeconfig", "/nowhere/at/all")],
     "config": [(), ("--check", "/nowhere/at/all")],
-    "doctor": [("--no-registries", "--set=cluster.kubeconfig=/nowhere/at/all")],
-    "explain": [("-f", "-", "--set=cluster.mode=none", *SETTINGS), ("p", KUBECONFIG)],
+    "doctor": [("--no-registries", "--set=cluster=/nowhere/at/all")],
+    "explain": [("-f", "-", "--set=cluster=none", *SETTINGS), ("p", KUBECONFIG)],
     "fix": [("-f", "-", *SETTINGS), ("-f", "/nowhere/at/all")],
     "inspect": [("127.0.0.1:1/app:1", *SETTINGS), ("127.0.0.1:1/app:1", "-o", "json", *SETTINGS)],
     "serve": [("--set=scheduler.wait_seconds=soon",)],

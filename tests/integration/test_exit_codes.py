@@ -75,7 +75,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     [
         (("audit", "-f", "-", "--require", "linux/arm64"), "web", "legacy"),
         (("fix", "-f", "-", "--check", "--node-affinity=none", "--set=admission.tolerations=[]"), "web", "absent"),
-        (("explain", "-f", "-", "--set=cluster.mode=none"), "web", "absent"),
+        (("explain", "-f", "-", "--set=cluster=none"), "web", "absent"),
         (("inspect", "{image}", "--require", "linux/arm64"), "web", "legacy"),
         (("inspect", "{image}"), "legacy", "absent"),
     ],
@@ -165,10 +165,10 @@ async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path)
     (tmp_path / "bomb.yaml").write_text(BOMB)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     for name in ("folder/empty.yaml", "folder", "none", "cut.yaml", "bomb.yaml", "binary.yaml", "absent.yaml"):
-        code, out, err = await run(command, "-f", str(tmp_path / name), "--set=cluster.mode=none")
+        code, out, err = await run(command, "-f", str(tmp_path / name), "--set=cluster=none")
         assert (code, out) == ANSWERS_NOT
         assert err.startswith("error: ")
-    code, out, err = await run(command, "-f", "-", "--set=cluster.mode=none")
+    code, out, err = await run(command, "-f", "-", "--set=cluster=none")
     assert (code, out, err) == (
         2,
         "",
@@ -188,7 +188,7 @@ async def test_a_file_among_others_that_cannot_be_read_is_2(world: World, image:
         (("audit", *given, "--allow-unread"), 0, []),
         (("audit", *given, *gate), 2, ["not read: -f ", *["image "] * blocks]),
         (("audit", *given, *gate, "--allow-unread"), int(blocks), ["image "] * blocks),
-        (("explain", *given, "--set=cluster.mode=none"), 2, ["-f "]),
+        (("explain", *given, "--set=cluster=none"), 2, ["-f "]),
         (("fix", *given, "--node-affinity=none", "--set=admission.tolerations=[]"), 2, ["-f "]),
     ):
         found, _, err = await run(*arguments)

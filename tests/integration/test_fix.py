@@ -183,7 +183,7 @@ async def test_no_setting_comes_from_a_manifest(fix: Fix, tmp_path: Path, argume
         "items": [yaml.safe_load(fix.manifest("legacy"))],
         "functionConfig": {"apiVersion": "v1", "kind": "ConfigMap", "data": data},
     }  # fmt: skip
-    command = (*arguments, "-f", "-", *fix.options, "--set=cluster.mode=none", "--set=cache.url='memory:'")
+    command = (*arguments, "-f", "-", *fix.options, "--set=cluster=none", "--set=cache.url='memory:'")
     _, out, err = await run(*command, stdin=yaml.safe_dump(manifests))
     assert "legacy" in out + err
     assert not (tmp_path / "ran").exists()

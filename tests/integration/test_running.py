@@ -38,7 +38,7 @@ async def test_what_runs_on_the_wrong_platform_is_found_in_a_cluster_and_told_of
             api.put(PODS, each)
         settings = (
             f"registry.plain_http=['{registry.host}']", f"registry.allow=['{registry.host}']", "cache.url='memory:'",
-            f"cluster.kubeconfig='{write_kubeconfig(api, tmp_path)}'", "placement.runtime_classes={wasm: []}",
+            f"cluster='{write_kubeconfig(api, tmp_path)}'", "placement.runtime_classes={wasm: []}",
         )  # fmt: skip
         given = [argument for each in settings for argument in ("--set", each)]
         _, audited, _ = await run("audit", "-o", "json", *given)

@@ -13,7 +13,7 @@ from tests.integration.cluster.api_server import Refusal, namespace, node, pod, 
 from tests.unit.cli.commands import run
 
 HOSTILE = "127.0.0.1:1/\x1b]8;;http://127.0.0.1/\x07\x9b31m\u202ea\u200b\n[red]node arm is fine[/]\r\u2028"
-OFFLINE = ("--set", "cluster.mode=none", "--set", "registry.allow=[127.0.0.1:1]")
+OFFLINE = ("--set", "cluster=none", "--set", "registry.allow=[127.0.0.1:1]")
 
 
 def hostile_deployment() -> dict[str, Any]:

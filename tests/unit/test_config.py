@@ -283,7 +283,7 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         ),
         pytest.param((*SERVED, "scheduler.listen=:1"), ["scheduler.tls", "loopback"], id="plain on every address"),
         pytest.param(
-            ("scheduler.listen=", "admission.listen=", "cluster.mode=none"), ["nothing to serve"], id="nothing to serve"
+            ("scheduler.listen=", "admission.listen=", "cluster=none"), ["nothing to serve"], id="nothing to serve"
         ),
         pytest.param((*SERVED, "scheduler.listen=8880"), ["scheduler.listen", "host:port"], id="no host"),
         pytest.param(
@@ -296,13 +296,13 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         ),
         pytest.param((*SERVED, "scheduler.assume=[arm64]"), ["scheduler.assume", "'arm64'"], id="no platform"),
         pytest.param(
-            (*SERVED, "admission.canary_namespace=a", "cluster.mode=none"),
-            ["admission.canary_namespace", "cluster.mode is none"],
+            (*SERVED, "admission.canary_namespace=a", "cluster=none"),
+            ["admission.canary_namespace", "cluster is none"],
             id="canary without a cluster",
         ),
         pytest.param(
-            (*SERVED, "registry.mirrors=openshift", "cluster.mode=none"),
-            ["registry.mirrors", "cluster.mode is none"],
+            (*SERVED, "registry.mirrors=openshift", "cluster=none"),
+            ["registry.mirrors", "cluster is none"],
             id="mirrors without a cluster",
         ),
         pytest.param(

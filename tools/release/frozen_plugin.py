@@ -81,7 +81,7 @@ async def _look_up_and_serve(program: Path) -> None:
         if looking.returncode:
             raise RuntimeError(f"{program} inspect failed:\n{said.decode()}")
         operations = f"127.0.0.1:{free_port()}"
-        settings = ("cluster.mode=none", "cache.url='memory:'", "scheduler.listen=127.0.0.1:0", "admission.listen=''",
+        settings = ("cluster=none", "cache.url='memory:'", "scheduler.listen=127.0.0.1:0", "admission.listen=''",
                     f"operations.listen={operations}")  # fmt: skip
         service = await asyncio.create_subprocess_exec(program, "serve", *(f"--set={each}" for each in settings))
         try:

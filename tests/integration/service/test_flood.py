@@ -81,7 +81,7 @@ async def serving(folder: Path) -> AsyncIterator[ServedWebhook]:
     leaf.private_key_pem.write_to_path(folder / "tls.key")
     leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
     settings = (
-        "cluster.mode=none", "scheduler.listen=", "admission.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0",
+        "cluster=none", "scheduler.listen=", "admission.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0",
         f"admission.tls.certificate={folder / 'tls.crt'}", f"admission.tls.key={folder / 'tls.key'}",
         "cache.url='memory:'",
         "shutdown.grace_seconds=5",

@@ -84,7 +84,7 @@ class Idle:
     async def replica(self, *more: str) -> AsyncIterator[None]:
         """A replica of the webhook that looks after its certificate and holds pods."""
         config = self._config(*more)
-        client = await open_cluster("kubeconfig", config.cluster.kubeconfig)
+        client = await open_cluster("kubeconfig", config.cluster)
         async with (
             open_cluster_view(config) as cluster_view,
             with_managed_files(config, cluster_view.client) as with_files,
@@ -94,7 +94,7 @@ class Idle:
         await client.close()
 
     def _config(self, *more: str) -> Config:
-        return load_config(None, [*SETTINGS, f"cluster.kubeconfig={write_kubeconfig(self.api, self.folder)}", *more])
+        return load_config(None, [*SETTINGS, f"cluster={write_kubeconfig(self.api, self.folder)}", *more])
 
     async def watched(self, minutes: int = MINUTES) -> list[Request]:
         """The requests of so many minutes, in which watches are kept alive and ended as an API server does."""

@@ -64,8 +64,8 @@ async def test_a_signal_before_all_is_open_ends_the_process_well(tmp_path: Path,
     async with serve_api() as api:
         api.is_open.clear()
         settings = (
-            *SETTINGS, "admission.listen=127.0.0.1:0", "admission.tls.self_managed=true", "cluster.mode=auto",
-            f"cluster.kubeconfig={write_kubeconfig(api, tmp_path)}",
+            *SETTINGS, "admission.listen=127.0.0.1:0", "admission.tls.self_managed=true",
+            f"cluster={write_kubeconfig(api, tmp_path)}",
         )  # fmt: skip
         options = [option for setting in settings for option in ("--set", setting)]
         process = await asyncio.create_subprocess_exec(
@@ -87,7 +87,7 @@ async def test_a_signal_before_all_is_open_ends_the_process_well(tmp_path: Path,
 
 async def test_a_signal_at_the_first_moment_is_not_lost() -> None:
     """Before anything is open, and whatever opens first; a second signal does not disturb the end."""
-    config = load_config(None, [*SETTINGS, "cluster.mode=none"])
+    config = load_config(None, [*SETTINGS, "cluster=none"])
     with structlog.testing.capture_logs() as logs:
         serving = asyncio.create_task(run_service(config))
         await asyncio.sleep(0)

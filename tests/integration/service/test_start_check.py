@@ -9,7 +9,7 @@ from extender.errors import ConfigError
 from extender.service.start_check import check_start
 from testbed.certificates import Authority
 
-_ALONE = ("cluster.mode=none", "admission.listen=", "cache.url='memory:'")
+_ALONE = ("cluster=none", "admission.listen=", "cache.url='memory:'")
 _NOWHERE = "/nonexistent/file"
 
 
@@ -54,7 +54,7 @@ async def test_what_serve_could_open_is_right(tmp_path: Path) -> None:
         (["registry.credential_providers={{config: {}, bin_dir: /bin}}"], "registry.credential_providers.config"),
         (["cache.key_file={}"], "cache.key_file"),
         (["cache.url=redis://cache?password_file={}"], "cache.url"),
-        (["cluster.mode=auto", "cluster.kubeconfig={}"], "cluster.kubeconfig"),
+        (["cluster={}"], "cluster"),
         (["scheduler.tls={{certificate: {}, key: /k}}"], "scheduler.tls.certificate"),
         (["scheduler.tls={{certificate: /dev/null, key: {}}}"], "scheduler.tls.key"),
         (["scheduler.tls={{certificate: /dev/null, key: /dev/null, client_ca: {}}}"], "scheduler.tls.client_ca"),
@@ -81,12 +81,12 @@ async def test_every_listener_and_part_has_its_line(tmp_path: Path) -> None:
     """So that a file is mended once."""
     found = await problems(
         f"scheduler.tls={{certificate: {_NOWHERE}, key: /k}}", f"cache.key_file={_NOWHERE}",
-        "cluster.mode=auto", f"cluster.kubeconfig={tmp_path / 'none'}",
+        f"cluster={tmp_path / 'none'}",
     )  # fmt: skip
     assert [line.partition(":")[0] for line in found] == [
         "scheduler.tls.certificate",
         "cache.key_file",
-        "cluster.kubeconfig",
+        "cluster",
     ]
 
 
@@ -118,8 +118,7 @@ async def test_nothing_listens_and_nobody_is_asked(tmp_path: Path, unused_tcp_po
         " users: [{name: u, user: {token: t}}]}"
     )
     settings = [
-        "cluster.mode=auto",
-        f"cluster.kubeconfig={kubeconfig}",
+        f"cluster={kubeconfig}",
         f"scheduler.listen=127.0.0.1:{unused_tcp_port}",
     ]
     settings += [f"cache.url=redis://127.0.0.1:{unused_tcp_port}"]

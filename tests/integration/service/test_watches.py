@@ -53,7 +53,7 @@ async def service_in(
 ) -> AsyncIterator[Caller]:
     """The whole service on that cluster, with `scheduler.listen` and more settings as given."""
     settings = [
-        f"cluster.kubeconfig={write_kubeconfig(api, folder)}",
+        f"cluster={write_kubeconfig(api, folder)}",
         f"scheduler.listen='{listen}'",
         "admission.listen=127.0.0.1:0",
         "admission.tls=null",

@@ -35,11 +35,11 @@ async def beside(cluster: InstalledCluster, *assignments: str, file: str | None 
 
 async def test_what_is_installed_decides(capsys: pytest.CaptureFixture[str]) -> None:
     """Not the cluster, the cache and the files, which are those of its pods."""
-    settings = await beside(installed(WEBHOOK), "cluster.context=mine")
+    settings = await beside(installed(WEBHOOK), "cluster=auto#mine")
     assert settings.admission.node_affinity is AffinityMode.BOTH
     assert settings.placement.preference == {"arm64": 10}
     assert (settings.registry.deny, settings.registry.private_addresses) == (("a.example.com",), False)
-    assert (settings.cluster.context, settings.cache.url, settings.registry.docker_config) == ("mine", "", "")
+    assert (settings.cluster, settings.cache.url, settings.registry.docker_config) == ("auto#mine", "", "")
     out, err = capsys.readouterr()
     assert (out, err) == ("", "settings: those of Deployment ours/webhook; --config FILE gives others\n")
 

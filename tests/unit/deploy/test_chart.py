@@ -2006,7 +2006,7 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
         "modes.webhook.config: {cache: {url: 'memory:'}}",
         "config.cache.url (for modes.webhook): the chart decides it. Use store.kind",
     ),
-    ("webhook", "config: {cluster: {mode: none}}", "config.cluster.mode (for modes.webhook): the chart decides it"),
+    ("webhook", "config: {cluster: none}", "config.cluster (for modes.webhook): the chart decides it"),
     (
         "webhook",
         "config: {admission: {guard_daemon_sets: true}}",

@@ -75,7 +75,7 @@ def test_each_modes_configuration_is_accepted_and_says_what_the_mode_needs(
 ) -> None:
     """The service starts on the text in the ConfigMap, in the cluster it runs in."""
     config = config_of(mode, tmp_path)
-    assert config.cluster.mode == "auto"
+    assert config.cluster == "auto"
     assert (config.scheduler.listen, config.scheduler.pending) == (scheduler, pending)
     assert (config.admission.listen, config.admission.scheduler_name) == (admission, scheduler_name)
     assert config.admission.node_affinity == node_affinity

@@ -247,9 +247,7 @@ admission.self_managed: Its certificate comes by certificates.source, which is n
 scheduler.listen: kube-scheduler and the chart's files name 127.0.0.1:8880.
 scheduler.tls: kube-scheduler asks over loopback.
 operations.listen: Probes and monitors of the chart ask port 8881.
-cluster.mode: It is the cluster that the chart is installed in.
-cluster.kubeconfig: It is the cluster that the chart is installed in.
-cluster.context: It is the cluster that the chart is installed in.
+cluster: It is the cluster that the chart is installed in.
 cache.url: Use store.kind.
 cache.key_file: Use store.keySecret.
 registry.ca_files: Use registries.caConfigMap.

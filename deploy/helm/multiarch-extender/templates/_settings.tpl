@@ -146,6 +146,7 @@ defaultScheduler:
 {{- $comments := get (include "multiarch.comments" . | fromYaml) .mode }}
 {{- $_ := set $comments "registry.pull_secrets" "Whose pull secrets are read, which takes the right to get Secrets: true, or a list of namespaces." }}
 {{- range $section, $settings := include "multiarch.settings" . | fromYaml }}
+{{- if kindIs "map" $settings }}
 {{ $section }}:
 {{- range $name, $value := $settings }}
 {{- with get $comments (printf "%s.%s" $section $name) }}
@@ -154,6 +155,9 @@ defaultScheduler:
 {{- end }}
 {{- end }}
 {{ dict $name $value | toYaml | indent 2 }}
+{{- end }}
+{{- else }}
+{{ dict $section $settings | toYaml }}
 {{- end }}
 {{- end }}
 {{- end }}
