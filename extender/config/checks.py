@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from extender.certificates.server_names import canonical_name
-from extender.config.tree import AdmissionTlsConfig, Config, TlsConfig
+from extender.config.tree import Config, TlsConfig
 from extender.errors import ConfigError
 from extender.images.platform import (
     ARCHITECTURES,
@@ -19,7 +19,7 @@ from extender.images.platform import (
     parse_platform,
     variants_of,
 )
-from extender.placement.gate import AfterGate, UnknownImages
+from extender.placement.gate import UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
 
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
@@ -50,16 +50,12 @@ def _gate_problems(config: Config) -> Iterator[str]:
     if admission.gate.policy and not (admission.unknown is UnknownImages.GATE and admission.canary_namespace):
         need = "needs admission.unknown gate and an admission.canary_namespace"
         yield f"admission.gate.policy: {need}; set both, or leave the policy out"
-    assumes = {
-        "admission.unknown": admission.unknown is UnknownImages.ASSUME,
-        "admission.gate.then": admission.gate.then is AfterGate.ASSUME,
-    }
-    for path in (path for path, assumed in assumes.items() if assumed):
+    if admission.unknown is UnknownImages.ASSUME:
         if not admission.node_affinity.required:
             need = f"needs admission.node_affinity required or both, and it is {admission.node_affinity}"
-            yield f"{path}: assume {need}; choose one of them, or {path} pass"
+            yield f"admission.unknown: assume {need}; choose one of them, or admission.unknown pass"
         if not config.scheduler.assume:
-            yield f"scheduler.assume: [] names nothing while {path} is assume; name one"
+            yield "scheduler.assume: [] names nothing while admission.unknown is assume; name one"
 
 
 def _canary_problems(config: Config) -> Iterator[str]:
@@ -160,18 +156,18 @@ def _mirror_problems(config: Config) -> Iterator[str]:
 
 
 def _listener_problems(config: Config) -> Iterator[str]:
-    sections = {field.name: getattr(config, field.name) for field in msgspec.structs.fields(config)}
-    outlets = {
-        name: section for name, section in sections.items() if hasattr(section, "listen") and hasattr(section, "tls")
+    listens = {
+        "scheduler.listen": config.scheduler.listen,
+        "admission.listen": config.admission.listen,
+        "operations.listen": config.operations.listen,
     }
     # In a cluster pods are let go without a listener that were held, also where none is held any more.
-    if not config.has_cluster and not any(section.listen for section in outlets.values()):
-        names = " and ".join(f"{name}.listen" for name in outlets)
-        yield f"{names} are all empty, so there is nothing to serve; give one a host:port"
-    listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}
-    listens = {f"{name}.listen": section.listen for name, section in listeners.items()}
+    if not (config.has_cluster or config.scheduler.listen or config.admission.listen):
+        yield "scheduler.listen and admission.listen are empty, so there is nothing to serve; give one a host:port"
     used: dict[str, tuple[str, int]] = {}
     for path, listen in listens.items():
+        if not listen:
+            continue
         try:
             address = parse_listen(listen)
         except ConfigError as exc:
@@ -181,11 +177,13 @@ def _listener_problems(config: Config) -> Iterator[str]:
             if _overlaps(address, taken):
                 yield f"{path}: {listen!r} is taken by {other}; choose another port"
         used[path] = address
-    for name, section in outlets.items():
-        if section.listen:
-            yield from _tls_problems(name, section.listen, section.tls)
-    if config.admission.listen and is_self_managed(config):
-        yield from _self_managed_problems(config)
+    if config.scheduler.listen and not is_loopback(config.scheduler.listen):
+        where = f"{config.scheduler.listen!r} is no loopback address, and the verbs are plain HTTP"
+        yield f"scheduler.listen: {where}; write 127.0.0.1:8880, behind a proxy with TLS for callers elsewhere"
+    if config.admission.listen:
+        yield from _tls_problems(config.admission.listen, config.admission.tls)
+        if is_self_managed(config):
+            yield from _self_managed_problems(config)
 
 
 def is_self_managed(config: Config) -> bool:
@@ -215,18 +213,16 @@ def _self_managed_problems(config: Config) -> Iterator[str]:
         yield "admission.self_managed.configurations: [] names no MutatingWebhookConfiguration; name ours"
 
 
-def _tls_problems(name: str, listen: str, tls: TlsConfig | None) -> Iterator[str]:
+def _tls_problems(listen: str, tls: TlsConfig | None) -> Iterator[str]:
     if tls is None:
         if not is_loopback(listen):
-            where = f"a loopback address only, and {name}.listen is {listen!r}"
-            yield f"{name}.tls: null is allowed on {where}; give certificate files"
+            where = f"a loopback address only, and admission.listen is {listen!r}"
+            yield f"admission.tls: null is allowed on {where}; give certificate files"
         return
-    if isinstance(tls, AdmissionTlsConfig) and tls.self_managed:
-        return
-    for field in ("certificate", "key"):
+    for field in ("certificate", "key") if not tls.self_managed else ():
         if not getattr(tls, field):
-            off = f"or set {name}.listen to '' to switch it off"
-            yield f"{name}.tls.{field}: '' names no file while {name}.listen is {listen!r}; give a PEM file, {off}"
+            why = f"'' names no file while admission.listen is {listen!r}"
+            yield f"admission.tls.{field}: {why}; give a PEM file, or set admission.listen to '' to switch it off"
 
 
 def _platform_problems(config: Config) -> Iterator[str]:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from extender.config.registry_section import RegistryConfig, Seconds, Section
 from extender.placement.affinity import AffinityMode
-from extender.placement.gate import AfterGate, ImpossiblePods, UnknownImages
+from extender.placement.gate import ImpossiblePods, UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
 from extender.placement.tolerations import TolerationRule
 
@@ -38,9 +38,6 @@ class TlsConfig(Section, frozen=True):
         str,
         Meta(description="PEM file of the authorities whose client certificates are required; empty asks for none."),
     ] = ""
-
-
-class AdmissionTlsConfig(TlsConfig, frozen=True):
     self_managed: Annotated[
         bool,
         Meta(
@@ -80,12 +77,12 @@ class SelfManagedConfig(Section, frozen=True):
 
 class SchedulerConfig(Section, frozen=True):
     listen: Annotated[
-        str, Meta(description="host:port of the scheduler verbs; an empty string switches the listener off.")
+        str,
+        Meta(
+            description="host:port of the scheduler verbs, on a loopback address: kube-scheduler is in the same pod or "
+            "on the same node. An empty string switches the listener off."
+        ),
     ] = "127.0.0.1:8880"
-    tls: Annotated[
-        TlsConfig | None,
-        Meta(description="Certificate files; null is allowed on a loopback address only."),
-    ] = None
     wait_seconds: Annotated[
         float,
         Meta(
@@ -103,9 +100,14 @@ class SchedulerConfig(Section, frozen=True):
             "error answer passes every node."
         ),
     ] = Choice.RETRY
-    unknown: Annotated[Choice, Meta(description="When an image is unknown: `pass`, `retry` or `assume`, as above.")] = (
-        Choice.PASS
-    )
+    unknown: Annotated[
+        Choice,
+        Meta(
+            description="When an image is unknown: `pass`, `retry` or `assume`, as above. It decides too about a held "
+            "pod after `admission.gate.limit_seconds`, and at once about an image that waiting cannot make known: "
+            "`pass` and `retry` let the pod go by what is known of its other images, `assume` writes required affinity."
+        ),
+    ] = Choice.PASS
     assume: Annotated[
         tuple[str, ...],
         Meta(
@@ -120,17 +122,9 @@ class GateConfig(Section, frozen=True):
         Seconds,
         Meta(
             description="Longest time a pod is held, counted from its creation; long enough for a push that comes "
-            "after the pod."
+            "after the pod. Then `scheduler.unknown` decides."
         ),
     ] = 300.0
-    then: Annotated[
-        AfterGate,
-        Meta(
-            description="What follows, and what is done at once about an image that waiting cannot make known: `pass` "
-            "lets the pod go by what is known of its other images, `assume` takes the image to run on "
-            "`scheduler.assume`."
-        ),
-    ] = AfterGate.PASS
     exempt_priority_classes: Annotated[
         tuple[str, ...],
         Meta(
@@ -162,7 +156,7 @@ class AdmissionConfig(Section, frozen=True):
             "switches the listener off. With `tls: null` it speaks plain HTTP, on a loopback address only."
         ),
     ] = ":8443"
-    tls: AdmissionTlsConfig | None = AdmissionTlsConfig()
+    tls: TlsConfig | None = TlsConfig()
     self_managed: SelfManagedConfig = SelfManagedConfig()
     wait_seconds: Annotated[
         float,
@@ -253,20 +247,6 @@ class AdmissionConfig(Section, frozen=True):
     ] = ""
 
 
-class PreferredNodesConfig(Section, frozen=True):
-    labels: Annotated[
-        dict[str, str], Meta(description="Labels of the nodes to which a preference may pull; {}: any.")
-    ] = msgspec.field(default_factory=dict)
-    without_resources: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Resources of nodes to which none pulls: they are precious. Pods that name one have no "
-            "preference."
-        ),
-    ] = ("nvidia.com/gpu",)
-    without_taints: Annotated[tuple[str, ...], Meta(description="Keys of taints of nodes to which none pulls.")] = ()
-
-
 class PlacementConfig(Section, frozen=True):
     mode: Annotated[
         Literal["enforce", "observe"],
@@ -289,7 +269,13 @@ class PlacementConfig(Section, frozen=True):
             "`prioritizeVerb` is left out."
         ),
     ] = PreferenceBy.SCORE
-    preferred_nodes: PreferredNodesConfig = PreferredNodesConfig()
+    preferred_nodes: Annotated[
+        dict[str, str],
+        Meta(
+            description="Labels of the nodes to which a preference may pull; {}: any. None pulls to nodes with GPUs or "
+            "other accelerators, whose pods have no preference."
+        ),
+    ] = msgspec.field(default_factory=dict)
     runtime_classes: Annotated[
         dict[str, tuple[str, ...]],
         Meta(
@@ -297,27 +283,14 @@ class PlacementConfig(Section, frozen=True):
             "image of one of them, whatever the node is. `[]`: its pods are left alone (wasm and the like)."
         ),
     ] = msgspec.field(default_factory=dict)
-    run_386_on_amd64: Annotated[
-        bool,
+    compatibility: Annotated[
+        tuple[Literal["386-on-amd64", "arm-on-arm64"], ...],
         Meta(
-            description="amd64 nodes also run 386 images. containerd 1.6 does, CRI-O does not. containerd 2.3 runs "
-            "single manifests, and refuses indexes without amd64 unless its `use_local_image_pull` is true."
+            description="What nodes run beside their own: `386-on-amd64`, `arm-on-arm64` (32-bit arm, if the cores "
+            "can). containerd 1.6 does both, CRI-O neither; containerd 2.3 runs single manifests, and refuses indexes "
+            "without the node's own architecture unless its `use_local_image_pull` is true."
         ),
-    ] = False
-    run_arm_on_arm64: Annotated[
-        bool,
-        Meta(
-            description="arm64 nodes also run 32-bit arm images: by the same runtimes in the same way, if the cores "
-            "can."
-        ),
-    ] = False
-    level_label: Annotated[
-        str,
-        Meta(
-            description="Node label whose value states the node's level, such as v3 or amd64-v3; without it nodes are "
-            "baseline."
-        ),
-    ] = ""
+    ] = ()
 
 
 class DriftConfig(Section, frozen=True):

@@ -20,12 +20,11 @@ from extender.placement.node_images import NodeImages
 class NodeConditions(msgspec.Struct, frozen=True, dict=True):
     """What a node has and lacks to which a preference may pull pods.
 
-    It has all of `labels`, no resource of `without_resources`, and no taint with a key in `without_taints`.
+    It has all of `labels`, and no resource of `without_resources`.
     """
 
     labels: Mapping[str, str] = {}
     without_resources: tuple[str, ...] = ()
-    without_taints: frozenset[str] = frozenset()
 
     def excludes(self, node: Node) -> bool:
         """Whether no preference may pull pods to the node.
@@ -36,9 +35,6 @@ class NodeConditions(msgspec.Struct, frozen=True, dict=True):
             labels = (node.metadata and node.metadata.labels) or {}
             if any(labels.get(key) != value for key, value in self.labels.items()):
                 return True
-        taints = (node.spec and node.spec.taints) or ()
-        if any(taint.key in self.without_taints for taint in taints):
-            return True
         return node.status is not None and self.are_named_in(bytes(node.status.capacity))
 
     def excluded_among(self, nodes: Sequence[Node]) -> list[Node]:
@@ -47,7 +43,7 @@ class NodeConditions(msgspec.Struct, frozen=True, dict=True):
         All capacities are searched at once, as usually none of them names a resource.
         """
         capacities = b"".join([node.status.capacity for node in nodes if node.status is not None])
-        if not self.labels and not self.without_taints and not self.are_named_in(capacities):
+        if not self.labels and not self.are_named_in(capacities):
             return []
         return [node for node in nodes if self.excludes(node)]
 

@@ -177,9 +177,8 @@ _NO_SCORES = encode_priorities({})
 class SchedulerVerbs:
     """filter, prioritize and preempt for one scheduler.
 
-    `nodes` is None without a cluster: then only requests with whole nodes can be answered. `may_read_secrets`: only
-    kube-scheduler can reach these endpoints, so the pull secrets that a request's pod names may be read. Any other
-    caller gets what is public, and what the operator's credentials open. `observed_pods` collects what would have
+    `nodes` is None without a cluster: then only requests with whole nodes can be answered. Only kube-scheduler reaches
+    these endpoints, so the pull secrets that a request's pod names are read. `observed_pods` collects what would have
     become of pods that are only observed.
     """
 
@@ -191,7 +190,6 @@ class SchedulerVerbs:
         wait_seconds: float,
         pending_limit_seconds: float,
         clock: Callable[[], float],
-        may_read_secrets: bool = False,
     ) -> None:
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
@@ -199,7 +197,6 @@ class SchedulerVerbs:
         self._nodes = RequestNodes(nodes, pod_resolver.policy)
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
-        self._may_read_secrets = may_read_secrets
         self._first_seen = FirstSeen(clock)
 
     async def filter(self, body: bytes) -> Reply:
@@ -278,7 +275,7 @@ class SchedulerVerbs:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
         if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy):
             return None
-        return self._pod_resolver.question(pod, namespace, overrides, may_read=self._may_read_secrets)
+        return self._pod_resolver.question(pod, namespace, overrides, may_read=True)
 
     async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, question: PodQuestion) -> Decision:
         """The decision from the cache, or after waiting for lookups if those could change the answer.

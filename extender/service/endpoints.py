@@ -10,7 +10,6 @@ from extender.admission.pod_admission import PodAdmission, PodReviews
 from extender.admission.scheduler_names import SchedulerNaming
 from extender.admission.workload_admission import LOOKUP_SECONDS, WorkloadAdmission
 from extender.cluster.views import WatchedNodes
-from extender.config.checks import is_loopback
 from extender.config.tree import Config, TlsConfig
 from extender.placement.node_kinds import NodeKind
 from extender.placement.planning import AdmissionSettings
@@ -52,8 +51,6 @@ def scheduler_routes(
         wait_seconds=config.scheduler.wait_seconds,
         pending_limit_seconds=PENDING_LIMIT_SECONDS,
         nodes=cluster_view.nodes,
-        may_read_secrets=is_loopback(config.scheduler.listen)
-        or bool(config.scheduler.tls and config.scheduler.tls.client_ca),
         clock=time.monotonic,
     )
     return {
@@ -130,7 +127,7 @@ def needs_pending_pods(config: Config) -> bool:
 
 OUTLETS = (
     Outlet(
-        "scheduler", lambda config: config.scheduler.listen, lambda config: config.scheduler.tls,
+        "scheduler", lambda config: config.scheduler.listen, lambda _: None,
         SCHEDULER, scheduler_routes,
     ),
     Outlet(

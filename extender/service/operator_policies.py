@@ -1,14 +1,24 @@
 """Converts the operator's settings to the policies that placement takes."""
 
-import msgspec
-
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.placement.facts import RuntimeClass
-from extender.placement.gate import CRITICAL_CLASSES, GateSettings
+from extender.placement.gate import CRITICAL_CLASSES, AfterGate, GateSettings
 from extender.placement.nodes import NodeConditions
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import Mode, Overrides, Policy
+from extender.placement.policy import Choice, Mode, Overrides, Policy
+
+ACCELERATORS = (
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "gpu.intel.com/i915",
+    "gpu.intel.com/xe",
+    "google.com/tpu",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neuroncore",
+    "habana.ai/gaudi",
+)
+"""Resources of precious nodes."""
 
 
 def policy_of(config: Config) -> Policy:
@@ -18,7 +28,10 @@ def policy_of(config: Config) -> Policy:
         pending=scheduler.pending,
         unknown=scheduler.unknown,
         assume=frozenset(map(parse_platform, scheduler.assume)),
-        compatibility=msgspec.convert(placement, Compatibility, from_attributes=True),  # settings of the same names
+        compatibility=Compatibility(
+            run_386_on_amd64="386-on-amd64" in placement.compatibility,
+            run_arm_on_arm64="arm-on-arm64" in placement.compatibility,
+        ),
         preference={
             normalize_platform("", architecture).architecture: boost
             for architecture, boost in placement.preference.items()
@@ -35,20 +48,20 @@ def policy_of(config: Config) -> Policy:
 
 def preferred_nodes_of(config: Config) -> NodeConditions:
     """The nodes to which a preference may pull pods."""
-    nodes = config.placement.preferred_nodes
-    return NodeConditions(nodes.labels, nodes.without_resources, frozenset(nodes.without_taints))
+    return NodeConditions(config.placement.preferred_nodes, ACCELERATORS)
 
 
 def admission_settings_of(config: Config) -> AdmissionSettings:
     """The policy for pods that are being created."""
-    admission = config.admission
+    scheduler, admission = config.scheduler, config.admission
+    may_assume = scheduler.unknown is Choice.ASSUME and admission.node_affinity.required
     return AdmissionSettings(
         tolerations=admission.tolerations,
         node_affinity=admission.node_affinity,
         scheduler_name=admission.scheduler_name,
         gate=GateSettings(
             unknown=admission.unknown,
-            after=admission.gate.then,
+            after=AfterGate.ASSUME if may_assume else AfterGate.PASS,
             exempt_classes=CRITICAL_CLASSES.union(admission.gate.exempt_priority_classes),
         ),
         impossible=admission.impossible,

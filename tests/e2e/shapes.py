@@ -24,7 +24,7 @@ class Shape(NamedTuple):
     does: Mapping[Containerd, Outcome]
     disagreement: str = ""
     disagrees: Sequence[Containerd] = tuple(Containerd)
-    run_386: bool = False  # judged with placement.run_386_on_amd64
+    run_386: bool = False  # judged with 386-on-amd64 in placement.compatibility
 
 
 LIES = "What a manifest states is believed"

@@ -44,7 +44,7 @@ def test_assignment_beats_file_and_file_beats_default(tmp_path: Path) -> None:
         pytest.param("scheduler.assume=[linux/arm64]", lambda c: c.scheduler.assume == ("linux/arm64",), id="list"),
         pytest.param("admission.tls=null", lambda c: c.admission.tls is None, id="null"),
         pytest.param("scheduler.listen=", lambda c: c.scheduler.listen == "", id="empty string"),
-        pytest.param("scheduler.tls.key=/k.pem", lambda c: c.scheduler.tls.key == "/k.pem", id="inside a null section"),
+        pytest.param("admission.tls.key=/k.pem", lambda c: c.admission.tls.key == "/k.pem", id="inside a section"),
         pytest.param("cache.size=7", lambda c: c.cache.size == 7, id="number"),
     ],
 )
@@ -137,11 +137,9 @@ def test_a_section_that_is_assigned_keeps_what_the_file_says_beside_it(tmp_path:
 
 def test_an_assignment_changes_no_section_that_shares_its_text(tmp_path: Path) -> None:
     """An alias is read as if it were written out."""
-    file = write(tmp_path, "scheduler: {tls: &tls {client_ca: a}}\nadmission: {tls: *tls}\n")
-    config = read_config(file, ["scheduler.tls.client_ca=b"])
-    assert config.scheduler.tls
-    assert config.admission.tls
-    assert (config.scheduler.tls.client_ca, config.admission.tls.client_ca) == ("b", "a")
+    file = write(tmp_path, "placement: {preference: &map {amd64: 1}, preferred_nodes: *map}\n")
+    config = read_config(file, ["placement.preference.amd64=2"])
+    assert (config.placement.preference, config.placement.preferred_nodes) == ({"amd64": 2}, {"amd64": "1"})
 
 
 @pytest.mark.parametrize(
@@ -150,15 +148,15 @@ def test_an_assignment_changes_no_section_that_shares_its_text(tmp_path: Path) -
 )
 def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
     """Without quotes too, in a value, in a list, and as the key of a map or a value of it."""
-    text = f"placement: {{level_label: {word}, preferred_nodes: {{labels: {{{word}: {word}}}}}}}\n"
-    text += f"registry: {{deny: [{word}]}}\n"
-    labels = "placement.preferred_nodes.labels"
-    assigned = [f"placement.level_label={word}", f"registry.deny=[{word}]"]
+    text = f"placement: {{preferred_nodes: {{{word}: {word}}}}}\n"
+    text += f"registry: {{docker_config: {word}, deny: [{word}]}}\n"
+    labels = "placement.preferred_nodes"
+    assigned = [f"registry.docker_config={word}", f"registry.deny=[{word}]"]
     assigned.append(f"{labels}={{{word}: {word}}}" if word in ("=", ".inf") else f"{labels}.{word}={word}")
     for config in (read_config(write(tmp_path, text)), read_config(None, assigned)):
-        assert config.placement.level_label == word
+        assert config.registry.docker_config == word
         assert config.registry.deny == (word,)
-        assert config.placement.preferred_nodes.labels == {word: word}
+        assert config.placement.preferred_nodes == {word: word}
 
 
 @pytest.mark.parametrize(
@@ -179,13 +177,18 @@ def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
             ("linux/386",),
         ),
         (
-            "placement.preferred_nodes.labels.a.example/b=1",
-            lambda c: c.placement.preferred_nodes.labels,
+            "placement.preferred_nodes.a.example/b=1",
+            lambda c: c.placement.preferred_nodes,
             {"a.example/b": "1"},
         ),
         ("registry.pull_secrets=[on, 1]", lambda c: c.registry.pull_secrets, ("on", "1")),
         ("registry.pull_secrets=off", lambda c: c.registry.pull_secrets, False),
-        ("placement.run_386_on_amd64=yes", lambda c: c.placement.run_386_on_amd64, True),
+        ("drift.events=yes", lambda c: c.drift.events, True),
+        (
+            "placement.compatibility=[arm-on-arm64, 386-on-amd64]",
+            lambda c: c.placement.compatibility,
+            ("arm-on-arm64", "386-on-amd64"),
+        ),
         ("registry.private_addresses='false'", lambda c: c.registry.private_addresses, False),
         ("scheduler.wait_seconds='1e-1'", lambda c: c.scheduler.wait_seconds, 0.1),
         ("cache.size=1e4", lambda c: c.cache.size, 10_000),
@@ -197,8 +200,8 @@ def test_an_assigned_text_needs_no_quotes(assignment: str, read: Callable[[Confi
 
 
 WRONG = """
-scheduler: {wait_seconds: soon, tls: 3, listen: null}
-admission: {tolerations: [{key: "!", operator: Same}, {value: x, platforms: [a]}], wiat_seconds: 1}
+scheduler: {wait_seconds: soon, listen: null}
+admission: {tls: 3, tolerations: [{key: "!", operator: Same}, {value: x, platforms: [a]}], wiat_seconds: 1}
 registry: {deny: evil, clouds: [gcloud], pull_secrets: {a: b}, private_addresses: 1}
 placement: {preference: {arm64: 11, amd64: 1.5}}
 cache: []
@@ -211,7 +214,7 @@ def test_all_that_is_wrong_is_told_at_once_in_the_words_of_settings(tmp_path: Pa
         read_config(write(tmp_path, WRONG), ["cache.size=-1", "log=loud"])
     lines = str(refusal.value).splitlines()
     assert sorted(re.split(" is wrong|; known there", line)[0] for line in lines) == sorted([
-        "scheduler.wait_seconds: 'soon'", "scheduler.tls: '3'", "scheduler.listen: null", "log: 'loud'",
+        "scheduler.wait_seconds: 'soon'", "admission.tls: '3'", "scheduler.listen: null", "log: 'loud'",
         "admission.tolerations[0].key: '!'", "admission.tolerations[0].operator: 'Same'",
         "admission.tolerations[0]: it lacks platforms", "admission.tolerations[1]: a map", "registry.deny: 'evil'",
         "registry.clouds[0]: 'gcloud'", "registry.pull_secrets: a map", "registry.private_addresses: '1'",
@@ -231,7 +234,7 @@ def test_all_that_is_wrong_is_told_at_once_in_the_words_of_settings(tmp_path: Pa
     assert not re.search(r"\b(str|int|float|bool|array|object|NoneType|Expected)\b", str(refusal.value))
 
 
-@pytest.mark.parametrize("assignment", ["registry.deny=[~]", "placement.level_label=null", "registry.docker_config=~"])
+@pytest.mark.parametrize("assignment", ["registry.deny=[~]", "cache.url=null", "registry.docker_config=~"])
 def test_nothing_is_no_text(assignment: str) -> None:
     """An empty text is written as such."""
     with pytest.raises(ConfigError, match="null is wrong: it must be a text, '' for none"):
@@ -266,7 +269,7 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     ("assignments", "says"),
     [
         pytest.param((), ["admission.tls.certificate", "admission.tls.key"], id="webhook without certificate"),
-        pytest.param((*SERVED, "scheduler.listen=0.0.0.0:1"), ["scheduler.tls", "loopback"], id="plain"),
+        pytest.param((*SERVED, "scheduler.listen=0.0.0.0:1"), ["scheduler.listen", "loopback"], id="plain"),
         pytest.param(("admission.tls=null",), ["admission.tls", "loopback"], id="plain webhook"),
         pytest.param(
             (*SERVED, "operations.listen=0.0.0.0:8443"), ["operations.listen", "taken by"], id="one port twice"
@@ -281,7 +284,7 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             ["operations.listen", "taken by admission.listen"],
             id="every address of a family and a name",
         ),
-        pytest.param((*SERVED, "scheduler.listen=:1"), ["scheduler.tls", "loopback"], id="plain on every address"),
+        pytest.param((*SERVED, "scheduler.listen=:1"), ["scheduler.listen", "loopback"], id="plain on every address"),
         pytest.param(
             ("scheduler.listen=", "admission.listen=", "cluster=none"), ["nothing to serve"], id="nothing to serve"
         ),

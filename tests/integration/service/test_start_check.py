@@ -9,6 +9,7 @@ from extender.errors import ConfigError
 from extender.service.start_check import check_start
 from testbed.certificates import Authority
 
+_SERVED = "admission.listen=127.0.0.1:0"
 _ALONE = ("cluster=none", "admission.listen=", "cache.url='memory:'")
 _NOWHERE = "/nonexistent/file"
 
@@ -55,9 +56,12 @@ async def test_what_serve_could_open_is_right(tmp_path: Path) -> None:
         (["cache.key_file={}"], "cache.key_file"),
         (["cache.url=redis://cache?password_file={}"], "cache.url"),
         (["cluster={}"], "cluster"),
-        (["scheduler.tls={{certificate: {}, key: /k}}"], "scheduler.tls.certificate"),
-        (["scheduler.tls={{certificate: /dev/null, key: {}}}"], "scheduler.tls.key"),
-        (["scheduler.tls={{certificate: /dev/null, key: /dev/null, client_ca: {}}}"], "scheduler.tls.client_ca"),
+        ([_SERVED, "admission.tls={{certificate: {}, key: /k}}"], "admission.tls.certificate"),
+        ([_SERVED, "admission.tls={{certificate: /dev/null, key: {}}}"], "admission.tls.key"),
+        (
+            [_SERVED, "admission.tls={{certificate: /dev/null, key: /dev/null, client_ca: {}}}"],
+            "admission.tls.client_ca",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
@@ -80,11 +84,11 @@ async def test_a_folder_that_no_host_can_have_is_named(tmp_path: Path) -> None:
 async def test_every_listener_and_part_has_its_line(tmp_path: Path) -> None:
     """So that a file is mended once."""
     found = await problems(
-        f"scheduler.tls={{certificate: {_NOWHERE}, key: /k}}", f"cache.key_file={_NOWHERE}",
+        _SERVED, f"admission.tls={{certificate: {_NOWHERE}, key: /k}}", f"cache.key_file={_NOWHERE}",
         f"cluster={tmp_path / 'none'}",
     )  # fmt: skip
     assert [line.partition(":")[0] for line in found] == [
-        "scheduler.tls.certificate",
+        "admission.tls.certificate",
         "cache.key_file",
         "cluster",
     ]

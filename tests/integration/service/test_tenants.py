@@ -129,15 +129,14 @@ class World:
         return words_of(answer)
 
 
-def verbs_of(world: World, *, may_read: bool) -> SchedulerVerbs:
-    """The scheduler verbs without a cluster; whether calls of theirs may make us read secrets."""
+def verbs_of(world: World) -> SchedulerVerbs:
+    """The scheduler verbs without a cluster."""
     return SchedulerVerbs(
         world.pod_resolver,
         nodes=None,
         wait_seconds=10,
         pending_limit_seconds=30,
         clock=world.clock,
-        may_read_secrets=may_read,
     )
 
 
@@ -357,14 +356,13 @@ async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: Worl
     again.cancel()
 
 
-@pytest.mark.parametrize(("may_read", "kept"), [(True, ["b", "d"]), (False, ["a", "b", "c", "d"])])
-async def test_scheduler_decides_by_the_pod_s_secrets(world: World, may_read: bool, kept: list[str]) -> None:
-    """A private arm64 image keeps its pod off amd64 nodes, where the secret may be read."""
+async def test_scheduler_decides_by_the_pod_s_secrets(world: World) -> None:
+    """A private arm64 image keeps its pod off amd64 nodes."""
     world.write_secret("a", "ann", "a-secret")
-    verbs = verbs_of(world, may_read=may_read)
+    verbs = verbs_of(world)
     reply = await verbs.filter(msgspec.json.encode(with_nodes(world.pod("a", "pull"), NODES)))
     found = msgspec.json.decode(reply.body)["Nodes"]["items"]
-    assert [item["metadata"]["name"] for item in found] == kept
+    assert [item["metadata"]["name"] for item in found] == ["b", "d"]
 
 
 def at_once(verbs: SchedulerVerbs, body: bytes) -> Reply | None:
@@ -382,7 +380,7 @@ def at_once(verbs: SchedulerVerbs, body: bytes) -> Reply | None:
 async def test_a_decision_is_the_namespace_s_own_and_ends_with_a_denial(world: World) -> None:
     """Pods of one template get it from memory; the same pod elsewhere does not, nor does one after a denial."""
     world.write_secret("a", "ann", "a-secret")
-    verbs = verbs_of(world, may_read=True)
+    verbs = verbs_of(world)
 
     def request(namespace: str, name: str) -> bytes:
         document = world.pod(namespace, "pull")
@@ -454,17 +452,6 @@ async def test_who_may_not_read_gets_what_is_public_and_what_the_operator_opens(
         (answer,) = await resolver.resolve(resolver.question(pod, "b", Overrides(), may_read=False), 60)
         assert words_of(answer) == ARM64
     assert world.secret_reads == 0
-
-
-@pytest.mark.parametrize("may_read", [True, False])
-async def test_scheduler_that_nothing_authenticates_borrows_no_decision(world: World, may_read: bool) -> None:
-    """Each listener decides for its own callers, whatever was learned for another."""
-    world.write_secret("a", "ann", "a-secret")
-    assert await world.verdict("a", "pull") == ARM64
-    verbs = verbs_of(world, may_read=may_read)
-    request = msgspec.json.encode(with_nodes(world.pod("a", "pull"), NODES))
-    found = msgspec.json.decode((await verbs.filter(request)).body)["Nodes"]["items"]
-    assert [item["metadata"]["name"] for item in found] == (["b", "d"] if may_read else ["a", "b", "c", "d"])
 
 
 async def test_nothing_that_is_logged_or_counted_holds_a_secret(

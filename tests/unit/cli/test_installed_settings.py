@@ -17,7 +17,7 @@ WEBHOOK = {
     "admission": {"listen": ":8443", "node_affinity": "both"},
     "placement": {"preference": {"arm64": 10}},
     "registry": {"deny": ["a.example.com"], "docker_config": "/secrets/config.json", "private_addresses": False},
-    "cluster": {"context": "theirs"},
+    "cluster": "auto#theirs",
     "cache": {"url": "sqlite:////data/cache.db"},
 }
 

@@ -1,4 +1,4 @@
-"""Where a preference may pull: nodes by label, resource and taint; and the pods that are left alone."""
+"""Where a preference may pull: nodes by label and resource; and the pods that are left alone."""
 
 import json
 from collections.abc import Mapping
@@ -48,24 +48,12 @@ def node(name: str = "n", architecture: str = "arm64", **more: Any) -> dict[str,
         pytest.param(NodeConditions({"pool": "arm"}), node(labels={"pool": "x"}), True, id="another value"),
         pytest.param(NodeConditions({"pool": "arm"}), node(), True, id="no label"),
         pytest.param(NodeConditions({"a": "1", "b": "2"}), node(labels={"a": "1"}), True, id="one of two labels"),
-        pytest.param(
-            NodeConditions(without_taints=frozenset({"dear"})),
-            node(taints=[{"key": "dear", "effect": "PreferNoSchedule"}]),
-            True,
-            id="the taint",
-        ),
-        pytest.param(
-            NodeConditions(without_taints=frozenset({"dear"})),
-            node(taints=[{"key": "cheap", "effect": "NoSchedule"}]),
-            False,
-            id="another taint",
-        ),
     ],
 )
 def test_a_node_is_spared_unless_it_meets_every_condition(
     conditions: NodeConditions, found: Mapping[str, Any], spared: bool
 ) -> None:
-    """By its labels, its capacity and the keys of its taints."""
+    """By its labels and its capacity."""
     assert conditions.excludes(decoded(found)) is spared
 
 

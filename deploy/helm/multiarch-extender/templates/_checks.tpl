@@ -185,7 +185,7 @@
 {{- end -}}
 {{- $unknown := dig "admission" "unknown" "gate" $own -}}
 {{- if and (include "multiarch.has-policy" .) (ne $unknown "gate") -}}
-{{- include "multiarch.refuse" (printf "config.admission.unknown (for modes.%s): with modes.policy every pod is held until its images are known, so it is gate and not %s. Leave it out; config.admission.gate.then says what follows after limit_seconds." $mode $unknown) -}}
+{{- include "multiarch.refuse" (printf "config.admission.unknown (for modes.%s): with modes.policy every pod is held until its images are known, so it is gate and not %s. Leave it out; config.scheduler.unknown says what follows after limit_seconds." $mode $unknown) -}}
 {{- end -}}
 {{- if and (include "multiarch.shares-gates" .) (ne $unknown "gate") -}}
 {{- include "multiarch.refuse" (printf "config.admission.unknown (for modes.secondScheduler): %s would let pods of its namespaces go that %s holds, since its webhook sees them too. Leave it out, or set modes.secondScheduler.webhook to false." $unknown (ternary "modes.policy" "modes.webhook" .root.Values.modes.policy.enabled)) -}}
@@ -245,7 +245,6 @@ admission.self_managed.names: Use webhook.url.
 admission.self_managed: Its certificate comes by certificates.source, which is not selfManaged, or it has no webhook.
 {{- end }}
 scheduler.listen: kube-scheduler and the chart's files name 127.0.0.1:8880.
-scheduler.tls: kube-scheduler asks over loopback.
 operations.listen: Probes and monitors of the chart ask port 8881.
 cluster: It is the cluster that the chart is installed in.
 cache.url: Use store.kind.
