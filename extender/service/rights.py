@@ -1,19 +1,81 @@
-"""The rights that the account of a service takes: one table, for the service itself, `doctor` and the chart's tests.
+"""The rights that the account of a service takes: one table, for the service itself, `doctor` and the chart.
 
-docs/security.md says what each is for.
+`make manifests` writes it into the chart as files/rights.yaml, from which the roles are made. docs/security.md says
+what each is for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Literal
+
+import msgspec
 
 from extender.cluster.node_trust import TRUST_OBJECTS
 from extender.cluster.openshift_objects import RESOURCES
-from extender.config.tree import AdmissionConfig, Config, DriftConfig
+from extender.config.tree import Config
 from extender.kubernetes.authorization_v1 import ResourceAttributes
 from extender.placement.gate import UnknownImages
 
-GATE_RIGHTS = tuple(ResourceAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
-"""What letting a held pod go takes, in all namespaces."""
+When = Literal[
+    "always", "asked", "scheduler", "webhook", "driftEvents", "gates", "arms", "canary", "secrets",
+    "secretsOfNamespaces", "openshift", "selfManaged",
+]  # fmt: skip
+"""What settings say; the chart's template of parts knows the same words."""
+
 _ADMISSION = "admissionregistration.k8s.io"
+_OWN, _CANARY, _LISTED = "own", "canary", "listed"
+
+
+class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Rights on a resource that an account takes while `when` holds.
+
+    An empty `place` is the whole cluster; `own`, `canary` and `listed` are namespaces that settings name, any other
+    is a namespace's name. `named` is a word for objects that settings name; without it and `names` they are all.
+    """
+
+    when: When
+    resource: str
+    verbs: tuple[str, ...]
+    why: str
+    group: str = ""
+    place: str = ""
+    named: str = ""
+    names: tuple[str, ...] = ()
+
+
+_GET, _CREATE, _WATCH, _CHANGE = ("get",), ("create",), ("list", "watch"), ("get", "patch")
+_CONFIGURATIONS, _BINDINGS = "mutatingwebhookconfigurations", "mutatingadmissionpolicybindings"
+_CHANGE_HELD = ("get", "list", "watch", "patch")
+TABLE: tuple[Rights, ...] = (
+    Rights("always", "nodes", _WATCH, "platforms and taints"),
+    Rights("asked", "nodes", _GET, "one that is asked about before the watch has seen it"),
+    Rights("always", "namespaces", _WATCH, "their annotations"),
+    Rights("scheduler", "pods", _WATCH, "pending ones"),
+    Rights("driftEvents", "pods", ("list",), "those whose tag has moved"),
+    Rights("gates", "pods", _CHANGE_HELD, "held ones, by their label; get: one that changed; patch: removes the gate"),
+    Rights("webhook", "events", _CREATE, "on DaemonSets whose images lack a node's platform"),
+    Rights("driftEvents", "events", _CREATE, "on workloads whose image has changed"),
+    Rights("gates", "events", _CREATE, "why a pod is held, and as what its gate was removed"),
+    Rights("driftEvents", "replicasets", _GET, "which Deployment has them", "apps"),
+    Rights("driftEvents", "jobs", _GET, "which CronJob has them", "batch"),
+    Rights("secrets", "secrets", _GET, "pull secrets that pods name, by name"),
+    Rights("secretsOfNamespaces", "secrets", _GET, "pull secrets that its pods name, by name", place=_LISTED),
+    Rights("gates", "leases", _CHANGE, "which replica removes gates", "coordination.k8s.io", _OWN, "lease"),
+    Rights("arms", "mutatingadmissionpolicies", _GET, "what holds pods", _ADMISSION, named="policy"),
+    Rights("arms", _BINDINGS, _CHANGE, "puts it into force", _ADMISSION, named="policy"),
+    Rights("arms", _BINDINGS, _CREATE, "RBAC cannot name what does not exist yet", _ADMISSION),
+    Rights("canary", "pods", _CREATE, "dry runs, where nothing is that a pod could read", place=_CANARY),
+    Rights("selfManaged", "secrets", _CHANGE, "the webhook's certificate", place=_OWN, named="identity"),
+    Rights("selfManaged", _CONFIGURATIONS, _CHANGE, "whom the API server trusts", _ADMISSION, named="configurations"),
+    *(Rights("openshift", kind.name, _WATCH, "where nodes pull from", kind.path.split("/")[2]) for kind in RESOURCES),
+    *(
+        Rights("openshift", each.resource, _GET, "what nodes trust", place=each.namespace, names=(each.name,))
+        for each in TRUST_OBJECTS
+    ),
+)
+
+GATE_RIGHTS = tuple(ResourceAttributes(verb, "pods") for verb in _CHANGE_HELD)
+"""What removing the gate of a held pod takes, in all namespaces."""
 
 
 def rights_of(config: Config, namespace: str) -> tuple[ResourceAttributes, ...]:
@@ -27,61 +89,48 @@ def canary_right(namespace: str) -> ResourceAttributes:
 
 
 def _rights_of(config: Config, namespace: str) -> Iterator[ResourceAttributes]:
-    scheduler, admission = config.scheduler, config.admission
-    for resource in ("nodes", "namespaces"):
-        yield from _each(("list", "watch"), resource)
-    if scheduler.listen or admission.listen:  # a node that is asked about before the watch has seen it
-        yield ResourceAttributes("get", "nodes")
-    if scheduler.listen:
-        yield from _each(("list", "watch"), "pods")
-    if admission.listen:  # on DaemonSets
-        yield ResourceAttributes("create", "events")
-    yield from _drift_rights(config.drift)
-    if admission.unknown is UnknownImages.GATE:
-        yield from _gating_rights(admission, namespace)
-    if admission.listen and admission.canary_seconds and admission.canary_namespace:
-        yield canary_right(admission.canary_namespace)
-    yield from _registry_rights(config)
-    tls = admission.tls
-    if admission.listen and tls and tls.self_managed:
-        yield from _each(("get", "patch"), "secrets", "", namespace, admission.self_managed.secret)
-        for name in admission.self_managed.configurations:
-            yield from _each(("get", "patch"), "mutatingwebhookconfigurations", _ADMISSION, "", name)
+    holds, places, names = _facts(config), _places(config, namespace), _names(config)
+    for each in TABLE:
+        if holds[each.when]:
+            objects = names[each.named] if each.named else each.names or ("",)
+            for place, name, verb in product(places.get(each.place, (each.place,)), objects, each.verbs):
+                yield ResourceAttributes(verb, each.resource, each.group, place, name)
 
 
-def _drift_rights(drift: DriftConfig) -> Iterator[ResourceAttributes]:
-    if drift.events:
-        yield ResourceAttributes("list", "pods")
-    if drift.events:
-        yield ResourceAttributes("get", "replicasets", "apps")
-        yield ResourceAttributes("get", "jobs", "batch")
-        yield ResourceAttributes("create", "events")
+def _facts(config: Config) -> Mapping[When, bool]:
+    scheduler, admission, registry = config.scheduler, config.admission, config.registry
+    gates = admission.unknown is UnknownImages.GATE
+    arms = gates and bool(admission.gate.policy)
+    return {
+        "always": True,
+        "asked": bool(scheduler.listen or admission.listen),
+        "scheduler": bool(scheduler.listen),
+        "webhook": bool(admission.listen),
+        "driftEvents": config.drift.events,
+        "gates": gates,
+        "arms": arms,
+        "canary": bool(admission.canary_namespace) and (arms or bool(admission.listen and admission.canary_seconds)),
+        "secrets": registry.pull_secrets is True,
+        "secretsOfNamespaces": not isinstance(registry.pull_secrets, bool),
+        "openshift": registry.mirrors_of_openshift,
+        "selfManaged": bool(admission.listen and admission.tls and admission.tls.self_managed),
+    }
 
 
-def _gating_rights(admission: AdmissionConfig, namespace: str) -> Iterator[ResourceAttributes]:
-    yield from GATE_RIGHTS
-    yield ResourceAttributes("create", "events")
-    yield from _each(("get", "patch"), "leases", "coordination.k8s.io", namespace, admission.gate.lease)
-    if policy := admission.gate.policy:
-        yield ResourceAttributes("get", "mutatingadmissionpolicies", _ADMISSION, name=policy)
-        yield from _each(("get", "patch"), "mutatingadmissionpolicybindings", _ADMISSION, "", policy)
-        yield ResourceAttributes("create", "mutatingadmissionpolicybindings", _ADMISSION)
-        yield canary_right(admission.canary_namespace)
+def _places(config: Config, namespace: str) -> Mapping[str, tuple[str, ...]]:
+    listed = config.registry.pull_secrets
+    return {
+        _OWN: (namespace,),
+        _CANARY: (config.admission.canary_namespace,),
+        _LISTED: () if isinstance(listed, bool) else listed,
+    }
 
 
-def _registry_rights(config: Config) -> Iterator[ResourceAttributes]:
-    readable = config.registry.pull_secrets
-    everywhere = ("",) if readable else ()
-    for namespace in everywhere if isinstance(readable, bool) else readable:
-        yield ResourceAttributes("get", "secrets", namespace=namespace)
-    if config.registry.mirrors_of_openshift:
-        for kind in RESOURCES:
-            yield from _each(("list", "watch"), kind.name, kind.path.split("/")[2])
-        for each in TRUST_OBJECTS:
-            yield ResourceAttributes("get", each.resource, namespace=each.namespace, name=each.name)
-
-
-def _each(
-    verbs: tuple[str, ...], resource: str, group: str = "", namespace: str = "", name: str = ""
-) -> Iterator[ResourceAttributes]:
-    return (ResourceAttributes(verb, resource, group, namespace, name) for verb in verbs)
+def _names(config: Config) -> Mapping[str, tuple[str, ...]]:
+    admission = config.admission
+    return {
+        "lease": (admission.gate.lease,),
+        "policy": (admission.gate.policy,),
+        "identity": (admission.self_managed.secret,),
+        "configurations": admission.self_managed.configurations,
+    }
