@@ -53,14 +53,14 @@ def render(
     release: str = NAME,
     namespace: str = NAME,
     kubernetes: str = NEWEST.version,
-    only: str = "",
+    apis: Sequence[str] = (),
     hooks: bool = False,
     chart: Path = CHART,
 ) -> str:
     """Returns the text of all objects, as `helm template` prints them; those of Helm's hooks only with `hooks`.
 
-    `values` wins over `files`, a later file over an earlier one. `only` names one file of the templates. Raises
-    HelmMissing, RenderingRefused.
+    `values` wins over `files`, a later file over an earlier one. `apis` are versions that the cluster serves beside the
+    usual ones. Raises HelmMissing, RenderingRefused.
     """
     command = [
         str(find_helm()),
@@ -73,7 +73,7 @@ def render(
     command += [f"--values={file}" for file in (_IMAGE, *files)]
     command += ["--values=-"] if values is not None else []
     command += [] if hooks else ["--no-hooks"]
-    command += [f"--show-only=templates/{only}"] if only else []
+    command += [f"--api-versions={each}" for each in apis]
     text = msgspec.yaml.encode(values).decode() if values is not None else ""
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_SECONDS, check=False)
     if done.returncode:

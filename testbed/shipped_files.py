@@ -11,12 +11,15 @@ from typing import Any
 
 import yaml
 
-from testbed.chart import objects_of, render
+from testbed.chart import NAME, objects_of, render
 from testbed.objects import KubernetesObject
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 SECOND_SCHEDULER = "multiarch-scheduler"
 """The schedulerName of the second scheduler's pods."""
+
+
+_RIGHTS = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Lease")
 
 
 class Mode(StrEnum):
@@ -34,7 +37,7 @@ def shipped_manifests(mode: Mode) -> list[KubernetesObject]:
 
 def identity_manifests(mode: Mode) -> list[KubernetesObject]:
     """Returns the service's namespace and account, the file's ClusterRoles, and the bindings of these."""
-    return [found for found in shipped_manifests(mode) if _is_identity(found) and not _is_for_gates(found)]
+    return [found for found in shipped_manifests(mode) if _is_identity(found)]
 
 
 def webhook_manifests() -> list[KubernetesObject]:
@@ -43,9 +46,12 @@ def webhook_manifests() -> list[KubernetesObject]:
     The file in deploy/manifests asks for none of it. Raises HelmMissing.
     """
     config = {"admission": {"unknown": "gate"}, "registry": {"pull_secrets": True}}
-    values = {"modes": {"webhook": {"name": "multiarch-webhook"}}, "certificates": {"source": "existingSecret"}}
-    rendered = objects_of(render({**values, "config": config}))
-    return [each for each in rendered if _is_for_gates(each) or each["kind"] == "ClusterRole"]
+    values = {"fullnameOverride": "multiarch", "certificates": {"source": "existingSecret"}, "config": config}
+    text = render(values).replace(
+        "multiarch-held-pods", "multiarch-extender-held-pods"
+    )  # no setting of the file names it
+    found = [each for each in objects_of(text) if each["metadata"].get("namespace", NAME) == NAME]
+    return [each for each in found if each["kind"] in _RIGHTS]
 
 
 def service_configuration(mode: Mode) -> KubernetesObject:
@@ -95,10 +101,6 @@ def selected_labels(selector: Mapping[str, Any]) -> dict[str, str]:
     expressions: Sequence[Mapping[str, Any]] = selector.get("matchExpressions", [])
     chosen = {each["key"]: each["values"][0] for each in expressions if each["operator"] == "In"}
     return {**chosen, **selector.get("matchLabels", {})}
-
-
-def _is_for_gates(found: KubernetesObject) -> bool:
-    return bool(found["metadata"]["name"].endswith(("-gates", "-held-pods")))
 
 
 def _is_identity(found: KubernetesObject) -> bool:

@@ -31,8 +31,8 @@ NOTICE_SECONDS = 5.0
 """What the API server may take to notice a changed configuration, beside a period."""
 WAIT_SECONDS = 60.0
 OFTEN = {"config": {"admission": {"canary_seconds": PERIOD_SECONDS}}}
-ALONE = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}}
-OPT_IN = {"webhook": {"namespaceSelector": {"matchLabels": {"multiarch-extender.io/admission": "enabled"}}}}
+ALONE = {"modes": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}}}
+OPT_IN = {"namespaceSelector": {"matchLabels": {"multiarch-extender.io/admission": "enabled"}}}
 
 
 class Installation:
@@ -168,12 +168,12 @@ async def test_a_webhook_that_fails_closed_is_named_with_its_cause(
         await ours.until("patched")
 
 
-@pytest.mark.parametrize("modes", [pytest.param(OPT_IN, id="opt-in"), pytest.param(ALONE, id="second scheduler")])
+@pytest.mark.parametrize("chosen", [pytest.param(OPT_IN, id="opt-in"), pytest.param(ALONE, id="second scheduler")])
 async def test_the_namespace_of_canaries_has_the_labels_that_the_webhook_wants(
-    api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path, modes: Mapping[str, Any]
+    api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path, chosen: Mapping[str, Any]
 ) -> None:
     """Where namespaces opt in, and where they choose the second scheduler."""
-    async with running(api, control_plane, registry, tmp_path, {"modes": modes, **OFTEN}) as ours:
+    async with running(api, control_plane, registry, tmp_path, {**chosen, **OFTEN}) as ours:
         await ours.until("patched")
 
 

@@ -37,14 +37,13 @@ from tests.e2e.installed_chart import (
     rights_of,
     used_rights,
 )
-from tests.e2e.test_chart import ASKED_FOR, MODES, ONCE_A_POD_CHANGES, ONCE_A_TAG_MOVES, PULL_SECRET, held_before
+from tests.e2e.test_chart import GATED, MODES, ONCE_A_POD_CHANGES, ONCE_A_TAG_MOVES, PULL_SECRET, create_held
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 RBAC = "rbac.authorization.k8s.io/v1"
 LEASES = "coordination.k8s.io/v1"
 LEADER = "multiarch-extender-scheduler-leader"
-OFTEN = {"admission": {"canary_seconds": 1}}
 NAMED = {"schedulerName": "multiarch-scheduler", "imagePullSecrets": [{"name": "pull"}]}
 LATE = {
     "apiVersion": "storage.k8s.io/v1",
@@ -225,7 +224,7 @@ async def test_the_second_scheduler_uses_every_right_it_has_and_no_other(
     api: ApiClient, control_plane: LocalCluster, binaries: Binaries, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
     """Kube-scheduler takes its lease and a part of each built-in role, the service all else."""
-    values = {"modes": MODES["second-scheduler"], **ASKED_FOR, "config": {**OFTEN, **ASKED_FOR["config"]}}
+    values = {"modes": MODES["second-scheduler"], "config": GATED}
     async with (
         recording(control_plane) as (of_service, server),
         installed(api, control_plane, server, registry, tmp_path, values) as chart,
@@ -239,7 +238,7 @@ async def test_the_second_scheduler_uses_every_right_it_has_and_no_other(
         own = _without(chart.objects, LEADER)
         roles = {name: [role] for name, role in (await built_in_roles(api, chart.objects)).items()} | {LEADER: leader}
         created = await api.create(pod("old", f"{registry.host}/team/old:1", spec=NAMED))
-        await api.create(held_before(registry))
+        await create_held(api, registry)
         volume = {"name": "v", "persistentVolumeClaim": {"claimName": "late"}}
         await api.create(pod("claims", f"{registry.host}/team/new:1", spec={**NAMED, "volumes": [volume]}))
         assert await api.wait_until_bound("old") == "amd64"

@@ -79,8 +79,7 @@ async def _forget(api: ApiClient, document: KubernetesObject) -> None:
     "file",
     [
         *(f"manifests/{mode}.yaml" for mode in MODES),
-        "manifests/network-policy.yaml",
-        "manifests/scheduler-name-webhook.yaml",
+        "network-policy.yaml",
     ],
 )
 async def test_every_document_is_accepted_and_a_second_apply_changes_nothing(

@@ -230,7 +230,7 @@ async def test_where_no_namespace_has_opted_in_yet_it_warns_and_proves_the_webho
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path
 ) -> None:
     """As just after an installation that serves labelled namespaces; it is no failure."""
-    opting = {"modes": {"webhook": {"namespaceSelector": {"matchLabels": {"a": "b"}}}}}
+    opting = {"namespaceSelector": {"matchLabels": {"a": "b"}}}
     async with open_installation(api, control_plane, tmp_path, opting) as installation:
         said = await installation.doctor("-o", "json")
     found = {each["check"]: each for each in json.loads(said.output)}

@@ -21,7 +21,7 @@ from tests.e2e.installed_chart import READY_SECONDS, Right, rights_of, used_righ
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
-IMAGE: Mapping[str, Any] = {"image": {"registry": "registry.example.org"}}
+IMAGE: Mapping[str, Any] = {"image": {"repository": "registry.example.org/multiarch-extender"}}
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 
 

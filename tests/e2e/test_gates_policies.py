@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from testbed.api_client import ApiClient, ApiError, connect
+from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.eventually import eventually
 from testbed.extender_process import write_account
 from testbed.objects import KubernetesObject, namespace, pod
-from testbed.shipped_files import DEPLOY, Mode
+from testbed.shipped_files import Mode
 from tests.e2e.policies import GATE, ApplyPolicies, applied_policies, dry_run, gates_of, until_held
 from tests.e2e.world import World
 
@@ -346,11 +346,14 @@ async def test_the_scheduler_is_named_where_a_namespace_asks_for_it_with_nothing
     assert (await dry_run(api, pod("p", IMAGE, namespace=other)))["spec"]["schedulerName"] == "default-scheduler"
 
 
+@pytest.mark.usefixtures("helm_program")
 async def test_without_the_service_its_webhook_for_names_lets_no_pod_go_to_the_default_scheduler(world: World) -> None:
     """The shipped webhook of its own: named while the service runs, refused while it does not, elsewhere untouched."""
     service = await world.start_service(f"admission.scheduler_name={SCHEDULER}")
     asking, other = await world.namespace(second=True), await world.namespace()
-    [shipped] = yaml.safe_load_all((DEPLOY / "manifests" / "scheduler-name-webhook.yaml").read_text())
+    modes = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True, "outage": "webhook"}}
+    rendered = objects_of(render({"fullnameOverride": "multiarch", "modes": modes}))
+    [shipped] = [each for each in rendered if each["metadata"]["name"] == "multiarch-scheduler-names"]
     [webhook] = shipped["webhooks"]
     url = f"{service.admission_url}{webhook['clientConfig']['service']['path']}"
     webhook["clientConfig"] = {"url": url, "caBundle": base64.b64encode(service.authority).decode()}

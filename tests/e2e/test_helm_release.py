@@ -38,8 +38,8 @@ ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 PROGRAMS: list[Path | None] = [*sorted((cache_folder() / "charts").glob("helm-v*/helm"))]
 SERVING_SECONDS = 10.0
 FROM_OUTSIDE: Mapping[str, Any] = {
-    "image": {"registry": "registry.example.org"},
-    "doctor": {"afterInstall": False},  # no kubelet here runs the image
+    "image": {"repository": "registry.example.org/multiarch-extender"},
+    "doctor": {"enabled": False},  # no kubelet here runs the image
 }
 
 
@@ -48,6 +48,11 @@ class HelmRelease:
 
     def __init__(self, program: Path, cluster: LocalCluster, folder: Path) -> None:
         self._program, self._cluster, self._folder = program, cluster, folder
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The cluster's."""
+        return self._cluster.kubeconfig
 
     async def run(self, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
         """What helm prints. Raises RuntimeError with what it says if it fails."""
@@ -218,7 +223,7 @@ async def test_helm_waits_until_the_webhook_is_reached_and_tests_it_when_asked(
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     ports: list[int] = []
     async with balanced(ports) as port:
-        checked_values = {"doctor": {"afterInstall": True}, "webhook": {"url": f"https://127.0.0.1:{port}"}}
+        checked_values = {"doctor": {"enabled": True}, "webhook": {"url": f"https://127.0.0.1:{port}"}}
         values = {**FROM_OUTSIDE, **checked_values}
         hooks = hooks_of(values)
         objects = objects_of(render(values))

@@ -121,12 +121,13 @@ class Installation(NamedTuple):
         """An image of the registry as the service looks it up."""
         return f"{self.host}/{name}:1"
 
-    async def install(self, modes: Mapping[str, Any]) -> None:
+    async def install(self, modes: Mapping[str, Any], *, replicas: int = 2) -> None:
         """Has helm install the chart with these modes; it waits for the hooks of the chart."""
         values = {
             "modes": modes,
-            "doctor": {"waitSeconds": 60},
-            "image": {"registry": self.images.registry.host},
+            "replicas": replicas,
+            "doctor": {"enabled": True},
+            "image": {"repository": f"{self.images.registry.host}/multiarch-extender"},
             "config": {"registry": {"plain_http": [self.host], "allow": [self.host]}},
         }
         await self.release.run("install", OURS, str(CHART), "--create-namespace", "--wait", values=values)
@@ -215,10 +216,9 @@ async def test_the_second_scheduler_schedules_from_its_pod(there: Installation, 
     files = {"/usr/local/bin/kube-scheduler": binaries.kube_scheduler.read_bytes()}
     version = (await there.api.request("GET", "/version"))["gitVersion"]
     there.images.registry.push("kube-scheduler", version, build_image("linux/amd64", files, entrypoint=["none"]))
-    image = {"registry": there.images.registry.host, "tag": version}
-    await there.install(
-        {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True, "image": image, "replicas": 1}}
-    )
+    image = f"{there.images.registry.host}/kube-scheduler:{version}"
+    modes = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True, "image": image}}
+    await there.install(modes, replicas=1)
     [running] = await there.pods("second-scheduler")
     assert is_ready(running)
     chosen = {"schedulerName": "multiarch-scheduler"}

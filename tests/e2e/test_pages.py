@@ -158,14 +158,11 @@ def fill_in(command: str, registry: str) -> str:
     settings = f"--set 'config.registry.plain_http={{{registry}}}' --set 'config.registry.allow={{*,{registry}}}'"
     first_pod = "$(kubectl -n multiarch-extender get pods -o name | head -1 | cut -d/ -f2)"
     for pattern, filled in (
-        (r"YOUR\.REGISTRY --set image\.name=YOUR/IMAGE", f"{registry} {settings}"),
+        (r"YOUR\.REGISTRY/multiarch-extender", f"{registry}/multiarch-extender {settings}"),
         (r"YOUR/IMAGE:TAG", f"{registry}/multiarch-extender:{__version__}"),
         (r"\bdebian:12\b|\bquay\.io/prometheus/prometheus\b|\bregistry\.example\.com/team/app:[\d.]+", image),
         (rf"^(?!.* --config )(.*{_LOOKS_UP_ALONE.pattern})", rf"\1 --config {SETTINGS}"),
-        (
-            r"--set modes\.secondScheduler\.enabled=true|--values \S+kubeadm.yaml",
-            r"\g<0> --set doctor.afterInstall=false",
-        ),
+        (r"--set modes\.(second|default)Scheduler\.enabled=true", r"\g<0> --set doctor.enabled=false"),
         (r"YOUR\.REGISTRY", registry),
         (r"\b(pod|namespace) NAME\b", r"\1 shop"),
         (r"\bNODE\b", "arm64-1"),

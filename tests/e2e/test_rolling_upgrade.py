@@ -53,7 +53,11 @@ class Cluster:
     async def release(self, verb: str, tag: str) -> None:
         """Installs the chart with the image of that tag, or upgrades to it."""
         registry = self._registry
-        values = [f"image.registry={registry}", f"image.tag={tag}", f"config.registry.plain_http={{{registry}}}"]
+        values = [
+            f"image.repository={registry}/multiarch-extender",
+            f"image.tag={tag}",
+            f"config.registry.plain_http={{{registry}}}",
+        ]
         values += [f"config.registry.allow={{*,{registry}}}", "config.admission.canary_seconds=5"]
         new = ["--create-namespace"] if verb == "install" else []
         await self.run_helm(verb, OURS, str(CHART), *new, *(f"--set={each}" for each in values))

@@ -262,7 +262,7 @@ async def test_a_pod_is_named_a_scheduler_by_every_outlet_or_by_none(
     """By the second scheduler's webhook, the webhook that does nothing else, and the policy."""
     second: dict[str, Any] = {
         "webhook": {"enabled": False},
-        "secondScheduler": {"enabled": True, "outage": {"namedBy": "webhook"}},
+        "secondScheduler": {"enabled": True, "outage": "webhook"},
     }
     values = {**SETTINGS[name], "modes": second, "canary": {"enabled": False}}
     found: dict[str, list[str]] = {}
@@ -280,7 +280,7 @@ async def test_a_pod_is_named_a_scheduler_by_every_outlet_or_by_none(
             found[one] = [name_of(each) for each in await stored(api, pods)]
         await call_only(api, webhooks)
         await until(api, image, lambda each: not is_named(each))
-        second["secondScheduler"]["outage"] = {"namedBy": "policy"}
+        second["secondScheduler"]["outage"] = "policy"
         rendered = objects_of(render(values, kubernetes=chosen_kubernetes().version))
         policies = [each for each in rendered if each["metadata"]["name"].endswith("-scheduler-name")]
         for each in policies:

@@ -59,7 +59,7 @@ def test_only_the_image_of_the_chart_changes() -> None:
     values = (CHART / "values.yaml").read_text()
     changed = with_image(values, IMAGE)
     differing = [new for old, new in zip(values.splitlines(), changed.splitlines(), strict=True) if old != new]
-    assert differing == ["  registry: ghcr.io", "  name: example/multiarch-extender", f"  digest: sha256:{'ab' * 32}"]
+    assert differing == ["  repository: ghcr.io/example/multiarch-extender", f"  digest: sha256:{'ab' * 32}"]
 
 
 @pytest.mark.parametrize("image", ["ghcr.io/example/app:1", "app@sha256:abc", "app", f"app@sha256:{'ab' * 32}"])

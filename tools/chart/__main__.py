@@ -1,7 +1,7 @@
 """Makes what is made from the chart of `deploy/helm`: `python -m tools.chart`.
 
-It writes `values.schema.json` and `deploy/manifests`. Each file in `deploy/manifests` has a file of values in
-`deploy/helm/manifests`, whose first comment is the head of the file.
+It writes `values.schema.json`, `files/rights.yaml` and `deploy/manifests`. Each file in `deploy/manifests` has a file
+of values in `deploy/helm/manifests`, whose first comment is the head of the file.
 """
 
 import re
@@ -10,21 +10,27 @@ from pathlib import Path
 
 import msgspec
 
+from extender.service.rights import TABLE
 from testbed.chart import CHART, HELM_FOLDER, HelmMissing, RenderingRefused, render
 from tools.chart.schema import schema_of
 
 MANIFESTS = HELM_FOLDER.parent / "manifests"
-_ONE_TEMPLATE = (
-    "network-policy",
-    "scheduler-name-webhook",
-)  # files of objects that come beside those of a mode
+RIGHTS = CHART / "files" / "rights.yaml"
+_NAMESPACE = """apiVersion: v1
+kind: Namespace
+metadata:
+  name: multiarch-extender
+---
+"""
+_RIGHTS_HEAD = """# The rights that a part's account takes, by what its settings say. `make manifests` writes this file
+# from extender/service/rights.py.
+"""
 
 
 def manifest(name: str) -> str:
     """Returns what `deploy/manifests/NAME.yaml` should be."""
     values = HELM_FOLDER / "manifests" / f"{name}.yaml"
-    text = render(files=[values], only=f"{name}.yaml" if name in _ONE_TEMPLATE else "")
-    return f"{_head_of(values)}{_without_sources(text)}"
+    return f"{_head_of(values)}{_NAMESPACE}{_without_sources(render(files=[values]))}"
 
 
 def manifest_names() -> list[str]:
@@ -35,6 +41,12 @@ def manifest_names() -> list[str]:
 def values_schema() -> str:
     """Returns what the chart's `values.schema.json` should be."""
     return f"{msgspec.json.format(msgspec.json.encode(schema_of((CHART / 'values.yaml').read_text()))).decode()}\n"
+
+
+def rights_file() -> str:
+    """Returns what the chart's `files/rights.yaml` should be: the service's own table."""
+    lines = (msgspec.json.encode(each).decode() for each in TABLE)
+    return _RIGHTS_HEAD + "".join(f"- {line}\n" for line in lines)
 
 
 def _head_of(values: Path) -> str:
@@ -55,6 +67,7 @@ def main() -> int:
     """Writes what is made from the chart; returns the exit code."""
     try:
         (CHART / "values.schema.json").write_text(values_schema())
+        RIGHTS.write_text(rights_file())
         for name in manifest_names():
             (MANIFESTS / f"{name}.yaml").write_text(manifest(name))
     except (HelmMissing, RenderingRefused) as exc:

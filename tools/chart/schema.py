@@ -37,6 +37,7 @@ def schema_of(text: str) -> Schema:
     """Returns the schema of that values.yaml. Raises UndescribedValue."""
     comments = dict(_comments(text))
     schema = _of_map(yaml.safe_load(text), (), comments)
+    schema["properties"]["global"] = {"type": "object"}  # a parent chart's, which Helm gives to each of its parts
     return {"$schema": "http://json-schema.org/draft-07/schema#", **schema, "$defs": _definitions()}
 
 

@@ -20,12 +20,8 @@ from testbed.chart import CHART
 from tools.release.pythons import PROJECT
 
 KREW_TEMPLATE = PROJECT / "deploy" / "krew" / "multiarch.yaml"
-_IMAGE = re.compile(r"(?P<registry>[^/@]+)/(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
-_DEFAULTS = (
-    ("registry", '""'),
-    ("name", "multiarch-extender"),
-    ("digest", '""'),
-)
+_IMAGE = re.compile(r"(?P<repository>[^/@]+/[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
+_DEFAULTS = (("repository", '""'), ("digest", '""'))
 """Values of `image` in the chart, which has nothing to run until a release says where it is."""
 
 

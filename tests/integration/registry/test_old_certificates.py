@@ -13,7 +13,7 @@ from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust, SourceMir
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session, send
 from extender.registry.mirror_files import MirrorFiles
-from extender.registry.openshift import OpenShiftMirrors
+from extender.registry.openshift_mirrors import OpenShiftMirrors
 from extender.tls_context import new_client_context
 from tests.integration.registry.conftest import ON_LOOPBACK
 from tests.integration.registry.old_certificates import OLD, OldCertificates
@@ -45,7 +45,7 @@ def by_hosts_file(file: Path) -> ssl.SSLContext | bool:
     folder.mkdir(parents=True)
     (folder / "hosts.toml").write_text(f'[host."https://127.0.0.1"]\nca = "{file}"\n')
     mirror, _ = MirrorFiles(str(folder.parent)).endpoints_for(parse_reference("quay.io/x:1"))
-    return mirror.tls_for(mirror.root)
+    return mirror.trust.context_for(mirror.root)
 
 
 def by_openshift(file: Path) -> ssl.SSLContext | bool:
@@ -54,7 +54,7 @@ def by_openshift(file: Path) -> ssl.SSLContext | bool:
     source = SourceMirrors("quay.io", ("m.example/q",))
     mirrors.update(MirrorObjects(tag_mirrors=(source,), trust=NodeTrust(file.read_text())))
     mirror, _ = mirrors.endpoints_for(parse_reference("quay.io/x:1"))
-    return mirror.tls_for(mirror.root)
+    return mirror.trust.context_for(mirror.root)
 
 
 def by_cache(file: Path) -> ssl.SSLContext:

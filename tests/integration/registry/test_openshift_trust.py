@@ -17,7 +17,7 @@ from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
-from extender.registry.openshift import OpenShiftMirrors, host_problems
+from extender.registry.openshift_mirrors import OpenShiftMirrors, host_problems
 
 IMAGE = parse_reference("quay.io/team/app:1")
 PODS = Credential("pod", "word", CredentialId("pod"))
@@ -114,7 +114,7 @@ async def test_authorities_of_the_cluster_count_everywhere_and_are_followed(
 def context_of(mirrors: OpenShiftMirrors) -> ssl.SSLContext | bool:
     """The TLS context for the image's mirror."""
     endpoint, _ = mirrors.endpoints_for(IMAGE)
-    return endpoint.tls_for(endpoint.root)
+    return endpoint.trust.context_for(endpoint.root)
 
 
 async def test_operators_own_authorities_count_beside_those_of_the_nodes(

@@ -11,13 +11,11 @@ from extender.placement.facts import images_of
 from extender.placement.scheduling import Decision
 from extender.service.operator_policies import admission_settings_of, policy_of
 from testbed.chart import CHART, objects_of, render
-from tests.unit.deploy.test_chart import PRESETS, helm
+from tests.unit.deploy.renderings import PRESETS
 from tests.unit.placement.mutating import ARCH, MULTI, PREFERRED, after, created, pod, terms_of
 
-__all__ = ["helm"]
-
 Values = dict[str, Any]
-ASKS_SCHEDULER = {"kind", "k3s", "kubeadm"}
+ASKS_SCHEDULER = {"kind", "k3s"}
 BOOST, NAMED, DRAWN, LEFT_OUT = "boost", "scheduler's name", "preferred affinity", "left out"
 
 

@@ -1,88 +1,112 @@
-{{/* What the pods of all parts have in common. */}}
-
-{{- define "multiarch.pod.metadata" -}}
-labels:
-  {{- include "multiarch.selector" . | nindent 2 }}
-  {{- with mergeOverwrite (deepCopy .root.Values.commonLabels) .root.Values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-annotations:
-  # A new one makes new pods: the ConfigMap's files are read at start only.
-  checksum/configuration: {{ include "multiarch.files" . | sha256sum | trunc 16 | quote }}
-  {{- with .root.Values.podAnnotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- end }}
+{{/* The pods of the parts, and what those of hooks have in common with them. */}}
 
 {{/* The files of a part's ConfigMap. */}}
 {{- define "multiarch.files" -}}
 config.yaml: |
-  {{- include "multiarch.settings.file" . | nindent 2 }}
+  # The service. `multiarch-extender config` prints every setting. Read at start only: kubectl rollout restart.
+  {{- toYaml .settings | nindent 2 }}
 {{- if eq .mode "secondScheduler" }}
 scheduler.yaml: |
   # kube-scheduler. deploy/scheduler/second-scheduler.yaml says why for each value.
-  {{- include "multiarch.second-scheduler.configuration" . | nindent 2 }}
+  {{- include "multiarch.kube-scheduler.configuration" . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- define "multiarch.configmap" -}}
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {{ include "multiarch.name" . }}
-  namespace: {{ .root.Release.Namespace }}
-  labels:
-    {{- include "multiarch.labels" .root | nindent 4 }}
-data:
-  {{- include "multiarch.files" . | nindent 2 }}
-{{- end }}
-
-{{- define "multiarch.pod.common" -}}
-serviceAccountName: {{ include "multiarch.name" . }}
-{{ include "multiarch.pod.basis" . | trim }}
-{{ include "multiarch.pod.names" . | trim }}
-{{- $grace := dig "shutdown" "grace_seconds" 20.0 (include "multiarch.settings" . | fromYaml) }}
-# More than shutdown.grace_seconds ({{ $grace }}).
-terminationGracePeriodSeconds: {{ add (ceil $grace) 10 }}
+{{/* Selector and template of a workload. */}}
+{{- define "multiarch.pods" -}}
+{{- $values := .root.Values -}}
+selector:
+  matchLabels:
+    {{- include "multiarch.selector" . | nindent 4 }}
+template:
+  metadata:
+    labels:
+      {{- include "multiarch.selector" . | nindent 6 }}
+      {{- with mergeOverwrite (deepCopy $values.commonLabels) $values.podLabels }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+    annotations:
+      # A new one makes new pods: the ConfigMap's files are read at start only.
+      checksum/configuration: {{ include "multiarch.files" . | sha256sum | trunc 16 | quote }}
+      {{- with $values.podAnnotations }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+  spec:
+    serviceAccountName: {{ .name }}
+    {{- include "multiarch.pod.basis" .root | trim | nindent 4 }}
+    {{- include "multiarch.pod.names" . | trim | nindent 4 }}
+    {{- $grace := dig "shutdown" "grace_seconds" 20.0 .settings }}
+    terminationGracePeriodSeconds: {{ add (ceil $grace) 10 }}  # more than the service's own {{ $grace }} s
+    {{- if .hostNetwork }}
+    hostNetwork: true  # {{ if .scheduler }}kube-scheduler is on it, and asks 127.0.0.1{{ else }}for an API server that reaches nodes and not pods{{ end }}
+    {{- end }}
+    {{- if eq .mode "defaultScheduler" }}
+    # Wherever kube-scheduler runs, and whatever the node is tainted with: it is needed before others are.
+    tolerations:
+    - operator: Exists
+    affinity:
+      nodeAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution:
+          nodeSelectorTerms:
+          - matchExpressions:
+            - key: {{ .values.nodeLabel }}
+              operator: Exists
+            - key: kubernetes.io/os
+              operator: In
+              values: [linux]
+            {{- include "multiarch.pod.architectures" .root | nindent 12 }}
+    {{- else }}
+    {{- include "multiarch.pod.where" (dict "root" .root "component" .component) | trim | nindent 4 }}
+    topologySpreadConstraints:
+    - topologyKey: topology.kubernetes.io/zone
+      maxSkew: 1
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels:
+          {{- include "multiarch.selector" . | nindent 10 }}
+    {{- end }}
+    # The Pod Security standard `restricted`{{ if .hostNetwork }}, but for the host's network{{ end }}.
+    {{- include "multiarch.pod.security" .root | nindent 4 }}
+    {{- if eq .mode "secondScheduler" }}
+    initContainers:
+    - name: multiarch-extender
+      restartPolicy: Always  # a sidecar: up before kube-scheduler starts, and until it has ended (Kubernetes 1.29)
+      {{- include "multiarch.container" . | nindent 6 }}
+    containers:
+    {{- include "multiarch.kube-scheduler" . | nindent 4 }}
+    {{- else }}
+    containers:
+    - name: multiarch-extender
+      {{- include "multiarch.container" . | nindent 6 }}
+    {{- end }}
+    volumes:
+    {{- include "multiarch.volumes" . | nindent 4 }}
 {{- end }}
 
 {{/* Class and pull secrets. */}}
 {{- define "multiarch.pod.basis" -}}
-{{- with .root.Values.priorityClass.name }}
+{{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- $secrets := concat (.root.Values.global.imagePullSecrets | default list) .root.Values.image.pullSecrets }}
-{{- with $secrets }}
+{{- with .Values.image.pullSecrets }}
 imagePullSecrets:
 {{- range . }}
-- name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
+- name: {{ . }}
 {{- end }}
 {{- end }}
 enableServiceLinks: false
 {{- end }}
 
-{{/* Wherever our image runs, and whatever tells its architecture by a taint. */}}
-{{- define "multiarch.pod.tolerations" -}}
-{{- range .root.Values.image.architectures }}
-- {key: kubernetes.io/arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
-- {key: arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
-{{- end }}
-{{- if has "arm64" .root.Values.image.architectures }}
-- {key: k8smultiarcher, operator: Equal, value: arm64Supported, effect: NoSchedule}
-{{- end }}
-{{- with .root.Values.tolerations }}
-{{ toYaml . }}
-{{- end }}
-{{- end }}
-
 {{- define "multiarch.pod.architectures" -}}
 - key: kubernetes.io/arch
   operator: In
-  values: [{{ range $index, $each := .root.Values.image.architectures }}{{ if $index }}, {{ end }}{{ $each | quote }}{{ end }}]
+  values: [{{ range $index, $each := .Values.image.architectures }}{{ if $index }}, {{ end }}{{ $each | quote }}{{ end }}]
 {{- end }}
 
+{{/* Nodes and tolerations: a dict of root, and of component, whose pods are kept apart, or beside, whose is near ours. */}}
 {{- define "multiarch.pod.where" -}}
-{{- with .root.Values.nodeSelector }}
+{{- $values := .root.Values -}}
+{{- with $values.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -92,67 +116,86 @@ affinity:
     requiredDuringSchedulingIgnoredDuringExecution:
       nodeSelectorTerms:
       - matchExpressions:
-        {{- include "multiarch.pod.architectures" . | nindent 8 }}
+        {{- include "multiarch.pod.architectures" .root | nindent 8 }}
   {{- if .component }}
   # Over hosts. It is no second topologySpreadConstraint: kube-scheduler heeds none on nodes that lack the label of one,
   # as they often lack that of zones. A cluster of one node gets all replicas.
   podAntiAffinity:
-    preferredDuringSchedulingIgnoredDuringExecution:
-    - weight: 100
-      podAffinityTerm:
-        topologyKey: kubernetes.io/hostname
-        labelSelector:
-          matchLabels:
-            {{- include "multiarch.selector" . | nindent 12 }}
-  {{- end }}
-  {{- if .beside }}
+    {{- include "multiarch.pod.near" (include "multiarch.selector" .) | nindent 4 }}
+  {{- else if .beside }}
   # Where a pod of ours runs the image is there already.
   podAffinity:
-    preferredDuringSchedulingIgnoredDuringExecution:
-    - weight: 100
-      podAffinityTerm:
-        topologyKey: kubernetes.io/hostname
-        labelSelector:
-          matchLabels:
-            app.kubernetes.io/name: {{ include "multiarch.app" .root }}
-            app.kubernetes.io/instance: {{ .root.Release.Name }}
+    {{- include "multiarch.pod.near" (include "multiarch.release" .root) | nindent 4 }}
   {{- end }}
-tolerations:
-{{- include "multiarch.pod.tolerations" . }}
+tolerations:  # wherever our image runs, and whatever tells its architecture by a taint
+{{- range $values.image.architectures }}
+- {key: kubernetes.io/arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
+- {key: arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
+{{- end }}
+{{- if has "arm64" $values.image.architectures }}
+- {key: k8smultiarcher, operator: Equal, value: arm64Supported, effect: NoSchedule}
+{{- end }}
+{{- with $values.tolerations }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{- define "multiarch.pod.placement" -}}
-{{ include "multiarch.pod.where" . | trim }}
-topologySpreadConstraints:
-- topologyKey: topology.kubernetes.io/zone
-  maxSkew: 1
-  whenUnsatisfiable: ScheduleAnyway
-  labelSelector:
-    matchLabels:
-      {{- include "multiarch.selector" . | nindent 6 }}
+{{- define "multiarch.pod.near" -}}
+preferredDuringSchedulingIgnoredDuringExecution:
+- weight: 100
+  podAffinityTerm:
+    topologyKey: kubernetes.io/hostname
+    labelSelector:
+      matchLabels:
+        {{- nindent 8 . }}
 {{- end }}
 
+{{/* OpenShift chooses the user of our pods, and refuses another one. */}}
 {{- define "multiarch.pod.security" -}}
-runAsNonRoot: true
-{{- if not .Values.platformAssignsUser }}
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-{{- end }}
-seccompProfile:
-  type: RuntimeDefault
+securityContext:
+  runAsNonRoot: true
+  {{- if not (.Capabilities.APIVersions.Has "security.openshift.io/v1") }}
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  {{- end }}
+  seccompProfile:
+    type: RuntimeDefault
 {{- end }}
 
 {{- define "multiarch.container.security" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
 {{- end }}
 
-{{/* The service's container, from its arguments on. */}}
+{{/* Whom our pods ask for names: the cluster's name service where values name a Service or a host without a dot. */}}
+{{- define "multiarch.pod.names" -}}
+{{- $values := .root.Values -}}
+{{- $registry := $values.config.registry | default dict -}}
+{{- $named := list (dig "cache" "url" "" $values.config) (join " " $registry.allow) -}}
+{{- range $registry.plain_http }}{{ $named = append $named (print "http://" .) }}{{ end -}}
+{{- range $host, $text := $values.registries.hosts }}{{ $named = append $named (printf "https://%s %s" $host $text) }}{{ end -}}
+{{- range $values.extraEnv -}}
+{{- if regexMatch "(?i)^(https?|all)_proxy$" .name }}{{ $named = append $named (printf "http://%s" (.value | default "" | trimPrefix "http://")) }}{{ end -}}
+{{- end -}}
+{{- $internal := regexMatch "\\.svc([./: ]|$)|\\.cluster\\.local|://([^/@ ]*@)?[a-zA-Z][a-zA-Z0-9-]*([:/?\" ]|$)" (join " " $named) -}}
+{{- $internal = or $internal (eq "openshift" ($registry.mirrors | default "")) -}}
+{{- if eq "Default" ($values.dnsPolicy | default (ternary "ClusterFirst" "Default" $internal)) -}}
+# The node's own name service, by which the container runtime finds the registries too; no need of CoreDNS.
+dnsPolicy: Default
+{{- else -}}
+dnsPolicy: {{ ternary "ClusterFirstWithHostNet" "ClusterFirst" .hostNetwork }}  # names of this cluster too
+{{- end -}}
+{{- end }}
+
+{{/* The service's container, but for its name. */}}
 {{- define "multiarch.container" -}}
 {{- $values := .root.Values -}}
+image: {{ include "multiarch.image" .root }}
+imagePullPolicy: {{ $values.image.pullPolicy }}
 args: [serve, --config=/etc/multiarch-extender/config.yaml]
 env:
 - name: STATE_DIRECTORY  # where what is known of images is kept
@@ -165,23 +208,18 @@ ports:
 - name: scheduler  # on loopback; said here so that nothing else is placed on the port
   containerPort: 8880
   hostPort: 8880
-- name: operations  # on every address of the node: health for the kubelet, metrics for Prometheus
-  containerPort: 8881
-  hostPort: 8881
-{{- else }}
-{{- if include "multiarch.has-webhook" . }}
+{{- else if .webhook }}
 - name: webhook
   containerPort: {{ $values.webhook.port }}
-  {{- if $values.webhook.hostNetwork }}
+  {{- if .hostNetwork }}
   hostPort: {{ $values.webhook.port }}
   {{- end }}
 {{- end }}
-- name: operations
+- name: operations  # health for the kubelet, metrics for Prometheus
   containerPort: 8881
-  {{- if and $values.webhook.hostNetwork (include "multiarch.has-webhook" .) }}
+  {{- if .hostNetwork }}
   hostPort: 8881
   {{- end }}
-{{- end }}
 startupProbe:  # not /readyz: what is not ready waits for the API server, and would by no restart
   httpGet:
     path: /livez
@@ -200,15 +238,14 @@ readinessProbe:
 # No CPU limit: throttling would show as latency in every scheduling cycle.
 resources:
   {{- toYaml $values.resources | nindent 2 }}
-securityContext:
-  {{- include "multiarch.container.security" . | nindent 2 }}
+{{ include "multiarch.container.security" . }}
 volumeMounts:
 - name: state
   mountPath: /var/lib/multiarch-extender
 - name: configuration
   mountPath: /etc/multiarch-extender
   readOnly: true
-{{- if include "multiarch.is-self-managed" . }}
+{{- if .selfManaged }}
 - name: identity
   mountPath: /tmp
 {{- end }}
@@ -226,45 +263,31 @@ volumeMounts:
 {{- define "multiarch.mounts" -}}
 {{- $values := .root.Values -}}
 {{- $etc := "/etc/multiarch-extender" -}}
-{{- $mounts := list -}}
-{{- if and (include "multiarch.has-webhook" .) (ne $values.certificates.source "selfManaged") -}}
-{{- $secret := dict "secretName" (printf "%s-tls" (include "multiarch.name" .)) -}}
-{{- $mounts = append $mounts (dict "name" "certificate" "path" (print $etc "-tls") "secret" $secret) -}}
-{{- end -}}
-{{- if include "multiarch.has-webhook" . -}}
-{{- with $values.webhook.clientCaSecret -}}
-{{- $secret := dict "secretName" . "items" (list (dict "key" "ca.crt" "path" "ca.crt")) -}}
-{{- $mounts = append $mounts (dict "name" "client-ca" "path" (print $etc "-client-ca") "secret" $secret) -}}
-{{- end -}}
-{{- end -}}
-{{- if eq $values.store.kind "redis" -}}
-{{- with $values.store.redis.passwordSecret -}}
-{{- $mounts = append $mounts (dict "name" "redis" "path" (print $etc "-redis") "secret" (dict "secretName" .)) -}}
-{{- end -}}
-{{- with $values.store.redis.caSecret -}}
-{{- $mounts = append $mounts (dict "name" "redis-ca" "path" (print $etc "-redis-ca") "secret" (dict "secretName" .)) -}}
-{{- end -}}
-{{- end -}}
-{{- with $values.store.keySecret -}}
-{{- $mounts = append $mounts (dict "name" "key" "path" (print $etc "-key") "secret" (dict "secretName" .)) -}}
-{{- end -}}
-{{- with $values.registries.caConfigMap -}}
-{{- $mounts = append $mounts (dict "name" "authorities" "path" (print $etc "-ca") "configMap" (dict "name" .)) -}}
-{{- end -}}
-{{- if $values.registries.hosts -}}
-{{- $items := list -}}
-{{- range $index, $host := keys $values.registries.hosts | sortAlpha -}}
-{{- $items = append $items (dict "key" (printf "%d" $index) "path" (printf "%s/hosts.toml" $host)) -}}
-{{- end -}}
-{{- $map := dict "name" (printf "%s-hosts" (include "multiarch.fullname" .root)) "items" $items -}}
-{{- $mounts = append $mounts (dict "name" "hosts" "path" (print $etc "-hosts") "configMap" $map) -}}
-{{- end -}}
-{{- with $values.registries.dockerConfigSecret -}}
-{{- $items := list (dict "key" ".dockerconfigjson" "path" "config.json") -}}
-{{- $secret := dict "secretName" . "items" $items -}}
-{{- $mounts = append $mounts (dict "name" "docker-config" "path" (print $etc "-docker") "secret" $secret) -}}
-{{- end -}}
-{{ toYaml $mounts }}
+{{- if and .webhook (not .selfManaged) }}
+- {name: certificate, path: {{ $etc }}-tls, secret: {secretName: {{ .name }}-tls}}
+{{- end }}
+{{- if and .webhook $values.webhook.clientCaSecret }}
+- {name: client-ca, path: {{ $etc }}-client-ca, secret: {secretName: {{ $values.webhook.clientCaSecret }}, items: [{key: ca.crt, path: ca.crt}]}}
+{{- end }}
+{{- with $values.store.keySecret }}
+- {name: key, path: {{ $etc }}-key, secret: {secretName: {{ . }}}}
+{{- end }}
+{{- with $values.registries.caConfigMap }}
+- {name: authorities, path: {{ $etc }}-ca, configMap: {name: {{ . }}}}
+{{- end }}
+{{- with $values.registries.dockerConfigSecret }}
+- {name: docker-config, path: {{ $etc }}-docker, secret: {secretName: {{ . }}, items: [{key: .dockerconfigjson, path: config.json}]}}
+{{- end }}
+{{- if $values.registries.hosts }}
+- name: hosts
+  path: {{ $etc }}-hosts
+  configMap:
+    name: {{ include "multiarch.fullname" .root }}-hosts
+    items:
+    {{- range $index, $host := keys $values.registries.hosts | sortAlpha }}
+    - {key: {{ $index | quote }}, path: {{ printf "%s/hosts.toml" $host | quote }}}
+    {{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "multiarch.volumes" -}}
@@ -273,8 +296,8 @@ volumeMounts:
     sizeLimit: 256Mi  # several times what cache.size images take
 - name: configuration
   configMap:
-    name: {{ include "multiarch.name" . }}
-{{- if include "multiarch.is-self-managed" . }}
+    name: {{ .name }}
+{{- if .selfManaged }}
 - name: identity  # copies of the certificate and its key, in memory and on no disk
   emptyDir:
     medium: Memory
@@ -297,42 +320,53 @@ volumeMounts:
 {{- end }}
 {{- end }}
 
-{{/* Settings and Deployment of a part that is the service alone. */}}
-{{- define "multiarch.deployment" -}}
-{{- $hostNetwork := and .root.Values.webhook.hostNetwork (include "multiarch.has-webhook" .) }}
----
-{{ include "multiarch.configmap" . }}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {{ include "multiarch.name" . }}
-  namespace: {{ .root.Release.Namespace }}
-  labels:
-    {{- include "multiarch.labels" .root | nindent 4 }}
-    app.kubernetes.io/component: {{ .component }}
-spec:
-  replicas: {{ .values.replicas }}
-  selector:
-    matchLabels:
-      {{- include "multiarch.selector" . | nindent 6 }}
-  template:
-    metadata:
-      {{- include "multiarch.pod.metadata" . | nindent 6 }}
-    spec:
-      {{- include "multiarch.pod.common" . | nindent 6 }}
-      {{- if $hostNetwork }}
-      hostNetwork: true  # for an API server that reaches nodes and not pods
-      {{- end }}
-      {{- include "multiarch.pod.placement" . | trim | nindent 6 }}
-      # The Pod Security standard `restricted`{{ if $hostNetwork }}, but for the host's network{{ end }}.
-      securityContext:
-        {{- include "multiarch.pod.security" .root | nindent 8 }}
-      containers:
-      - name: multiarch-extender
-        image: {{ include "multiarch.image" (dict "root" .root "image" .root.Values.image "tag" .root.Chart.AppVersion) }}
-        imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-        {{- include "multiarch.container" . | nindent 8 }}
-      volumes:
-      {{- include "multiarch.volumes" . | nindent 6 }}
+{{- define "multiarch.kube-scheduler" -}}
+{{- $kubernetes := include "multiarch.kubernetes" .root -}}
+{{- $hasProbes := semverCompare ">=1.31.0" $kubernetes -}}
+- name: kube-scheduler
+  image: {{ .values.image | default (printf "registry.k8s.io/kube-scheduler:v%s" $kubernetes) }}  # your cluster's version
+  command:
+  - kube-scheduler
+  - --config=/etc/multiarch-extender/scheduler.yaml
+  {{- if semverCompare ">=1.33.0" $kubernetes }}
+  # Leave it out before 1.33: a kube-scheduler that meets an unknown gate ends.
+  - --feature-gates=SchedulerPopFromBackoffQ=false
+  {{- end }}
+  ports:
+  - name: scheduler
+    containerPort: 10259
+  {{- if $hasProbes }}
+  # /healthz in place of both before 1.31.
+  {{- end }}
+  livenessProbe:
+    httpGet:
+      path: {{ ternary "/livez" "/healthz" $hasProbes }}
+      port: scheduler
+      scheme: HTTPS
+    initialDelaySeconds: 15
+  readinessProbe:
+    httpGet:
+      path: {{ ternary "/readyz" "/healthz" $hasProbes }}
+      port: scheduler
+      scheme: HTTPS
+  # Memory grows with the cluster: it holds all nodes and pods.
+  resources:
+    {{- toYaml .values.resources | nindent 4 }}
+  {{- include "multiarch.container.security" . | nindent 2 }}
+  volumeMounts:
+  - name: configuration
+    mountPath: /etc/multiarch-extender
+    readOnly: true
+{{- end }}
+
+{{- define "multiarch.kube-scheduler.configuration" -}}
+{{- $verbs := dict "filterVerb" "filter" "preemptVerb" "preempt" "weight" 10 -}}
+{{- $extender := dict "urlPrefix" "http://127.0.0.1:8880/scheduler" "nodeCacheCapable" true "ignorable" false "httpTimeout" "2s" -}}
+{{- $extender = merge $extender $verbs -}}
+{{- if ne "filter" (dig "placement" "preference_by" "" .settings) }}{{ $_ := set $extender "prioritizeVerb" "prioritize" }}{{ end -}}
+{{- $shipped := dict "apiVersion" "kubescheduler.config.k8s.io/v1" "kind" "KubeSchedulerConfiguration" -}}
+{{- $_ := set $shipped "leaderElection" (dict "leaderElect" true "resourceName" .name "resourceNamespace" .root.Release.Namespace) -}}
+{{- $_ := set $shipped "profiles" (list (dict "schedulerName" .values.schedulerName)) -}}
+{{- $_ := set $shipped "extenders" (list $extender) -}}
+{{ mergeOverwrite $shipped (deepCopy .values.configuration) | toYaml }}
 {{- end }}

@@ -1,0 +1,103 @@
+"""Renderings of the chart, kept in tests/data/chart: `python -m tests.unit.deploy.renderings` writes them anew."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from testbed.chart import CHART, objects_of, render
+from testbed.objects import KubernetesObject
+
+FOLDER = Path(__file__).parents[2] / "data" / "chart"
+
+
+class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Values, or a preset of the case's name, and the cluster that they are rendered for."""
+
+    values: dict[str, Any] = {}
+    preset: bool = False
+    kubernetes: str = "v1.36.3"
+    apis: tuple[str, ...] = ()
+
+
+CASES = msgspec.yaml.decode((FOLDER / "cases.yaml").read_bytes(), type=dict[str, Case])
+PRESETS = sorted(file.stem.removeprefix("values-") for file in CHART.glob("values-*.yaml"))
+
+
+@cache
+def objects_in(name: str) -> list[KubernetesObject]:
+    """The objects of a case, those of hooks too."""
+    case = CASES[name]
+    files = [CHART / f"values-{name}.yaml"] if case.preset else []
+    return objects_of(render(case.values, files, kubernetes=case.kubernetes, apis=case.apis, hooks=True))
+
+
+def kept(name: str) -> str:
+    """What the file of a case is to have: its objects, and of those that `default` has too only what is other there."""
+    own, usual = _named(objects_in(name)), {} if name == "default" else _named(objects_in("default"))
+    found: dict[str, object] = {}
+    for key in sorted(own.keys() | usual.keys()):
+        if key not in own:
+            found[key] = "is not there"
+        elif key not in usual:
+            found[key] = own[key]
+        elif changes := dict(_changes(usual[key], own[key], "")):
+            found[key] = changes
+    return yaml.dump(found, Dumper=_Dumper, width=120, default_flow_style=None, sort_keys=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _named(objects: list[KubernetesObject]) -> dict[str, KubernetesObject]:
+    """The objects by kind, name and namespace; settings as a map, and files of the chart left out."""
+    return {
+        " ".join((each["kind"], each["metadata"]["name"], each["metadata"].get("namespace", ""))).strip(): {
+            field: value for field, value in _shortened(each).items() if field not in ("apiVersion", "kind")
+        }
+        for each in objects
+    }
+
+
+def _shortened(document: KubernetesObject) -> KubernetesObject:
+    metadata = {name: value for name, value in document["metadata"].items() if name not in ("name", "namespace")}
+    made = {**document, "metadata": metadata}
+    if document["kind"] == "PrometheusRule":
+        made["spec"] = "files/rules.yaml"
+    if document["kind"] == "ConfigMap" and "data" in document:
+        texts = document["data"].items()
+        made["data"] = {name: yaml.safe_load(text) if name.endswith(".yaml") else text for name, text in texts}
+    return made
+
+
+def _changes(usual: object, own: object, path: str) -> Iterator[tuple[str, object]]:
+    """The values that differ, by their paths; None where there is none."""
+    if usual == own:
+        return
+    if isinstance(usual, dict) and isinstance(own, dict):
+        for name in sorted(usual.keys() | own.keys()):
+            yield from _changes(usual.get(name), own.get(name), f"{path}/{name}")
+    elif isinstance(usual, list) and isinstance(own, list) and len(usual) == len(own):
+        for index, pair in enumerate(zip(usual, own, strict=True)):
+            yield from _changes(*pair, f"{path}/{index}")
+    elif not path.endswith("checksum~configuration".replace("~", "/")):
+        yield path, own
+
+
+def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of the values; a map whose keys are anybody's to fill is one."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value and name not in ("resources", "nodeSelector"):
+            yield from leaves(value, (*path, name))
+        else:
+            yield (*path, name)
+
+
+if __name__ == "__main__":
+    for each in CASES:
+        (FOLDER / f"{each}.yaml").write_text(kept(each))

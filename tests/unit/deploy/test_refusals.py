@@ -1,0 +1,161 @@
+"""Values of the chart that are refused, and in which words: by the schema, or where two do not go together."""
+
+import re
+
+import pytest
+
+from testbed.chart import RenderingRefused, render
+from tests.unit.deploy.test_chart import MODES, rendered, values
+
+pytestmark = pytest.mark.usefixtures("helm")
+
+OF_THE_SCHEMA: list[tuple[str, str]] = [
+    ("modes.webhook.enabled: 'yes'", r"/modes/webhook/enabled': got string, want boolean"),
+    ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),
+    ("modes.webhook.replicas: 3", r"/modes/webhook': additional properties 'replicas' not allowed"),
+    ("global: a", r"/global': got string, want object"),
+    ("replicas: 0", r"/replicas': minimum: got 0, want 1"),
+    ("modes.secondScheduler.outage: both", r"/outage': value must be one of 'nothing', 'webhook', 'policy'"),
+    ("modes.webhook.workloads: jobs", r"/modes/webhook/workloads': value must be one of 'off', 'warn', 'guard', false"),
+    ("modes.secondScheduler.schedulerName: My_Scheduler", r"/schedulerName': 'My_Scheduler' does not match pattern"),
+    ("webhook.port: 443", r"/webhook/port': minimum: got 443, want 1,024"),
+    ("webhook.url: http://a", r"/webhook/url': 'http://a' does not match pattern"),
+    ("webhook.matchConditions: [{name: a}]", r"/webhook/matchConditions/0': missing property 'expression'"),
+    ("image.digest: sha256:abc", r"/image/digest': 'sha256:abc' does not match pattern"),
+    ("image.architectures: [x86_64]", r"/image/architectures/0': value must be one of 'amd64', 'arm64'"),
+    ("certificates.caBundle: abc", r"/certificates/caBundle': 'abc' does not match pattern"),
+    ("networkPolicy.ingress.apiServer: [10.0.0.1]", r"/apiServer/0': '10.0.0.1' does not match pattern"),
+    ("config: {admission: {wait: 1}}", r"/config/admission': additional properties 'wait' not allowed"),
+    ("config: {placement: {preference: {arm64: 11}}}", r"/config/placement/preference/arm64': maximum: got 11, want"),
+]
+PORT = "webhook.hostNetwork: true, webhook.port: 9443"
+OF_TWO: list[tuple[str, str, str]] = [
+    ("webhook", "modes.webhook: {enabled: false}", "modes: nothing would run. Set one of modes.webhook.enabled"),
+    ("webhook", "image.repository: ''", "image.repository: no public registry has the service's image. Build it"),
+    ("policy", "config: {admission: {unknown: pass}}", "config.admission.unknown: with modes.policy every pod is held"),
+    (
+        "second",
+        "modes.secondScheduler: {webhook: false, outage: webhook}",
+        "modes.secondScheduler.outage: webhook needs",
+    ),
+    (
+        "second",
+        "modes.secondScheduler: {schedulerName: default-scheduler}",
+        "schedulerName: default-scheduler is the clu",
+    ),
+    ("second", "config: {admission: {scheduler_name: a}}", "config.admission.scheduler_name: the chart decides it"),
+    ("default", "config: {scheduler: {pending: retry}}", "config.scheduler: retry protects nobody"),
+    ("default", "config: {scheduler: {unknown: retry}}", "config.scheduler: retry protects nobody"),
+    ("webhook", "webhook.hostNetwork: true", "webhook.hostNetwork: port 10250 of a node is its kubelet's. Choose"),
+    ("webhook", "webhook.port: 8881", "webhook.port: 8881 is taken in our pods"),
+    ("second", f"{{{PORT}}}", "webhook.hostNetwork: kube-scheduler's port 10259"),
+    ("default", f"{{{PORT}}}", "webhook.hostNetwork: ports 8880 and 8881 of control-plane nodes"),
+    ("default", "webhook.clientCaSecret: c", "webhook.clientCaSecret: no webhook is on"),
+    ("all", "webhook.url: https://a", "webhook.url: two webhooks are on"),
+    ("webhook", "config: {admission: {wait_seconds: 3}}", "webhook.timeoutSeconds: 3 s is not more than config.adm"),
+    (
+        "webhook",
+        "certificates.caBundle: -----BEGIN CERTIFICATE-----",
+        "certificates.caBundle: with certificates.source",
+    ),
+    ("webhook", "certificates.certManager.issuerRef.name: a", "issuerRef.name: certificates.source is selfManaged"),
+    ("webhook", "networkPolicy.ingress.enabled: true", "networkPolicy.ingress.apiServer: name the addresses"),
+    (
+        "webhook",
+        f"{{networkPolicy.ingress: {{enabled: true, apiServer: [10.0.0.1/32]}}, {PORT}}}",
+        "networkPolicy.ingress: no policy binds pods on the host's network",
+    ),
+    ("default", "networkPolicy.ingress.enabled: true", "networkPolicy.ingress: no policy binds pods on the host's"),
+    (
+        "webhook",
+        "commonLabels: {app.kubernetes.io/name: mine}",
+        "commonLabels: the chart decides app.kubernetes.io/name",
+    ),
+    (
+        "webhook",
+        "podLabels: {app.kubernetes.io/component: mine}",
+        "podLabels: the chart decides app.kubernetes.io/comp",
+    ),
+    (
+        "webhook",
+        "podAnnotations: {checksum/configuration: a}",
+        "podAnnotations: the chart decides checksum/configurati",
+    ),
+    (
+        "webhook",
+        "webhook.excludeNamespaces: [multiarch-extender-webhook-canary]",
+        "webhook.excludeNamespaces: in multiar",
+    ),
+    *(
+        (
+            mode,
+            f"namespaceSelector: {{matchExpressions: [{expression}]}}",
+            f"namespaceSelector: {said} leaves multiarch-",
+        )
+        for mode, expression, said in (
+            (
+                "webhook",
+                "{key: kubernetes.io/metadata.name, operator: In, values: [team]}",
+                "kubernetes.io/metadata.name In [team]",
+            ),
+            ("policy", "{key: a, operator: Exists}, {key: a, operator: DoesNotExist}", "a DoesNotExist []"),
+            ("policy", "{key: a, operator: In, values: [b]}, {key: a, operator: NotIn, values: [b]}", "a In [b]"),
+            (
+                "webhook",
+                "{key: a, operator: In, values: [u, v]}, {key: a, operator: In, values: [w, v]}",
+                "a In [w, v]",
+            ),
+            (
+                "webhook",
+                "{key: app.kubernetes.io/name, operator: DoesNotExist}",
+                "app.kubernetes.io/name DoesNotExist []",
+            ),
+        )
+    ),
+    *(
+        (
+            "webhook",
+            f"{{config: {config}, registries.hosts: {{docker.io: ''}}}}",
+            f"config.{path}: the chart decides it",
+        )
+        for path, config in (
+            ("admission.listen", "{admission: {listen: ':1'}}"),
+            ("admission.guard_daemon_sets", "{admission: {guard_daemon_sets: true}}"),
+            ("admission.gate.exempt_priority_classes", "{admission: {gate: {exempt_priority_classes: [a]}}}"),
+            ("operations.listen", "{operations: {listen: ':1'}}"),
+            ("cluster", "{cluster: none}"),
+            ("registry.mirrors", "{registry: {mirrors: openshift}}"),
+        )
+    ),
+]
+OF_VERSIONS: list[tuple[str, str, str, str]] = [
+    ("default", "", "v1.35.2-eks-1a2b3c", "whose kube-scheduler takes no configuration of yours"),
+    ("default", "", "v1.35.2-gke.100", "whose kube-scheduler takes no configuration of yours"),
+    ("policy", "", "v1.35.2-gke.100", "this cluster (v1.35.2-gke.100) does not serve MutatingAdmissionPolicy"),
+    ("policy-and-webhook", "", "v1.30.4", "this cluster (v1.30.4) does not serve MutatingAdmissionPolicy"),
+    ("second", "modes.secondScheduler: {outage: policy}", "v1.35.2", "Use webhook in place of policy"),
+    ("webhook", "", "v1.29.9", "requires kubeVersion: >=1.30.0-0"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), OF_THE_SCHEMA, ids=[row[0] for row in OF_THE_SCHEMA])
+def test_a_wrong_value_is_refused_with_its_path_and_what_would_be_right(text: str, message: str) -> None:
+    """By the schema: no template has to be understood to know what was wrong."""
+    with pytest.raises(RenderingRefused, match=message):
+        render(values(text))
+
+
+@pytest.mark.parametrize(("mode", "text", "message"), OF_TWO, ids=[row[2][:48] for row in OF_TWO])
+def test_values_that_contradict_each_other_are_refused_in_one_sentence(mode: str, text: str, message: str) -> None:
+    """It names the value, why it cannot be, and what would be right."""
+    with pytest.raises(RenderingRefused, match=re.escape(message)):
+        rendered(text, mode)
+
+
+@pytest.mark.parametrize(("mode", "text", "version", "message"), OF_VERSIONS)
+def test_what_a_cluster_cannot_do_is_refused_by_its_version(mode: str, text: str, version: str, message: str) -> None:
+    """The message says what to use instead."""
+    made = values(text).get("modes", {})
+    modes = {name: {**each, **made.get(name, {})} for name, each in MODES[mode].items()}
+    with pytest.raises(RenderingRefused, match=re.escape(message)):
+        render({"modes": modes}, kubernetes=version)
