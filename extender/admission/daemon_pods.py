@@ -16,8 +16,16 @@ from extender.cluster.views import WatchedNodes
 from extender.images.content import Answer
 from extender.images.platform import Platform, runs_on
 from extender.kubernetes.admission_v1 import AdmissionRequest
-from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeName, PodReference
-from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject
+from extender.kubernetes.core_v1 import (
+    Affinity,
+    CreatedPod,
+    NodeName,
+    PodReference,
+)
+from extender.kubernetes.meta_v1 import (
+    OwnerReference,
+    PartialObjectMetadata,
+)
 from extender.metrics import counter
 from extender.placement.affinity import AffinityMode
 from extender.placement.bounds import TOUCHED_BYTES
@@ -44,7 +52,7 @@ MISPLACED = counter(
 _FIND_SECONDS = 0.05
 _NAME = "metadata.name"
 _AFFINITY = msgspec.json.Decoder(Affinity | None)
-_OWNED = msgspec.json.Decoder(OwnedObject)
+_OWNED = msgspec.json.Decoder(PartialObjectMetadata)
 
 
 class Events(Protocol):
@@ -124,7 +132,7 @@ class DaemonPods:
         MISPLACED[_HELD if self._guard else _TOLD].inc()
         namespace = review.namespace or ""
         owners = _OWNED.decode(review.object).metadata.owner_references or ()
-        owner = next((each for each in owners if each.controller), NamedOwner())
+        owner = next((each for each in owners if each.controller), OwnerReference())
         log.warning(
             "daemon_pod.misplaced",
             namespace=namespace,

@@ -45,7 +45,7 @@ from extender.kubernetes.pod_templates import (
     pod_templates,
     unread_images,
 )
-from extender.kubernetes.reported_v1 import AuditedSpec
+from extender.kubernetes.reported_v1 import ReportedSpec
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
 from extender.placement.patch import look
@@ -291,7 +291,7 @@ def _read_images(path: str) -> ClusterContents:
     workloads = [
         Workload(
             key=WorkloadKey("", "Image", name),
-            spec=AuditedSpec(),
+            spec=ReportedSpec(),
             uses=(ImageUse(image=PodImage(name), used_as="image", name=""),),
         )
         for name in named

@@ -29,9 +29,13 @@ from extender.images.platform import Compatibility, Platform, parse_platform, ru
 from extender.images.platform_states import PlatformState
 from extender.images.reference import ImageReference, parse_reference
 from extender.images.tags import newer_tags, parse_tag
-from extender.kubernetes.core_v1 import LocalObjectReference, Pod, PodSpec
+from extender.kubernetes.core_v1 import (
+    LocalObjectReference,
+    Pod,
+    PodSpec,
+)
 from extender.kubernetes.meta_v1 import ObjectMeta
-from extender.kubernetes.reported_v1 import AuditedNode
+from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.facts import PodImage
 from extender.placement.nodes import name_of_node, platform_of_node
 from extender.reports.audit_findings import ImageEvidence, RunningEvidence
@@ -62,7 +66,7 @@ class ClusterContents(msgspec.Struct, frozen=True):
     """What a cluster has. `problems` tells which kinds could not be listed."""
 
     workloads: list[Workload]
-    nodes: list[AuditedNode]
+    nodes: list[ReportedNode]
     namespaces: Mapping[str, Mapping[str, str]]
     problems: list[str]
 
@@ -76,7 +80,7 @@ async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:
         ClusterError: the API server cannot be reached, or refuses for another reason.
     """
     problems = list[str]()
-    nodes: list[AuditedNode] = []
+    nodes: list[ReportedNode] = []
     with _noting(problems, "nodes"):
         nodes = await list_nodes(client)
     platforms = {name_of_node(node): platform_of_node(node) for node in nodes}

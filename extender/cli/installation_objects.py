@@ -26,8 +26,7 @@ from extender.cluster.workload_lists import list_documents
 from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
-from extender.kubernetes.authorization_v1 import ResourceAttributes, SubjectAccessReview, encode_subject_access_review
-from extender.kubernetes.coordination_v1 import Lease
+from extender.kubernetes.api_groups import Lease, ResourceAttributes, SubjectAccessReview, encode_subject_access_review
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.placement.gate import GATE
 from extender.placement.patch import look

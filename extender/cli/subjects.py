@@ -22,9 +22,16 @@ from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
-from extender.kubernetes.core_v1 import WrittenPod
+from extender.kubernetes.core_v1 import (
+    CreatedPod,
+    CreatedSpec,
+)
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
-from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, PodStatus, ReportedNode
+from extender.kubernetes.reported_v1 import (
+    PodStatus,
+    ReportedNode,
+    WrittenPod,
+)
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
@@ -211,7 +218,7 @@ async def _explain(item: ClusterObject, known: _Known) -> Explained:
     with _refusing(item):
         raw_pod = msgspec.json.encode(item.pod)
         decode_written(raw_pod, WrittenPod)  # a mutation relies on the types that the API server demands
-        pod = msgspec.json.decode(raw_pod, type=NamedPod)
+        pod = msgspec.json.decode(raw_pod, type=CreatedPod)
         subject = Subject(kind=item.kind, name=item.name, namespace=item.namespace, pod=pod, raw_pod=raw_pod)
         overrides = pod_resolver.overrides_of(pod, item.namespace, raw_pod)
         question = pod_resolver.question(pod, item.namespace, overrides, may_read=True)
@@ -221,7 +228,7 @@ async def _explain(item: ClusterObject, known: _Known) -> Explained:
         )
         mutator = Mutator(policy, admission_settings_of(settings))
         told = explain(subject, found, policy, mutator, _kinds_of(nodes))
-        spec = pod.spec or NamedSpec()
+        spec = pod.spec or CreatedSpec()
         told = msgspec.structs.replace(
             told,
             node_name=item.node_name,
@@ -229,12 +236,12 @@ async def _explain(item: ClusterObject, known: _Known) -> Explained:
         )
         if not item.is_live and settings.admission.listen and told.webhook.patch:
             patched = msgspec.json.encode(apply(item.pod, told.webhook.patch))
-            spec = msgspec.json.decode(patched, type=NamedPod).spec or NamedSpec()
+            spec = msgspec.json.decode(patched, type=CreatedPod).spec or CreatedSpec()
         told = with_nodes(told, spec, nodes or usual_nodes(), is_assumed=not nodes)
         return Explained(told, item.pod)
 
 
-async def _faults(item: ClusterObject, spec: NamedSpec, keyring: Keyring, known: _Known) -> list[PlatformFault]:
+async def _faults(item: ClusterObject, spec: CreatedSpec, keyring: Keyring, known: _Known) -> list[PlatformFault]:
     """What does not match between the containers of a live pod and its node's platform."""
     pod_resolver, _, nodes = known
     platforms = (platform_of_node(node) for node in nodes if name_of_node(node) == item.node_name)

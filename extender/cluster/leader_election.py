@@ -17,7 +17,7 @@ import structlog
 
 from extender.cluster.client import MERGE_PATCH, ClusterClient, ClusterRefused, decode_answer
 from extender.errors import ClusterError
-from extender.kubernetes.coordination_v1 import Lease, LeaseSpec
+from extender.kubernetes.api_groups import Lease, LeaseSpec
 
 log = structlog.get_logger()
 

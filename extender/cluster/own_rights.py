@@ -11,7 +11,7 @@ import structlog
 
 from extender.cluster.client import ClusterClient, decode_answer
 from extender.errors import ClusterError
-from extender.kubernetes.authorization_v1 import ResourceAttributes, SelfSubjectAccessReview, encode_access_review
+from extender.kubernetes.api_groups import ResourceAttributes, SelfSubjectAccessReview, encode_access_review
 
 log = structlog.get_logger()
 

@@ -8,15 +8,18 @@ import msgspec
 from extender.cluster.client import ClusterClient, ClusterRefused, decode_answer
 from extender.cluster.listwatch import Getter
 from extender.errors import ClusterError
-from extender.kubernetes.meta_v1 import List, is_object_name
+from extender.kubernetes.meta_v1 import (
+    List,
+    is_object_name,
+)
 from extender.kubernetes.pod_templates import KubernetesObject
-from extender.kubernetes.reported_v1 import AuditedNode
+from extender.kubernetes.reported_v1 import ReportedNode
 
 PAGE_OBJECTS = 250
 _MOST_PAGES = 100_000
 _PAGE = msgspec.json.Decoder(List)
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
-_NODE = msgspec.json.Decoder(AuditedNode)
+_NODE = msgspec.json.Decoder(ReportedNode)
 
 
 class ListedKind(NamedTuple):
@@ -86,7 +89,7 @@ async def list_objects(client: Getter, kind: ListedKind, namespace: str = "") ->
         yield {**found, "kind": kind.kind, "apiVersion": kind.api_version}
 
 
-async def list_nodes(client: Getter) -> list[AuditedNode]:
+async def list_nodes(client: Getter) -> list[ReportedNode]:
     """Every node. Raises ClusterError as `list_documents`."""
     path = "/api/v1/nodes"
     return [decode_answer(_NODE, document, "node") async for document in list_documents(client, path)]

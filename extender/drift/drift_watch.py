@@ -24,8 +24,15 @@ from extender.errors import UNDECODABLE, ClusterError
 from extender.images.content import Evidence
 from extender.images.platform import Platform
 from extender.images.reference import PackedDigest
-from extender.kubernetes.core_v1 import NodeName, PodReference
-from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject, OwnedPod
+from extender.kubernetes.core_v1 import (
+    NodeName,
+    PodReference,
+)
+from extender.kubernetes.meta_v1 import (
+    OwnerReference,
+    PartialObjectMetadata,
+)
+from extender.kubernetes.reported_v1 import ReportedPod
 from extender.metrics import counter
 from extender.placement.facts import ImageFact, PodImage, fact_of, facts_of, images_of
 from extender.placement.nodes import NodePlatforms
@@ -61,8 +68,8 @@ _MOST_LOGGED = 5
 _AT_ONCE = 4  # templates whose images are looked up
 _LOOKUP_SECONDS = 10.0  # for the images of one template
 
-_POD = msgspec.json.Decoder(OwnedPod)
-_OBJECT = msgspec.json.Decoder(OwnedObject)
+_POD = msgspec.json.Decoder(ReportedPod)
+_OBJECT = msgspec.json.Decoder(PartialObjectMetadata)
 _PATHS = {each.kind: each for each in WORKLOAD_KINDS}
 _MAKERS = ("ReplicaSet", "Job")  # whose own owner people know
 _EVENT_REASONS: Mapping[DriftChange, tuple[str, Literal["Normal", "Warning"]]] = {
@@ -231,7 +238,7 @@ class DriftWatch:
             pod = _decode(_POD, document)
             namespace = pod.metadata.namespace or ""
             overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
-            if pod.spec is None or is_ignored(pod.spec, overrides, self._pod_resolver.policy):
+            if is_ignored(pod.spec, overrides, self._pod_resolver.policy):
                 continue
             if not self._is_wanted(pod, wanted):
                 continue
@@ -246,7 +253,7 @@ class DriftWatch:
             template.pods[_owner_of(pod, namespace), self._platform_of(pod)] += 1
         return list(found.values())
 
-    def _is_wanted(self, pod: OwnedPod, wanted: Set[tuple[str, PackedDigest]]) -> bool:
+    def _is_wanted(self, pod: ReportedPod, wanted: Set[tuple[str, PackedDigest]]) -> bool:
         targets = map(self._target_of, images_of(pod))
         return any(target and (target.repository, target.name) in wanted for target in targets)
 
@@ -254,8 +261,8 @@ class DriftWatch:
         target = self._pod_resolver.resolver.cache.references.target_of(image.reference)
         return target if isinstance(target, Target) else None
 
-    def _platform_of(self, pod: OwnedPod) -> Platform | None:
-        name = (pod.spec and pod.spec.node_name) or ""
+    def _platform_of(self, pod: ReportedPod) -> Platform | None:
+        name = pod.spec.node_name or ""
         return self._nodes.platforms.get(NodeName(name)) if name else None
 
     async def _side_by_side(self, templates: Sequence[_Template], work: Callable[[_Template], Awaitable[None]]) -> None:
@@ -358,7 +365,7 @@ def _log(drift: _Drift, change: DriftChange, uses: Mapping[PodReference, _Concer
         log.info("image.drifted", **fields)
 
 
-def _owner_of(pod: OwnedPod, namespace: str) -> PodReference:
+def _owner_of(pod: ReportedPod, namespace: str) -> PodReference:
     """The pod's controller; the pod itself, if it has none."""
     owner = _controller(pod.metadata.owner_references)
     if owner:
@@ -366,11 +373,11 @@ def _owner_of(pod: OwnedPod, namespace: str) -> PodReference:
     return PodReference(namespace, pod.metadata.name or "", pod.metadata.uid or "")
 
 
-def _controller(owners: Sequence[NamedOwner] | None) -> NamedOwner | None:
+def _controller(owners: Sequence[OwnerReference] | None) -> OwnerReference | None:
     return next((owner for owner in owners or () if owner.controller), None)
 
 
-def _reference(owner: NamedOwner, namespace: str) -> PodReference:
+def _reference(owner: OwnerReference, namespace: str) -> PodReference:
     return PodReference(namespace, owner.name, owner.uid, owner.api_version, owner.kind)
 
 

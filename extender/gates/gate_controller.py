@@ -28,7 +28,7 @@ from extender.errors import ClusterError
 from extender.gates.held_pods import HeldPod, HeldPods
 from extender.gates.image_waits import ImageWaits
 from extender.images.content import Answer
-from extender.kubernetes.core_v1 import GatedPod
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter, gauge
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import encode_ungating
@@ -74,7 +74,7 @@ OLDEST = gauge(
     ("held",),
 )
 
-_POD = msgspec.json.Decoder(GatedPod)
+_POD = msgspec.json.Decoder(CreatedPod)
 
 _REASONS = {400: "forbidden", 403: "forbidden", 404: "gone", 409: "conflict", 422: "invalid"}
 # What the API server says of a patch that a policy or a webhook of the cluster denies. Both choose the status of that,
@@ -236,7 +236,7 @@ class GateController:
             image = shown_reference(unknown[0].reference)
             log.warning("gate.limit_reached", pod=held.key, image=image, why=release.reason)
 
-    async def _let_go(self, held: HeldPod, pod: GatedPod, release: Ungating) -> None:
+    async def _let_go(self, held: HeldPod, pod: CreatedPod, release: Ungating) -> None:
         try:
             await self._send(held, release.patch)
         except ClusterRefused as exc:
@@ -277,7 +277,7 @@ class GateController:
     async def _send(self, held: HeldPod, patch: bytes) -> None:
         await patch_pod(self._client, held.namespace, held.reference.name, patch)
 
-    async def _release_bare(self, held: HeldPod, pod: GatedPod, refusal: ClusterRefused) -> None:
+    async def _release_bare(self, held: HeldPod, pod: CreatedPod, refusal: ClusterRefused) -> None:
         """Takes the gate alone off a pod whose patch is denied, unless the pod is another one by now."""
         RELEASES[_reason_of(refusal.status)].inc()
         version = held.version

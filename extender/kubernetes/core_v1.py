@@ -9,7 +9,7 @@ from typing import NewType
 
 import msgspec
 
-from extender.kubernetes.meta_v1 import CreatedMeta, GatedMeta, ObjectMeta, StoredMeta, VersionedMeta, Wire
+from extender.kubernetes.meta_v1 import CreatedMeta, ObjectMeta, StoredMeta, VersionedMeta, Wire
 
 NodeName = NewType("NodeName", str)
 PodUid = NewType("PodUid", str)
@@ -30,6 +30,8 @@ class Container(Wire, frozen=True):
     command: tuple[str, ...] | None = None
     working_dir: str | None = None
     volume_mounts: tuple[VolumeMount, ...] | None = None
+    name: str = ""
+    restart_policy: str | None = None
 
 
 class ImageVolumeSource(Wire, frozen=True):
@@ -92,6 +94,7 @@ class PodSpec(Wire, frozen=True):
     runtime_class_name: str | None = None
     image_pull_secrets: tuple[LocalObjectReference, ...] | None = None
     os: PodOS | None = None
+    host_network: bool | None = None
 
 
 class Pod(Wire, frozen=True):
@@ -130,16 +133,10 @@ class CreatedSpec(PodSpec, frozen=True):
 
 
 class CreatedPod(Pod, frozen=True):
-    """core/v1 Pod as a mutation reads it."""
+    """core/v1 Pod as a mutation reads it, new or held by a gate."""
 
     metadata: CreatedMeta | None = None
     spec: CreatedSpec | None = None
-
-
-class GatedPod(CreatedPod, frozen=True):
-    """core/v1 Pod that a scheduling gate holds, as the API server stores it."""
-
-    metadata: GatedMeta | None = None
 
 
 class PodSchedulingGate(Wire, frozen=True):
@@ -351,18 +348,3 @@ class PodEvent(Wire, frozen=True):
     last_timestamp: str
     event_time: str
     count: int = 1
-
-
-class WrittenSpec(PodSpec, frozen=True):
-    """core/v1 PodSpec with the fields that a patch changes or depends on, as the API server demands them."""
-
-    tolerations: tuple[Toleration, ...] | None = None
-    affinity: Affinity | None = None
-    scheduler_name: str | None = None
-    node_selector: dict[str, str] | None = None
-
-
-class WrittenPod(Pod, frozen=True):
-    """core/v1 Pod of a manifest, which no API server has seen."""
-
-    spec: WrittenSpec | None = None

@@ -33,6 +33,8 @@ class OwnerReference(Wire, frozen=True):
     kind: str = ""
     name: str = ""
     controller: bool | None = None
+    api_version: str = ""
+    uid: str = ""
 
 
 class ObjectMeta(Wire, frozen=True):
@@ -47,14 +49,12 @@ class ObjectMeta(Wire, frozen=True):
 
 
 class CreatedMeta(ObjectMeta, frozen=True):
-    """metav1.ObjectMeta of a pod as a mutation reads it, with the labels as raw JSON; `UNSET` if missing."""
+    """metav1.ObjectMeta of a pod as a mutation reads it, with the labels as raw JSON; `UNSET` if missing.
+
+    Only a stored pod has a resource version.
+    """
 
     labels: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-class GatedMeta(CreatedMeta, frozen=True):
-    """metav1.ObjectMeta of a stored pod that is about to be patched."""
-
     resource_version: str = ""
 
 
@@ -72,7 +72,7 @@ class StoredMeta(Wire, frozen=True):
 class PartialObjectMetadata(Wire, frozen=True):
     """metav1.PartialObjectMetadata: an object of any kind, sent with its metadata alone."""
 
-    metadata: ObjectMeta
+    metadata: ObjectMeta = ObjectMeta()
 
 
 class VersionedMeta(Wire, frozen=True):

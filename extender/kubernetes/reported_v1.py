@@ -7,38 +7,14 @@ field that the audit reads is raw, so that a kept pod does not keep the page tha
 
 import msgspec
 
-from extender.kubernetes.core_v1 import (
-    Affinity,
-    Container,
-    CreatedPod,
-    CreatedSpec,
-    Node,
-    NodeSpec,
-    NodeStatus,
-    Pod,
-    PodSpec,
-    Toleration,
-)
-from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference, Wire
+from extender.kubernetes.core_v1 import Affinity, Container, Node, NodeSpec, NodeStatus, Pod, PodSpec, Toleration
+from extender.kubernetes.meta_v1 import ObjectMeta, Wire
 
 
 class ReportedNodeSpec(NodeSpec, frozen=True):
     """core/v1 NodeSpec with its cordon."""
 
     unschedulable: bool | None = None
-
-
-class ReportedNode(Node, frozen=True):
-    """core/v1 Node with the fields by which kube-scheduler refuses it."""
-
-    spec: ReportedNodeSpec | None = None
-
-
-class NamedContainer(Container, frozen=True):
-    """A container, init container or ephemeral container with its name."""
-
-    name: str = ""
-    restart_policy: str | None = None
 
 
 class ContainerStateWaiting(Wire, frozen=True):
@@ -92,56 +68,6 @@ class PodStatus(Wire, frozen=True):
     ephemeral_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
-class ReportedSpec(PodSpec, frozen=True):
-    """core/v1 PodSpec with the names of its containers and volumes."""
-
-    containers: tuple[NamedContainer, ...] | None = None
-    init_containers: tuple[NamedContainer, ...] | None = None
-    ephemeral_containers: tuple[NamedContainer, ...] | None = None
-
-
-class NamedSpec(CreatedSpec, frozen=True):
-    """As `ReportedSpec`, with the fields that a patch changes or depends on."""
-
-    containers: tuple[NamedContainer, ...] | None = None
-    init_containers: tuple[NamedContainer, ...] | None = None
-    ephemeral_containers: tuple[NamedContainer, ...] | None = None
-    host_network: bool | None = None
-
-
-class NamedPod(CreatedPod, frozen=True):
-    """core/v1 Pod as `explain` reads it."""
-
-    spec: NamedSpec | None = None
-
-
-class NamedOwner(OwnerReference, frozen=True):
-    """metav1.OwnerReference with what an event names the owner by."""
-
-    api_version: str = ""
-    uid: str = ""
-
-
-class OwnedMeta(ObjectMeta, frozen=True):
-    """metav1.ObjectMeta with the owners' names."""
-
-    owner_references: list[NamedOwner] | None = None  # type: ignore[assignment] # as above, with more fields
-
-
-class OwnedObject(Wire, frozen=True):
-    """An object of any kind, of which the owners are read."""
-
-    metadata: OwnedMeta = OwnedMeta()
-
-
-class OwnedPod(Pod, frozen=True):
-    """core/v1 Pod with its owners, its containers' names and what the kubelet reports of them."""
-
-    metadata: OwnedMeta = OwnedMeta()
-    spec: ReportedSpec | None = None
-    status: PodStatus | None = None
-
-
 Quantities = dict[str, str | int | float]
 """Quantities of resources by name. Manifests write numbers too, which an API server turns into texts."""
 
@@ -153,42 +79,49 @@ class ResourceRequirements(Wire, frozen=True):
     limits: Quantities | None = None
 
 
-class AuditedContainer(NamedContainer, frozen=True):
-    """A container with its name and resources."""
+class ReportedContainer(Container, frozen=True):
+    """A container with its resources."""
 
     resources: ResourceRequirements | None = None
 
 
-class AuditedSpec(PodSpec, frozen=True):
+class ReportedSpec(PodSpec, frozen=True):
     """core/v1 PodSpec with what decides where the pod may run and what it takes."""
 
-    containers: tuple[AuditedContainer, ...] | None = None
-    init_containers: tuple[AuditedContainer, ...] | None = None
-    ephemeral_containers: tuple[AuditedContainer, ...] | None = None
+    containers: tuple[ReportedContainer, ...] | None = None
+    init_containers: tuple[ReportedContainer, ...] | None = None
+    ephemeral_containers: tuple[ReportedContainer, ...] | None = None
     resources: ResourceRequirements | None = None
     overhead: Quantities | None = None
     service_account_name: str | None = None
-    host_network: bool | None = None
+    scheduler_name: str | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
 
 
-class AuditedPod(Wire, frozen=True):
-    """core/v1 Pod as the audit reads it."""
+class ReportedPod(Pod, frozen=True):
+    """core/v1 Pod as reports read it."""
 
-    metadata: OwnedMeta = OwnedMeta()
-    spec: AuditedSpec = AuditedSpec()
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ReportedSpec = ReportedSpec()
     status: PodStatus | None = None
 
 
-class AuditedNodeStatus(NodeStatus, frozen=True):
+class WrittenPod(Pod, frozen=True):
+    """core/v1 Pod of a manifest, which no API server has seen: a patch relies on the types that one demands."""
+
+    spec: ReportedSpec | None = None
+
+
+class ReportedNodeStatus(NodeStatus, frozen=True):
     """core/v1 NodeStatus with what the node can give to pods."""
 
     allocatable: Quantities | None = None
 
 
-class AuditedNode(ReportedNode, frozen=True):
-    """core/v1 Node as the audit reads it."""
+class ReportedNode(Node, frozen=True):
+    """core/v1 Node with what kube-scheduler refuses it by."""
 
-    status: AuditedNodeStatus | None = None
+    spec: ReportedNodeSpec | None = None
+    status: ReportedNodeStatus | None = None

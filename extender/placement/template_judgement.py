@@ -11,8 +11,9 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from extender.kubernetes.core_v1 import CreatedPod, WrittenPod
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.pod_templates import PodTemplate
+from extender.kubernetes.reported_v1 import WrittenPod
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_record, take_back
 from extender.placement.affinity import AffinityMode

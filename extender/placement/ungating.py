@@ -11,7 +11,7 @@ from typing import cast
 
 import msgspec
 
-from extender.kubernetes.core_v1 import GatedPod
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.additions import (
     ADDED_PATH,
     AFFINITY_PATH,
@@ -69,7 +69,7 @@ class UngatingPlanner:
         self._planner = Planner(policy, admission)
         self._gate = admission.gate
 
-    def skip(self, pod: GatedPod, overrides: Overrides) -> Ungating | None:
+    def skip(self, pod: CreatedPod, overrides: Overrides) -> Ungating | None:
         """The release of a pod whose images do not matter or that is only observed; None if they must be looked up."""
         if untouched(pod, overrides, self._policy):
             return Ungating(UngatingOutcome.EXEMPT, _patch(pod, {REASON: None}, {}))
@@ -79,7 +79,7 @@ class UngatingPlanner:
 
     def plan(
         self,
-        pod: GatedPod,
+        pod: CreatedPod,
         images: Sequence[PodImage],
         facts: Sequence[ImageFact],
         overrides: Overrides,
@@ -116,7 +116,7 @@ class UngatingPlanner:
         return Ungating(_outcome_of(treatment, planned), _patch(pod, annotations, _spec(document, added)), reason)
 
 
-def _leave(pod: GatedPod, excess: str) -> Ungating:
+def _leave(pod: CreatedPod, excess: str) -> Ungating:
     reason = left_text(excess)
     return Ungating(UngatingOutcome.PASSED, _patch(pod, {REASON: reason}, {}), reason)
 
@@ -153,7 +153,7 @@ def _spec(document: JsonObject, added: Additions) -> JsonObject:
     return spec
 
 
-def _patch(pod: GatedPod, annotations: JsonObject, spec: JsonObject) -> bytes:
+def _patch(pod: CreatedPod, annotations: JsonObject, spec: JsonObject) -> bytes:
     """The patch for one pod, which takes our gate and label off."""
     metadata: JsonObject = {
         "uid": pod.metadata.uid if pod.metadata else None,

@@ -13,8 +13,12 @@ from extender.images.content import Answer, Cause, Content
 from extender.images.platform import Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
-from extender.kubernetes.core_v1 import NodeAffinity, NodeName, NodeSelector
-from extender.kubernetes.reported_v1 import AuditedNode
+from extender.kubernetes.core_v1 import (
+    NodeAffinity,
+    NodeName,
+    NodeSelector,
+)
+from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.affinity import plan_required
 from extender.placement.facts import (
     Anywhere,
@@ -104,7 +108,7 @@ class AuditInput(msgspec.Struct, frozen=True, kw_only=True):
     workloads: Sequence[Workload]
     evidence: Sequence[Sequence[ImageEvidence]]
     policy: Policy
-    nodes: Sequence[AuditedNode] = ()
+    nodes: Sequence[ReportedNode] = ()
     required: Sequence[Platform] = ()
     namespaces: Mapping[str, Mapping[str, str]] = {}
     own: Sequence[str] = ()
@@ -199,7 +203,7 @@ class _Auditor:
         self._given = given
         self._compatibility = given.policy.compatibility
         self.targets = targets_of(given)
-        self._nodes: dict[Platform | None, list[AuditedNode]] = {}
+        self._nodes: dict[Platform | None, list[ReportedNode]] = {}
         self._by_name: dict[NodeName, Platform | None] = {}
         for node in given.nodes:
             platform = platform_of_node(node)
@@ -304,7 +308,7 @@ class _Auditor:
         (nearest, _), *_ = sorted(kinds.items(), key=lambda item: (len(item[0]), -item[1], item[0]))
         return nearest
 
-    def _targeted(self, workload: Workload) -> Iterator[AuditedNode]:
+    def _targeted(self, workload: Workload) -> Iterator[ReportedNode]:
         """The nodes that a DaemonSet wants a pod on, were it not for taints."""
         demands = _demands(workload)
         for node in self._given.nodes:
@@ -542,7 +546,7 @@ def _contradictions(target: Platform, demands: NodeDemands) -> Iterator[Obstacle
         yield Obstacle(Rule.AFFINITY, "; or ".join(texts))
 
 
-def _untolerated(workload: Workload, node: AuditedNode) -> Iterator[str]:
+def _untolerated(workload: Workload, node: ReportedNode) -> Iterator[str]:
     given = _demands(workload).tolerations
     for taint in hard_taints(node):
         if not any(tolerates(each, taint) for each in given):

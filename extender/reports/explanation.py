@@ -11,8 +11,13 @@ import msgspec
 from extender.images.content import Answer, Cause, Content, Evidence
 from extender.images.platform import Platform, runs_on
 from extender.images.platform_states import claim_text
-from extender.kubernetes.core_v1 import NodeMeta, NodeStatus, NodeSystemInfo
-from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
+from extender.kubernetes.core_v1 import (
+    CreatedPod,
+    CreatedSpec,
+    NodeMeta,
+    NodeSystemInfo,
+)
+from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeStatus
 from extender.placement.facts import (
     Anywhere,
     ImageFact,
@@ -156,7 +161,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     name: str
     namespace: str
-    pod: NamedPod
+    pod: CreatedPod
     raw_pod: bytes = b""
 
 
@@ -209,14 +214,14 @@ def usual_nodes() -> list[ReportedNode]:
             metadata=NodeMeta(
                 labels={"kubernetes.io/arch": platform.architecture, "kubernetes.io/os": platform.os},
             ),
-            status=NodeStatus(NodeSystemInfo(platform.architecture, platform.os)),
+            status=ReportedNodeStatus(NodeSystemInfo(platform.architecture, platform.os)),
         )
         for platform in USUAL
     ]
 
 
 def with_nodes(
-    explanation: Explanation, spec: NamedSpec, nodes: Sequence[ReportedNode], *, is_assumed: bool
+    explanation: Explanation, spec: CreatedSpec, nodes: Sequence[ReportedNode], *, is_assumed: bool
 ) -> Explanation:
     """The explanation with the kinds of `nodes`, and with what would change the answer. O(nodes).
 
@@ -277,12 +282,12 @@ class _Gate(msgspec.Struct):
 _GATES = msgspec.json.Decoder(list[_Gate] | None)
 
 
-def _gates(spec: NamedSpec | None) -> list[str]:
+def _gates(spec: CreatedSpec | None) -> list[str]:
     gates = _GATES.decode(spec.scheduling_gates) if spec and spec.scheduling_gates else None
     return [gate.name for gate in gates or ()]
 
 
-def _why_skipped(pod: NamedPod, policy: Policy, overrides: Overrides) -> str:
+def _why_skipped(pod: CreatedPod, policy: Policy, overrides: Overrides) -> str:
     if overrides.mode is Mode.IGNORE:
         return f"the annotation {MODE} is ignore, so nothing is looked up and nothing refused"
     if is_exempt(pod, policy):
@@ -292,7 +297,7 @@ def _why_skipped(pod: NamedPod, policy: Policy, overrides: Overrides) -> str:
     return ""
 
 
-def _image(image: PodImage, fact: ImageFact, evidence: Evidence, spec: NamedSpec | None) -> ExplainedImage:
+def _image(image: PodImage, fact: ImageFact, evidence: Evidence, spec: CreatedSpec | None) -> ExplainedImage:
     return ExplainedImage(
         reference=image.reference,
         used_by=list(_users(image, spec)),
@@ -333,7 +338,7 @@ def _state(fact: ImageFact) -> str:
             return "unknown"
 
 
-def _users(image: PodImage, spec: NamedSpec | None) -> Iterator[str]:
+def _users(image: PodImage, spec: CreatedSpec | None) -> Iterator[str]:
     """The containers or volumes that name the image."""
     if spec is None:
         return

@@ -3,7 +3,12 @@
 import re
 from collections.abc import Iterable
 
-from extender.kubernetes.reported_v1 import AuditedContainer, AuditedSpec, Quantities, ResourceRequirements
+from extender.kubernetes.reported_v1 import (
+    Quantities,
+    ReportedContainer,
+    ReportedSpec,
+    ResourceRequirements,
+)
 
 # k8s.io/apimachinery/pkg/api/resource/quantity.go
 _QUANTITY = re.compile(
@@ -24,7 +29,7 @@ def parse_quantity(text: str | float) -> float:
     return float(number + (exponent or "")) * _FACTORS.get(suffix, 1.0)
 
 
-def requested(spec: AuditedSpec, resource: str) -> float:
+def requested(spec: ReportedSpec, resource: str) -> float:
     """How much of the resource kube-scheduler reserves for a pod, in cores or bytes.
 
     What the pod itself requests (`spec.resources`) counts before its containers' sum. Init containers run one after the
@@ -35,7 +40,7 @@ def requested(spec: AuditedSpec, resource: str) -> float:
     return total + parse_quantity((spec.overhead or {}).get(resource, 0))
 
 
-def _of_containers(spec: AuditedSpec, resource: str) -> float:
+def _of_containers(spec: ReportedSpec, resource: str) -> float:
     sidecars = peak = 0.0
     for container in spec.init_containers or ():
         amount = _request(container.resources, resource) or 0.0
@@ -47,7 +52,7 @@ def _of_containers(spec: AuditedSpec, resource: str) -> float:
     return max(peak, sidecars + _sum(spec.containers or (), resource))
 
 
-def _sum(containers: Iterable[AuditedContainer], resource: str) -> float:
+def _sum(containers: Iterable[ReportedContainer], resource: str) -> float:
     return sum(_request(container.resources, resource) or 0.0 for container in containers)
 
 

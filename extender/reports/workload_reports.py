@@ -11,15 +11,19 @@ import msgspec
 
 from extender.errors import ExtenderError
 from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import (
+    Container,
+    CreatedSpec,
+)
+from extender.kubernetes.meta_v1 import (
+    ObjectMeta,
+    OwnerReference,
+)
 from extender.kubernetes.pod_templates import KubernetesObject, is_given, pods_of
 from extender.kubernetes.reported_v1 import (
-    AuditedContainer,
-    AuditedPod,
-    AuditedSpec,
-    NamedContainer,
-    NamedOwner,
-    NamedSpec,
-    OwnedMeta,
+    ReportedContainer,
+    ReportedPod,
+    ReportedSpec,
 )
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import read_record, take_back
@@ -76,7 +80,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: WorkloadKey
-    spec: AuditedSpec
+    spec: ReportedSpec
     annotations: Mapping[str, str] = {}
     uses: tuple[ImageUse, ...] = ()
     pods: int | None = 1
@@ -107,7 +111,7 @@ class _Pods(msgspec.Struct):
     """The live pods of one owner: how many, one of them, and every use of an image."""
 
     number: int
-    spec: AuditedSpec
+    spec: ReportedSpec
     annotations: Mapping[str, str]
     uses: dict[ImageUse, None]
     running: dict[RunningContainer, RunningPods] = {}
@@ -135,7 +139,7 @@ class WorkloadCollector:
         self._namesakes: dict[tuple[WorkloadKey, str, int], Workload] = {}  # by document and spec
         self._controllers: dict[WorkloadKey, WorkloadKey] = {}
         self._pods: dict[WorkloadKey, _Pods] = {}
-        self._specs: dict[bytes, AuditedSpec] = {}
+        self._specs: dict[bytes, ReportedSpec] = {}
         self.finished = 0
 
     def add(self, manifest: KubernetesObject, source: str = "") -> bool:
@@ -154,14 +158,14 @@ class WorkloadCollector:
                 self.add_pod(msgspec.json.encode(manifest))
                 return True
             for place, pod in pods:
-                self._add_template(manifest, place, decode_written(msgspec.json.encode(pod), AuditedPod), source)
+                self._add_template(manifest, place, decode_written(msgspec.json.encode(pod), ReportedPod), source)
         except msgspec.DecodeError as exc:
             raise UnreadableWorkload(f"{kind} {metadata.get('name', 'without a name')}: {exc}") from exc
         return bool(pods)
 
-    def _add_template(self, manifest: KubernetesObject, place: str, decoded: AuditedPod, source: str) -> None:
+    def _add_template(self, manifest: KubernetesObject, place: str, decoded: ReportedPod, source: str) -> None:
         kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
-        owner = _controller(decode_written(msgspec.json.encode(metadata), OwnedMeta).owner_references)
+        owner = _controller(decode_written(msgspec.json.encode(metadata), ObjectMeta).owner_references)
         name = str(metadata.get("name") or metadata.get("generateName") or "without-a-name")
         key = WorkloadKey(str(metadata.get("namespace") or ""), kind, f"{name} at {place}" if place else name)
         if owner:
@@ -198,7 +202,7 @@ class WorkloadCollector:
             UnreadableWorkload: a field has another type than in core/v1.
         """
         try:
-            pod = decode_written(document, AuditedPod)
+            pod = decode_written(document, ReportedPod)
         except msgspec.DecodeError as exc:
             raise UnreadableWorkload(f"a pod: {exc}") from exc
         if pod.status and pod.status.phase in FINISHED:
@@ -266,7 +270,7 @@ class WorkloadCollector:
             key = above
         return key
 
-    def _shared(self, spec: AuditedSpec) -> AuditedSpec:
+    def _shared(self, spec: ReportedSpec) -> ReportedSpec:
         """The one object for equal specs; the node's name and the volumes of a service account differ and are left."""
         kinds = ("containers", "init_containers", "ephemeral_containers")
         containers = {kind: tuple(map(_with_used_mounts, getattr(spec, kind) or ())) or None for kind in kinds}
@@ -276,16 +280,16 @@ class WorkloadCollector:
         return self._specs.setdefault(msgspec.json.encode(kept), kept)
 
 
-def _with_used_mounts(container: AuditedContainer) -> AuditedContainer:
+def _with_used_mounts(container: ReportedContainer) -> ReportedContainer:
     """The container without the mounts in which its command finds no program."""
     mount = program_mount(container)
     return msgspec.structs.replace(container, volume_mounts=(mount,) if mount else None)
 
 
-def uses_of(spec: AuditedSpec | NamedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
+def uses_of(spec: ReportedSpec | CreatedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
     """Each use of an image by a pod of this spec, in pod order, but of containers whose image somebody gives later."""
 
-    def use(container: NamedContainer, used_as: str) -> ImageUse:
+    def use(container: Container, used_as: str) -> ImageUse:
         role = role_of(container, spec.volumes)
         image = PodImage(container.image or "", role, container.image_pull_policy or "")
         return ImageUse(image=image, used_as=used_as, name=container.name, is_injected=is_injected)
@@ -315,7 +319,7 @@ def _with_injected(workload: Workload, held: _Pods) -> Workload:
     return msgspec.structs.replace(workload, uses=(*workload.uses, *added), running=held.running)
 
 
-def _as_written(spec: AuditedSpec, annotations: Mapping[str, str] | msgspec.UnsetType | None) -> AuditedSpec:
+def _as_written(spec: ReportedSpec, annotations: Mapping[str, str] | msgspec.UnsetType | None) -> ReportedSpec:
     """The spec as its author wrote it: without the node affinity and selector that the webhook has added since."""
     recorded = annotations.get(ADDED) if isinstance(annotations, Mapping) else None
     record = read_record(recorded) if recorded else None
@@ -323,7 +327,7 @@ def _as_written(spec: AuditedSpec, annotations: Mapping[str, str] | msgspec.Unse
         return spec
     document = {"spec": msgspec.json.decode(msgspec.json.encode(spec))}
     take_back(document, record, (), "")  # a toleration keeps no pod from any node
-    return msgspec.json.decode(msgspec.json.encode(document["spec"]), type=AuditedSpec)
+    return msgspec.json.decode(msgspec.json.encode(document["spec"]), type=ReportedSpec)
 
 
 def _of_pods(key: WorkloadKey, held: _Pods) -> Workload:
@@ -339,7 +343,7 @@ def _of_pods(key: WorkloadKey, held: _Pods) -> Workload:
     )
 
 
-def _controller(owners: list[NamedOwner] | None) -> NamedOwner | None:
+def _controller(owners: list[OwnerReference] | None) -> OwnerReference | None:
     return next((owner for owner in owners or () if owner.controller), None)
 
 

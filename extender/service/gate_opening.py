@@ -26,7 +26,7 @@ from extender.config.tree import Config
 from extender.errors import ClusterError
 from extender.gates.gate_controller import PODS, GateController
 from extender.gates.policy_arming import PolicyArming
-from extender.kubernetes.authorization_v1 import ResourceAttributes
+from extender.kubernetes.api_groups import ResourceAttributes
 from extender.metrics import gauge
 from extender.placement.gate import UnknownImages
 from extender.placement.ungating import UngatingPlanner

@@ -13,7 +13,7 @@ import msgspec
 from extender.cluster.node_trust import TRUST_OBJECTS
 from extender.cluster.openshift_objects import RESOURCES
 from extender.config.tree import Config
-from extender.kubernetes.authorization_v1 import ResourceAttributes
+from extender.kubernetes.api_groups import ResourceAttributes
 from extender.placement.gate import UnknownImages
 
 When = Literal[

@@ -37,7 +37,7 @@ from extender.cluster.client import (
 )
 from extender.config.tree import Config, SelfManagedConfig
 from extender.errors import ClusterError, ConfigError
-from extender.kubernetes.admissionregistration_v1 import (
+from extender.kubernetes.api_groups import (
     MutatingWebhook,
     MutatingWebhookConfiguration,
     WebhookClientConfig,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from extender.cluster.client import open_cluster
 from extender.cluster.own_rights import CHECK_SECONDS, PROVEN_SECONDS, RETRY_SECONDS, OwnRights
-from extender.kubernetes.authorization_v1 import ResourceAttributes
+from extender.kubernetes.api_groups import ResourceAttributes
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api, write_kubeconfig
 

@@ -18,7 +18,7 @@ from extender.cluster.views import PODS
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
 from extender.gates.gate_controller import RELEASES, GateController
-from extender.kubernetes.core_v1 import GatedPod
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import Count
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage
@@ -47,7 +47,7 @@ class RecordingPlanner(UngatingPlanner):
 
     def plan(
         self,
-        pod: GatedPod,
+        pod: CreatedPod,
         images: Sequence[PodImage],
         facts: Sequence[ImageFact],
         overrides: Overrides,

@@ -3,8 +3,14 @@
 from extender.images.content import Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo
-from extender.kubernetes.reported_v1 import AuditedNode, AuditedNodeStatus
+from extender.kubernetes.core_v1 import (
+    NodeMeta,
+    NodeSystemInfo,
+)
+from extender.kubernetes.reported_v1 import (
+    ReportedNode,
+    ReportedNodeStatus,
+)
 from extender.placement.policy import Policy
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, with_newer
 from extender.reports.audit_report import Audit, NewerTag
@@ -14,12 +20,12 @@ AMD, ARM = Platform("linux", "amd64"), Platform("linux", "arm64")
 _KINDS = ("Deployment", "StatefulSet", "DaemonSet", "CronJob")
 
 
-def node(name: str, architecture: str, cpu: str) -> AuditedNode:
+def node(name: str, architecture: str, cpu: str) -> ReportedNode:
     """A node."""
     system = NodeSystemInfo(architecture=architecture, operating_system="linux")
-    return AuditedNode(
+    return ReportedNode(
         metadata=NodeMeta(name=name, labels={"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux"}),
-        status=AuditedNodeStatus(node_info=system, allocatable={"cpu": cpu, "memory": "64Gi"}),
+        status=ReportedNodeStatus(node_info=system, allocatable={"cpu": cpu, "memory": "64Gi"}),
     )
 
 

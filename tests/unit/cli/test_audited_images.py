@@ -11,7 +11,7 @@ from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.images.platform_states import PlatformState
 from extender.images.reference import ImageReference
 from extender.kubernetes.core_v1 import LocalObjectReference
-from extender.kubernetes.reported_v1 import AuditedSpec
+from extender.kubernetes.reported_v1 import ReportedSpec
 from extender.placement.facts import PodImage
 from extender.placement.policy import Policy
 from extender.reports.workload_reports import ImageUse, Workload, WorkloadKey
@@ -67,7 +67,7 @@ class Registry(FakeRegistry):
 
 def workload(namespace: str, *secrets: str) -> Workload:
     """A workload that uses the image with these pull secrets."""
-    spec = AuditedSpec(image_pull_secrets=tuple(LocalObjectReference(name) for name in secrets))
+    spec = ReportedSpec(image_pull_secrets=tuple(LocalObjectReference(name) for name in secrets))
     uses = (ImageUse(image=PodImage(APP), used_as="container", name="app"),)
     return Workload(key=WorkloadKey(namespace, "Deployment", "app"), spec=spec, uses=uses)
 

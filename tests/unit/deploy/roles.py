@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 
-from extender.kubernetes.authorization_v1 import ResourceAttributes
+from extender.kubernetes.api_groups import ResourceAttributes
 from testbed.objects import KubernetesObject
 
 

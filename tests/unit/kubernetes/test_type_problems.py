@@ -5,8 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.kubernetes.core_v1 import WrittenPod
-from extender.kubernetes.reported_v1 import AuditedPod
+from extender.kubernetes.reported_v1 import (
+    ReportedPod,
+    WrittenPod,
+)
 from extender.kubernetes.type_problems import decode_written
 
 CONTAINER = {"name": "c", "image": "app:1"}
@@ -26,7 +28,7 @@ CONTAINER = {"name": "c", "image": "app:1"}
 def test_the_key_of_a_wrong_value_is_named(metadata: dict[str, Any], spec: dict[str, Any], place: str) -> None:
     """A label's or an annotation's too, of which msgspec itself tells no key."""
     pod = {"metadata": metadata, "spec": {"containers": [CONTAINER], **spec}}
-    for kind in (AuditedPod, WrittenPod):
+    for kind in (ReportedPod, WrittenPod):
         with pytest.raises(msgspec.ValidationError) as caught:
             decode_written(msgspec.json.encode(pod), kind)
         assert str(caught.value).endswith(f" - at `{place}`")

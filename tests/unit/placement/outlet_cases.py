@@ -13,10 +13,14 @@ import msgspec
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, parse_platform
-from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, GatedPod, NodeName
+from extender.kubernetes.core_v1 import (
+    CreatedPod,
+    CreatedSpec,
+    NodeName,
+)
 from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
-from extender.kubernetes.reported_v1 import AuditedNode, NamedPod, ReportedNode
+from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.affinity import AffinityMode, node_platforms
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, RuntimeClass, Unknown, facts_of, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, GateSettings, ImpossiblePods, UnknownImages
@@ -267,7 +271,7 @@ class Outlets:
     def release(self) -> Answers:
         """The policy holds the pod, and the gate controller lets it go."""
         document = self._held()
-        stored = _decoded(document, GatedPod)
+        stored = _decoded(document, CreatedPod)
         release = UngatingPlanner(self.policy, self.admission).plan(
             stored, self.images, self.facts, self.overrides, self.cluster, expired=False
         )
@@ -303,7 +307,7 @@ class Outlets:
 
     def explain(self) -> Answers:
         """The command, of the cluster's pods."""
-        named = _decoded(self.case.pod, NamedPod)
+        named = _decoded(self.case.pod, CreatedPod)
         evidence = [
             Evidence(
                 answer=self.case.answers[image.reference], digest="", credential="", age_seconds=0.0, is_fresh=True
@@ -338,7 +342,7 @@ class Outlets:
         evidence = [[ImageEvidence(self.case.answers[each.reference]) for each in it.images] for it in workloads]
         said: dict[str, bool | None] = {}
         for name, platform in self.platforms.items():
-            node = msgspec.convert(next(it for it in self.case.nodes if it["metadata"]["name"] == name), AuditedNode)
+            node = msgspec.convert(next(it for it in self.case.nodes if it["metadata"]["name"] == name), ReportedNode)
             given = AuditInput(
                 workloads=workloads, evidence=evidence, policy=self.policy, nodes=[node],
                 required=[platform] if platform else [], namespaces={"shop": self.case.namespace},

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.images.content import Cause
-from extender.kubernetes.core_v1 import CreatedPod, GatedPod
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.pod_templates import pod_templates
 from extender.placement.additions import read_record
 from extender.placement.bounds import PATCH_BYTES, RECORD_CHARACTERS, RECORD_ITEMS, REQUIREMENTS, TERMS, TOUCHED_BYTES
@@ -105,7 +105,7 @@ def test_a_pod_beyond_the_bounds_that_is_held_is_let_go(document: Json) -> None:
     """With a reason, and nothing else."""
     gates = {"schedulingGates": [{"name": GATE}]}
     held = {**document, "spec": {**document["spec"], **gates}}
-    stored = msgspec.json.decode(msgspec.json.encode(held), type=GatedPod)
+    stored = msgspec.json.decode(msgspec.json.encode(held), type=CreatedPod)
     planner = UngatingPlanner(POLICY, ADMISSION)
     facts = [AMD64] * len(images_of(stored))
     release = planner.plan(stored, images_of(stored), facts, Overrides(), expired=False)

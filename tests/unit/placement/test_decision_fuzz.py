@@ -15,7 +15,11 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, parse_platform
-from extender.kubernetes.core_v1 import CreatedPod, GatedPod, Node, NodeName
+from extender.kubernetes.core_v1 import (
+    CreatedPod,
+    Node,
+    NodeName,
+)
 from extender.kubernetes.extender_v1 import decode_args
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import PodImage, facts_of, images_of
@@ -358,7 +362,7 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json) -> None:
         assert "schedulingGates" not in let_go["spec"]
         assert let_go["spec"] == alone["spec"]
     release = case.settings.releases.plan(
-        _decoded(held, GatedPod), outlets.images, outlets.facts, Overrides(), outlets.cluster, expired=True
+        _decoded(held, CreatedPod), outlets.images, outlets.facts, Overrides(), outlets.cluster, expired=True
     )
     released = merged(held, msgspec.json.decode(release.patch))
     check_allowed(held, released)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from extender.images.content import Cause
-from extender.kubernetes.core_v1 import GatedPod
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.mutation import AdmissionOutcome
@@ -124,7 +124,7 @@ def release(annotations: dict[str, str], *facts: ImageFact) -> Any:
         "annotations": annotations,
     }
     document = pod(len(facts), metadata=metadata, schedulingGates=[{"name": GATE}])
-    stored = msgspec.json.decode(msgspec.json.encode(document), type=GatedPod)
+    stored = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
     admission = settings(rules=(), unknown="gate", platforms_annotation=True)
     found = UngatingPlanner(POLICY, admission).plan(stored, images_of(stored), facts, Overrides(), expired=True)
     assert found.outcome in (UngatingOutcome.KNOWN, UngatingOutcome.PASSED)

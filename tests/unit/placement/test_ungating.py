@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.images.content import Cause
-from extender.kubernetes.core_v1 import GatedPod
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.facts import ImageFact, Pending, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
 from extender.placement.planning import AdmissionSettings
@@ -40,7 +40,7 @@ NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exist
 LETTING_GO = [{"$patch": "delete", "name": GATE}]
 
 
-def held(images: int = 1, annotations: dict[str, str] | None = None, uid: str = "u1", **spec: Any) -> GatedPod:
+def held(images: int = 1, annotations: dict[str, str] | None = None, uid: str = "u1", **spec: Any) -> CreatedPod:
     """A held pod as the API server stores it."""
     metadata = {
         "name": "p",
@@ -50,11 +50,11 @@ def held(images: int = 1, annotations: dict[str, str] | None = None, uid: str = 
         "annotations": annotations or {},
     }
     document = pod(images, metadata=metadata, schedulingGates=[{"name": GATE}], **spec)
-    return msgspec.json.decode(msgspec.json.encode(document), type=GatedPod)
+    return msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
 
 
 def release(
-    stored: GatedPod,
+    stored: CreatedPod,
     *facts: ImageFact,
     expired: bool = False,
     admission: AdmissionSettings = HOLDING,

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.images.platform import Compatibility, Platform, runs_on
-from extender.kubernetes.core_v1 import GatedPod
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.facts import Anywhere, ImageFact, RunsOn, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
 from extender.placement.nodes import ClusterNodes
@@ -198,7 +198,7 @@ def test_patch_is_allowed_and_leaves_no_wrong_node(
 ) -> None:
     """And every pod for which the cluster has a right node still has one; only a hold sends nothing."""
     facts = (first, second)
-    pod = msgspec.json.decode(msgspec.json.encode(stored), type=GatedPod)
+    pod = msgspec.json.decode(msgspec.json.encode(stored), type=CreatedPod)
     planner = UngatingPlanner(POLICY, admission)
     found = planner.plan(pod, images_of(pod), facts, Overrides(), ClusterNodes(cluster), expired=expired)
     assert bool(found.patch) is (found.outcome is not UngatingOutcome.HOLD)
@@ -223,7 +223,7 @@ def test_patch_is_allowed_and_leaves_no_wrong_node(
 @given(HELD_PODS, KNOWN, KNOWN | st.just(Anywhere()))
 def test_known_pods_are_always_let_go(stored: Any, first: ImageFact, second: ImageFact) -> None:
     """With tolerations by the same rules as at creation."""
-    pod = msgspec.json.decode(msgspec.json.encode(stored), type=GatedPod)
+    pod = msgspec.json.decode(msgspec.json.encode(stored), type=CreatedPod)
     planner = UngatingPlanner(POLICY, settings("required", unknown="gate"))
     found = planner.plan(pod, images_of(pod), (first, second), Overrides(), expired=False)
     assert found.outcome in (UngatingOutcome.KNOWN, UngatingOutcome.IMPOSSIBLE)

@@ -9,8 +9,16 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
-from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
-from extender.kubernetes.reported_v1 import AuditedNode, AuditedNodeStatus, ReportedNodeSpec
+from extender.kubernetes.core_v1 import (
+    NodeMeta,
+    NodeSystemInfo,
+    Taint,
+)
+from extender.kubernetes.reported_v1 import (
+    ReportedNode,
+    ReportedNodeSpec,
+    ReportedNodeStatus,
+)
 from extender.placement.facts import RuntimeClass
 from extender.placement.policy import Policy
 from extender.reports.audit_findings import (
@@ -35,13 +43,13 @@ ANSWERS: dict[str, Answer] = {
 }
 
 
-def node(architecture: str, name: str = "", *taints: Taint, **labels: str) -> AuditedNode:
+def node(architecture: str, name: str = "", *taints: Taint, **labels: str) -> ReportedNode:
     """A node with 8 cores."""
     own = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **labels}
-    return AuditedNode(
+    return ReportedNode(
         metadata=NodeMeta(name or architecture, own),
         spec=ReportedNodeSpec(taints),
-        status=AuditedNodeStatus(NodeSystemInfo(architecture, "linux"), allocatable={"cpu": "8", "memory": "32Gi"}),
+        status=ReportedNodeStatus(NodeSystemInfo(architecture, "linux"), allocatable={"cpu": "8", "memory": "32Gi"}),
     )
 
 
@@ -77,11 +85,11 @@ def answers(report: Audit) -> dict[str, list[str]]:
         ((node("amd64"),), (), ["linux/amd64", "linux/arm64"]),
         ((node("s390x"), node("ppc64le")), (), ["linux/ppc64le", "linux/s390x"]),
         ((node("s390x"),), (ARM,), ["linux/arm64"]),
-        ((AuditedNode(),), (), ["linux/amd64", "linux/arm64"]),
+        ((ReportedNode(),), (), ["linux/amd64", "linux/arm64"]),
     ],
 )
 def test_the_targets_are_those_required_or_those_of_the_nodes(
-    nodes: Sequence[AuditedNode], required: Sequence[Platform], targets: list[str]
+    nodes: Sequence[ReportedNode], required: Sequence[Platform], targets: list[str]
 ) -> None:
     """A cluster of one architecture is asked about both usual ones: it may be about to move."""
     assert audit(given(nodes=nodes, required=required)).targets == targets

@@ -9,7 +9,11 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
-from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
+from extender.kubernetes.core_v1 import (
+    CreatedPod,
+    CreatedSpec,
+)
+from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import facts_of, images_of
 from extender.placement.gate import GateSettings, UnknownImages
@@ -59,7 +63,7 @@ def told(
     is_live: bool = True,
 ) -> Explanation:
     """Returns the explanation of the pod, with one answer for each of its images in order."""
-    decoded = msgspec.json.decode(msgspec.json.encode(document), type=NamedPod)
+    decoded = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
     overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, None)
     evidence = [
         Evidence(answer=answer, digest="sha256:" + "a" * 64, credential="anonymous", age_seconds=3.14159, is_fresh=True)
@@ -70,7 +74,7 @@ def told(
     said = explain(subject, found, policy, Mutator(policy, admission or settings()), NO_NODES)
     if not is_live:
         document = apply(document, said.webhook.patch)  # type: ignore[assignment]  # a pod stays an object
-    spec = msgspec.json.decode(msgspec.json.encode(document["spec"]), type=NamedSpec)
+    spec = msgspec.json.decode(msgspec.json.encode(document["spec"]), type=CreatedSpec)
     return with_nodes(said, spec, nodes or usual_nodes(), is_assumed=not nodes)
 
 
@@ -84,7 +88,7 @@ def test_the_words_are_those_of_the_decision() -> None:
     document = pod(2)
     answers = (built_for(AMD64, ARM64), built_for(AMD64))
     said = told(document, *answers)
-    decoded = msgspec.json.decode(msgspec.json.encode(document), type=NamedPod)
+    decoded = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
     images = images_of(decoded)
     decision = Decision(images, facts_of(images, answers, may_be_pending=True), POLICY, read_overrides({}, None))
     assert {each.platform: (each.verdict, each.words) for each in said.platforms} == {
@@ -122,7 +126,7 @@ def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: RunAnswer) -> N
     cordoned = msgspec.convert({"metadata": {"name": "a"}, "spec": {"unschedulable": True}}, ReportedNode)
     said = msgspec.structs.replace(told(pod(), built_for(AMD64)), kind=kind)
     nodes = [msgspec.structs.replace(each, spec=cordoned.spec) for each in usual_nodes()]
-    found = with_nodes(said, NamedSpec(), nodes, is_assumed=False)
+    found = with_nodes(said, CreatedSpec(), nodes, is_assumed=False)
     assert answers_of(found)[AMD64] is answer
     assert any("uncordon" in remedy for remedy in found.remedies) is (kind == "Deployment")
 

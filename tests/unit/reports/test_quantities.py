@@ -2,7 +2,11 @@
 
 import pytest
 
-from extender.kubernetes.reported_v1 import AuditedContainer, AuditedSpec, ResourceRequirements
+from extender.kubernetes.reported_v1 import (
+    ReportedContainer,
+    ReportedSpec,
+    ResourceRequirements,
+)
 from extender.reports.quantities import parse_quantity, requested
 
 
@@ -18,26 +22,26 @@ def test_a_quantity_is_read_as_kubernetes_does(text: str | float, number: float)
     assert parse_quantity(text) == pytest.approx(number)
 
 
-def container(cpu: str = "", *, sidecar: bool = False, limit: str = "") -> AuditedContainer:
+def container(cpu: str = "", *, sidecar: bool = False, limit: str = "") -> ReportedContainer:
     """A container that requests or limits so much CPU."""
     resources = ResourceRequirements({"cpu": cpu} if cpu else None, {"cpu": limit} if limit else None)
-    return AuditedContainer(resources=resources, restart_policy="Always" if sidecar else None)
+    return ReportedContainer(resources=resources, restart_policy="Always" if sidecar else None)
 
 
 @pytest.mark.parametrize(
     ("spec", "cores"),
     [
-        (AuditedSpec(), 0),
-        (AuditedSpec(containers=(container("1"), container("500m"))), 1.5),
-        (AuditedSpec(containers=(container(limit="2"),)), 2),
-        (AuditedSpec(containers=(container("1"),), init_containers=(container("3"),)), 3),
-        (AuditedSpec(containers=(container("1"),), init_containers=(container("1", sidecar=True), container("3"))), 4),
-        (AuditedSpec(containers=(container("3"),), init_containers=(container("3"), container("1", sidecar=True))), 4),
-        (AuditedSpec(containers=(container("1"),), resources=ResourceRequirements({"cpu": "5"})), 5),
-        (AuditedSpec(containers=(container("1"),), resources=ResourceRequirements({"memory": "5Gi"})), 1),
-        (AuditedSpec(containers=(container("1"),), overhead={"cpu": "250m"}), 1.25),
+        (ReportedSpec(), 0),
+        (ReportedSpec(containers=(container("1"), container("500m"))), 1.5),
+        (ReportedSpec(containers=(container(limit="2"),)), 2),
+        (ReportedSpec(containers=(container("1"),), init_containers=(container("3"),)), 3),
+        (ReportedSpec(containers=(container("1"),), init_containers=(container("1", sidecar=True), container("3"))), 4),
+        (ReportedSpec(containers=(container("3"),), init_containers=(container("3"), container("1", sidecar=True))), 4),
+        (ReportedSpec(containers=(container("1"),), resources=ResourceRequirements({"cpu": "5"})), 5),
+        (ReportedSpec(containers=(container("1"),), resources=ResourceRequirements({"memory": "5Gi"})), 1),
+        (ReportedSpec(containers=(container("1"),), overhead={"cpu": "250m"}), 1.25),
     ],
 )
-def test_what_a_pod_requests_is_what_the_scheduler_reserves(spec: AuditedSpec, cores: float) -> None:
+def test_what_a_pod_requests_is_what_the_scheduler_reserves(spec: ReportedSpec, cores: float) -> None:
     """The pod's own request first, else containers, init containers one by one, sidecars beside them, and overhead."""
     assert requested(spec, "cpu") == pytest.approx(cores)

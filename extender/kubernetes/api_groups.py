@@ -1,11 +1,48 @@
-"""The fields of authorization.k8s.io/v1 by which a client learns its own rights, and those of another account.
+"""The fields that we read and write of three small API groups: the webhook's own configuration, rights, and leases.
 
-Source: k8s.io/api/authorization/v1/types.go.
+Source: k8s.io/api/admissionregistration/v1, k8s.io/api/authorization/v1 and k8s.io/api/coordination/v1, types.go each.
 """
 
 import msgspec
 
-from extender.kubernetes.meta_v1 import Wire
+from extender.kubernetes.meta_v1 import VersionedMeta, Wire
+
+
+class WebhookClientConfig(Wire, frozen=True, omit_defaults=True):
+    """admissionregistration/v1 WebhookClientConfig: whom the API server trusts when it calls a webhook."""
+
+    ca_bundle: bytes | None = None
+
+
+class MutatingWebhook(Wire, frozen=True, omit_defaults=True):
+    """admissionregistration/v1 MutatingWebhook."""
+
+    name: str = ""
+    client_config: WebhookClientConfig = WebhookClientConfig()
+
+
+class MutatingWebhookConfiguration(Wire, frozen=True):
+    """admissionregistration/v1 MutatingWebhookConfiguration."""
+
+    metadata: VersionedMeta = VersionedMeta()
+    webhooks: tuple[MutatingWebhook, ...] = ()
+
+
+class LeaseSpec(Wire, frozen=True):
+    """coordination/v1 LeaseSpec; times are RFC 3339 texts with microseconds, an empty holder means that it is free."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Wire, frozen=True):
+    """coordination/v1 Lease."""
+
+    metadata: VersionedMeta = VersionedMeta()
+    spec: LeaseSpec | None = None
 
 
 class ResourceAttributes(Wire, frozen=True):
