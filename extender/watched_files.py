@@ -20,6 +20,7 @@ from extender.metrics import counters
 log = structlog.get_logger()
 
 T = TypeVar("T")
+Stamp = tuple[str, int, int, int]  # of a file: path, inode, modification time in nanoseconds, size
 _MOST_LOGGED = 100
 
 
@@ -65,6 +66,15 @@ def report_mirrors_refused(why: str) -> None:
     """Logs and counts that what says where nodes ask has changed and cannot be used."""
     RELOADS[FileSetting.MIRRORS]["refused"].inc()
     log.warning("mirrors.refused", why=why)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Returns what another content of the file changes; that of a file that is not there is the same each time."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # a path with a NUL names no file
+        return str(path), 0, 0, 0
+    return str(path), status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def fingerprint(paths: Iterable[str | Path]) -> bytes:

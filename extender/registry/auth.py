@@ -23,7 +23,6 @@ from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage,
 from extender.go_json import GoDecoder, InvalidJson
 from extender.images.manifest import ACCEPTED
 from extender.registry.endpoint import Endpoint, with_more_query
-from extender.registry.endpoint_tls import Trust
 from extender.registry.http import (
     Response,
     deadline,
@@ -77,17 +76,16 @@ class Challenge(NamedTuple):
 
 
 class _Hop(NamedTuple):
-    """What a request is sent to and for: its URL, the repository, whose credential, and how TLS is checked."""
+    """What a request is sent to, for which endpoint, and with whose credential."""
 
     url: URL
-    repository: str
+    endpoint: Endpoint
     credential: Credential
-    trust: Trust
 
     @property
     def origin(self) -> tuple[URL, str]:
         """What a challenge is remembered by."""
-        return self.url.origin(), self.repository
+        return self.url.origin(), self.endpoint.own_repository
 
 
 class _TokenKey(NamedTuple):
@@ -169,7 +167,7 @@ class Authenticator:
     ) -> Response:
         """Sends one request, and once more if a 401 says how to authenticate; returns the last response."""
         is_endpoint = url.origin() == endpoint.root.origin()
-        hop = _Hop(url, endpoint.own_repository, credential if is_endpoint else ANONYMOUS, endpoint.trust)
+        hop = _Hop(url, endpoint, credential if is_endpoint else ANONYMOUS)
         headers = CIMultiDict(endpoint.headers if is_endpoint else ())
         headers["Accept"] = _ACCEPT
         headers.update(more)
@@ -184,7 +182,7 @@ class Authenticator:
                 url,
                 headers=shown,
                 limit_bytes=MAX_DOCUMENT_BYTES,
-                tls=endpoint.trust.context_for(url),
+                tls=endpoint.tls_for(url),
                 connect_seconds=endpoint.connect_seconds,
             )
 
@@ -243,7 +241,7 @@ class Authenticator:
 
         async def send_to(there: URL) -> Response:
             shown = headers if there.origin() == url.origin() else {}
-            tls = hop.trust.context_for(there)
+            tls = hop.endpoint.tls_for(there)
             return await send(self._session, "GET", there, headers=shown, limit_bytes=_MAX_TOKEN_BYTES, tls=tls)
 
         async with deadline(host_of(url), self._timeout_seconds):
@@ -314,7 +312,7 @@ def _token_key(challenge: Challenge, hop: _Hop) -> _TokenKey:
     return _TokenKey(
         resolve_url(hop.url, parameters["realm"]),
         parameters.get("service", ""),
-        parameters.get("scope") or f"repository:{hop.repository}:pull",
+        parameters.get("scope") or f"repository:{hop.endpoint.own_repository}:pull",
         hop.credential.id,
     )
 

@@ -4,6 +4,7 @@ This is all that lookups know of mirrors; `routes` makes endpoints of what the r
 and reads no files.
 """
 
+import ssl
 from collections.abc import Collection
 from typing import Literal, Protocol
 from urllib.parse import urlencode
@@ -13,7 +14,7 @@ from yarl import URL
 
 from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
-from extender.registry.endpoint_tls import SYSTEM_TRUST, Trust
+from extender.registry.endpoint_tls import SYSTEM_TRUST, Trust, context_of
 
 Capability = Literal["resolve", "pull"]
 CAPABILITIES: frozenset[Capability] = frozenset({"resolve", "pull"})
@@ -50,6 +51,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         url = self.root.joinpath(f"{self.repository}/{what}", encoded=True)
         namespace = urlencode({"ns": self.namespace}, safe=":/") if self.namespace and "ns=" not in query else ""
         return with_more_query(url, "&".join(filter(None, (query, namespace)))) if query or namespace else url
+
+    def tls_for(self, url: URL) -> ssl.SSLContext | bool:
+        """Returns the TLS context for a request to `url`, a hop of one to the endpoint. As `context_of`."""
+        return context_of(self.trust.own if url.origin() == self.root.origin() else self.trust.elsewhere)
 
     @property
     def own_repository(self) -> str:

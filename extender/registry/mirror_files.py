@@ -11,11 +11,19 @@ from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import ConfigError, naming
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import Endpoint
-from extender.registry.endpoint_tls import CertificateReader, Stamp, TlsContexts, stamp_of
+from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.hosts_toml import read_folder
 from extender.registry.registries_conf import certificates_beside, drop_ins_of, read_bounded, read_main_file
 from extender.registry.registries_yaml import NodeRegistries, read_registries_yaml
-from extender.watched_files import FileSetting, Reading, WatchedFiles, report_mirrors_loaded, report_mirrors_refused
+from extender.watched_files import (
+    FileSetting,
+    Reading,
+    Stamp,
+    WatchedFiles,
+    report_mirrors_loaded,
+    report_mirrors_refused,
+    stamp_of,
+)
 
 _SETTING = FileSetting.MIRRORS.value
 
@@ -42,7 +50,7 @@ class MirrorFiles:
             ConfigError: a file cannot be read or used; the message names the file and the key.
         """
         self._path = Path(path)
-        self._contexts = TlsContexts(ca_files)
+        self._ca_files = ca_files
         self._kind = _KINDS.get(self._path.suffix, _FOLDER)
         self.files = WatchedFiles(
             self._read,
@@ -70,7 +78,7 @@ class MirrorFiles:
     def _read(self) -> Reading[_Read]:
         """Reads all files. Stamps are from before that, so that the next check notices a change made meanwhile."""
         seen = self._stamps(())
-        certificates = CertificateReader(self._contexts)
+        certificates = CertificateReader(self._ca_files)
         with naming(_SETTING):
             try:
                 registries = self._kind.read(self._path, certificates)

@@ -13,7 +13,7 @@ from extender.errors import ConfigError, RegistryNotAsked
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust
 from extender.registry.endpoint import Endpoint
-from extender.registry.endpoint_tls import CERTIFICATE, SYSTEM_TRUST, Certificates, RegistryTrust, TlsContexts, Trust
+from extender.registry.endpoint_tls import CERTIFICATE, SYSTEM_TRUST, Certificates, RegistryTrust, Trust
 from extender.registry.openshift_conf import routes_of
 from extender.registry.routes import Routes
 from extender.watched_files import report_mirrors_loaded, report_mirrors_refused
@@ -36,7 +36,6 @@ class OpenShiftMirrors:
         self._session_trust = session_trust
         self._updates = 0
         self._trust = NodeTrust()
-        self._renew_contexts()
         self._routes: Routes | None = None
 
     def update(self, objects: MirrorObjects) -> None:
@@ -82,16 +81,10 @@ class OpenShiftMirrors:
         return ()
 
     def _trust_of(self, domain: str) -> Trust:
-        """Returns the TLS contexts for a host, by the name that images have."""
+        """Returns what a host is trusted by, whose name is that in images; the operator's authorities as they are."""
         own = self._trust.authorities.get(domain, "")
         if not own and not self._trust.bundle:
             return SYSTEM_TRUST
-        if self._session_trust.files.generation != self._generation:
-            self._renew_contexts()
-        make = self._contexts.of(Certificates(pem=(self._trust.bundle, own)))
-        return Trust(None, make, make)
-
-    def _renew_contexts(self) -> None:
-        """Has contexts made anew of the operator's authorities as they are now."""
-        self._generation = self._session_trust.files.generation
-        self._contexts = TlsContexts(self._session_trust.ca_files)
+        session = self._session_trust
+        certificates = Certificates(session.ca_files, (self._trust.bundle, own), stamps=(session.files.generation,))
+        return Trust(certificates, certificates)

@@ -131,9 +131,9 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         root = place.root or host
         is_host = root.origin() == host.with_scheme(root.scheme).origin()
         mirror_of = "" if is_host and there.domain == name.domain else name.domain
-        trust = (self.trust_of(there.domain) if place.trust is None else place.trust).at(root.origin())
+        trust = self.trust_of(there.domain) if place.trust is None else place.trust
         if place.insecure:
-            trust = Trust(root.origin(), UNVERIFIED, trust.elsewhere)
+            trust = trust._replace(own=UNVERIFIED)
         return Endpoint(
             name=there.domain if is_host else (root.host_port_subcomponent or ""),
             root=root,

@@ -17,7 +17,7 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryError
 from extender.images.reference import parse_reference
 from extender.registry.endpoint import EndpointSource
-from extender.registry.endpoint_tls import CertificateReader, TlsContexts
+from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registries_yaml import read_registries_yaml
 from extender.registry.registry_client import RegistryClient
@@ -117,7 +117,7 @@ async def open_cases(registries: Registries, folder: Path) -> AsyncIterator[list
             file = folder / f"{case.name}.yaml"
             file.write_text(f"mirrors: {{{case.yaml.format(registry=hosts[0], one=hosts[1], two=hosts[2])}}}")
             opened.append(OpenCase(case, hosts, file))
-            for rule in read_registries_yaml(file.read_bytes(), CertificateReader(TlsContexts())).routes.rules:
+            for rule in read_registries_yaml(file.read_bytes(), CertificateReader()).routes.rules:
                 written = folder / "certs.d" / (rule.prefix.rstrip("/") or "_default")
                 written.mkdir(parents=True)
                 (written / "hosts.toml").write_bytes(encode_toml(hosts_toml_of(rule)))

@@ -45,7 +45,7 @@ def by_hosts_file(file: Path) -> ssl.SSLContext | bool:
     folder.mkdir(parents=True)
     (folder / "hosts.toml").write_text(f'[host."https://127.0.0.1"]\nca = "{file}"\n')
     mirror, _ = MirrorFiles(str(folder.parent)).endpoints_for(parse_reference("quay.io/x:1"))
-    return mirror.trust.context_for(mirror.root)
+    return mirror.tls_for(mirror.root)
 
 
 def by_openshift(file: Path) -> ssl.SSLContext | bool:
@@ -54,7 +54,7 @@ def by_openshift(file: Path) -> ssl.SSLContext | bool:
     source = SourceMirrors("quay.io", ("m.example/q",))
     mirrors.update(MirrorObjects(tag_mirrors=(source,), trust=NodeTrust(file.read_text())))
     mirror, _ = mirrors.endpoints_for(parse_reference("quay.io/x:1"))
-    return mirror.trust.context_for(mirror.root)
+    return mirror.tls_for(mirror.root)
 
 
 def by_cache(file: Path) -> ssl.SSLContext:

@@ -114,7 +114,7 @@ async def test_authorities_of_the_cluster_count_everywhere_and_are_followed(
 def context_of(mirrors: OpenShiftMirrors) -> ssl.SSLContext | bool:
     """The TLS context for the image's mirror."""
     endpoint, _ = mirrors.endpoints_for(IMAGE)
-    return endpoint.trust.context_for(endpoint.root)
+    return endpoint.tls_for(endpoint.root)
 
 
 async def test_operators_own_authorities_count_beside_those_of_the_nodes(

@@ -210,12 +210,12 @@ def test_authorities(write: Write, certificates: Path, keys: str) -> None:
     """They are trusted besides the system's, at the host and where it leads, and there only."""
     text = f'[host."https://m.example"]\n{keys.format(certificates)}\n'
     mirror, upstream = MirrorFiles(str(write("quay.io", text))).endpoints_for(of("quay.io"))
-    context = mirror.trust.context_for(URL("https://m.example/v2/"))
-    assert context is mirror.trust.context_for(URL("https://storage.example/"))
+    context = mirror.tls_for(URL("https://m.example/v2/"))
+    assert context is mirror.tls_for(URL("https://storage.example/"))
     assert isinstance(context, ssl.SSLContext)
     assert subject_of(AUTHORITY) in [certificate["serialNumber"] for certificate in context.get_ca_certs()]
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert upstream.trust.context_for(upstream.root) is True
+    assert upstream.tls_for(upstream.root) is True
 
 
 def subject_of(authority: trustme.CA) -> str:
@@ -235,8 +235,8 @@ def test_client_certificate_is_for_the_host_alone(write: Write, certificates: Pa
     """Where it redirects to, nobody sees it."""
     text = f'server = "https://quay.io"\nclient = {client.format(certificates)}\n'
     (endpoint,) = MirrorFiles(str(write("quay.io", text))).endpoints_for(of("quay.io"))
-    assert isinstance(endpoint.trust.context_for(URL("https://quay.io/v2/x")), ssl.SSLContext)
-    assert endpoint.trust.context_for(URL("https://quay.io:8443/v2/x")) is True
+    assert isinstance(endpoint.tls_for(URL("https://quay.io/v2/x")), ssl.SSLContext)
+    assert endpoint.tls_for(URL("https://quay.io:8443/v2/x")) is True
 
 
 def test_skip_verify_is_for_the_host_alone(write: Write) -> None:
@@ -244,10 +244,10 @@ def test_skip_verify_is_for_the_host_alone(write: Write) -> None:
     (endpoint,) = MirrorFiles(str(write("quay.io", 'server = "quay.io"\nskip_verify = true'))).endpoints_for(
         of("quay.io")
     )
-    context = endpoint.trust.context_for(URL("https://quay.io/v2/x"))
+    context = endpoint.tls_for(URL("https://quay.io/v2/x"))
     assert isinstance(context, ssl.SSLContext)
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_NONE, False)
-    assert endpoint.trust.context_for(URL("https://auth.quay.io/token")) is True
+    assert endpoint.tls_for(URL("https://auth.quay.io/token")) is True
 
 
 def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None
     (certificates / "certificate.pem").rename(folder / "client.cert")
     (certificates / "key.pem").rename(folder / "client.key")
     (endpoint,) = MirrorFiles(str(tmp_path)).endpoints_for(of("quay.io"))
-    own, elsewhere = map(endpoint.trust.context_for, (endpoint.root, URL("https://storage.example/")))
+    own, elsewhere = map(endpoint.tls_for, (endpoint.root, URL("https://storage.example/")))
     assert own is not elsewhere
     for context in (own, elsewhere):
         assert isinstance(context, ssl.SSLContext)
@@ -319,7 +319,7 @@ def test_hosts_with_the_same_certificates_share_them(write: Write, certificates:
     keys = f'ca = "{certificates}/ca.pem"'
     folder = write("quay.io", "".join(f'[host."m{number}"]\n{keys}\n' for number in range(1_000)))
     first, *_, last, _ = MirrorFiles(str(folder)).endpoints_for(of("quay.io"))
-    assert first.trust.context_for(first.root) is last.trust.context_for(last.root)
+    assert first.tls_for(first.root) is last.tls_for(last.root)
 
 
 def test_certificates_take_room_only_when_they_are_needed(
@@ -345,7 +345,7 @@ def test_certificates_take_room_only_when_they_are_needed(
         assert directory.files.reload_if_changed()
         held = len(made)
         for endpoint in directory.endpoints_for(of("quay.io")):
-            assert endpoint.trust.context_for(endpoint.root)
+            assert endpoint.tls_for(endpoint.root)
         assert held == (0, 24)[rotated]
         gc.collect()
         assert len(made) == 24
@@ -357,7 +357,7 @@ def test_certificates_that_are_gone_when_they_are_needed(write: Write, certifica
     (endpoint,) = MirrorFiles(str(folder)).endpoints_for(of("quay.io"))
     (certificates / "ca.pem").unlink()
     with pytest.raises(RegistryNotAsked, match="a file with certificates has just changed or is gone"):
-        endpoint.trust.context_for(endpoint.root)
+        endpoint.tls_for(endpoint.root)
 
 
 def test_missing_directory_is_refused(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_authority_elsewhere_that_changes_is_read_again(write: Write, certificat
     (certificates / "new.pem").replace(certificates / "ca.pem")
     assert directory.files.reload_if_changed()
     (after,) = directory.endpoints_for(of("quay.io"))
-    assert after.trust.context_for(after.root) is not before.trust.context_for(before.root)
+    assert after.tls_for(after.root) is not before.tls_for(before.root)
 
 
 def test_authority_of_all_hosts_that_changes_is_read_again(write: Write, certificates: Path) -> None:

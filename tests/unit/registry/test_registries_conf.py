@@ -145,8 +145,8 @@ def test_credentials_and_tls_of_candidates(main: Path) -> None:
     assert (mirror.credentials, source.credentials) == ("operator", "image")
     assert (mirror.mirror_of, source.mirror_of) == ("a.io", "")
     assert (str(mirror.plain_root), source.plain_root) == ("http://m.io/v2", None)
-    assert isinstance(mirror.trust.context_for(mirror.root), ssl.SSLContext)
-    assert source.trust.context_for(source.root) is True
+    assert isinstance(mirror.tls_for(mirror.root), ssl.SSLContext)
+    assert source.tls_for(source.root) is True
 
 
 def test_certificates_beside_the_file(main: Path) -> None:
@@ -157,8 +157,8 @@ def test_certificates_beside_the_file(main: Path) -> None:
     trustme.CA().cert_pem.write_to_path(str(certs / "ca.crt"))
     assert files.files.reload_if_changed()
     own, other = (files.endpoints_for(parse_reference(f"{host}/x:1"))[0] for host in ("b.io:5000", "b.io"))
-    assert isinstance(own.trust.context_for(own.root), ssl.SSLContext)
-    assert other.trust.context_for(other.root) is True
+    assert isinstance(own.tls_for(own.root), ssl.SSLContext)
+    assert other.tls_for(other.root) is True
     (certs / "ca.crt").write_text("none")
     with pytest.raises(ConfigError, match=r"registry.mirrors: .*/certs.d/b.io_5000_: ca: .* holds no certificates"):
         MirrorFiles(str(main))

@@ -9,7 +9,7 @@ from yarl import URL
 
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference, parse_reference
-from extender.registry.endpoint_tls import CertificateReader, TlsContexts
+from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.go_rewrites import read_rewrites, rewritten
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registries_yaml import NodeRegistries, read_registries_yaml
@@ -17,7 +17,7 @@ from extender.registry.registries_yaml import NodeRegistries, read_registries_ya
 
 def read(text: str) -> NodeRegistries:
     """What the file says."""
-    return read_registries_yaml(text.encode(), CertificateReader(TlsContexts()))
+    return read_registries_yaml(text.encode(), CertificateReader())
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ configs:
     mirrors = MirrorFiles(str(file))
     mirror, source = mirrors.endpoints_for(parse_reference("a.io/x:1"))
     elsewhere = URL("https://storage.example/")
-    own = mirror.trust.context_for(mirror.root)
-    assert (own is mirror.trust.context_for(elsewhere), own is True) == (True, False)
-    assert (source.trust.context_for(source.root) is True, source.trust.context_for(elsewhere)) == (False, True)
+    own = mirror.tls_for(mirror.root)
+    assert (own is mirror.tls_for(elsewhere), own is True) == (True, False)
+    assert (source.tls_for(source.root) is True, source.tls_for(elsewhere)) == (False, True)
     logins = [(each.username, each.password) for host in ("m.io", "a.io", "b.io")
               for each in mirrors.credentials_for(parse_reference(f"{host}/x:1"))]  # fmt: skip
     assert logins == [("ann", "secret"), ("bob", "pa:ss")]
