@@ -42,8 +42,7 @@ from extender.placement.facts import images_of
 from extender.placement.gate import UnknownImages
 from extender.placement.patch import look
 from extender.placement.policy import Overrides
-from extender.registry.openshift_conf import routes_of
-from extender.registry.openshift_mirrors import host_problems
+from extender.registry.openshift import host_problems, routes_of
 from extender.reports.installation import (
     CheckFinding,
     CheckName,

@@ -26,7 +26,7 @@ from extender.registry.http import open_session
 from extender.registry.image import RegistryImages
 from extender.registry.mirror_failover import Heard, MirrorCredentials, nobody, unheard
 from extender.registry.mirror_files import MirrorFiles
-from extender.registry.openshift_mirrors import OpenShiftMirrors
+from extender.registry.openshift import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
 from extender.verifier.verification import Verification
 from extender.watched_files import FileWatcher

@@ -8,7 +8,7 @@ import functools
 import re
 import socket
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -68,6 +68,14 @@ _PRIVATE = tuple(
 # site-local, multicast, or not assigned yet.
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
+
+# Names of this host, of metadata services and of the cluster's API server. They are checked by name because we see no
+# address when a proxy resolves them.
+_INNER_NAME = re.compile(
+    r"(.*\.)?localhost|metadata(\.google\.internal|\.goog|\.azure\.internal)?|instance-data(\..*)?"
+    r"|kubernetes(\.default(\.svc(\..*)?)?)?",
+    re.DOTALL,
+)
 
 # An ASCII host, in brackets if it is an IPv6 address, and a port; `*` stands for any characters.
 _PATTERN = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._*-]+)(?::(?P<port>[0-9]{1,5}|\*))?")
@@ -129,7 +137,7 @@ class AddressGuard:
         literal = literal_address(host)
         if literal is not None and not self._is_open(literal):
             raise self._refusal_at(host, port, [literal])
-        if _matches(_INNER_NAMES, host, port):
+        if _INNER_NAME.fullmatch(host):
             raise inner_refusal(host)
 
     def keep_reachable(self, host: str, port: int, found: Iterable[ResolveResult]) -> list[ResolveResult]:
@@ -170,19 +178,21 @@ class AddressGuard:
         return all(map(self._is_open, inside)) if inside else self._is_open_itself(address)
 
     def _is_open_itself(self, address: Address) -> bool:
-        if any(address in network for network in _NEVER):
+        if _is_in(address, _NEVER):
             return False
-        if any(address in network for network in _PRIVATE):
+        if _is_in(address, _PRIVATE):
             return self._private_addresses
         return isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
+
+
+def _is_in(address: Address, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
+    return any(address in network for network in networks)
 
 
 def _is_private(address: Address) -> bool:
     """Whether it can be contacted where private addresses may be."""
     inside = _addresses_inside(address) or (address,)
-    return any(each in network for each in inside for network in _PRIVATE) and not any(
-        each in network for each in inside for network in _NEVER
-    )
+    return any(_is_in(each, _PRIVATE) for each in inside) and not any(_is_in(each, _NEVER) for each in inside)
 
 
 def patterns_of_others(patterns: Sequence[str], host: str) -> list[str]:
@@ -251,24 +261,3 @@ def _denied(host: str) -> AddressRefused:
 def _refusal(rule: str, host: str, kind: type[AddressRefused], words: str) -> AddressRefused:
     log.info("address.refused", registry=host, rule=rule)
     return kind(f"{host} {words}")
-
-
-# Names of this host, of metadata services and of the cluster's API server. They are checked by name because we see no
-# address when a proxy resolves them.
-_INNER_NAMES = tuple(
-    _parse_pattern("", text)
-    for text in (
-        "localhost",
-        "*.localhost",
-        "metadata",
-        "metadata.google.internal",
-        "metadata.goog",
-        "metadata.azure.internal",
-        "instance-data",
-        "instance-data.*",
-        "kubernetes",
-        "kubernetes.default",
-        "kubernetes.default.svc",
-        "kubernetes.default.svc.*",
-    )
-)

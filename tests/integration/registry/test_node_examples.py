@@ -19,7 +19,7 @@ from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.endpoint import EndpointSource
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.mirror_files import MirrorFiles
-from extender.registry.openshift_mirrors import OpenShiftMirrors
+from extender.registry.openshift import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
 from tests.integration.registry.node_examples import CRIO, K3S, OPENSHIFT, Example, OpenShiftExample
 

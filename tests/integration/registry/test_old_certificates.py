@@ -13,7 +13,7 @@ from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust, SourceMir
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session, send
 from extender.registry.mirror_files import MirrorFiles
-from extender.registry.openshift_mirrors import OpenShiftMirrors
+from extender.registry.openshift import OpenShiftMirrors
 from extender.tls_context import new_client_context
 from tests.integration.registry.conftest import ON_LOOPBACK
 from tests.integration.registry.old_certificates import OLD, OldCertificates

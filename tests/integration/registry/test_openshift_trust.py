@@ -17,7 +17,7 @@ from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
-from extender.registry.openshift_mirrors import OpenShiftMirrors, host_problems
+from extender.registry.openshift import OpenShiftMirrors, host_problems
 
 IMAGE = parse_reference("quay.io/team/app:1")
 PODS = Credential("pod", "word", CredentialId("pod"))

@@ -18,7 +18,7 @@ import pytest
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, RegistrySources, SourceMirrors
-from extender.registry.openshift_conf import routes_of
+from extender.registry.openshift import routes_of
 from extender.registry.routes import Routes
 from testbed.binaries import CONTAINERS_IMAGE, RUNTIME_UTILS, GoModule, find_built
 from tests.integration.registry.test_same_as_crio import DIGEST, candidates

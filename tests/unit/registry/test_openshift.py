@@ -9,8 +9,7 @@ from extender.errors import AddressRefused, ConfigError, RegistryNotAsked
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
-from extender.registry.openshift_conf import routes_of
-from extender.registry.openshift_mirrors import OpenShiftMirrors
+from extender.registry.openshift import OpenShiftMirrors, routes_of
 from extender.watched_files import RELOADS, FileSetting
 
 NEVER = "NeverContactSource"
