@@ -17,13 +17,11 @@ ON_LOOPBACK = AddressGuard(allow=["*", "127.0.0.1", "localhost"])
 
 @pytest.fixture
 def clock() -> Clock:
-    """The clock by which tokens expire."""
     return Clock()
 
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """The HTTP session of the client."""
     async with open_session(guard=ON_LOOPBACK) as opened:
         yield opened
 

@@ -165,7 +165,6 @@ class Trap:
         self.connections = 0
 
     async def count(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Counts the connection and closes it."""
         del reader
         self.connections += 1
         writer.close()

@@ -30,7 +30,6 @@ def app_at(registry: FaultyRegistry) -> ImageReference:
 
 
 def basic(login: str) -> str:
-    """A Basic header value."""
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
@@ -152,7 +151,6 @@ async def test_token_may_come_under_either_name(make_client: MakeClient, field: 
 
 
 def gives(status: int = 200, **response: Any) -> Fault:
-    """A token server that answers so."""
 
     async def fault(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(status=status, **response)
@@ -296,7 +294,6 @@ async def test_redirected_token_server_sees_no_login(make_client: MakeClient) ->
 
 
 async def wants_login(request: web.BaseRequest) -> web.StreamResponse | None:
-    """A registry that wants Basic."""
     if login_of(request) == LOGIN:
         return None
     return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="here"'})

@@ -34,7 +34,6 @@ async def registry() -> AsyncIterator[GuardedRegistry]:
 
 @pytest.fixture
 async def resolver(registry: GuardedRegistry, make_client: MakeClient, clock: Clock) -> AsyncIterator[Resolver]:
-    """A resolver over a real client."""
     opened = Resolver(
         RegistryImages(make_client(registry.host)),
         size=100,
@@ -54,29 +53,7 @@ async def answer_of(resolver: Resolver, image: str, credential: Credential = ANO
 
 
 def cause_of(answer: Answer) -> Cause | None:
-    """Why an image is not known."""
     return answer.cause if isinstance(answer, Failure) else None
-
-
-async def test_images_against_a_policy_leave_the_registry_to_others(
-    registry: GuardedRegistry, resolver: Resolver, clock: Clock
-) -> None:
-    """412 is about the image: it is not asked for again for five minutes, and every other image is had."""
-
-    async def refuse(request: web.BaseRequest) -> web.StreamResponse | None:
-        return web.Response(status=412, text="too many holes") if "vulnerable" in request.path else None
-
-    registry.fault = refuse
-    for name in ("vulnerable-one", "vulnerable-two"):
-        answer = await answer_of(resolver, f"{registry.host}/team/{name}:1")
-        assert isinstance(answer, Failure)
-        assert answer.cause is Cause.REFUSED
-        assert "(HTTP 412)" in answer.detail
-    assert isinstance(await answer_of(resolver, f"{registry.host}/team/one:1"), Content)
-    requested = len(registry.shown)
-    clock.advance(299)
-    assert cause_of(await answer_of(resolver, f"{registry.host}/team/vulnerable-one:1")) is Cause.REFUSED
-    assert len(registry.shown) == requested
 
 
 POLICY = "current image with 3 vulnerabilities cannot be pulled due to configured policy"

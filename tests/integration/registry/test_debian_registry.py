@@ -1,6 +1,5 @@
 """A real registry (distribution 2.8.2): real images pushed over HTTP and read back, with every kind of access."""
 
-import json
 import ssl
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 import trustme
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryUnavailable
+from extender.errors import ConfigError, RegistryDenied, RegistryUnavailable
 from extender.images.manifest import Image, Kind
 from extender.images.reference import parse_reference
 from extender.registry.endpoint_tls import RegistryTrust
@@ -18,7 +17,7 @@ from extender.registry.image import describe_image
 from extender.registry.registry_client import RegistryClient
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
-from testbed.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
+from testbed.images import DOCKER, OCI, Family, build_index, build_manifest
 from tests.integration.conftest import StartRegistry
 from tests.integration.registry.conftest import ON_LOOPBACK, MakeClient
 from tests.integration.registry.token_issuer import TokenDesk, TokenIssuer
@@ -39,7 +38,6 @@ async def look_at(client: RegistryClient, image: str, credential: Credential = A
 
 
 def platforms_of(image: Image) -> list[str]:
-    """The image's platforms as text, in its order."""
     return [str(entry.platform) for entry in image.entries]
 
 
@@ -63,37 +61,6 @@ async def test_single_arch_image(debian_registry: DebianRegistry, make_client: M
     assert platforms_of(image) == ["linux/s390x"]
 
 
-async def test_attested_image(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
-    """BuildKit's attestations are not platforms."""
-    debian_registry.push("attested/app", "1", build_index(["linux/amd64"], attested=True))
-    image = await look_at(make_client(debian_registry.host), f"{debian_registry.host}/attested/app:1")
-    assert (platforms_of(image), len(image.skipped)) == (["linux/amd64"], 1)
-
-
-async def test_artifact(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
-    """A chart is stored like an image, and is none."""
-    debian_registry.push("chart/app", "1", build_artifact())
-    image = await look_at(make_client(debian_registry.host), f"{debian_registry.host}/chart/app:1")
-    assert (image.kind, image.entries) == (Kind.ARTIFACT, ())
-
-
-async def test_index_that_names_no_platforms(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
-    """The children and their configs are read, also those in an index of their own."""
-    children = [build_manifest("linux/amd64"), build_manifest("linux/riscv64", DOCKER)]
-    inner = bare_index(*(child.manifests[-1] for child in children))
-    blobs = tuple(dict.fromkeys(blob for child in children for blob in child.blobs))
-    bundle = Bundle(blobs, (*(child.manifests[-1] for child in children), inner, bare_index(inner)))
-    debian_registry.push("bare/app", "1", bundle)
-    image = await look_at(make_client(debian_registry.host), f"{debian_registry.host}/bare/app:1")
-    assert (platforms_of(image), image.states_platforms) == (["linux/amd64", "linux/riscv64"], False)
-
-
-def bare_index(*children: Manifest) -> Manifest:
-    """An OCI index that says only where its children are."""
-    entries = [{"mediaType": child.media_type, "digest": child.digest, "size": len(child.body)} for child in children]
-    return Manifest(OCI.index, json.dumps({"schemaVersion": 2, "manifests": entries}).encode())
-
-
 async def test_tag_that_moves(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
     """HEAD tells that a tag has moved; the old digest is still there."""
     reference = parse_reference(f"{debian_registry.host}/moving/app:1")
@@ -103,20 +70,6 @@ async def test_tag_that_moves(debian_registry: DebianRegistry, make_client: Make
     new = debian_registry.push("moving/app", "1", build_index(BOTH))
     assert await client.head_manifest(reference, ANONYMOUS) == new != old
     assert await client.head_manifest(reference.with_digest(old), ANONYMOUS) == old
-
-
-async def test_what_is_not_there(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
-    """Repository, tag, digest and blob, by HEAD and by GET."""
-    digest = debian_registry.push("there/app", "1", build_manifest("linux/amd64"))
-    client = make_client(debian_registry.host)
-    for image in ("gone/app:1", "there/app:2", f"gone/app@{digest}"):
-        reference = parse_reference(f"{debian_registry.host}/{image}")
-        with pytest.raises(ManifestNotFound):
-            await client.head_manifest(reference, ANONYMOUS)
-        with pytest.raises(ManifestNotFound):
-            await client.fetch_manifest(reference, ANONYMOUS)
-    with pytest.raises(ManifestNotFound):
-        await client.fetch_blob(parse_reference(f"{debian_registry.host}/gone/app:1"), digest, ANONYMOUS)
 
 
 async def test_tls_needs_an_authority_that_is_trusted(
@@ -137,12 +90,6 @@ async def test_tls_needs_an_authority_that_is_trusted(
         assert platforms_of(await look_at(client, f"{registry.host}/team/app:1")) == BOTH
     with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
         await look_at(make_client(), f"{registry.host}/team/app:1")
-
-
-async def test_plain_registry_is_not_asked_over_tls(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
-    """A host that is not listed as plain gets TLS or nothing."""
-    with pytest.raises(RegistryUnavailable, match="TLS"):
-        await look_at(make_client(), f"{debian_registry.host}/team/app:1")
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "empty"])

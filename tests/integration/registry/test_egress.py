@@ -43,14 +43,12 @@ _trust = functools.cache(ssl.create_default_context)
 
 @pytest.fixture
 async def trap() -> AsyncIterator[Trap]:
-    """The sockets that nobody may connect to."""
     async with open_trap() as opened:
         yield opened
 
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """The network with the hostile names in it."""
     with watched_network(NAMES) as watched:
         yield watched
 
@@ -77,7 +75,6 @@ async def refusal_over(client: RegistryClient, reference: str) -> RegistryError:
 
 
 async def refusal(reference: str, guard: AddressGuard, *plain_http: str) -> RegistryError:
-    """The same over a session of its own."""
     async with open_session(guard=guard) as session:
         return await refusal_over(client_over(session, guard, *plain_http), reference)
 
@@ -99,14 +96,12 @@ async def test_hostile_image_reaches_nothing(trap: Trap, network: Network, image
 
 
 def names_token_server(url: str) -> FaultyRegistry:
-    """A registry whose token server is at `url`."""
     registry = GuardedRegistry("")
     registry.challenges = [f'Bearer realm="{url}",service="desk"']
     return registry
 
 
 def leads_to(url: str) -> FaultyRegistry:
-    """A registry that redirects to `url`."""
 
     async def fault(request: web.BaseRequest) -> web.StreamResponse:
         del request
@@ -116,7 +111,6 @@ def leads_to(url: str) -> FaultyRegistry:
 
 
 def token_server_leads_to(url: str) -> FaultyRegistry:
-    """A registry whose token server redirects to `url`."""
 
     async def fault(request: web.BaseRequest) -> web.StreamResponse:
         del request

@@ -1,7 +1,5 @@
 """The embedded registry: that it answers as distribution does, and counts what it is asked."""
 
-from types import SimpleNamespace
-
 import aiohttp
 import pytest
 
@@ -74,72 +72,3 @@ async def test_blobs_are_distributions(
                     body = await response.read() if response.status == 200 else b""
                     found.append((response.status, response.headers.get("Docker-Content-Digest"), body))
             assert found[0] == found[1], digest
-
-
-async def test_requests_are_counted_by_method_and_kind(session: aiohttp.ClientSession) -> None:
-    """Also those that fail, until it is told to forget them."""
-    async with EmbeddedRegistry() as registry:
-        digest = registry.add_index("shop/web", "1", BOTH)
-        for method, path in (
-            ("GET", "shop/web/manifests/1"),
-            ("HEAD", "shop/web/manifests/1"),
-            ("HEAD", "shop/web/manifests/gone"),
-            ("GET", f"shop/web/blobs/{digest}"),
-        ):
-            async with session.request(method, f"{registry.url}/v2/{path}", headers={"Accept": OCI.index}):
-                pass
-        assert registry.requests == {"GET manifests": 1, "HEAD manifests": 2, "GET blobs": 1}
-        registry.forget()
-        assert registry.requests.total() == 0
-
-
-async def test_tag_can_be_moved_and_removed(session: aiohttp.ClientSession) -> None:
-    """What is added later under a tag replaces what was there; the digest stays until it is removed too."""
-    async with EmbeddedRegistry() as registry:
-
-        async def status(name: str) -> int:
-            headers = {"Accept": ACCEPTS["all"]}
-            async with session.get(f"{registry.url}/v2/shop/web/manifests/{name}", headers=headers) as response:
-                return response.status
-
-        old = registry.add_manifest("shop/web", "1", "linux/amd64")
-        new = registry.add_artifact("shop/web", "1")
-        assert [await status(name) for name in ("1", old, new)] == [200, 200, 200]
-        registry.remove("shop/web", "1")
-        registry.remove("shop/web", old)
-        assert [await status(name) for name in ("1", old, new)] == [404, 404, 200]
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/v2/", 200),
-        ("GET", "/v2", 200),
-        ("GET", "/", 404),
-        ("GET", "/v2/shop/web/tags/list", 404),
-        ("PUT", "/v2/shop/web/manifests/1", 405),
-        ("DELETE", "/v2/shop/web/manifests/1", 405),
-    ],
-)
-async def test_only_the_pull_part_is_served(
-    session: aiohttp.ClientSession, method: str, path: str, status: int
-) -> None:
-    """The base address says that this is a registry; nothing can be changed over HTTP."""
-    async with EmbeddedRegistry() as registry, session.request(method, f"{registry.url}{path}") as response:
-        assert response.status == status
-
-
-async def test_answers_take_their_time(session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer is as late as a distant registry's; the delay can be changed on the way."""
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    async with EmbeddedRegistry(delay_seconds=7.0) as registry:
-        monkeypatch.setattr("testbed.embedded_registry.asyncio", SimpleNamespace(sleep=sleep))
-        for delay_seconds in (7.0, 3.0, 0.0):
-            registry.delay_seconds = delay_seconds
-            async with session.get(f"{registry.url}/v2/"):
-                pass
-    assert waits == [7.0, 3.0]

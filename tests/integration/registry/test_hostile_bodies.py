@@ -42,7 +42,6 @@ def head(*headers: str, status: str = "200 OK") -> bytes:
 
 
 def says(*chunks: bytes) -> Script:
-    """Writes these bytes and hangs up."""
 
     async def script(writer: asyncio.StreamWriter) -> None:
         for chunk in chunks:
@@ -54,12 +53,10 @@ def says(*chunks: bytes) -> Script:
 
 
 def sends(body: bytes, *headers: str) -> Script:
-    """A proper answer with this body."""
     return says(head(f"Content-Length: {len(body)}", *headers), body)
 
 
 def repeats(*start: bytes, chunk: bytes) -> Script:
-    """Goes on and on with the same chunk."""
     return says(*start, *(chunk for _ in range(ENDLESS // len(chunk))))
 
 
@@ -73,7 +70,6 @@ async def drip(writer: asyncio.StreamWriter) -> None:
 
 
 async def drip_headers(writer: asyncio.StreamWriter) -> None:
-    """The same before the body has begun."""
     writer.write(b"HTTP/1.1 200 OK\r\nX-")
     while not writer.is_closing():
         writer.write(b"a")
@@ -186,7 +182,6 @@ class Server:
         self._talks: set[asyncio.Task[None]] = set()
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: a request, the script, the end."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             request = await reader.readuntil(b"\r\n\r\n")
             path = request.split(b" ", 2)[1].decode()
@@ -224,7 +219,6 @@ def little_memory() -> Iterator[None]:
 
 
 async def learn(server: Server, timeout_seconds: float = 30.0) -> Image:
-    """All about an image of this server."""
     guard = AddressGuard(allow=[server.host])
     reference = parse_reference(f"{server.host}/team/app:1")
     async with open_session(guard=guard) as session:

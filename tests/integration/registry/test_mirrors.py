@@ -15,8 +15,6 @@ from aiohttp import web
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, DockerConfigKeyring
 from extender.credentials.logins import Logins
 from extender.errors import (
-    EndpointUnavailable,
-    InvalidManifest,
     ManifestNotFound,
     RegistryDenied,
     RegistryThrottled,
@@ -58,15 +56,6 @@ class Watched(FaultyRegistry):
         self.paths.append(f"{request.method} {request.path_qs}")
         self.dialects.append(request.headers.getall("X-Dialect", []))
         return await super().answer(request)
-
-
-def answers(status: int, **headers: str) -> Fault:
-    """A registry that answers everything so."""
-
-    async def fault(request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(status=status, headers=headers)
-
-    return fault
 
 
 @pytest.fixture
@@ -148,30 +137,6 @@ async def test_cache_of_a_dead_registry_answers_on(
     assert await platforms_of(client, f"{name}@{held}") == BOTH
 
 
-LIMITED = [answers(401), answers(403), answers(429, **{"Retry-After": "5"}), answers(500), answers(503)]
-
-
-@pytest.mark.parametrize("fault", LIMITED, ids=["401", "403", "429", "500", "503"])
-async def test_nobody_is_told_that_an_image_is_missing_which_a_mirror_may_have(
-    make_mirrored: MakeMirrored, fault: Fault
-) -> None:
-    """Neither by HEAD nor GET, by tag nor digest, nor of a child, a config or the tags, while the mirror fails."""
-    digest = IMAGE.digest
-    async with Watched(fault) as mirror, Watched() as upstream:
-        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
-        for name in (f"{upstream.host}/team/app:1", f"{upstream.host}/team/app@{digest}"):
-            reference = parse_reference(name)
-            asking = (
-                lambda reference=reference: client.head_manifest(reference, ANONYMOUS),
-                lambda reference=reference: client.fetch_manifest(reference, ANONYMOUS),
-                lambda reference=reference: client.fetch_blob(reference, digest, ANONYMOUS),
-                lambda reference=reference: client.fetch_tags(reference, ANONYMOUS),
-            )
-            for ask in asking:
-                with pytest.raises((EndpointUnavailable, RegistryDenied)):
-                    await ask()
-
-
 async def test_image_stays_known_while_the_mirror_that_has_it_fails(make_mirrored: MakeMirrored, clock: Clock) -> None:
     """The registry behind it has never had it: neither the image nor a platform of it is missing."""
     failing = False
@@ -215,50 +180,6 @@ async def test_mirrors_are_asked_in_the_order_of_the_file(make_mirrored: MakeMir
         assert (len(second.paths), len(first.paths), len(upstream.paths)) == (2, 1, 1)
 
 
-async def lies(request: web.BaseRequest) -> web.StreamResponse:
-    """Another image's manifest under every name."""
-    return web.Response(body=build_index(["linux/riscv64"]).manifests[-1].body)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [answers(404), answers(401), answers(403), answers(429), answers(503), answers(302), lies, answers(200)],
-    ids=["404", "401", "403", "429", "503", "redirect to nowhere", "wrong bytes", "empty"],
-)
-async def test_mirror_that_is_no_use_gives_way(make_mirrored: MakeMirrored, fault: Fault) -> None:
-    """Whatever it answers to a fetch by digest."""
-    async with Watched(fault) as mirror, EmbeddedRegistry() as upstream:
-        digest = upstream.add("team/app", "1", IMAGE)
-        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
-        manifest = await client.fetch_manifest(parse_reference(f"{upstream.host}/team/app@{digest}"), ANONYMOUS)
-        assert (manifest.digest, len(mirror.paths)) == (digest, 1)
-
-
-async def break_off(request: web.BaseRequest) -> web.StreamResponse:
-    """Closes the connection instead of answering."""
-    assert request.transport is not None
-    request.transport.close()
-    return web.Response()
-
-
-async def test_mirror_that_is_not_there_gives_way(make_mirrored: MakeMirrored, clock: Clock) -> None:
-    """It is asked once, and again when its breaker admits a probe."""
-    async with Watched() as mirror, EmbeddedRegistry() as upstream:
-        upstream.add("team/app", "1", IMAGE)
-        mirror.add("team/app", "1", IMAGE)
-        mirror.fault = break_off
-        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
-        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
-        requests = len(mirror.paths)  # aiohttp asks twice before it believes that a connection is broken
-        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
-        assert len(mirror.paths) == requests
-        clock.advance(10)
-        mirror.fault = None
-        upstream.forget()
-        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
-        assert not upstream.requests
-
-
 async def test_stalling_mirror_costs_its_own_time_out(make_mirrored: MakeMirrored) -> None:
     """The registry's time begins when the mirror's is over."""
 
@@ -286,29 +207,6 @@ async def test_prefix_rewriting(make_mirrored: MakeMirrored) -> None:
         assert not upstream.requests
 
 
-async def test_tags_and_digests_by_capability(make_mirrored: MakeMirrored) -> None:
-    """A mirror without `resolve` is asked for what has a digest, and its old tag never counts."""
-    async with Watched() as mirror, Watched() as upstream:
-        mirror.add("team/app", "1", build_index(["linux/amd64"]))
-        mirror.add("team/app", "2", IMAGE)
-        digest = upstream.add("team/app", "1", IMAGE)
-        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\ncapabilities = ["pull"]\n')
-        reference = parse_reference(f"{upstream.host}/team/app:1")
-        assert await client.head_manifest(reference, ANONYMOUS) == digest
-        assert (await client.fetch_manifest(reference.with_digest(digest), ANONYMOUS)).digest == digest
-        assert (len(mirror.paths), upstream.paths) == (1, ["HEAD /v2/team/app/manifests/1"])
-
-
-async def test_server_that_is_a_mirror_is_the_end(make_mirrored: MakeMirrored) -> None:
-    """With `server` elsewhere the registry is not asked at all."""
-    async with Watched() as mirror, Watched() as upstream:
-        upstream.add("team/app", "1", IMAGE)
-        client = make_mirrored(upstream.host, f'server = "{mirror.url}"\n')
-        with pytest.raises(ManifestNotFound, match=f"{mirror.host} has no team/app:1"):
-            await platforms_of(client, f"{upstream.host}/team/app:1")
-        assert (len(mirror.paths), upstream.paths) == (1, [])
-
-
 async def test_credentials_go_to_their_own_origins(make_mirrored: MakeMirrored) -> None:
     """The registry sees the image's login alone; the mirror, as of containerd, this one and then the operator's."""
     tenant, operator = "tenant:pa:ss", "operator:word"
@@ -330,7 +228,6 @@ async def test_credentials_go_to_their_own_origins(make_mirrored: MakeMirrored) 
 
 
 def basic(login: str) -> Fault:
-    """A registry that wants this `name:password`."""
 
     async def fault(request: web.BaseRequest) -> web.StreamResponse | None:
         if login_of(request) == login:
@@ -395,7 +292,6 @@ class TlsDesk(TlsRegistry):
 
 @pytest.fixture
 def authority(tmp_path: Path) -> trustme.CA:
-    """A private authority, whose certificate is at `ca.pem`."""
     made = trustme.CA()
     made.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     return made
@@ -462,26 +358,6 @@ async def test_skip_verify(make_mirrored: MakeMirrored, authority: trustme.CA) -
         registry.fault = redirect
         with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
             await platforms_of(client, f"{registry.host}/team/app:1")
-
-
-async def test_mirror_must_be_allowed(make_mirrored: MakeMirrored) -> None:
-    """`deny` and `allow` are for mirrors too: one that is denied is not asked."""
-    async with Watched() as mirror, EmbeddedRegistry() as upstream:
-        for each in (mirror, upstream):
-            each.add("team/app", "1", IMAGE)
-        guard = AddressGuard(allow=["127.0.0.1"], deny=[mirror.host])
-        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n', guard=guard)
-        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
-        assert mirror.paths == []
-
-
-async def test_wrong_bytes_everywhere_are_said_to_be_wrong(make_mirrored: MakeMirrored) -> None:
-    """A digest is checked whoever sends it."""
-    async with Watched(lies) as mirror, Watched(lies) as upstream:
-        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
-        with pytest.raises(InvalidManifest, match="do not have the digest"):
-            await client.fetch_manifest(parse_reference(f"{upstream.host}/team/app@{IMAGE.digest}"), ANONYMOUS)
-        assert (len(mirror.paths), len(upstream.paths)) == (1, 1)
 
 
 class Metered(Watched):
@@ -575,31 +451,6 @@ async def answer_of(resolver: Resolver, image: str) -> Answer:
     keyring = DockerConfigKeyring(Logins([]), key=b"x")
     (answer,) = await resolver.resolve_all([ImageQuery(image)], keyring, 10.0, revalidate=True)
     return answer
-
-
-async def test_dead_registry_does_not_shut_out_what_its_mirror_has(
-    make_mirrored: MakeMirrored, resolve: Callable[[RegistryClient], Resolver]
-) -> None:
-    """In a cluster that nothing leads out of, names that are misspelt must not stop all other lookups."""
-    async with Watched() as mirror:
-        mirror.add("team/app", "1", IMAGE)
-        resolver = resolve(make_mirrored("127.0.0.1:9", f'[host."{mirror.url}"]\n'))
-        for typo in ("one", "two", "three"):
-            failure = await answer_of(resolver, f"127.0.0.1:9/team/{typo}:1")
-            assert isinstance(failure, Failure)
-            assert failure.cause is Cause.UNAVAILABLE
-        assert isinstance(await answer_of(resolver, "127.0.0.1:9/team/app:1"), Content)
-
-
-async def test_dead_mirror_does_not_give_its_registry_a_rest(
-    make_mirrored: MakeMirrored, resolve: Callable[[RegistryClient], Resolver]
-) -> None:
-    """What the registry answers counts, for any number of images."""
-    async with EmbeddedRegistry() as upstream:
-        resolver = resolve(make_mirrored(upstream.host, '[host."http://127.0.0.1:9"]\n'))
-        for name in ("one", "two", "three"):
-            upstream.add(f"team/{name}", "1", IMAGE)
-            assert isinstance(await answer_of(resolver, f"{upstream.host}/team/{name}:1"), Content)
 
 
 async def test_low_quota_keeps_what_is_known_fresh(

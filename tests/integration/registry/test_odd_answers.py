@@ -33,7 +33,6 @@ async def serving(answer: bytes, pieces: int = 1 << 20) -> AsyncIterator[URL]:
 
 
 async def ask(session: aiohttp.ClientSession, url: URL, method: str = "GET") -> Response:
-    """Sends one request."""
     return await send(session, method, url, headers={}, limit_bytes=100)
 
 

@@ -35,7 +35,6 @@ def as_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_setting(file: Path) -> ssl.SSLContext:
-    """As `registry.ca_files` names the authority."""
     return RegistryTrust([str(file)]).context
 
 
@@ -58,13 +57,11 @@ def by_openshift(file: Path) -> ssl.SSLContext | bool:
 
 
 def by_cache(file: Path) -> ssl.SSLContext:
-    """As `cache.url` names the authority of a Redis."""
     return new_client_context(str(file))
 
 
 @pytest.fixture(params=OLD)
 def certificates(request: pytest.FixtureRequest, tmp_path: Path) -> OldCertificates:
-    """What `tmp_path` has as ca.pem and server.pem."""
     made = OLD[request.param]()
     (tmp_path / "ca.pem").write_text(made.authority)
     (tmp_path / "server.pem").write_text(made.server)
@@ -73,7 +70,6 @@ def certificates(request: pytest.FixtureRequest, tmp_path: Path) -> OldCertifica
 
 @pytest.fixture
 async def url(certificates: OldCertificates, tmp_path: Path) -> AsyncIterator[URL]:
-    """A server with the certificate."""
     assert certificates
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.pem")

@@ -32,7 +32,6 @@ class Mirror:
         self.host = ""
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Serves until the stack is left."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.authority.issue_cert("127.0.0.1").configure_cert(context)
         runner = web.ServerRunner(web.Server(self._answer))
@@ -51,27 +50,23 @@ class Mirror:
 
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
-    """Closes what tests open."""
     async with AsyncExitStack() as opened:
         yield opened
 
 
 @pytest.fixture
 async def mirror(stack: AsyncExitStack) -> Mirror:
-    """A mirror with an authority of its own."""
     started = Mirror(trustme.CA())
     await started.start(stack)
     return started
 
 
 def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
-    """A mirror instead of the image's own registry."""
     source = SourceMirrors("quay.io", (f"{mirror.host}/q",), NEVER_CONTACT_SOURCE)
     return MirrorObjects(tag_mirrors=(source,), trust=trust)
 
 
 async def sources_of(stack: AsyncExitStack, *ca_files: str) -> LocalSources:
-    """What asks registries, allowed to ask on loopback."""
     settings = RegistryConfig(timeout_seconds=5, mirrors="openshift", allow=("*", "127.0.0.1"), ca_files=ca_files)
     return await stack.enter_async_context(open_local_sources(settings))
 
@@ -112,7 +107,6 @@ async def test_authorities_of_the_cluster_count_everywhere_and_are_followed(
 
 
 def context_of(mirrors: OpenShiftMirrors) -> ssl.SSLContext | bool:
-    """The TLS context for the image's mirror."""
     endpoint, _ = mirrors.endpoints_for(IMAGE)
     return endpoint.tls_for(endpoint.root)
 

@@ -129,7 +129,6 @@ async def test_redirect_to_a_user_is_not_a_login(make_client: MakeClient) -> Non
 
 
 async def request_line(reader: asyncio.StreamReader) -> str:
-    """The target of a request as it came."""
     return (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
 
 

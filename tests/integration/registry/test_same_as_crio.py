@@ -25,7 +25,6 @@ NAMES = ["", "app", "x", "x/app", "x/y/z/app", "xy", "library/app"]
 
 
 def table_of(chance: random.Random) -> str:
-    """A `[[registry]]`, seldom an invalid one."""
 
     def maybe(key: str, share: float, value: str | None = None) -> str:
         return f"{key} = {value or 'true'}\n" if chance.random() < share else ""
@@ -47,7 +46,6 @@ def table_of(chance: random.Random) -> str:
 
 
 def file_of(chance: random.Random) -> str:
-    """A main file or a drop-in."""
     head = ""
     if chance.random() < 0.3:
         searched = chance.sample(HOSTS, chance.choice([0, 1, 2])) + (["a.io/x"] if chance.random() < 0.02 else [])
@@ -99,7 +97,6 @@ def our_answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def candidates(routes: Routes, reference: ImageReference) -> list[dict[str, Any]] | None:
-    """Who is asked; None: nobody."""
     try:
         return [
             {"reference": str(ImageReference(each.name, each.repository, reference.tag, reference.digest)),

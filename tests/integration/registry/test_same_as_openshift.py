@@ -76,13 +76,11 @@ def question_of(objects: MirrorObjects) -> dict[str, Any]:
 
 
 def entry_of(each: SourceMirrors) -> dict[str, Any]:
-    """An element of a mirror set."""
     policy = {"mirrorSourcePolicy": each.mirror_source_policy} if each.mirror_source_policy else {}
     return {"source": each.source, "mirrors": each.mirrors, **policy}
 
 
 def names_of(seed: int) -> list[str]:
-    """Some names, by tag or by digest."""
     chance = random.Random(seed)
     return [str(parse_reference(name + chance.choice([":1", f"@{DIGEST}"]))) for name in chance.sample(NAMES, 8)]
 
@@ -96,7 +94,6 @@ def ours(objects: MirrorObjects) -> Routes | str:
 
 
 def answers_of(program: Path, questions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The program's answers."""
     asked = "\n".join(map(json.dumps, questions))
     done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -109,7 +106,6 @@ def has_one_list_a_source(objects: MirrorObjects) -> bool:
 
 
 def asked(candidates: list[dict[str, Any]] | None) -> set[str] | None:
-    """Who is asked at all."""
     return None if candidates is None else set(map(json.dumps, candidates))
 
 

@@ -19,7 +19,6 @@ from tests.integration.registry.faulty import FaultyRegistry
 
 @asynccontextmanager
 async def client_of(host: str) -> AsyncIterator[RegistryClient]:
-    """A client that reaches the host without TLS."""
     async with aiohttp.ClientSession() as session:
         yield RegistryClient(
             session,

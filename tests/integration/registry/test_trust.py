@@ -37,7 +37,6 @@ class Server:
 
 @asynccontextmanager
 async def running(authority: trustme.CA) -> AsyncIterator[Server]:
-    """A server whose certificate is the authority's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     server = Server()

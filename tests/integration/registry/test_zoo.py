@@ -17,7 +17,6 @@ FEWEST = 60
 
 @pytest.fixture(scope="module")
 def zoo() -> list[Animal]:
-    """All images; skips without Go."""
     try:
         return list(animals())
     except BinariesMissing as exc:

@@ -113,7 +113,6 @@ def _packings() -> Iterator[Animal]:
 
 
 def _starts() -> Iterator[Animal]:
-    """How a runtime finds the program."""
     own, other = find_tiny("linux/arm64"), find_tiny("linux/amd64")
     arm = "linux/arm64"
     rows: list[tuple[str, Sequence[Put], dict[str, object], str, str]] = [

@@ -30,7 +30,6 @@ def hostile_row(number: int) -> NameRow:
 
 
 def honest_row(number: int) -> NameRow:
-    """Returns an ordinary row."""
     packed = pack_digest(digest_of(b"honest %d" % number))
     return NameRow("ghcr.io/team/app", f"v{number}", ANONYMOUS.id, packed, index_of("linux/arm64"), time.time())
 

@@ -44,7 +44,6 @@ def client_of(server: DebianRedis) -> Redis:
 
 
 async def only_key(client: Redis, pattern: str) -> str:
-    """The one key that the pattern matches."""
     (key,) = await client.keys(pattern)
     assert isinstance(key, bytes)
     return key.decode()
@@ -52,7 +51,6 @@ async def only_key(client: Redis, pattern: str) -> str:
 
 @pytest.fixture
 async def open_url() -> AsyncIterator[Open]:
-    """Stores by URL, closed at the end."""
     async with AsyncExitStack() as stack:
 
         def open_it(url: str, watcher: FileWatcher | None = None) -> Store:
@@ -66,13 +64,11 @@ async def open_url() -> AsyncIterator[Open]:
 
 @pytest.fixture
 def redis(start_redis: StartRedis) -> DebianRedis:
-    """A server open to everybody."""
     return start_redis()
 
 
 @pytest.fixture
 def store(open_url: Open, redis: DebianRedis) -> Store:
-    """A store in that server."""
     return open_url(f"redis://127.0.0.1:{redis.port}")
 
 

@@ -39,13 +39,11 @@ def row(number: int, credential_id: CredentialId = PUBLIC, repository: str = "gh
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """In a folder that does not exist yet."""
     return tmp_path / "cache" / "images.sqlite"
 
 
 @pytest.fixture
 async def open_store(path: Path) -> AsyncIterator[Open]:
-    """Stores over that file, closed at the end."""
     opened = []
 
     def open_it(size: int = 1000, *, busy_seconds: float = 0.5) -> SqliteStore:

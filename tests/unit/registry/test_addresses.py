@@ -62,7 +62,6 @@ def url(host: str) -> URL:
 
 
 def found(*addresses: str) -> list[ResolveResult]:
-    """What a resolver answers."""
     return [
         ResolveResult(hostname="x", host=address, port=443, family=socket.AF_UNSPEC, proto=0, flags=0)
         for address in addresses

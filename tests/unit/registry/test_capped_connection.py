@@ -10,7 +10,6 @@ ENDS = b"Content-Length: 7\r\n"
 
 
 def written(*lines: bytes, first: bytes = b"HTTP/1.1 200 OK") -> bytes:
-    """A head of these lines."""
     return b"\r\n".join((first, *lines, b"", b""))
 
 

@@ -43,13 +43,11 @@ class MemoryRegistry(RegistryClient):
         self.requests: Counter[str] = Counter()
 
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
-        """Not needed to describe an image."""
         raise AssertionError("a HEAD says nothing about platforms")
 
     async def fetch_manifest(
         self, reference: ImageReference, credential: Credential, tenant: str = ""
     ) -> FetchedManifest:
-        """The manifest with the reference's digest."""
         assert (reference.repository, reference.tag, credential) == (APP.repository, APP.tag, ANONYMOUS)
         self.requests["manifests"] += 1
         if reference.digest not in self.manifests:
@@ -57,14 +55,12 @@ class MemoryRegistry(RegistryClient):
         return fetched(self.manifests[reference.digest])
 
     async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
-        """The blob with this digest."""
         assert (reference.repository, credential) == (APP.repository, ANONYMOUS)
         self.requests["blobs"] += 1
         return self.blobs[digest]
 
 
 def fetched(manifest: Manifest) -> FetchedManifest:
-    """The manifest as a client hands it over."""
     return FetchedManifest(manifest.digest, manifest.media_type, manifest.body)
 
 
@@ -77,12 +73,10 @@ def index_of(*children: Manifest, **entry: Any) -> Manifest:
 
 
 async def describe(registry: RegistryClient, manifest: Manifest) -> Image:
-    """What the image behind the manifest is."""
     return await describe_image(registry, APP, fetched(manifest), ANONYMOUS)
 
 
 def platforms_of(image: Image) -> list[str]:
-    """The image's platforms as text, in its order."""
     return [str(entry.platform) for entry in image.entries]
 
 
@@ -199,7 +193,6 @@ async def test_config_without_platform_makes_an_artifact() -> None:
 
 
 def single_image(config: dict[str, Any], *, embedded: bool = False) -> Bundle:
-    """An image of which the config says this."""
     body = json.dumps(config).encode()
     descriptor: dict[str, Any] = {"mediaType": OCI.config, "digest": digest_of(body), "size": len(body)}
     if embedded:
@@ -318,13 +311,11 @@ class BrokenRegistry(MemoryRegistry):
     async def fetch_manifest(
         self, reference: ImageReference, credential: Credential, tenant: str = ""
     ) -> FetchedManifest:
-        """The manifest with the reference's digest."""
         if reference.digest not in self.manifests:
             raise self.error
         return await super().fetch_manifest(reference, credential, tenant)
 
     async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
-        """The blob with this digest."""
         if digest not in self.blobs:
             raise self.error
         return await super().fetch_blob(reference, digest, credential)

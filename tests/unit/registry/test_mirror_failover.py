@@ -97,7 +97,6 @@ class World:
         return await self.failover.first_answer(capability, parse_reference(image), credential, self.ask)
 
     def visited(self) -> list[str]:
-        """Who was asked since the last time."""
         names = [name for name, _ in self.requests]
         self.requests.clear()
         return names

@@ -26,7 +26,6 @@ AUTHORITY = trustme.CA()
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a registry's hosts.toml."""
 
     def write(registry: str, text: str) -> Path:
         folder = tmp_path / registry
@@ -51,12 +50,10 @@ def certificates(tmp_path: Path) -> Path:
 
 
 def of(domain: str, path: str = "team/app") -> ImageReference:
-    """An image of the registry."""
     return ImageReference(domain, path, "1", "")
 
 
 def roots(endpoints: tuple[Endpoint, ...]) -> list[str]:
-    """Where the endpoints are."""
     return [str(endpoint.root) for endpoint in endpoints]
 
 

@@ -17,7 +17,6 @@ REFUSED = RELOADS[FileSetting.MIRRORS]["refused"]
 
 
 def objects_of(text: str) -> MirrorObjects:
-    """Objects from JSON."""
     return msgspec.json.decode(text, type=MirrorObjects)
 
 

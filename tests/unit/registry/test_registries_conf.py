@@ -16,7 +16,6 @@ from extender.watched_files import RELOADS, FileSetting
 
 
 def routes_of(*texts: str) -> Routes:
-    """What the files say together."""
     return read_registries_conf((f"{number}.conf", text.encode()) for number, text in enumerate(texts))
 
 
@@ -106,14 +105,12 @@ def test_name_without_a_registry(texts: tuple[str, ...], names: list[str] | None
 
 @pytest.fixture
 def main(tmp_path: Path) -> Path:
-    """The main file, with a mirror."""
     file = tmp_path / "registries.conf"
     file.write_text('[[registry]]\nlocation = "a.io"\n[[registry.mirror]]\nlocation = "m.io"\ninsecure = true\n')
     return file
 
 
 def hosts_of(files: MirrorFiles, image: str) -> list[str]:
-    """Who is asked for an image."""
     return [endpoint.name for endpoint in files.endpoints_for(parse_reference(image))]
 
 

@@ -16,7 +16,6 @@ from extender.registry.registries_yaml import NodeRegistries, read_registries_ya
 
 
 def read(text: str) -> NodeRegistries:
-    """What the file says."""
     return read_registries_yaml(text.encode(), CertificateReader())
 
 

@@ -198,7 +198,6 @@ async def test_a_broken_header_behind_a_file_refutes_nothing() -> None:
 
 
 def dynamic(machine: int, loader: bytes) -> bytes:
-    """A 64-bit program that names its loader."""
     segment = struct.pack("<IIQQQQQQ", 3, 4, 120, 0, 0, len(loader) + 1, len(loader) + 1, 1)
     head = (
         b"\x7fELF\x02\x01\x01"
