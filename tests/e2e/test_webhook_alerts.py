@@ -16,10 +16,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from deploy.dashboards.panels import API_SERVER
 from testbed.api_client import ApiError
 from testbed.chart import CHART
 from testbed.control_plane import LOOPBACK, LocalCluster
+from testbed.dashboard import API_SERVER, as_sent, panels
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import (
     CHANGE_SECONDS,
@@ -135,9 +135,9 @@ async def test_alerts_about_calls_that_fail_fire_and_end(
         await call(world, service, "Ignore")
         await until(session, server, FAIL_OPEN, found=False)
         await until(session, server, CALLS_FAIL, found=False)
-        for panel in API_SERVER.panels:
+        for panel in (each for each in panels() if each.row == API_SERVER):
             for query in panel.queries:
-                await has_number(session, server, query.expression.replace("$__rate_interval", "30s"))
+                await has_number(session, server, as_sent(query, "30s"))
     assert {labels["type"] for labels in await label_sets(world, "fail_open_count")} == {"admit"}
     # The API server may have counted denials (no_error) of earlier tests.
     assert "calling_webhook_error" in {labels["error_type"] for labels in await label_sets(world, "rejection_count")}

@@ -1,1 +1,0 @@
-"""Grafana's dashboards: what they show, and the program that writes their JSON into the chart."""
