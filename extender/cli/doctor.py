@@ -3,31 +3,27 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import typer
 import yaml
 
-from extender.cli.console import print_document, print_line
-from extender.cli.examination import Examination
+from extender.cli.console import print_document, print_line, print_problem
+from extender.cli.examination import examine
+from extender.cli.installation import CheckName, CheckState, Seen
 from extender.cli.installation_objects import read_scheduler_configuration
 from extender.cli.installed_settings import INSTALLATION, GivenSettings
 from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Output, read_settings
 from extender.cli.subjects import opened_client
 from extender.errors import ConfigError
-from extender.printable import printable
-from extender.reports.installation import CheckFinding, CheckName, CheckState
 
 _PAUSE_SECONDS = 2.0
-_COLOURS = {
-    CheckState.FINE: "green",
-    CheckState.WARNING: "yellow",
-    CheckState.WRONG: "red",
-    CheckState.UNCHECKED: "dim",
-}
+_COLOURS = {CheckState.OK: "green", CheckState.WRONG: "red", CheckState.NOT_SEEN: "yellow"}
+_Look: TypeAlias = Callable[[], Awaitable[Sequence[tuple[CheckName, Seen]]]]
 
 
 def doctor(
@@ -54,7 +50,7 @@ def doctor(
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.0, help="How long to look again while something is wrong.")
     ] = 0.0,
-    is_verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print what is fine as well.")] = False,
+    is_verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print what is ok or not seen, too.")] = False,
     output: Output = "table",
     file: ConfigFile = None,
     assignments: Assignments = None,
@@ -79,45 +75,49 @@ def doctor(
             raise ConfigError(f"{scheduler_config}: {exc.strerror}; --scheduler-config takes a readable file") from exc
     checks = set(only or CheckName) - (set() if is_asking_registries else {CheckName.REGISTRIES})
     # A check that was asked for by name and cannot be made is a failure: whoever names it wants to know.
-    failures = {CheckState.WRONG, CheckState.UNCHECKED} if only else {CheckState.WRONG}
+    failures = {CheckState.WRONG, CheckState.NOT_SEEN} if only else {CheckState.WRONG}
 
-    async def examine() -> list[CheckFinding]:
+    async def look_until() -> Sequence[tuple[CheckName, Seen]]:
         async with opened_client(settings.own) as client:
-            examination = Examination(
-                client, settings, selector, namespace, given, checks=checks, installed_in=installed_in
-            )
-            return await _look_until(examination, failures, wait)
+            look = partial(
+                examine, client, settings, checks, selector=selector, installed_in=installed_in, namespace=namespace,
+                scheduler=given,
+            )  # fmt: skip
+            return await _look_until(look, failures, wait)
 
-    findings = asyncio.run(examine())
-    plain: list[dict[str, Any]] = msgspec.to_builtins(findings)
+    findings = asyncio.run(look_until())
+    plain: list[dict[str, Any]] = [{"check": check.value, **msgspec.to_builtins(seen)} for check, seen in findings]
     if output == "json":
         print_document(json.dumps(plain, indent=2) + "\n")
     elif output == "yaml":
         print_document(yaml.safe_dump(plain, sort_keys=False, width=1000))
     else:
-        shown = set(CheckState) if is_verbose else {CheckState.WARNING, *failures}
-        _print([each for each in findings if each.state in shown])
-    if any(each.state in failures for each in findings):
+        _print(
+            (check, seen)
+            for check, seen in findings
+            if is_verbose or seen.state in failures or (seen.state is CheckState.OK and seen.remedy)
+        )
+    if any(seen.state in failures for _, seen in findings):
         raise typer.Exit(1)
 
 
-async def _look_until(examination: Examination, failures: Set[CheckState], wait_seconds: float) -> list[CheckFinding]:
-    """What is found once no check ends as a failure, or after the wait. Raises ConfigError."""
-    deadline, told = time.monotonic() + wait_seconds, list[CheckFinding]()
+async def _look_until(look: _Look, failures: Set[CheckState], wait_seconds: float) -> Sequence[tuple[CheckName, Seen]]:
+    """What is seen once no check ends as a failure, or after the wait. Raises ConfigError."""
+    deadline, told = time.monotonic() + wait_seconds, list[tuple[CheckName, Seen]]()
     while True:
-        findings = await examination.findings()
-        failed = [each for each in findings if each.state in failures]
+        found = await look()
+        failed = [(check, seen) for check, seen in found if seen.state in failures]
         if time.monotonic() >= deadline or not failed:
-            return findings
+            return found
         if failed != told:  # whoever ends the wait early finds in the log what it was for
-            for each in failed:
-                typer.echo(printable(f"waiting: {each.check} {each.subject}: {each.seen}"), err=True)
+            for check, seen in failed:
+                print_problem(f"waiting: {check} {seen.subject}: {seen.seen}")
         told = failed
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-def _print(findings: Sequence[CheckFinding]) -> None:
-    for each in findings:
-        print_line((each.state, _COLOURS[each.state]), " ", (each.check, "bold"), f" {each.subject}: {each.seen}")
-        if each.remedy:
-            print_line(f"  → {each.remedy}")
+def _print(findings: Iterable[tuple[CheckName, Seen]]) -> None:
+    for check, seen in findings:
+        print_line((seen.state, _COLOURS[seen.state]), " ", (check, "bold"), f" {seen.subject}: {seen.seen}")
+        if seen.remedy:
+            print_line(f"  → {seen.remedy}")

@@ -30,11 +30,8 @@ from extender.kubernetes.api_groups import Lease, ResourceAttributes, SubjectAcc
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.placement.gate import GATE
 from extender.placement.patch import look
-from extender.placement.policy import Choice
-from extender.reports.installation import Certificate, InstalledPart, Label, PartSettings
 from extender.service.rights import rights_of
 
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _POLICY = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicy"
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
 _RELEASE = "app.kubernetes.io/instance"
@@ -48,17 +45,43 @@ _DAY_SECONDS = 86_400
 RUNNING, UNFINISHED = "status.phase=Running", "status.phase!=Succeeded,status.phase!=Failed"
 
 
-class InstalledWorkload(msgspec.Struct, frozen=True):
-    """A part of the installation as the checks take it, with its settings and what its pods are made from."""
+class InstalledPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A Deployment, DaemonSet or StatefulSet of the service, with what its pods are made from.
 
-    part: InstalledPart
-    config: Config | None
+    `config` is None where the settings are not known: `refusal` says why they could not be read, else `problem` why
+    they cannot be used. `scheduler` is the KubeSchedulerConfiguration beside them.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    wanted: int
+    ready: int
+    pod_labels: str
     template: KubernetesObject
+    config: Config | None = None
+    problem: str = ""
+    refusal: str = ""
+    scheduler: KubernetesObject | None = None
+
+    @property
+    def subject(self) -> str:
+        """How a person names it."""
+        return f"{self.kind} {self.namespace}/{self.name}"
 
     @property
     def account(self) -> str:
         """The name of its ServiceAccount."""
         return str(self.template["spec"].get("serviceAccountName") or "default")
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """The webhook's certificate: whether the API server's authorities have signed it, its names, its days left."""
+
+    is_trusted: bool
+    names: frozenset[str]
+    days_left: float
+    where: str
 
 
 async def list_objects(client: ClusterClient, path: str, selector: str = "") -> list[KubernetesObject]:
@@ -67,52 +90,43 @@ async def list_objects(client: ClusterClient, path: str, selector: str = "") -> 
     return [_OBJECT.decode(raw) async for raw in list_documents(client, path, selectors)]
 
 
-async def read_workloads(
-    client: ClusterClient, selector: str, namespace: str = "", *, with_restarts: bool = True
-) -> list[InstalledWorkload]:
+async def read_parts(client: ClusterClient, selector: str, namespace: str = "") -> list[InstalledPart]:
     """The Deployments, DaemonSets and StatefulSets with these labels, in that namespace or else in all of them.
-
-    Their pods are read for the restarts alone.
 
     Raises:
         ClusterError: they cannot be read.
     """
     where = f"/apis/apps/v1/namespaces/{namespace}" if namespace else "/apis/apps/v1"
     return [
-        await _workload(client, kind, document, with_restarts=with_restarts)
+        await _part(client, kind, document)
         for kind, plural in _KINDS.items()
         for document in await list_objects(client, f"{where}/{plural}", selector)
     ]
 
 
-async def _workload(
-    client: ClusterClient, kind: str, document: KubernetesObject, *, with_restarts: bool
-) -> InstalledWorkload:
-    metadata, status = document["metadata"], document.get("status") or {}
-    namespace: str = metadata["namespace"]
-    template: KubernetesObject = document["spec"]["template"]
+async def _part(client: ClusterClient, kind: str, document: KubernetesObject) -> InstalledPart:
+    metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
     is_daemon = kind == "DaemonSet"
-    wanted = status.get("desiredNumberScheduled") if is_daemon else document["spec"].get("replicas")
-    ready = status.get("numberReady" if is_daemon else "readyReplicas")
+    wanted = status.get("desiredNumberScheduled") if is_daemon else spec.get("replicas")
+    files, refusal = await _files(client, metadata["namespace"], spec["template"])
     config, problem = None, ""
-    files, refusal = await _files(client, namespace, template)
     try:
-        config = _config(template, files)
+        config = _config(spec["template"], files)
     except ConfigError as exc:
         problem = str(exc)
-    part = InstalledPart(
+    return InstalledPart(
         kind=kind,
-        namespace=namespace,
+        namespace=metadata["namespace"],
         name=metadata["name"],
         wanted=1 if wanted is None else wanted,
-        ready=ready or 0,
-        restarts=await _restarts(client, namespace, document) if with_restarts else 0,
-        settings=None if config is None else _settings(config),
+        ready=status.get("numberReady" if is_daemon else "readyReplicas") or 0,
+        pod_labels=",".join(f"{key}={value}" for key, value in (spec["selector"].get("matchLabels") or {}).items()),
+        template=spec["template"],
+        config=config,
         problem=problem,
-        unread=refusal if problem else "",
+        refusal=refusal if problem else "",
         scheduler=_scheduler_configuration(files.values()),
     )
-    return InstalledWorkload(part, config, template)
 
 
 async def _files(client: ClusterClient, namespace: str, template: KubernetesObject) -> tuple[dict[str, str], str]:
@@ -121,13 +135,12 @@ async def _files(client: ClusterClient, namespace: str, template: KubernetesObje
     for volume in template["spec"].get("volumes") or ():
         if name := look(volume, ["configMap", "name"]):
             try:
-                document = _OBJECT.decode(await client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}"))
+                path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+                found |= (await client.find(path, _OBJECT) or {}).get("data") or {}
             except ClusterRefused as exc:
-                if exc.status not in (403, 404):
+                if exc.status != 403:
                     raise
-                refusal = str(exc) if exc.status == 403 else refusal
-                continue
-            found |= document.get("data") or {}
+                refusal = str(exc)
     return found, refusal
 
 
@@ -151,18 +164,6 @@ def _container(template: KubernetesObject) -> KubernetesObject:
     raise ConfigError("none of its containers has the argument `serve`")
 
 
-def _settings(config: Config) -> PartSettings:
-    scheduler, admission = config.scheduler, config.admission
-    retries = [name for name in ("pending", "unknown") if getattr(scheduler, name) is Choice.RETRY]
-    return PartSettings(
-        serves_reviews=bool(admission.listen),
-        review_wait=admission.wait_seconds,
-        serves_scheduler=bool(scheduler.listen),
-        filter_wait=scheduler.wait_seconds,
-        retries=tuple(f"scheduler.{name}: retry" for name in retries),
-    )
-
-
 def _scheduler_configuration(texts: Iterable[str]) -> KubernetesObject | None:
     for text in texts:
         if "KubeSchedulerConfiguration" in text:
@@ -180,34 +181,6 @@ def read_scheduler_configuration(text: str, where: str) -> KubernetesObject:
     if found is None:
         raise ConfigError(f"{where} holds no KubeSchedulerConfiguration")
     return found
-
-
-async def _restarts(client: ClusterClient, namespace: str, document: KubernetesObject) -> int:
-    labels = document["spec"]["selector"].get("matchLabels") or {}
-    own = ",".join(f"{key}={value}" for key, value in labels.items())
-    try:
-        pods = await list_objects(client, f"/api/v1/namespaces/{namespace}/pods", own)
-    except ClusterRefused as exc:
-        if exc.status != 403:
-            raise
-        return 0
-    statuses = [
-        each
-        for pod in pods
-        for kind in ("containerStatuses", "initContainerStatuses")
-        for each in (pod.get("status") or {}).get(kind) or ()
-    ]
-    return max((int(each.get("restartCount") or 0) for each in statuses), default=0)
-
-
-async def read_labels(client: ClusterClient) -> list[Label]:
-    """The namespaces that are not about to go, with their labels. Raises ClusterError."""
-    found = await list_objects(client, "/api/v1/namespaces")
-    return [
-        Label(each["metadata"]["name"], each["metadata"].get("labels") or {})
-        for each in found
-        if not each["metadata"].get("deletionTimestamp")
-    ]
 
 
 async def gating_policies(client: ClusterClient, selector: str) -> list[str]:
@@ -233,20 +206,17 @@ async def gating_policies(client: ClusterClient, selector: str) -> list[str]:
     ]
 
 
-async def is_led(client: ClusterClient, workload: InstalledWorkload) -> bool:
+async def is_led(client: ClusterClient, part: InstalledPart) -> bool:
     """Whether a replica of the part, or of another with its Lease, lets held pods go. Raises ClusterError."""
-    if workload.config is None:
+    if part.config is None:
         return False
-    lease_name = workload.config.admission.gate.lease
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{workload.part.namespace}/leases/{lease_name}"
-    try:
-        lease = _LEASE.decode(await client.get(path))
-    except ClusterRefused as exc:
-        if exc.status == 404:
-            return False
-        raise
-    renewed = datetime.fromisoformat((lease.spec and lease.spec.renew_time) or "1970-01-01T00:00:00Z")
-    return bool(lease.spec and lease.spec.holder_identity) and abs(time.time() - renewed.timestamp()) < _LED_SECONDS
+    lease_name = part.config.admission.gate.lease
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{part.namespace}/leases/{lease_name}"
+    lease = await client.find(path, _LEASE)
+    if lease is None or lease.spec is None or not lease.spec.holder_identity:
+        return False
+    renewed = datetime.fromisoformat(lease.spec.renew_time or "1970-01-01T00:00:00Z")
+    return abs(time.time() - renewed.timestamp()) < _LED_SECONDS
 
 
 def called_names(webhook: KubernetesObject) -> list[str]:
@@ -258,7 +228,7 @@ def called_names(webhook: KubernetesObject) -> list[str]:
 
 
 async def read_certificate(
-    client: ClusterClient, workload: InstalledWorkload, webhook: KubernetesObject
+    client: ClusterClient, part: InstalledPart, config: Config, webhook: KubernetesObject
 ) -> Certificate:
     """The certificate that a part serves, held against the authorities of a webhook.
 
@@ -266,13 +236,13 @@ async def read_certificate(
         ClusterError: the Secret cannot be read.
         InvalidCertificate: it or the authorities are none.
     """
-    namespace = workload.part.namespace
-    name, key = _secret_of(workload)
+    namespace = part.namespace
+    name, key = _secret_of(part, config)
     document = _OBJECT.decode(await client.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"))
     data = document.get("data") or {}
     if key not in data:
         raise InvalidCertificate(f"Secret {namespace}/{name} has no key {key}")
-    chain = split_bundle(_served_of(workload, data, base64.b64decode(data[key])))
+    chain = split_bundle(_served_of(part, config, data, base64.b64decode(data[key])))
     if not chain:
         raise InvalidCertificate(f"key {key} of Secret {namespace}/{name} is empty")
     try:
@@ -288,39 +258,37 @@ async def read_certificate(
     )
 
 
-def _served_of(workload: InstalledWorkload, data: Mapping[str, str], certificate: bytes) -> bytes:
+def _served_of(part: InstalledPart, config: Config, data: Mapping[str, str], certificate: bytes) -> bytes:
     """`certificate`, or what a service that looks after its own serves now. Raises InvalidCertificate."""
-    admission = workload.config.admission if workload.config else None
-    if admission is None or admission.tls is None or not admission.tls.self_managed:
+    admission = config.admission
+    if admission.tls is None or not admission.tls.self_managed:
         return certificate
     own = from_secret_data({each: base64.b64decode(value) for each, value in data.items()})
-    names = names_of_server(admission.self_managed.names, workload.part.namespace)
+    names = names_of_server(admission.self_managed.names, part.namespace)
     return own.served(names, datetime.fromtimestamp(time.time(), UTC), published=True).certificate
 
 
-def _secret_of(workload: InstalledWorkload) -> tuple[str, str]:
+def _secret_of(part: InstalledPart, config: Config) -> tuple[str, str]:
     """The Secret with the certificate that a part serves, and its key. Raises InvalidCertificate."""
-    admission = workload.config.admission if workload.config else None
-    if admission is None or admission.tls is None:
+    admission = config.admission
+    if admission.tls is None:
         raise InvalidCertificate("its settings name no certificate")
     if admission.tls.self_managed:
         return admission.self_managed.secret, "tls.crt"
     file = PurePosixPath(admission.tls.certificate)
-    mounts = {each["name"]: each["mountPath"] for each in _container(workload.template).get("volumeMounts") or ()}
-    for volume in workload.template["spec"].get("volumes") or ():
+    mounts = {each["name"]: each["mountPath"] for each in _container(part.template).get("volumeMounts") or ()}
+    for volume in part.template["spec"].get("volumes") or ():
         secret = look(volume, ["secret", "secretName"])
         if secret and str(file.parent) == mounts.get(str(look(volume, ["name"]))):
             return str(secret), file.name
     raise InvalidCertificate(f"{file} is in no Secret that is mounted")
 
 
-async def missing_rights(client: ClusterClient, workload: InstalledWorkload) -> list[ResourceAttributes]:
-    """What the part's ServiceAccount must and may not do. The settings must be known. Raises ClusterError."""
-    assert workload.config is not None  # noqa: S101 - as the docstring says
-    part = workload.part
+async def missing_rights(client: ClusterClient, part: InstalledPart, config: Config) -> list[ResourceAttributes]:
+    """What the part's ServiceAccount must and may not do. Raises ClusterError."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{part.namespace}", "system:authenticated")
-    user = f"system:serviceaccount:{part.namespace}:{workload.account}"
-    wanted = rights_of(workload.config, part.namespace)
+    user = f"system:serviceaccount:{part.namespace}:{part.account}"
+    wanted = rights_of(config, part.namespace)
 
     async def is_allowed(right: ResourceAttributes) -> bool:
         answer = await client.send("POST", _REVIEWS, encode_subject_access_review(user, groups, right))

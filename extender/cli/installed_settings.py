@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from extender.cli.console import print_problem
-from extender.cli.installation_objects import InstalledWorkload, read_workloads
+from extender.cli.installation_objects import InstalledPart, read_parts
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.openshift_objects import DIGEST_MIRRORS
 from extender.config.reading import parse_config, to_yaml
@@ -35,17 +35,17 @@ class GivenSettings(msgspec.Struct, frozen=True):
             print_problem(f"settings: those of {self.file}")
             return self.own
         try:
-            workloads = await read_workloads(client, INSTALLATION, with_restarts=False)
+            found = await read_parts(client, INSTALLATION)
         except ClusterRefused as exc:
             print_problem(f"settings: the defaults, as no installation can be read ({exc}); {_OTHERS}")
             return self.own
-        parts = deciding_parts(workloads)
+        parts = deciding_parts(found)
         if not parts:
-            problem = next((each.part.unread or each.part.problem for each in workloads), "none was found")
+            problem = next((each.refusal or each.problem for each in found), "none was found")
             print_problem(f"settings: the defaults, as no installation can be read ({problem}); {_OTHERS}")
             return self.own
         settings = self.of_parts(parts)
-        names = " and ".join(each.part.subject for each in parts)
+        names = " and ".join(each.subject for each in parts)
         without = ""
         if settings.registry.mirrors_of_openshift and not await _may_list_mirrors(client):
             settings = msgspec.structs.replace(
@@ -55,7 +55,7 @@ class GivenSettings(msgspec.Struct, frozen=True):
         print_problem(f"settings: those of {names}{without}; {_OTHERS}")
         return settings
 
-    def of_parts(self, parts: Sequence[InstalledWorkload]) -> Config:
+    def of_parts(self, parts: Sequence[InstalledPart]) -> Config:
         """What was assigned, over the settings of these parts, of which the last one that asks a scheduler counts."""
         if self.file or not parts:
             return self.own
@@ -72,9 +72,9 @@ class GivenSettings(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(settings, cluster=own.cluster, cache=own.cache, log=own.log)
 
 
-def deciding_parts(workloads: Sequence[InstalledWorkload]) -> list[InstalledWorkload]:
+def deciding_parts(parts: Sequence[InstalledPart]) -> list[InstalledPart]:
     """The part that reviews pods, else the first, and the one that a scheduler asks; none if no settings are known."""
-    known = [(each, each.config) for each in workloads if each.config]
+    known = [(each, each.config) for each in parts if each.config]
     reviewing = [each for each, config in known if config.admission.listen]
     scheduling = [each for each, config in known if config.scheduler.listen]
     first = (reviewing or [each for each, _ in known])[:1]

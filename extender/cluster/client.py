@@ -50,14 +50,18 @@ class ClusterRefused(ClusterError):
     """The API server answered with the error `status`: 401, 403, 404, 410, 429 and so on.
 
     `retry_after_seconds` is its Retry-After, None if it sent none. `said` is what the API server says of it, of which
-    the message has the beginning; it may hold the path of a webhook, and with it a token.
+    the message has the beginning; it may hold the path of a webhook, and with it a token. `text` is an answer that is
+    no Status, as what the API server is a proxy for gives it.
     """
 
-    def __init__(self, message: str, status: int, retry_after_seconds: float | None = None, *, said: str = "") -> None:
+    def __init__(
+        self, message: str, status: int, retry_after_seconds: float | None = None, *, said: str = "", text: str = ""
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after_seconds = retry_after_seconds
         self.said = said
+        self.text = text
 
 
 _STATUS = msgspec.json.Decoder(Status)
@@ -284,14 +288,16 @@ async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:
     if response.status in (200, 201, 202):  # 201 for what was created, 202 for a deletion that has begun
         return
     body = await response.content.read(_MAX_STATUS_BYTES)
+    said = text = ""
     try:
         said = _STATUS.decode(body).message or ""
     except UNDECODABLE:
-        said = ""
+        text = body.decode(errors="replace")
     retry_after = response.headers.get("Retry-After", "")
     raise ClusterRefused(
         f"{path}: HTTP {response.status} {said[:_QUOTED_CHARACTERS]}".rstrip(),
         response.status,
         float(retry_after) if retry_after.isdecimal() else None,
         said=said,
+        text=text,
     )

@@ -45,7 +45,7 @@ from extender.placement.node_match import (
     taint_text,
     tolerates,
 )
-from extender.placement.nodes import USUAL, platform_of_node
+from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM, USUAL, name_of_node, platform_of_node
 from extender.placement.pinned_nodes import names_of_node, shown_nodes, wrong_nodes
 from extender.placement.policy import MODE, Mode, Policy, common_platforms, read_overrides
 from extender.placement.reasons import claims_text
@@ -174,6 +174,7 @@ def audit(given: AuditInput) -> Audit:
                 *auditor.torn(),
                 *auditor.daemon_sets(),
                 *auditor.pinned(),
+                *auditor.contradictory_nodes(),
                 *auditor.running(),
             ),
             key=lambda each: (each.rule, each.subject, each.platform),
@@ -482,6 +483,17 @@ class _Auditor:
                 rule, name = FindingRule.PINNED_TO_WRONG_NODE, f"{_identity(workload)}:{','.join(wrong)}"
                 platform = str(next(iter(wrong.values())))
                 yield _finding(rule, platform, str(workload), [workload], text, "error", name)
+
+    def contradictory_nodes(self) -> Iterator[Finding]:
+        """The nodes whose labels and kubelets name different platforms."""
+        for node in self._given.nodes:
+            labels, info = (node.metadata and node.metadata.labels) or {}, node.status and node.status.node_info
+            said = (labels.get(OPERATING_SYSTEM) or "", labels.get(ARCHITECTURE) or "")
+            stated = ((info and info.operating_system) or "", (info and info.architecture) or "")
+            if any(label and kubelet and label != kubelet for label, kubelet in zip(said, stated, strict=True)):
+                subject = f"node {name_of_node(node)}"
+                text = f"{subject}: its labels say {'/'.join(said)}, its kubelet {'/'.join(stated)}"
+                yield _finding(FindingRule.NODE_LABELS, "/".join(stated), subject, [], text, "warning")
 
     def running(self) -> Iterator[Finding]:
         """What does not match between containers and the platforms of their nodes."""

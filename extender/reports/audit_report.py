@@ -40,6 +40,7 @@ class FindingRule(enum.StrEnum):
     PULL_REFUSED = "pull-refused"
     TAG_LOST_PLATFORM = "tag-lost-platform"
     PINNED_TO_WRONG_NODE = "pinned-to-wrong-node"
+    NODE_LABELS = "node-labels-contradict-kubelet"
     UNREADABLE = "unreadable"
 
 
@@ -60,6 +61,7 @@ RULES: Mapping[FindingRule, str] = {
     FindingRule.PULL_REFUSED: "A node's runtime does not pull an image that lacks the node's platform",
     FindingRule.TAG_LOST_PLATFORM: "A container runs, and its tag has since lost its node's platform",
     FindingRule.PINNED_TO_WRONG_NODE: "A workload names the nodes to run on, and its images run on none of these",
+    FindingRule.NODE_LABELS: "The labels of a node, by which affinity goes, name another platform than its kubelet",
     FindingRule.UNREADABLE: "An object could not be read",
 }
 """What each rule means."""

@@ -32,7 +32,7 @@ class Said(NamedTuple):
     output: str
 
     def states(self) -> set[str]:
-        """The states of the findings that were printed: `fine`, `warning`, `wrong`, `unchecked`."""
+        """The states that were printed: `ok`, `wrong`, and `not` for what was not seen."""
         return {line.split()[0] for line in self.output.splitlines() if not line.startswith("  ")}
 
     def wrong(self) -> dict[str, str]:

@@ -51,8 +51,8 @@ async def test_of_a_right_installation_it_says_so_and_uses_every_right(
         hooked(installation, kind) as hook,
     ):
         said = await hook.run()
-        assert (said.code, said.states()) == (0, {"fine"})
-        assert "fine probe webhook" in said.output
+        assert (said.code, said.states()) == (0, {"ok"})
+        assert "ok probe webhook" in said.output
         refused = {path.partition("?")[0] for path in hook.recorder.refused}
         assert refused == {DEFAULT_PODS}
         hooks = hooks_of(installation.values)
@@ -75,7 +75,7 @@ async def test_of_a_broken_installation_it_names_the_cause(
         said = await hook.run("--wait=0")
     assert said.code == 1
     assert "wrong probe webhook" in said.output
-    assert said.states() == {"fine", "wrong"}
+    assert said.states() == {"ok", "wrong"}
     assert "came back unmarked" in said.output
 
 
@@ -93,7 +93,7 @@ async def test_it_looks_again_until_the_webhook_is_reached(
         await eventually(lambda: len([right for right in hook.recorder.used if right.resource == "pods"]) >= 2)
         installation.ports.extend(ports)
         said = await waiting
-    assert (said.code, said.states()) == (0, {"fine"})
+    assert (said.code, said.states()) == (0, {"ok"})
 
 
 async def test_what_it_cannot_check_is_a_failure_and_said(
@@ -110,8 +110,8 @@ async def test_what_it_cannot_check_is_a_failure_and_said(
         await api.patch("RoleBinding", "multiarch-extender-doctor", nobody, f"{WEBHOOK}-canary", group)
         said = await hook.run("--wait=0")
     assert (nowhere.code, said.code) == (1, 1)
-    assert "unchecked workloads cluster" in nowhere.output
-    assert "unchecked probe webhook" in said.output
+    assert "not seen workloads cluster" in nowhere.output
+    assert "not seen probe webhook" in said.output
     assert "forbidden" in said.output
 
 

@@ -189,7 +189,7 @@ async def test_helm_installs_the_image_and_a_kubelet_runs_it_as_the_chart_says(t
     assert kept_to(made["spec"], "kubernetes.io/arch") == ["amd64"]
     printed = await there.release.run("test", OURS, "--logs")
     assert "Phase:          Succeeded" in printed, printed
-    assert "fine probe webhook" in printed, printed
+    assert "ok probe webhook" in printed, printed
     first, second = await there.pods("webhook")
     for each in (first, second):
         [container] = each["status"]["containerStatuses"]

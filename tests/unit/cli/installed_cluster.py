@@ -51,7 +51,10 @@ def gating_policy() -> Document:
 
 
 class InstalledCluster:
-    """Answers a client's requests from lists and objects by path, and notes which were made."""
+    """Answers a client's requests from lists and objects by path, and notes which were made.
+
+    A list may have the selector behind a `?`.
+    """
 
     def __init__(self, settings: str = SETTINGS) -> None:
         rule = {"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"]}
@@ -69,20 +72,35 @@ class InstalledCluster:
         self.objects: dict[str, Document] = {
             CONFIG_MAP: {"data": {"config.yaml": settings}},
         }
+        self.texts: dict[str, str | ClusterRefused] = {}
+        """What is answered at a path by whatever the API server is a proxy for."""
         self.refused: set[str] = set()
         self.asked: set[str] = set()
         self.wanted: list[Document] = []
         """The rights that were asked for."""
 
-    async def get(self, path: str, _query: Mapping[str, str] | None = None, **_: object) -> bytes:
+    async def find(self, path: str, decoder: msgspec.json.Decoder[Any], **_: object) -> Any:
+        try:
+            return decoder.decode(await self.get(path))
+        except ClusterRefused as exc:
+            if exc.status == 404:
+                return None
+            raise
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None, **_: object) -> bytes:
         self.asked.add(path)
+        if isinstance(text := self.texts.get(path), ClusterRefused):
+            raise text
+        if text:
+            return text.encode()
         if path in self.refused:
             raise ClusterRefused(f"{path}: HTTP 403", 403)
         if path in self.objects:
             return msgspec.json.encode(self.objects[path])
         if path.rpartition("/")[0].endswith(("secrets", "leases", "configmaps")) or path == "/apis":
             raise ClusterRefused(f"{path}: HTTP 404", 404)
-        return msgspec.json.encode({"metadata": {}, "items": self.lists.get(path, [])})
+        selected = f"{path}?{(query or {}).get('labelSelector', '')}"
+        return msgspec.json.encode({"metadata": {}, "items": self.lists.get(selected, self.lists.get(path, []))})
 
     async def send(self, _method: str, path: str, body: bytes, *_: object, **__: object) -> bytes:
         self.asked.add(path)

@@ -1,16 +1,16 @@
-"""What `doctor` asks of a cluster for each check, and that it calls fine only what it has seen."""
+"""What `doctor` asks of a cluster for each check, and that it calls ok only what it has seen."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import cast
 
 import pytest
 
 from extender.cli import doctor
-from extender.cli.examination import Examination
+from extender.cli.examination import examine
+from extender.cli.installation import CheckName, CheckState, Seen
 from extender.cli.installed_settings import GivenSettings
+from extender.cluster.client import ClusterRefused
 from extender.config.reading import read_config
-from extender.reports.installation import CheckFinding, CheckName, CheckState
 from tests.unit.cli.installed_cluster import (
     APPS,
     BINDINGS,
@@ -19,7 +19,6 @@ from tests.unit.cli.installed_cluster import (
     DRY_RUN,
     LEASE,
     NAMESPACES,
-    NODES,
     OWN_PODS,
     PODS,
     POLICIES,
@@ -39,32 +38,32 @@ READ_FIRST = {DEPLOYMENTS, f"{APPS}/daemonsets", f"{APPS}/statefulsets", CONFIG_
 class Cluster(InstalledCluster):
     """Examined by `doctor`."""
 
-    async def examine(self, *checks: CheckName, settings: tuple[str, ...] = ()) -> list[CheckFinding]:
-        """What `doctor` finds of these checks."""
+    async def examine(self, *checks: CheckName, settings: tuple[str, ...] = ()) -> list[tuple[CheckName, Seen]]:
+        """What `doctor` sees by these checks."""
         config = read_config(None, ["cache.url='memory:'", *settings])
         given = GivenSettings(config, None, settings)
-        return await Examination(self.client, given, "app=x", "", None, checks=set(checks)).findings()
+        return await examine(self.client, given, set(checks), selector="app=x")
 
     async def states(self, *checks: CheckName, settings: tuple[str, ...] = ()) -> list[tuple[str, str]]:
         """The check and state of each finding."""
-        return [(each.check, each.state) for each in await self.examine(*checks, settings=settings)]
+        return [(check, seen.state) for check, seen in await self.examine(*checks, settings=settings)]
 
 
 ASKED: Mapping[CheckName, set[str]] = {
     CheckName.WORKLOADS: set(),
     CheckName.PODS: {OWN_PODS},
     CheckName.SETTINGS: set(),
+    CheckName.SERVICE: {OWN_PODS},
     CheckName.RIGHTS: {REVIEWS},
     CheckName.SECRETS: set(),
-    CheckName.WEBHOOK: {WEBHOOKS, NAMESPACES},
+    CheckName.WEBHOOK: {WEBHOOKS},
     CheckName.NAMESPACES: {WEBHOOKS, NAMESPACES},
-    CheckName.TIMEOUT: {WEBHOOKS, NAMESPACES},
-    CheckName.ORDER: {WEBHOOKS, NAMESPACES},
-    CheckName.CERTIFICATE: {WEBHOOKS, NAMESPACES, SECRET},
+    CheckName.TIMEOUT: {WEBHOOKS},
+    CheckName.ORDER: {WEBHOOKS},
+    CheckName.CERTIFICATE: {WEBHOOKS, SECRET},
     CheckName.PROBE: {WEBHOOKS, NAMESPACES, DRY_RUN},
     CheckName.GATES: {PODS, POLICIES, BINDINGS},
     CheckName.SCHEDULER: set(),
-    CheckName.NODES: {NODES},
     CheckName.REGISTRIES: {PODS},
     CheckName.MIRRORS: set(),
 }
@@ -76,26 +75,136 @@ async def test_nothing_is_asked_that_the_check_does_not_take(check: CheckName) -
     cluster = Cluster()
     found = await cluster.examine(check)
     assert cluster.asked == READ_FIRST | ASKED[check]
-    assert {each.check for each in found} <= {check, CheckName.WORKLOADS}
+    assert {name for name, _ in found} <= {check, CheckName.WORKLOADS}
 
 
 async def test_a_part_without_pods_was_not_seen() -> None:
+    """A part that is scaled to nothing is nobody's mistake."""
     cluster = Cluster()
     cluster.lists[DEPLOYMENTS] = [deployment()]
-    assert await cluster.states(CheckName.PODS) == [("pods", "unchecked")]
+    assert await cluster.states(CheckName.PODS) == [("pods", "not seen")]
 
 
-async def test_a_cluster_without_nodes_was_not_seen() -> None:
+def own_pod(restarts: int = 0, *, ready: bool = True) -> Document:
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    return {"metadata": {"name": "a"}, "status": {"conditions": conditions,
+            "containerStatuses": [{"name": "c", "restartCount": restarts}]}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ready", "restarts", "state", "is_advised"),
+    [(2, 0, "ok", False), (2, 3, "ok", False), (2, 4, "ok", True), (1, 0, "ok", True), (0, 0, "wrong", True)],
+)
+async def test_pods_are_counted(*, ready: int, restarts: int, state: str, is_advised: bool) -> None:
+    """Without one that is ready nothing is done; what is done with fewer, or again and again, has an advice."""
     cluster = Cluster()
-    cluster.lists[NODES] = []
-    assert await cluster.states(CheckName.NODES) == [("nodes", "unchecked")]
+    cluster.lists |= {DEPLOYMENTS: [deployment(readyReplicas=ready)], OWN_PODS: [own_pod(restarts)]}
+    cluster.lists[DEPLOYMENTS][0]["spec"]["replicas"] = 2
+    [(_, seen)] = await cluster.examine(CheckName.PODS)
+    assert (seen.state, bool(seen.remedy)) == (state, is_advised)
+
+
+READYZ = "/api/v1/namespaces/ours/pods/a:8882/proxy/readyz"
+UNASKED = "/readyz of its pod cannot be asked: HTTP"
+SAID = "[+]nodes ok: 3 s old\n[{}]canary {}: a detail\nreadyz check passed\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "seen"),
+    [
+        (SAID.format("+", "ok"), [("ok", "a says: nodes ok: 3 s old; canary ok: a detail")]),
+        (SAID.format("-", "failed"), [("wrong", "a says: canary failed: a detail")]),
+        (
+            ClusterRefused("x", 503, text=SAID.format("-", "failed")),
+            [("wrong", "a says: canary failed: a detail")],
+        ),
+        (ClusterRefused("HTTP 403", 403), [("not seen", f"{UNASKED} 403")]),
+        (
+            ClusterRefused("HTTP 502", 502, text="<html>"),
+            [("not seen", f"{UNASKED} 502")],
+        ),
+    ],
+    ids=["all is well", "a check that readiness does not take", "unready", "refused", "cut off"],
+)
+async def test_the_service_is_asked_for_what_it_knows(
+    answer: str | ClusterRefused, seen: list[tuple[str, str]]
+) -> None:
+    """Through the API server, which may not reach it: then it is not seen."""
+    cluster = Cluster(f"{SETTINGS}\noperations: {{listen: ':8882'}}")
+    cluster.lists[OWN_PODS] = [own_pod(ready=False), own_pod()]
+    cluster.texts[READYZ] = answer
+    found = await cluster.examine(CheckName.SERVICE)
+    assert [(each.state, each.seen) for _, each in found] == seen
+
+
+async def test_without_a_ready_pod_nobody_is_asked() -> None:
+    cluster = Cluster()
+    cluster.lists[OWN_PODS] = [own_pod(ready=False)]
+    assert await cluster.states(CheckName.SERVICE) == [("service", "not seen")]
+
+
+async def test_namespaces_whose_pull_secrets_are_not_read_are_told() -> None:
+    """Each by name, with a pod; a service that has logins of its own may do without."""
+    cluster = Cluster(SETTINGS.replace("mirrors: ''", "mirrors: '', pull_secrets: [shop]"))
+    pods = [("shop", "a"), ("team", "two"), ("team", "one")]
+    cluster.lists[PODS] = [
+        {"metadata": {"name": name, "namespace": namespace}, "spec": {"imagePullSecrets": [{"name": "s"}]}}
+        for namespace, name in pods
+    ]
+    [(_, seen)] = await cluster.examine(CheckName.SECRETS)
+    assert (seen.subject, seen.state) == ("namespace team", "ok")
+    assert "pods that name pull secrets: 2, one among them" in seen.seen
+    assert "registry.pull_secrets" in seen.remedy
+
+
+@pytest.mark.parametrize(("timeout", "states"), [(1, [("timeout", "wrong")]), (2, []), (None, [])])
+async def test_the_api_server_waits_longer_than_the_service(timeout: int | None, states: list[tuple[str, str]]) -> None:
+    """Ten seconds where nothing is said."""
+    cluster = Cluster(SETTINGS.replace("listen:", "wait_seconds: 1.5, listen:"))
+    cluster.lists[WEBHOOKS][0]["webhooks"][0] |= {"timeoutSeconds": timeout}
+    assert await cluster.states(CheckName.TIMEOUT) == states
+
+
+def registered(name: str, resource: str = "pods") -> Document:
+    rule = {"apiGroups": [""], "operations": ["CREATE"], "resources": [resource]}
+    return {"metadata": {"name": name}, "webhooks": [{"name": f"w.{name}", "rules": [rule]}]}
+
+
+@pytest.mark.parametrize(
+    ("policy", "other", "is_wrong"),
+    [
+        ("Never", registered("z"), True),
+        ("Never", registered("z", "*"), True),
+        ("IfNeeded", registered("z"), False),
+        ("Never", registered("a"), False),
+        ("Never", registered("z", "services"), False),
+    ],
+)
+async def test_who_comes_later_may_add_containers(policy: str, other: Document, is_wrong: bool) -> None:
+    """Unless ours is called again, or the other one sees no new pods."""
+    cluster = Cluster()
+    ours = cluster.lists[WEBHOOKS][0]
+    ours["webhooks"][0]["reinvocationPolicy"] = policy
+    cluster.lists |= {f"{WEBHOOKS}?app=x": [ours], WEBHOOKS: [ours, other]}
+    assert bool(await cluster.states(CheckName.ORDER)) is is_wrong
+
+
+async def test_namespaces_are_selected_by_the_api_server() -> None:
+    """By the webhook's selector, as a query; `default` is probed first."""
+    cluster = Cluster()
+    names = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}
+    cluster.lists[WEBHOOKS][0]["webhooks"][0]["namespaceSelector"] = {"matchExpressions": [names]}
+    selected = f"{NAMESPACES}?kubernetes.io/metadata.name notin (kube-system)"
+    cluster.lists[selected] = [{"metadata": {"name": name}} for name in ("a", "default")]
+    [(_, seen)] = await cluster.examine(CheckName.PROBE)
+    assert "namespace default" in seen.seen
 
 
 async def test_rights_are_not_known_where_settings_are_not() -> None:
     """Nor is whether pods are reviewed."""
     cluster = Cluster("nonsense: true")
-    assert await cluster.states(CheckName.RIGHTS) == [("rights", "unchecked")]
-    assert await cluster.states(CheckName.PROBE, CheckName.ORDER) == [("order", "unchecked"), ("probe", "unchecked")]
+    assert await cluster.states(CheckName.RIGHTS) == [("rights", "not seen")]
+    assert await cluster.states(CheckName.PROBE, CheckName.ORDER) == [("order", "not seen"), ("probe", "not seen")]
     assert REVIEWS not in cluster.asked
 
 
@@ -103,14 +212,14 @@ async def test_settings_that_may_not_be_read_are_not_wrong() -> None:
     """They may be all right."""
     cluster = Cluster()
     cluster.refused.add(CONFIG_MAP)
-    assert await cluster.states(CheckName.SETTINGS) == [("settings", "unchecked")]
+    assert await cluster.states(CheckName.SETTINGS) == [("settings", "not seen")]
 
 
 async def test_a_webhook_that_selects_nothing_cannot_be_proved() -> None:
     """Whoever asks for the probe is told."""
     cluster = Cluster()
     cluster.lists[NAMESPACES] = []
-    assert await cluster.states(CheckName.PROBE) == [("probe", "unchecked")]
+    assert await cluster.states(CheckName.PROBE) == [("probe", "not seen")]
 
 
 @pytest.mark.parametrize("check", [CheckName.PROBE, CheckName.CERTIFICATE, CheckName.ORDER, CheckName.WEBHOOK])
@@ -118,14 +227,14 @@ async def test_a_refusal_is_that_of_the_check_that_was_asked_for(check: CheckNam
     """And not of another one that reads the same objects first."""
     cluster = Cluster()
     cluster.refused.add(WEBHOOKS)
-    assert await cluster.states(check) == [(check, "unchecked")]
+    assert await cluster.states(check) == [(check, "not seen")]
 
 
 GATING = SETTINGS.replace("listen:", "unknown: gate, listen:")
 
 
 @pytest.mark.parametrize(
-    ("renewed", "state"), [(None, "wrong"), ("2001-01-01T00:00:00Z", "wrong"), ("now", "fine")], ids=str
+    ("renewed", "state"), [(None, "wrong"), ("2001-01-01T00:00:00Z", "wrong"), ("now", "ok")], ids=str
 )
 async def test_a_policy_is_fine_only_while_somebody_lets_its_pods_go(renewed: str | None, state: str) -> None:
     """The setting alone lets nobody go."""
@@ -134,8 +243,8 @@ async def test_a_policy_is_fine_only_while_somebody_lets_its_pods_go(renewed: st
     if renewed:
         at = datetime.now(UTC).isoformat() if renewed == "now" else renewed
         cluster.objects[LEASE] = {"metadata": {}, "spec": {"holderIdentity": "a", "renewTime": at}}
-    found = [each for each in await cluster.examine(CheckName.GATES) if "holding" in each.subject]
-    assert [each.state for each in found] == [state]
+    found = [seen for _, seen in await cluster.examine(CheckName.GATES) if "holding" in seen.subject]
+    assert [seen.state for seen in found] == [state]
 
 
 def running(image: str) -> Document:
@@ -145,7 +254,7 @@ def running(image: str) -> Document:
 
 
 async def test_without_running_pods_no_registry_was_asked() -> None:
-    assert await Cluster().states(CheckName.REGISTRIES) == [("registries", "unchecked")]
+    assert await Cluster().states(CheckName.REGISTRIES) == [("registries", "not seen")]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +264,8 @@ async def test_a_registry_that_is_not_asked_does_not_answer(settings: tuple[str,
     """By the operator's rules; which one is said."""
     cluster = Cluster()
     cluster.lists[PODS] = [running("registry.example.com/app:1")]
-    [found] = await cluster.examine(CheckName.REGISTRIES, settings=settings)
-    assert (found.subject, found.state) == ("registry registry.example.com", "unchecked")
+    [(_, found)] = await cluster.examine(CheckName.REGISTRIES, settings=settings)
+    assert (found.subject, found.state) == ("registry registry.example.com", "not seen")
     assert "it was not asked for registry.example.com/app:1" in found.seen
 
 
@@ -170,7 +279,7 @@ async def test_rights_are_those_of_the_settings() -> None:
     cluster.objects[CONFIG_MAP]["data"]["config.yaml"] = text.replace(
         "self_managed: true}", "self_managed: true}, self_managed: {secret: own, configurations: [hook], names: [x]}"
     )
-    assert await cluster.states(CheckName.RIGHTS) == [("rights", "fine")]
+    assert await cluster.states(CheckName.RIGHTS) == [("rights", "ok")]
     asked = {(each["verb"], each["resource"], each["namespace"], each["name"]) for each in cluster.wanted}
     assert asked >= {
         ("get", "secrets", "ours", "own"),
@@ -191,20 +300,19 @@ async def test_what_is_waited_for_is_told_when_it_changes(
     """Whoever ends the wait early, as Helm does, finds in the log what was wrong."""
     monkeypatch.setattr(doctor, "_PAUSE_SECONDS", 0.0)
 
-    def pods(state: CheckState, seen: str) -> list[CheckFinding]:
-        return [CheckFinding(CheckName.PODS, "Deployment a", state, seen)]
+    def pods(state: CheckState, seen: str) -> list[tuple[CheckName, Seen]]:
+        return [(CheckName.PODS, Seen("Deployment a", state, seen))]
 
     none, one, both = (
         pods(state, f"{count} of 2 pods are ready")
-        for count, state in enumerate((CheckState.WRONG, CheckState.WRONG, CheckState.FINE))
+        for count, state in enumerate((CheckState.WRONG, CheckState.WRONG, CheckState.OK))
     )
     looks = iter([none, none, one, both])
 
-    class Looking:
-        async def findings(self) -> list[CheckFinding]:
-            return next(looks)
+    async def look() -> list[tuple[CheckName, Seen]]:
+        return next(looks)
 
-    found = await doctor._look_until(cast("Examination", Looking()), {CheckState.WRONG}, 60.0)  # noqa: SLF001
+    found = await doctor._look_until(look, {CheckState.WRONG}, 60.0)  # noqa: SLF001
     assert found == both
     assert capsys.readouterr().err.splitlines() == [
         "waiting: pods Deployment a: 0 of 2 pods are ready",

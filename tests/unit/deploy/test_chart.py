@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.cli.installation import CheckName
 from extender.config.checks import parse_listen
 from extender.config.reading import parse_config
-from extender.reports.installation import CheckName
 from extender.service.rights import rights_of
 from testbed.chart import CHART, objects_of, render
 from testbed.objects import KubernetesObject
@@ -343,7 +343,7 @@ def test_a_hook_makes_the_checks_that_its_account_can_make() -> None:
         return {each.partition("=")[2] for each in container["args"] if each.startswith("--only=")}
 
     everything = checks()
-    assert everything == {*CheckName} - {"workloads", "certificate", "mirrors", "registries"}
+    assert everything == {*CheckName} - {"workloads", "service", "certificate", "mirrors", "registries"}
     assert everything - checks("canary.enabled: false") == {"probe"}
     assert everything - checks(mode="all") == {"scheduler"}
 

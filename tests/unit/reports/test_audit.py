@@ -320,3 +320,14 @@ def test_a_workload_that_names_a_node_of_another_platform_is_an_error(image: str
     )
     errors = [each for each in new_findings(report, None) if each.rule is FindingRule.PINNED_TO_WRONG_NODE]
     assert [each.message for each in errors] == found
+
+
+def test_a_node_whose_labels_contradict_its_kubelet_is_told() -> None:
+    """Affinity goes by labels, and programs by the kubelet's machine. One that states nothing contradicts nothing."""
+    right, wrong, silent = node("arm64", "right"), node("arm64", "wrong"), ReportedNode(metadata=NodeMeta("silent", {}))
+    labels = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux"}
+    wrong = msgspec.structs.replace(wrong, metadata=NodeMeta("wrong", labels))
+    report = audit(given(deployment("a", "multi:1"), nodes=[right, wrong, silent]))
+    [finding] = [each for each in report.findings if each.rule is FindingRule.NODE_LABELS]
+    assert finding.message == "node wrong: its labels say linux/amd64, its kubelet linux/arm64"
+    assert new_findings(report, None) == []

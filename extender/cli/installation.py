@@ -1,0 +1,192 @@
+"""An installation that `doctor` looks at: what several checks read of it, and what a check says it has seen."""
+
+import enum
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from extender.cli.installation_objects import InstalledPart, list_objects
+from extender.cli.installed_settings import GivenSettings, deciding_parts
+from extender.cluster.client import ClusterClient
+from extender.config.tree import Config
+from extender.kubernetes.pod_templates import KubernetesObject
+from extender.placement.patch import Json, look
+
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+class CheckName(enum.StrEnum):
+    """What is checked; docs/how-to/doctor.md says what is wrong of each."""
+
+    WORKLOADS = "workloads"
+    PODS = "pods"
+    SETTINGS = "settings"
+    SERVICE = "service"
+    RIGHTS = "rights"
+    SECRETS = "secrets"
+    WEBHOOK = "webhook"
+    NAMESPACES = "namespaces"
+    CERTIFICATE = "certificate"
+    ORDER = "order"
+    TIMEOUT = "timeout"
+    PROBE = "probe"
+    GATES = "gates"
+    SCHEDULER = "scheduler"
+    MIRRORS = "mirrors"
+    REGISTRIES = "registries"
+
+
+class CheckState(enum.StrEnum):
+    """How a check ended. Of `WRONG` the installation does not do its job; `NOT_SEEN` says why it could not be told."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    NOT_SEEN = "not seen"
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What was seen of one thing, and what to do about it or, where it is ok, what would be better."""
+
+    subject: str
+    state: CheckState
+    seen: str
+    remedy: str = ""
+
+
+def ok(subject: str, seen: str, better: str = "") -> Seen:
+    return Seen(subject, CheckState.OK, seen, better)
+
+
+def wrong(subject: str, seen: str, remedy: str) -> Seen:
+    return Seen(subject, CheckState.WRONG, seen, remedy)
+
+
+def not_seen(subject: str, why: str, remedy: str = "") -> Seen:
+    return Seen(subject, CheckState.NOT_SEEN, why, remedy)
+
+
+class Installation:
+    """An installation that is checked, and what several checks read of its cluster: once."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        given: GivenSettings,
+        parts: Sequence[InstalledPart],
+        selector: str,
+        namespace: str,
+        scheduler: KubernetesObject | None,
+    ) -> None:
+        """`namespace` is one whose pods should be reviewed, `scheduler` the cluster's own; either may be missing."""
+        self.client = client
+        self.settings = given.of_parts(deciding_parts(parts))
+        self.parts = parts
+        self.selector = selector
+        self.namespace = namespace
+        self.scheduler = scheduler
+        self._read: dict[tuple[str, str], list[KubernetesObject]] = {}
+
+    @property
+    def serving(self) -> list[tuple[InstalledPart, Config]]:
+        """The parts that answer reviews."""
+        return [(each, each.config) for each in self.parts if each.config and each.config.admission.listen]
+
+    @property
+    def of_unknown_settings(self) -> str:
+        """The first part whose settings are not known; empty if those of all are."""
+        return next((each.subject for each in self.parts if each.config is None), "")
+
+    async def listed(self, path: str, selector: str = "") -> list[KubernetesObject]:
+        """The objects at the path with these labels. Raises ClusterError."""
+        if (path, selector) not in self._read:
+            self._read[path, selector] = await list_objects(self.client, path, selector)
+        return self._read[path, selector]
+
+    async def webhooks(self) -> list["ReviewWebhook"]:
+        """Our webhooks for pods, each with the part that answers it. Raises ClusterError."""
+        serving = self.serving
+        return [
+            ReviewWebhook(each, name_of(configuration), *_behind(name_of(configuration), serving))
+            for configuration in (await self.listed(WEBHOOKS, self.selector) if serving else ())
+            for each in webhooks_of(configuration)
+            if is_for_pods(each)
+        ]
+
+    async def selected(self, webhook: KubernetesObject) -> list[str]:
+        """The namespaces whose pods are sent to the webhook, `default` first. Raises ClusterError."""
+        found = await self.listed("/api/v1/namespaces", selector_text(webhook.get("namespaceSelector")))
+        names = [name_of(each) for each in found if not look(each, ("metadata", "deletionTimestamp"))]
+        return sorted(names, key=lambda name: name != "default")
+
+
+class ReviewWebhook(msgspec.Struct, frozen=True):
+    """A webhook of a configuration, and the part that answers it with its settings."""
+
+    webhook: KubernetesObject
+    configuration: str
+    part: InstalledPart
+    config: Config
+
+    @property
+    def subject(self) -> str:
+        return f"webhook {self.webhook.get('name')} of {self.configuration}"
+
+    @property
+    def canaries(self) -> str:
+        """The namespace of canaries, where nobody's pods are; empty if there is none."""
+        return self.config.admission.canary_namespace
+
+
+Check: TypeAlias = Callable[[Installation], AsyncIterator[Seen]]
+"""Yields what it has seen. Raises ClusterError where the cluster does not answer."""
+
+
+def selector_text(selector: Json) -> str:
+    """A LabelSelector as the API server takes it in a query; an empty text selects all, as a missing selector does."""
+    wanted, expressions = look(selector, ("matchLabels",)), look(selector, ("matchExpressions",))
+    texts = [f"{key}={value}" for key, value in wanted.items()] if isinstance(wanted, dict) else []
+    for each in expressions if isinstance(expressions, list) else ():
+        key, values = look(each, ("key",)), look(each, ("values",))
+        listed = f"({','.join(map(str, values))})" if isinstance(values, list) else "()"
+        match look(each, ("operator",)):
+            case "In":
+                texts.append(f"{key} in {listed}")
+            case "NotIn":
+                texts.append(f"{key} notin {listed}")
+            case "DoesNotExist":
+                texts.append(f"!{key}")
+            case _:
+                texts.append(str(key))
+    return ",".join(texts)
+
+
+def webhooks_of(configuration: KubernetesObject) -> list[KubernetesObject]:
+    """The webhooks of a MutatingWebhookConfiguration."""
+    listed = configuration.get("webhooks")
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+def is_for_pods(webhook: KubernetesObject) -> bool:
+    """Whether new pods are sent to the webhook."""
+    rules = webhook.get("rules")
+    return isinstance(rules, list) and any(
+        _names(rule, "resources", {"pods", "*", "*/*"})
+        and _names(rule, "operations", {"CREATE", "*"})
+        and _names(rule, "apiGroups", {"", "*"})
+        for rule in rules
+    )
+
+
+def _names(rule: Json, field: str, values: Collection[str]) -> bool:
+    listed = look(rule, (field,))
+    return isinstance(listed, list) and any(each in values for each in listed if isinstance(each, str))
+
+
+def _behind(configuration: str, serving: Sequence[tuple[InstalledPart, Config]]) -> tuple[InstalledPart, Config]:
+    """The part that answers the webhooks of that configuration: the one of its name, else the first."""
+    return next((each for each in serving if each[0].name == configuration), serving[0])
+
+
+def name_of(document: KubernetesObject) -> str:
+    return str(look(document, ("metadata", "name")))
