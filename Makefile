@@ -50,7 +50,7 @@ fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each; exit 
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 .PHONY: test-all
-test-all: setup ## The tests that can differ by CPython, on each from 3.11 on that is found (PYTHONS=path:path names more)
+test-all: setup ## The unit and integration tests on each CPython from 3.11 on that is found (PYTHONS=path:path names more)
 	@$(BIN)/python -m tools.release.pythons $(RELEASES)
 
 .PHONY: tables
@@ -83,6 +83,32 @@ lint: setup ## Format, lint, strict types, import contracts, names of classes
 
 .PHONY: check
 check: lint test ## Everything a commit must pass
+
+# Tests of the chart, of workflows, of kind's and krew's files, and two differential ones are skipped without these.
+PROGRAMS := helm kubectl actionlint kind krew pull-secrets read-manifests
+
+# What Python a machine has first is the oldest that is supported, with which mypy and the end-to-end tests run.
+.PHONY: ci
+ci: export CI = true
+ci: setup ## What a change must pass before it lands: lint, the tests on the image's CPython, the pages, a real control plane
+	@$(BIN)/python -m testbed.binaries $(PROGRAMS) >/dev/null
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test-all RELEASES=image
+	@$(MAKE) --no-print-directory docs
+	@$(MAKE) --no-print-directory e2e
+
+# Everything that takes too long for each change, or more programs than a change should wait for. Examples are new ones.
+# Each part runs, whatever became of those before it.
+.PHONY: nightly
+nightly: setup ## The slow tests, ten minutes of fuzzing, Helm 3, containerd 2.3, the differentials, the mutations, the siege (hours)
+	@$(BIN)/python -m testbed.binaries $(PROGRAMS) helm3 containerd kueue karpenter containers-image runtime-utils >/dev/null
+	@failed=; for part in test test-slow e2e-slow "fuzz SECONDS=22" mutations siege; do \
+	  $(MAKE) --no-print-directory $$part || failed="$$failed $${part%% *}"; \
+	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
+
+.PHONY: mutations
+mutations: setup ## Break what users were promised, one change at a time, and see that a test falls each time
+	@$(BIN)/python -m tools.mutations
 
 # Each has a control plane of its own. Tests wait more than they compute.
 E2E_PROCESSES ?= 3

@@ -33,7 +33,7 @@ from testbed.binaries import (
 from testbed.chart import HelmMissing
 from tools.docs.pages import DOCS
 from tools.docs.rights import rights_table
-from tools.release.pythons import PROJECT, image_release, oldest_release
+from tools.release.pythons import PROJECT, image_release, oldest_release, release_of
 
 ABOUT_REGISTRIES = ("registry", "cache", "drift")
 ABOUT_PLACEMENT = ("placement",)
@@ -112,7 +112,8 @@ def commands_table() -> str:
 def support_table() -> str:
     """What the pins of the test bed and the pipeline's matrix name, as Markdown."""
     check = yaml.safe_load((PROJECT / ".github" / "workflows" / "check.yml").read_text())
-    interpreters = ", ".join(check["jobs"]["tests"]["strategy"]["matrix"]["python"])
+    matrix = map(release_of, check["jobs"]["tests"]["strategy"]["matrix"]["python"])
+    interpreters = ", ".join(map(str, sorted({*matrix, image_release()})))
     chart = yaml.safe_load((PROJECT / "deploy/helm/multiarch-extender/Chart.yaml").read_text())
     rows = {
         "Kubernetes: API server and scheduler": _versions(*KUBERNETES.values()),

@@ -1,4 +1,4 @@
-"""Runs the tests that can differ by release of CPython: `python -m tools.release.pythons`.
+"""Runs the unit and integration tests on each release of CPython: `python -m tools.release.pythons`.
 
 `… oldest image 3.12` runs them on some: `oldest` is the release that pyproject.toml requires at least, `image` the one
 that the Dockerfile builds on. An interpreter is found on the PATH, in the folders of pyenv and uv, or because PYTHONS
@@ -21,14 +21,6 @@ PROJECT = Path(__file__).parents[2]
 _PROBE = "import ensurepip, ssl, sqlite3, sys, venv; print(sys.implementation.name, *sys.version_info[:4])"
 _PROBE_SECONDS = 20
 _PINS = ("requirements-dev.txt", "pyproject.toml")
-# What differs by release is bytes, asyncio, processes, TLS, sockets and imports. These tests meet little of that: they
-# are of decisions about decoded values, of files that are shipped, of other programs, and of figures.
-_ROOMS = ("benchmarks", "deploy", "docs", "manifests", "placement", "reports", "testbed", "tools")
-_FILES = ("alert_rules", "audit_page", "documentation", "helm", "pipelines", "registry_cost", "release_files")
-_THE_SAME_ON_EACH = (
-    *(f"tests/unit/{room}" for room in _ROOMS),
-    *(f"tests/integration/test_{file}.py" for file in _FILES),
-)
 
 
 class Release(NamedTuple):
@@ -136,7 +128,7 @@ def set_up(interpreter: Interpreter, project: Path = PROJECT) -> Path:
 
 
 def run_tests(interpreter: Interpreter, project: Path = PROJECT) -> Outcome:
-    """Runs the tests that can differ, but for those marked slow, and passes their output on."""
+    """Runs the tests, but for those marked slow, and passes their output on."""
     release, version = interpreter.release, ".".join(map(str, interpreter.version))
     print(f"\nCPython {version} ({interpreter.path})", flush=True)
     try:
@@ -145,7 +137,6 @@ def run_tests(interpreter: Interpreter, project: Path = PROJECT) -> Outcome:
         return Outcome(release, f"CPython {version}: no environment: {exc}", ran=False, passed=False)
     last = ""
     command = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-m", "not slow"]
-    command += [f"--ignore={path}" for path in _THE_SAME_ON_EACH]
     with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -26,10 +26,10 @@ def checkout(tmp_path: Path) -> Path:
     ("old", "new", "fate", "said"),
     [
         pytest.param("* 2", "* 3", Fate.FELL, "tests/test_double.py::test_two", id="noticed"),
-        pytest.param("* 2", "+ 2", Fate.SURVIVED, "tests/test_double.py", id="not noticed"),
+        pytest.param("* 2", "+ 2", Fate.SURVIVED, "tests/test_double.py", id="not noticed", marks=pytest.mark.slow),
         pytest.param("* 4", "* 5", Fate.STALE, "its text is 0 times in extender/double.py", id="gone"),
         pytest.param("number", "other", Fate.STALE, "its text is 2 times in extender/double.py", id="ambiguous"),
-        pytest.param("* 2", "* (", Fate.STALE, "was never closed", id="no Python"),
+        pytest.param("* 2", "* (", Fate.STALE, "was never closed", id="no Python", marks=pytest.mark.slow),
     ],
 )
 def test_a_mutation_is_judged_by_its_tests(checkout: Path, old: str, new: str, fate: Fate, said: str) -> None:
