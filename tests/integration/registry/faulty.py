@@ -1,8 +1,11 @@
 """Registries that do what distribution does not: refuse, stall, lie, redirect, and issue tokens."""
 
 import base64
+import ssl
 from collections.abc import Awaitable, Callable
+from typing import Self
 
+import trustme
 from aiohttp import web
 
 from testbed.embedded_registry import EmbeddedRegistry
@@ -13,13 +16,35 @@ Fault = Callable[[web.BaseRequest], Awaitable[web.StreamResponse | None]]
 class FaultyRegistry(EmbeddedRegistry):
     """A registry that calls `fault` for each request first. If that returns None, it answers as it should.
 
-    `shown` is the Authorization header of each request, empty if there was none.
+    `shown` is the Authorization header of each request, empty if there was none. With an `authority` it speaks TLS, and
+    with `clients` it wants to see a certificate of these.
     """
 
-    def __init__(self, fault: Fault | None = None) -> None:
+    def __init__(
+        self, fault: Fault | None = None, *, authority: trustme.CA | None = None, clients: trustme.CA | None = None
+    ) -> None:
         super().__init__()
         self.fault = fault
         self.shown: list[str] = []
+        self._tls: ssl.SSLContext | None = None
+        if authority:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            authority.issue_cert("127.0.0.1").configure_cert(self._tls)
+            if clients:
+                self._tls.verify_mode = ssl.CERT_REQUIRED
+                clients.configure_trust(self._tls)
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://{self.host}"
+
+    async def __aenter__(self) -> Self:
+        if not self._tls:
+            return await super().__aenter__()
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls).start()
+        self._port = self._runner.addresses[0][1]
+        return self
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers with the fault's response, or else with the right one."""

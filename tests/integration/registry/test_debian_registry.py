@@ -1,25 +1,20 @@
 """A real registry (distribution 2.8.2): real images pushed over HTTP and read back, with every kind of access."""
 
-import ssl
 from pathlib import Path
 
 import bcrypt
 import pytest
-import trustme
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.errors import ConfigError, RegistryDenied, RegistryUnavailable
+from extender.errors import RegistryDenied
 from extender.images.manifest import Image, Kind
 from extender.images.reference import parse_reference
-from extender.registry.endpoint_tls import RegistryTrust
-from extender.registry.http import open_session
 from extender.registry.image import describe_image
 from extender.registry.registry_client import RegistryClient
-from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from testbed.images import DOCKER, OCI, Family, build_index, build_manifest
 from tests.integration.conftest import StartRegistry
-from tests.integration.registry.conftest import ON_LOOPBACK, MakeClient
+from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.token_issuer import TokenDesk, TokenIssuer
 
 ANN = Credential("ann", "pa:ss", CredentialId("ann"))
@@ -70,36 +65,6 @@ async def test_tag_that_moves(debian_registry: DebianRegistry, make_client: Make
     new = debian_registry.push("moving/app", "1", build_index(BOTH))
     assert await client.head_manifest(reference, ANONYMOUS) == new != old
     assert await client.head_manifest(reference.with_digest(old), ANONYMOUS) == old
-
-
-async def test_tls_needs_an_authority_that_is_trusted(
-    start_debian_registry: StartRegistry, make_client: MakeClient, clock: Clock, tmp_path: Path
-) -> None:
-    """A private authority's registry is read with its CA file, and refused without; nothing falls back to HTTP."""
-    authority = trustme.CA()
-    leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "certificate.pem"))
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    files = {"certificate": str(tmp_path / "certificate.pem"), "key": str(tmp_path / "key.pem")}
-    registry = start_debian_registry(http={"tls": files})
-    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-    registry.push("team/app", "1", build_index(BOTH), tls=trusting)
-    async with open_session(trust=RegistryTrust([str(tmp_path / "ca.pem")]), guard=ON_LOOPBACK) as session:
-        client = RegistryClient(session, timeout_seconds=10, plain_http=frozenset())
-        assert platforms_of(await look_at(client, f"{registry.host}/team/app:1")) == BOTH
-    with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
-        await look_at(make_client(), f"{registry.host}/team/app:1")
-
-
-@pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "empty"])
-async def test_unusable_ca_file_is_the_operators_error(tmp_path: Path, content: str | None) -> None:
-    """The message names setting and path."""
-    path = tmp_path / "ca.pem"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(ConfigError, match=f"registry.ca_files: {path} holds no certificates"):
-        RegistryTrust([str(path)])
 
 
 async def test_basic_login(start_debian_registry: StartRegistry, make_client: MakeClient, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """Mirrors of OpenShift over TLS: whose certificates are taken there, and who is shown which login."""
 
-import base64
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
 import trustme
 from aiohttp import web
@@ -18,34 +18,25 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.openshift import OpenShiftMirrors, host_problems
+from tests.integration.registry.faulty import FaultyRegistry, login_of
 
 IMAGE = parse_reference("quay.io/team/app:1")
 PODS = Credential("pod", "word", CredentialId("pod"))
 
 
-class Mirror:
-    """A registry with TLS that has no image and wants to be shown a login. Logs what it is shown."""
+async def wants_login(request: web.BaseRequest) -> web.StreamResponse | None:
+    """A registry that wants to be shown a login, whichever."""
+    if login_of(request):
+        return None
+    return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="here"'})
+
+
+class Mirror(FaultyRegistry):
+    """A registry with TLS that has no image."""
 
     def __init__(self, authority: trustme.CA) -> None:
+        super().__init__(wants_login, authority=authority)
         self.authority = authority
-        self.shown: list[str] = []
-        self.host = ""
-
-    async def start(self, stack: AsyncExitStack) -> None:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.authority.issue_cert("127.0.0.1").configure_cert(context)
-        runner = web.ServerRunner(web.Server(self._answer))
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        self.host = f"127.0.0.1:{runner.addresses[0][1]}"
-
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        shown = request.headers.get("Authorization", "")
-        self.shown.append(base64.b64decode(shown.removeprefix("Basic ")).decode() if shown else "nothing")
-        if not shown:
-            return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="here"'})
-        return web.Response(status=404, text="{}")
 
 
 @pytest.fixture
@@ -56,9 +47,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 @pytest.fixture
 async def mirror(stack: AsyncExitStack) -> Mirror:
-    started = Mirror(trustme.CA())
-    await started.start(stack)
-    return started
+    return await stack.enter_async_context(Mirror(trustme.CA()))
 
 
 def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
@@ -78,8 +67,7 @@ async def ask(sources: LocalSources, reference: ImageReference = IMAGE) -> None:
 
 async def test_authorities_of_a_host_count_there_and_nowhere_else(stack: AsyncExitStack, mirror: Mirror) -> None:
     """Also among texts that are none; another host with the same authority is not trusted for that."""
-    other = Mirror(mirror.authority)
-    await other.start(stack)
+    other = await stack.enter_async_context(Mirror(mirror.authority))
     pem = mirror.authority.cert_pem.bytes().decode()
     broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     trust = NodeTrust(authorities={mirror.host: f"# Főtanúsítvány\n{broken}{pem}"}, logins={mirror.host: ("a", "b")})
@@ -153,7 +141,7 @@ async def test_mirror_is_shown_the_login_that_nodes_have_for_it(
     sources.tell_mirrors(objects_of(mirror, NodeTrust(mirror.authority.cert_pem.bytes().decode(), logins=named)))
     with pytest.raises(RegistryError):
         await ask(sources)
-    assert [each for each in mirror.shown if each != "nothing"] == shown
+    assert [each for each in mirror.shown if each] == [aiohttp.encode_basic_auth(*each.split(":")) for each in shown]
     assert mirror.shown
 
 
