@@ -6,26 +6,18 @@ required words that the node does not meet: it stays Pending, with its reason. I
 creation keeps the controller from other nodes.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import structlog
 
+from extender.cluster.pod_events import PodEvents
 from extender.cluster.views import WatchedNodes
 from extender.images.content import Answer
 from extender.images.platform import Platform, runs_on
 from extender.kubernetes.admission_v1 import AdmissionRequest
-from extender.kubernetes.core_v1 import (
-    Affinity,
-    CreatedPod,
-    NodeName,
-    PodReference,
-)
-from extender.kubernetes.meta_v1 import (
-    OwnerReference,
-    PartialObjectMetadata,
-)
+from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeName, PodReference
+from extender.kubernetes.meta_v1 import OwnerReference, PartialObjectMetadata
 from extender.metrics import counter
 from extender.placement.affinity import AffinityMode
 from extender.placement.bounds import TOUCHED_BYTES
@@ -55,15 +47,6 @@ _AFFINITY = msgspec.json.Decoder(Affinity | None)
 _OWNED = msgspec.json.Decoder(PartialObjectMetadata)
 
 
-class Events(Protocol):
-    """Sends events about objects."""
-
-    def tell(
-        self, pod: PodReference, reason: str, text: str, kind: Literal["Normal", "Warning"] = ..., *, once: str = ...
-    ) -> None:
-        """Queues an event, of which the API server takes one with the same text in `once`."""
-
-
 class DaemonPods:
     """Judges pods of DaemonSets by the nodes they are made for; `guards`: whether those for wrong nodes are held.
 
@@ -77,7 +60,7 @@ class DaemonPods:
         nodes: WatchedNodes,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
-        events: Events | None,
+        events: PodEvents | None,
         guards: bool,
     ) -> None:
         self._pod_resolver = pod_resolver
@@ -88,30 +71,24 @@ class DaemonPods:
         self._cluster_nodes = cluster_nodes
         self._events = events
 
-    def question(self, pod: CreatedPod, namespace: str) -> PodQuestion | None:
-        """What to ask about the pod; None if it is ignored."""
+    async def judge(
+        self, pod: CreatedPod, review: AdmissionRequest, resolve: Callable[[PodQuestion], Awaitable[Sequence[Answer]]]
+    ) -> Mutation | None:
+        """What becomes of a pod whose node does not run its images; None for any other, which is left alone.
+
+        `resolve` looks images up.
+        """
+        node = node_of_daemon_pod(pod)
+        if node is None:
+            return None
+        namespace = review.namespace or ""
         overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
         if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy):
             return None
-        return self._pod_resolver.question(pod, namespace, overrides, may_read=True)
-
-    def knows(self, node: NodeName) -> bool:
-        """Whether the node is in view."""
-        return node in self._nodes.platforms
-
-    async def find(self, node: NodeName) -> None:
-        """Looks the node up if it is not in view: the controller may have seen a new one first."""
-        await self._nodes.find([node], _FIND_SECONDS)
-
-    def judge(
-        self,
-        pod: CreatedPod,
-        node: NodeName,
-        question: PodQuestion,
-        answers: Sequence[Answer],
-        review: AdmissionRequest,
-    ) -> Mutation | None:
-        """What becomes of a pod whose node does not run its images; None for any other, which is left alone."""
+        if node not in self._nodes.platforms:  # the controller may have seen a new one first
+            await self._nodes.find([node], _FIND_SECONDS)
+        question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
+        answers = await resolve(question)
         facts = facts_of(question.images, answers, may_be_pending=True)
         platform = self._nodes.platforms.get(node)
         if platform is None or fit(facts, platform, self._policy.compatibility) is not Fit.NO:

@@ -6,8 +6,8 @@ of leaving it to the default scheduler.
 """
 
 import msgspec
-import structlog
 
+from extender.admission.pod_admission import unreadable
 from extender.errors import UNDECODABLE
 from extender.kubernetes.admission_v1 import (
     complete_response,
@@ -22,8 +22,6 @@ from extender.placement.mutation import untouched
 from extender.placement.policy import Mode
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.routes import Reply
-
-log = structlog.get_logger()
 
 _UNNAMED = frozenset(map(msgspec.json.encode, (None, "", DEFAULT_SCHEDULER)))
 _POD = msgspec.json.Decoder(CreatedPod)
@@ -48,8 +46,7 @@ class SchedulerNaming:
         try:
             pod = _POD.decode(review.request.object)
         except UNDECODABLE as exc:
-            log.warning("pod.unreadable", namespace=namespace, why=str(exc))
-            return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read this pod: {exc}"]))
+            return unreadable(review, exc)
         overrides = self._pod_resolver.overrides_of(pod, namespace, b"")  # of which only the mode counts here
         is_left = overrides.mode is not Mode.ENFORCE or untouched(pod, overrides, self._pod_resolver.policy) is not None
         if is_left or pod.spec is None or not _is_unnamed(pod.spec.scheduler_name):

@@ -9,13 +9,11 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
-import structlog
 
-from extender.admission.pod_admission import PodReviews
+from extender.admission.pod_admission import PodAdmission, unreadable
 from extender.errors import UNDECODABLE
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
-    AdmissionRequest,
     AdmissionReview,
     complete_response,
     decode_review,
@@ -43,8 +41,6 @@ from extender.placement.template_problems import Problem, TemplateProblem, too_l
 from extender.resolver.pod_resolver import PodQuestion
 from extender.server.routes import Reply
 
-log = structlog.get_logger()
-
 LOOKUP_SECONDS = 1.0
 """The longest time that whoever applies an object waits for lookups of its images."""
 _MOST_TEMPLATES = 64  # of one object: more are left as they are
@@ -69,12 +65,11 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class _ReviewedWorkload(msgspec.Struct, frozen=True):
-    """A review of an object: the templates to ask about, and operations on the object that need no answer.
+    """An object: the templates to ask about, and operations on the object that need no answer.
 
     `left` says that the other templates are left as they are; it is empty for nearly all objects.
     """
 
-    review: AdmissionReview
     owner: TemplateOwner
     asked: Sequence[_Asked]
     operations: Sequence[Operation]
@@ -82,39 +77,26 @@ class _ReviewedWorkload(msgspec.Struct, frozen=True):
 
 
 class WorkloadAdmission:
-    """Answers reviews of objects that are created or changed; `reviews` looks up images, `judge` decides.
+    """Answers reviews of objects that are created or changed; `pods` looks up images, `judge` decides.
 
     `kinds` gives the nodes of the cluster, None while they are not known.
     """
 
     def __init__(
         self,
-        reviews: PodReviews,
+        pods: PodAdmission,
         judge: TemplateJudge,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
         kinds: Callable[[], Mapping[NodeKind, int] | None],
     ) -> None:
-        self._reviews = reviews
+        self._pods = pods
         self._judge = judge
         self._cluster_nodes = cluster_nodes
         self._kinds = kinds
 
     async def review(self, body: bytes) -> Reply:
         """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
-        gathered = self._gather(body)
-        if isinstance(gathered, Reply):
-            return gathered
-        answers = await asyncio.gather(*(self._reviews.resolve(each.question) for each in gathered.asked))
-        return self._decide(gathered, answers)
-
-    @staticmethod
-    def fallback(body: bytes, event_id: str) -> bytes:
-        """A response that allows without a patch; the audit annotations have the event's id."""
-        return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
-
-    def _gather(self, body: bytes) -> _ReviewedWorkload | Reply:
-        """The templates to decide about, or the reply if there are none. Raises InvalidRequest."""
         review = decode_review(body)
         request = review.request
         if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
@@ -123,13 +105,16 @@ class WorkloadAdmission:
             document, stored = _object(request.object), _object(request.old_object)
             if document is None or _is_left(document):
                 return Reply(encode_response(review))
-            return self._read(review, document, stored)
+            workload = self._read(request.namespace or "", document, stored)
+            resolved = (self._pods.resolve(each.question, LOOKUP_SECONDS) for each in workload.asked)
+            verdicts = self._judge_all(workload, await asyncio.gather(*resolved))
         except UNDECODABLE as exc:
-            return _unreadable(review, exc)
+            return unreadable(review, exc, "a pod template here", "workload.unreadable")
+        return _reply(review, workload, verdicts)
 
-    def _read(
-        self, review: AdmissionReview, document: KubernetesObject, stored: KubernetesObject | None
-    ) -> _ReviewedWorkload | Reply:
+    fallback = staticmethod(PodAdmission.fallback)
+
+    def _read(self, namespace: str, document: KubernetesObject, stored: KubernetesObject | None) -> _ReviewedWorkload:
         labels = look(document, ("metadata", "labels"))
         owner = TemplateOwner(labels if isinstance(labels, dict) else {}, look(document, ("spec", "managedBy")))
         asked, operations, left = list[_Asked](), list[Operation](), list[TemplateProblem]()
@@ -151,31 +136,25 @@ class WorkloadAdmission:
                 continue
             if template.missing:  # whoever gives the image changes the template again, or its pods
                 continue
-            question = self._reviews.gather(changed.pod, review.request.namespace or "", msgspec.Raw(raw))
+            question = self._pods.gather(changed.pod, namespace, msgspec.Raw(raw))
             if not isinstance(question, Mutation):
                 asked.append(_Asked(changed, question))
-        if not asked and not operations and not left:
-            return Reply(encode_response(review))
-        return _ReviewedWorkload(review, owner, asked, operations, left)
+        return _ReviewedWorkload(owner, asked, operations, left)
 
-    def _decide(self, workload: _ReviewedWorkload, answers: Sequence[Sequence[Answer]]) -> Reply:
+    def _judge_all(self, workload: _ReviewedWorkload, answers: Sequence[Sequence[Answer]]) -> list[TemplateVerdict]:
         cluster, kinds = self._cluster_nodes(), self._kinds()
-        try:
-            verdicts = [
-                self._judge.judge(
-                    each.changed,
-                    workload.owner,
-                    each.question.images,
-                    facts_of(each.question.images, known, may_be_pending=True),
-                    each.question.overrides,
-                    cluster,
-                    kinds,
-                )
-                for each, known in zip(workload.asked, answers, strict=True)
-            ]
-        except UNDECODABLE as exc:
-            return _unreadable(workload.review, exc)
-        return _reply(workload, verdicts)
+        return [
+            self._judge.judge(
+                each.changed,
+                workload.owner,
+                each.question.images,
+                facts_of(each.question.images, known, may_be_pending=True),
+                each.question.overrides,
+                cluster,
+                kinds,
+            )
+            for each, known in zip(workload.asked, answers, strict=True)
+        ]
 
 
 def _changed(
@@ -191,7 +170,7 @@ def _changed(
             yield template, old
 
 
-def _reply(workload: _ReviewedWorkload, verdicts: Sequence[TemplateVerdict]) -> Reply:
+def _reply(review: AdmissionReview, workload: _ReviewedWorkload, verdicts: Sequence[TemplateVerdict]) -> Reply:
     operations = list(workload.operations)
     for each, verdict in zip(workload.asked, verdicts, strict=True):
         operations += _placed(each.changed.template, verdict.operations)
@@ -203,7 +182,7 @@ def _reply(workload: _ReviewedWorkload, verdicts: Sequence[TemplateVerdict]) -> 
     for problem in problems:
         WARNINGS[problem.problem].inc()
     lines = list(dict.fromkeys(problem.line for problem in problems))
-    return Reply(complete_response(workload.review, encode_fields(patch, lines, {})))
+    return Reply(complete_response(review, encode_fields(patch, lines, {})))
 
 
 def _placed(template: PodTemplate, operations: Sequence[Operation]) -> Iterator[Operation]:
@@ -223,12 +202,3 @@ def _is_left(document: KubernetesObject) -> bool:
     owners = look(document, ("metadata", "ownerReferences"))
     is_owned = isinstance(owners, list) and any(isinstance(each, dict) and each.get("controller") for each in owners)
     return is_owned or look(document, ("metadata", "annotations", MODE)) == Mode.IGNORE
-
-
-def _unreadable(review: AdmissionReview, exc: Exception) -> Reply:
-    log.warning("workload.unreadable", namespace=review.request.namespace, kind=_kind_of(review.request), why=str(exc))
-    return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read a pod template here: {exc}"]))
-
-
-def _kind_of(request: AdmissionRequest) -> str:
-    return (request.kind and request.kind.kind) or ""

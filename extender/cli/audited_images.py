@@ -29,11 +29,7 @@ from extender.images.platform import Compatibility, Platform, parse_platform, ru
 from extender.images.platform_states import PlatformState
 from extender.images.reference import ImageReference, parse_reference
 from extender.images.tags import newer_tags, parse_tag
-from extender.kubernetes.core_v1 import (
-    LocalObjectReference,
-    Pod,
-    PodSpec,
-)
+from extender.kubernetes.core_v1 import LocalObjectReference, Pod, PodSpec
 from extender.kubernetes.meta_v1 import ObjectMeta
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.facts import PodImage

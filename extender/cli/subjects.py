@@ -22,16 +22,9 @@ from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
-from extender.kubernetes.core_v1 import (
-    CreatedPod,
-    CreatedSpec,
-)
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
-from extender.kubernetes.reported_v1 import (
-    PodStatus,
-    ReportedNode,
-    WrittenPod,
-)
+from extender.kubernetes.reported_v1 import PodStatus, ReportedNode, WrittenPod
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator

@@ -8,10 +8,7 @@ import msgspec
 from extender.cluster.client import ClusterClient, ClusterRefused, decode_answer
 from extender.cluster.listwatch import Getter
 from extender.errors import ClusterError
-from extender.kubernetes.meta_v1 import (
-    List,
-    is_object_name,
-)
+from extender.kubernetes.meta_v1 import List, is_object_name
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import ReportedNode
 

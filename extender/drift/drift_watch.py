@@ -24,14 +24,8 @@ from extender.errors import UNDECODABLE, ClusterError
 from extender.images.content import Evidence
 from extender.images.platform import Platform
 from extender.images.reference import PackedDigest
-from extender.kubernetes.core_v1 import (
-    NodeName,
-    PodReference,
-)
-from extender.kubernetes.meta_v1 import (
-    OwnerReference,
-    PartialObjectMetadata,
-)
+from extender.kubernetes.core_v1 import NodeName, PodReference
+from extender.kubernetes.meta_v1 import OwnerReference, PartialObjectMetadata
 from extender.kubernetes.reported_v1 import ReportedPod
 from extender.metrics import counter
 from extender.placement.facts import ImageFact, PodImage, fact_of, facts_of, images_of

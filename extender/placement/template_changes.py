@@ -11,11 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from extender.kubernetes.core_v1 import (
-    CreatedPod,
-    NodeSelectorRequirement,
-    Toleration,
-)
+from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement, Toleration
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.kubernetes.reported_v1 import WrittenPod
 from extender.kubernetes.type_problems import decode_written

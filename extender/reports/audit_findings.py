@@ -13,11 +13,7 @@ from extender.images.content import Answer, Cause, Content
 from extender.images.platform import Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
-from extender.kubernetes.core_v1 import (
-    NodeAffinity,
-    NodeName,
-    NodeSelector,
-)
+from extender.kubernetes.core_v1 import NodeAffinity, NodeName, NodeSelector
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.affinity import plan_required
 from extender.placement.facts import (

@@ -11,12 +11,7 @@ import msgspec
 from extender.images.content import Answer, Cause, Content, Evidence
 from extender.images.platform import Platform, runs_on
 from extender.images.platform_states import claim_text
-from extender.kubernetes.core_v1 import (
-    CreatedPod,
-    CreatedSpec,
-    NodeMeta,
-    NodeSystemInfo,
-)
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeMeta, NodeSystemInfo
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeStatus
 from extender.placement.facts import (
     Anywhere,

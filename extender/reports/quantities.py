@@ -3,12 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from extender.kubernetes.reported_v1 import (
-    Quantities,
-    ReportedContainer,
-    ReportedSpec,
-    ResourceRequirements,
-)
+from extender.kubernetes.reported_v1 import Quantities, ReportedContainer, ReportedSpec, ResourceRequirements
 
 # k8s.io/apimachinery/pkg/api/resource/quantity.go
 _QUANTITY = re.compile(

@@ -11,20 +11,10 @@ import msgspec
 
 from extender.errors import ExtenderError
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import (
-    Container,
-    CreatedSpec,
-)
-from extender.kubernetes.meta_v1 import (
-    ObjectMeta,
-    OwnerReference,
-)
+from extender.kubernetes.core_v1 import Container, CreatedSpec
+from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference
 from extender.kubernetes.pod_templates import KubernetesObject, is_given, pods_of
-from extender.kubernetes.reported_v1 import (
-    ReportedContainer,
-    ReportedPod,
-    ReportedSpec,
-)
+from extender.kubernetes.reported_v1 import ReportedContainer, ReportedPod, ReportedSpec
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import read_record, take_back
 from extender.placement.facts import PodImage, Role, program_mount, role_of

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from extender.admission.daemon_pods import DaemonPods
-from extender.admission.pod_admission import PodAdmission, PodReviews
+from extender.admission.pod_admission import PodAdmission
 from extender.admission.scheduler_names import SchedulerNaming
-from extender.admission.workload_admission import LOOKUP_SECONDS, WorkloadAdmission
+from extender.admission.workload_admission import WorkloadAdmission
 from extender.cluster.views import WatchedNodes
 from extender.config.tree import Config, TlsConfig
 from extender.placement.node_kinds import NodeKind
@@ -66,12 +66,16 @@ def admission_routes(
     """The routes of the webhooks by path. `can_gate`: whether pods may be held, since somebody provably lifts gates."""
     settings = admission_settings_of(config)
     pods = PodAdmission(
-        _reviews(pod_resolver, settings, cluster_view, can_gate, config.admission.wait_seconds),
+        pod_resolver,
+        settings,
+        cluster_nodes=cluster_view.known_nodes,
+        wait_seconds=config.admission.wait_seconds,
+        can_gate=can_gate,
         daemon_pods=_daemon_pods(config, pod_resolver, settings, cluster_view),
         installation=config.admission.canary_namespace,
     )
     workloads = WorkloadAdmission(
-        _reviews(pod_resolver, settings, cluster_view, can_gate, min(LOOKUP_SECONDS, config.admission.wait_seconds)),
+        pods,
         TemplateJudge(pod_resolver.policy, settings, guards=config.admission.guard_daemon_sets),
         cluster_nodes=cluster_view.known_nodes,
         kinds=lambda: _kinds(cluster_view.nodes),
@@ -82,22 +86,6 @@ def admission_routes(
         WORKLOADS: Route("admission", workloads.review, workloads.fallback),
         SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback),
     }
-
-
-def _reviews(
-    pod_resolver: PodResolver,
-    settings: AdmissionSettings,
-    cluster_view: ClusterView,
-    can_gate: CanGate,
-    wait_seconds: float,
-) -> PodReviews:
-    return PodReviews(
-        pod_resolver,
-        settings,
-        cluster_nodes=cluster_view.known_nodes,
-        wait_seconds=wait_seconds,
-        can_gate=can_gate,
-    )
 
 
 def _daemon_pods(

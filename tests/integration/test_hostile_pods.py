@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.admission.daemon_pods import DaemonPods
-from extender.admission.pod_admission import PodAdmission, PodReviews
+from extender.admission.pod_admission import PodAdmission
 from extender.admission.workload_admission import WorkloadAdmission
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import ManifestNotFound
@@ -93,13 +93,18 @@ class Outlets:
         pod_resolver = PodResolver(resolver, Keys(ANONYMOUS), policy, lambda _: None, lambda: None)
         view: Any = _View()
         nodes = ClusterNodes(frozenset(_NODES.values()))
-        reviews = PodReviews(
-            pod_resolver, admission, cluster_nodes=lambda: nodes, wait_seconds=0.0, can_gate=lambda: True
-        )
         guards = DaemonPods(pod_resolver, admission, view, cluster_nodes=lambda: nodes, events=None, guards=True)
-        self.pods = PodAdmission(reviews, daemon_pods=guards, installation="a")
+        self.pods = PodAdmission(
+            pod_resolver,
+            admission,
+            cluster_nodes=lambda: nodes,
+            wait_seconds=0.0,
+            can_gate=lambda: True,
+            daemon_pods=guards,
+            installation="a",
+        )
         self.workloads = WorkloadAdmission(
-            reviews,
+            self.pods,
             TemplateJudge(policy, admission, guards=True),
             cluster_nodes=lambda: nodes,
             kinds=lambda: view.kinds.numbers,

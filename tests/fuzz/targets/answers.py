@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from extender.admission.pod_admission import PodAdmission, PodReviews
+from extender.admission.pod_admission import PodAdmission
 from extender.admission.workload_admission import WorkloadAdmission
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidRequest, ManifestNotFound
@@ -20,7 +20,6 @@ from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.pod_templates import Path, pod_templates
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import LABELS, ClusterNodes, NodeLookup, NodePlatforms
-from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import PREFIX
 from extender.placement.template_judgement import TemplateJudge
 from extender.resolver.image_cache import Target as ImageTarget
@@ -105,26 +104,19 @@ class _Service:
             )
             for nodes in views
         ]
-        self._pod_resolver = pod_resolver
         admissions = settings("both", "multiarch"), settings("none")
-        self.admissions = [PodAdmission(self._reviews(each)) for each in admissions]
+        self.admissions = [
+            PodAdmission(pod_resolver, each, cluster_nodes=_cluster_nodes, wait_seconds=0.0) for each in admissions
+        ]
         self.workloads = [
             WorkloadAdmission(
-                self._reviews(each),
+                pods,
                 TemplateJudge(pod_resolver.policy, each, guards=True),
                 cluster_nodes=_cluster_nodes,
                 kinds=lambda: None,
             )
-            for each in admissions
+            for pods, each in zip(self.admissions, admissions, strict=True)
         ]
-
-    def _reviews(self, admission: AdmissionSettings) -> PodReviews:
-        return PodReviews(
-            self._pod_resolver,
-            admission,
-            cluster_nodes=_cluster_nodes,
-            wait_seconds=0.0,
-        )
 
 
 @functools.cache

@@ -18,7 +18,7 @@ import structlog
 import yaml
 from aiohttp import web
 
-from extender.admission.pod_admission import PodAdmission, PodReviews
+from extender.admission.pod_admission import PodAdmission
 from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
@@ -293,13 +293,12 @@ async def test_hot_path_asks_the_cluster_nothing(world: World) -> None:
 async def test_review_has_the_secret_of_its_pod_read(world: World) -> None:
     """Reviews are the API server's, so the secret's owner has let the pod's author name it."""
     world.write_secret("a", "ann", "a-secret")
-    reviews = PodReviews(
+    admission = PodAdmission(
         world.pod_resolver,
         AdmissionSettings(tolerations=Config().admission.tolerations),
         cluster_nodes=ClusterNodes,
         wait_seconds=10,
     )
-    admission = PodAdmission(reviews)
     document = review_of(world.pod("a", "pull"), namespace="a")
     reply = await admission.review(msgspec.json.encode(document))
     response = msgspec.json.decode(reply.body)["response"]
@@ -327,13 +326,12 @@ class SlowResolver(Resolver):
 async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: World) -> None:
     """Each holds a connection of the API server for the whole wait; those beyond the share are answered at once."""
     resolver = SlowResolver(world.pod_resolver.resolver.cache)
-    reviews = PodReviews(
+    admission = PodAdmission(
         msgspec.structs.replace(world.pod_resolver, resolver=resolver),
         AdmissionSettings(tolerations=Config().admission.tolerations),
         cluster_nodes=ClusterNodes,
         wait_seconds=10,
     )
-    admission = PodAdmission(reviews)
     bodies = {
         namespace: msgspec.json.encode(review_of(world.pod(namespace, "pull"), namespace=namespace))
         for namespace in ("a", "b")

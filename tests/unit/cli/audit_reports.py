@@ -3,14 +3,8 @@
 from extender.images.content import Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import (
-    NodeMeta,
-    NodeSystemInfo,
-)
-from extender.kubernetes.reported_v1 import (
-    ReportedNode,
-    ReportedNodeStatus,
-)
+from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo
+from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeStatus
 from extender.placement.policy import Policy
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, with_newer
 from extender.reports.audit_report import Audit, NewerTag

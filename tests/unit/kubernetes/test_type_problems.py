@@ -5,10 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.kubernetes.reported_v1 import (
-    ReportedPod,
-    WrittenPod,
-)
+from extender.kubernetes.reported_v1 import ReportedPod, WrittenPod
 from extender.kubernetes.type_problems import decode_written
 
 CONTAINER = {"name": "c", "image": "app:1"}

@@ -13,11 +13,7 @@ import msgspec
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, parse_platform
-from extender.kubernetes.core_v1 import (
-    CreatedPod,
-    CreatedSpec,
-    NodeName,
-)
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeName
 from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
 from extender.kubernetes.reported_v1 import ReportedNode

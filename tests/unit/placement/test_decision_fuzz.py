@@ -15,11 +15,7 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, parse_platform
-from extender.kubernetes.core_v1 import (
-    CreatedPod,
-    Node,
-    NodeName,
-)
+from extender.kubernetes.core_v1 import CreatedPod, Node, NodeName
 from extender.kubernetes.extender_v1 import decode_args
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import PodImage, facts_of, images_of

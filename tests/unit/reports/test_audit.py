@@ -9,16 +9,8 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
-from extender.kubernetes.core_v1 import (
-    NodeMeta,
-    NodeSystemInfo,
-    Taint,
-)
-from extender.kubernetes.reported_v1 import (
-    ReportedNode,
-    ReportedNodeSpec,
-    ReportedNodeStatus,
-)
+from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
+from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec, ReportedNodeStatus
 from extender.placement.facts import RuntimeClass
 from extender.placement.policy import Policy
 from extender.reports.audit_findings import (

@@ -9,10 +9,7 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
-from extender.kubernetes.core_v1 import (
-    CreatedPod,
-    CreatedSpec,
-)
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import facts_of, images_of

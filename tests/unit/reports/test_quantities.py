@@ -2,11 +2,7 @@
 
 import pytest
 
-from extender.kubernetes.reported_v1 import (
-    ReportedContainer,
-    ReportedSpec,
-    ResourceRequirements,
-)
+from extender.kubernetes.reported_v1 import ReportedContainer, ReportedSpec, ResourceRequirements
 from extender.reports.quantities import parse_quantity, requested
 
 
