@@ -46,7 +46,8 @@ test-slow: setup ## The unit and integration tests marked slow
 
 SECONDS ?= 30
 .PHONY: fuzz
-fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each; exit 1 on a crash or a hang
+fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each, and the decision; exit 1 on a crash or a hang
+	@DECISIONS=20000 $(BIN)/python -m pytest -q tests/unit/placement/test_decision_fuzz.py
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 .PHONY: test-all

@@ -348,3 +348,13 @@ class PodEvent(Wire, frozen=True):
     last_timestamp: str
     event_time: str
     count: int = 1
+
+
+class SchedulingSpec(Wire, frozen=True):
+    """core/v1 PodSpec, of which only what its author asks of nodes is read."""
+
+    tolerations: tuple[Toleration, ...] | None = None
+    affinity: Affinity | None = None
+    scheduler_name: str | None = None
+    node_selector: dict[str, str] | None = None
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None

@@ -13,10 +13,11 @@ from typing import Literal, TypeAlias, TypeVar, cast
 import msgspec
 
 from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration, TopologySpreadConstraint
-from extender.placement.affinity import NO_NODE, Alternatives
+from extender.placement.affinity import NO_NODE
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM
 from extender.placement.patch import Json, JsonObject, look, pointer
+from extender.placement.planning import Wanted
 from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 from extender.placement.spread import KEYS, WEIGHED
 from extender.placement.terms import (
@@ -151,36 +152,28 @@ def take_back(
     return taken
 
 
-def add(
-    document: JsonObject,
-    *,
-    tolerations: Sequence[Toleration] = (),
-    selector: Mapping[str, str] | None = None,
-    required: Sequence[Alternatives] = (),
-    preferred: Sequence[PreferredSchedulingTerm] = (),
-    spread: Sequence[TopologySpreadConstraint] = (),
-    scheduler_name: str = "",
-) -> Additions:
-    """Adds these to `document`, in place; `selector` and `required` as in `affinity.Plan`. Returns the record of it.
+def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Additions:
+    """Adds what is `wanted` to `document`, in place. Returns the record of it.
 
     `scheduler_name` replaces only an absent, empty or default name; if it is empty or the default, nothing changes.
     """
     was: dict[str, Absence] = {}
-    if tolerations:
-        _reach_list(document, TOLERATIONS_PATH, was).extend([msgspec.to_builtins(item) for item in tolerations])
+    selector, required = wanted.required.selector, wanted.required.additions
+    for path, items in (
+        (TOLERATIONS_PATH, wanted.tolerations),
+        (_PREFERRED, wanted.preferred),
+        (SPREAD_PATH, wanted.spread),
+    ):
+        if items:
+            _reach_list(document, path, was).extend(_json(item) for item in items)
     if selector:
         cast("JsonObject", _reach(document, SELECTOR_PATH, {}, was)).update(selector)
-    terms = and_terms(_reach_list(document, TERMS_PATH, was), required) if any(required) else ()
-    if preferred:
-        _reach_list(document, _PREFERRED, was).extend(_json(item) for item in preferred)
-    if spread:
-        _reach_list(document, SPREAD_PATH, was).extend(_json(item) for item in spread)
     return Additions(
-        tolerations=tuple(tolerations),
-        node_selector=dict(selector or {}),
-        required=terms,
-        preferred=tuple(preferred),
-        spread=tuple(spread),
+        tolerations=wanted.tolerations,
+        node_selector=dict(selector),
+        required=and_terms(_reach_list(document, TERMS_PATH, was), required) if any(required) else (),
+        preferred=wanted.preferred,
+        spread=wanted.spread,
         scheduler_name_was=_set_scheduler(document, scheduler_name),
         was=was,
     )

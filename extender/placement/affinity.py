@@ -1,29 +1,29 @@
-"""Plans the words that keep a pod on its images' platforms, given the nodeSelector and affinity that it already has.
+"""Plans the node affinity that keeps a pod on its images' platforms, beside the nodeSelector and affinity it has.
 
-This file plans and `additions` writes. Node labels state operating system and architecture, and a level where the
-operator has a label for it (`level_words`); so the words are never narrower than the images' platforms. The scheduler
-verbs check variants. Words that keep a pod off no node are not written, as kube-scheduler evaluates each of them for
-each node: an entry of a nodeSelector in 25 to 50 ns, a term of affinity in 250 to 700 ns.
+This file plans and `additions` writes. Node labels state operating system and architecture, and a level by
+`LEVEL_LABEL`. A requirement that keeps a pod off no node is not written, as kube-scheduler evaluates each of them for
+each node: an entry of a nodeSelector in 25 to 50 ns, a term of affinity in 250 to 700 ns. Nor is one in a term that
+matches no node, or that says it already.
 """
 
 import enum
-from collections.abc import Callable, Mapping, Sequence, Set
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
-from extender.images.platform import Compatibility, Platform, runs_on
-from extender.kubernetes.core_v1 import (
-    NodeAffinity,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    PreferredSchedulingTerm,
+from extender.images.platform import Compatibility, Platform, normalize_platform, runs_on, variants_of
+from extender.kubernetes.core_v1 import NodeSelectorRequirement, NodeSelectorTerm, PreferredSchedulingTerm
+from extender.placement.node_match import (
+    NodeDemands,
+    can_match,
+    is_implied,
+    is_open,
+    is_open_to,
+    selector_requirements,
 )
-from extender.placement.facts import ImageFact, RunsOn
-from extender.placement.level_words import NO_LEVELS, LevelWords
-from extender.placement.node_match import OPERATORS, is_met
-from extender.placement.nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, USUAL
-from extender.placement.policy import PREFIX, possible_platforms
+from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM, PREFIX, USUAL
+from extender.placement.policy import possible_platforms
 
 NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")
 """A requirement that no node satisfies, for pods that must wait since every node would be wrong."""
@@ -50,158 +50,160 @@ class AffinityMode(enum.StrEnum):
         return self in (AffinityMode.PREFERRED, AffinityMode.BOTH)
 
 
+RightNodes = Mapping[Platform, NodeSelectorRequirement | None]
+"""The nodes on which images run, by platform without variant, with what their level must be; None for any level."""
+
 Alternatives = tuple[tuple[NodeSelectorRequirement, ...], ...]
 """Lists of requirements to AND to a term; several lists make several ORed terms of it. Empty: no change."""
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """The required affinity to write.
+class RequiredNodes(NamedTuple):
+    """The nodeSelector and required affinity to write.
 
     `selector` has entries for the pod's nodeSelector; then the additions are empty. `additions` has an entry for each
-    existing term; if there are no terms, at most one entry for new terms.
-    `contradicted` counts the terms that allow none of the images' platforms. `selector_contradicts`: whether the
-    nodeSelector allows none of them. `impossible`: whether no node that the pod's own selector and terms allow can be
-    right; then every term requires `NO_NODE`. `misleads`: labels, which do not state the platform of every node, keep
-    the pod off one that is right for it, or do not keep it off one that is wrong.
+    existing term; if there are no terms, at most one entry for new terms. `contradiction` says what the pod's author
+    has written that allows no node on which the images run. `impossible`: there is no node that both allow; then every
+    term that a node could match requires `NO_NODE`.
     """
 
     selector: Mapping[str, str] = {}
     additions: tuple[Alternatives, ...] = ()
-    contradicted: int = 0
-    selector_contradicts: bool = False
+    contradiction: str = ""
     impossible: bool = False
 
+    @property
+    def restricts(self) -> bool:
+        """Whether anything is to be written."""
+        return bool(self.selector) or any(self.additions)
 
-def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:
-    """The platforms, without variant, of nodes on which all known images run.
 
-    Empty if no image is known or no platform is common to all. The candidates are the platforms that the images name,
-    and amd64 and arm64, which may run images of other architectures.
+def right_nodes(
+    known: Sequence[frozenset[Platform]], cluster: Set[Platform], compatibility: Compatibility
+) -> RightNodes:
+    """The nodes on which images of each of these platforms run, in a cluster of these. None if no image is known.
+
+    The candidates are the platforms that the images name, and amd64 and arm64, which may run images of others.
     """
-    known = [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
-    systems = {platform.os for platform in frozenset[Platform]().union(*known)}
+    run = partial(_all_run, known, compatibility)
+    systems = {platform.os for platforms in known for platform in platforms}
     usual = {Platform(os, architecture) for os in systems for architecture in ("amd64", "arm64")}
-    return frozenset(
-        Platform(node.os, node.architecture)
-        for node in possible_platforms(known) | usual
-        if all(runs_on(platforms, node, compatibility) for platforms in known)
-    )
+    nodes = {Platform(node.os, node.architecture) for node in possible_platforms(known) | usual if run(node)}
+    stated = cluster | frozenset[Platform]().union(*known)
+    found = {}
+    for node in sorted(nodes):
+        baseline = normalize_platform(node.os, node.architecture)
+        levels = [level for level in _levels_of(node, stated) if level != baseline]
+        good = [level for level in levels if run(level)]
+        if not run(baseline):
+            level = NodeSelectorRequirement(LEVEL_LABEL, "In", tuple(_level_values(good)))
+        else:  # a level is too low for arm alone, whose baseline is not the lowest
+            wrong = [level for level in levels if level in cluster and level not in good]
+            level = NodeSelectorRequirement(LEVEL_LABEL, "NotIn", tuple(_level_values(wrong)))
+        if level.values or level.operator == "NotIn":
+            found[node] = level if level.values else None
+    return found
 
 
-def is_unrestricted(affinity: NodeAffinity, node_selector: Mapping[str, str]) -> bool:
-    """Whether a pod's author has restricted no platform, so that a plan for it depends on `nodes` alone."""
-    return not (affinity.required and affinity.required.node_selector_terms) and LABELS.keys().isdisjoint(node_selector)
+def _all_run(known: Sequence[frozenset[Platform]], compatibility: Compatibility, node: Platform) -> bool:
+    return all(runs_on(platforms, node, compatibility) for platforms in known)
+
+
+def _levels_of(node: Platform, stated: Iterable[Platform]) -> Iterable[Platform]:
+    variants = sorted({each.variant for each in stated if (each.os, each.architecture) == (node.os, node.architecture)})
+    known = (*variants_of(node.architecture), *variants)
+    return dict.fromkeys(normalize_platform(node.os, node.architecture, variant) for variant in known)
+
+
+def _level_values(levels: Iterable[Platform]) -> Iterator[str]:
+    """The values that state one of the levels, in both documented ways."""
+    for level in levels:
+        if re.fullmatch(r"v\d+(?:\.\d+)?", level.variant, re.ASCII):
+            yield level.variant
+            yield f"{level.architecture}-{level.variant}"
 
 
 def plan_required(
-    affinity: NodeAffinity,
-    node_selector: Mapping[str, str],
-    nodes: frozenset[Platform],
-    cluster: frozenset[Platform] = frozenset(),
-    levels: LevelWords = NO_LEVELS,
-) -> Plan:
-    """What keeps a pod with this affinity and nodeSelector on `nodes`, in the fewest words.
+    demands: NodeDemands, nodes: RightNodes, cluster: Set[Platform] = frozenset(), *, stored: bool = False
+) -> RequiredNodes:
+    """What keeps a pod with these demands on `nodes`, in the fewest requirements.
 
-    A term that already allows only `nodes` gets no addition, and neither does an empty term, which matches no node. A
-    term that allows none of `nodes` gets `NO_NODE`. Without `nodes` all do. `cluster` holds the platforms of the
-    cluster's nodes: the pod is kept off these, and off amd64 and arm64 on Linux, which may come. If it is empty, none
-    is known, and the pod is kept off all others. If a single platform is left, the plan is a nodeSelector.
+    A term that already allows only `nodes` gets no addition, and neither does one that matches no node. A term that
+    allows none of `nodes` gets `NO_NODE`. Without `nodes` all do. `cluster` holds the platforms of the cluster's nodes:
+    the pod is kept off these, and off amd64 and arm64 on Linux, which may come. If it is empty, none is known, and the
+    pod is kept off all others. If a single platform is left, the plan is a nodeSelector.
+
+    `stored`: a pod that is stored may get requirements, but no term beside its own and no nodeSelector. Where `nodes`
+    are no product of operating systems × architectures, a term keeps it to a part of them.
     """
-    wanted = _Wanted(nodes, _others(nodes, cluster), levels, _products)
-    plan = _plan(affinity, node_selector, wanted)
-    if plan.impossible or not any(plan.additions):
-        return plan
-    found = _alternatives(_of_selector(node_selector, levels), wanted)
-    if (
-        found is None
-        or len(found) != 1
-        or not all(item.operator == "In" and len(item.values or ()) == 1 for item in found[0])
-    ):
-        return plan
-    entries = {item.key: value for item in found[0] for value in item.values or ()}
-    return msgspec.structs.replace(plan, selector=entries, additions=((),) * len(plan.additions))
+    wanted = _NodeGoal(nodes, _others(nodes, cluster))
+    selector = selector_requirements(demands.selector)
+    alone = _alternatives(selector, wanted)
+    entries = {} if stored else _entries(alone)
+    contradiction = _SELECTOR_CONTRADICTS if nodes and alone is None else ""
+    if not demands.terms:
+        added = () if entries else _or_no_node(alone, selector)
+        return RequiredNodes(entries, (added,) if added else (), contradiction, impossible=alone is None)
+    if stored:
+        wanted = wanted._replace(part_of=frozenset(Platform(node.os, node.architecture) for node in cluster))
+    additions, wrong = list[Alternatives](), 0
+    for term in demands.terms:
+        present = [*selector, *(term.match_expressions or ())]
+        found = _alternatives(present, wanted) if is_open(term) else ()
+        wrong += found is None
+        additions.append(_or_no_node(found, present))
+    impossible = wrong > 0 and wrong == sum(map(is_open, demands.terms))
+    if wrong and not contradiction and nodes:
+        contradiction = (
+            f"{wrong} of {len(additions)} terms of the pod's node affinity allow no node that the images run on"
+        )
+    if impossible or not any(additions) or not entries:
+        return RequiredNodes({}, tuple(additions), contradiction, impossible)
+    return RequiredNodes(entries, ((),) * len(additions), contradiction)
 
 
-def plan_narrower(
-    affinity: NodeAffinity,
-    node_selector: Mapping[str, str],
-    nodes: frozenset[Platform],
-    cluster: frozenset[Platform] = frozenset(),
-    levels: LevelWords = NO_LEVELS,
-) -> Plan:
-    """As `plan_required`, for a stored pod, whose terms may get requirements but no term may be added beside them.
-
-    Where `nodes` are no product of operating systems × architectures, a term keeps the pod to a part of them, to one
-    that the cluster has if there is one. The plan is never a nodeSelector, which the policy for the service's own
-    account does not let it change.
-    """
-    present = frozenset(Platform(platform.os, platform.architecture) for platform in cluster)
-    wanted = _Wanted(nodes, _others(nodes, cluster), levels, lambda groups: _one_product(groups, present))
-    return _plan(affinity, node_selector, wanted)
+_SELECTOR_CONTRADICTS = "nodeSelector allows no node that the images run on"
 
 
-def _others(nodes: frozenset[Platform], cluster: frozenset[Platform]) -> "_Others":
-    """The platforms, without variant, that a node may have and that are not among `nodes`."""
+def _others(nodes: RightNodes, cluster: Set[Platform]) -> frozenset[Platform] | None:
+    """The platforms, without variant, that a node may have and that are not among `nodes`; None for all there are."""
     if not cluster:
         return None
-    return frozenset(USUAL).union(Platform(platform.os, platform.architecture) for platform in cluster) - nodes
+    return frozenset(USUAL).union(Platform(node.os, node.architecture) for node in cluster) - nodes.keys()
 
 
-_NO_NODE_ALONE: Alternatives = ((NO_NODE,),)
+def _entries(alone: Alternatives | None) -> Mapping[str, str]:
+    """The requirements as entries of a nodeSelector; none if they are more than that can say."""
+    if alone is None or len(alone) != 1:
+        return {}
+    found = {item.key: value for item in alone[0] if item.operator == "In" for value in item.values or ()}
+    return found if sum(len(item.values or ()) for item in alone[0]) == len(found) == len(alone[0]) else {}
 
 
-def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wanted") -> Plan:
-    """The plan without a nodeSelector."""
-    selector = _of_selector(node_selector, wanted.levels)
-    nodes, alone = wanted.nodes, _alternatives(selector, wanted._replace(products=_products))
-    terms = (affinity.required and affinity.required.node_selector_terms) or ()
-    if not terms:
-        alternatives = _NO_NODE_ALONE if alone is None else alone
-        return Plan(
-            additions=(alternatives,) if alternatives else (),
-            selector_contradicts=bool(nodes) and alone is None,
-            impossible=alone is None,
-        )
-    present = [
-        (*selector, *_decisive(term.match_expressions or (), wanted.levels))
-        for term in terms
-        if term.match_expressions or term.match_fields
-    ]
-    found = [_alternatives(requirements, wanted) for requirements in present]
-    open_terms = [term for term in terms if term.match_expressions or term.match_fields]
-    in_order = iter(
-        () if item is None and NO_NODE in (term.match_expressions or ()) else _NO_NODE_ALONE if item is None else item
-        for term, item in zip(open_terms, found, strict=True)
-    )
-    return Plan(
-        additions=tuple(next(in_order) if term.match_expressions or term.match_fields else () for term in terms),
-        contradicted=sum(item is None for item in found) if alone is not None else 0,
-        selector_contradicts=bool(nodes) and alone is None,
-        impossible=bool(found) and all(item is None for item in found),
-    )
+def _or_no_node(found: Alternatives | None, present: Sequence[NodeSelectorRequirement]) -> Alternatives:
+    """What to add to a term; one that allows none of the nodes is kept from all, unless it matches none already."""
+    if found is None:
+        return ((NO_NODE,),) if _is_matched(present) else ()
+    return found
 
 
-def _of_selector(node_selector: Mapping[str, str], levels: LevelWords) -> list[NodeSelectorRequirement]:
-    return _decisive([NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()], levels)
-
-
-def _decisive(requirements: Sequence[NodeSelectorRequirement], levels: LevelWords) -> list[NodeSelectorRequirement]:
-    """The requirements on labels that tell a platform or a level: those on others are as good as met."""
-    labels = LABELS.keys() | {item.key for item in levels.values()}
-    return [item for item in requirements if item.key in labels]
+def _is_matched(present: Sequence[NodeSelectorRequirement]) -> bool:
+    return NO_NODE not in present and can_match(present)
 
 
 def plan_preferred(
-    affinity: NodeAffinity, preference: Mapping[str, int], architectures: frozenset[str], labels: Mapping[str, str]
+    own: Iterable[PreferredSchedulingTerm],
+    preference: Mapping[str, int],
+    architectures: Set[str],
+    labels: Mapping[str, str],
 ) -> tuple[PreferredSchedulingTerm, ...]:
     """One term for each preferred architecture among `architectures`, with weight 10 for each point of preference.
 
     It is about nodes that have these `labels`. Empty if the pod's own preferred affinity names architectures already.
     """
-    own = [item for term in affinity.preferred or () for item in term.preference.match_expressions or ()]
-    if any(LABELS.get(item.key) == ARCHITECTURE for item in own):
+    named = [item for term in own for item in term.preference.match_expressions or ()]
+    if any(LABELS.get(item.key) == ARCHITECTURE for item in named):
         return ()
-    others = tuple(NodeSelectorRequirement(key, "In", (value,)) for key, value in sorted(labels.items()))
+    others = selector_requirements(dict(sorted(labels.items())))
     return tuple(
         PreferredSchedulingTerm(
             min(points * 10, _HIGHEST_WEIGHT),
@@ -215,43 +217,45 @@ def plan_preferred(
 class _Product(NamedTuple):
     """Nodes of each of these operating systems × architectures, and what they must state of their level."""
 
-    systems: list[str]
-    architectures: list[str]
+    systems: Sequence[str]
+    architectures: Sequence[str]
     level: NodeSelectorRequirement | None = None
 
 
-_MET_BY_NO_PLATFORM = ("DoesNotExist", "Gt", "Lt")  # an architecture is not a number
-
-_Groups = Mapping[NodeSelectorRequirement | None, list[Platform]]
+_Groups = Mapping[NodeSelectorRequirement | None, Sequence[Platform]]
 """Nodes by what they must state of their level."""
-_Others = frozenset[Platform] | None
-"""The platforms to keep a pod off; None for all that there can be."""
 
 
-class _Wanted(NamedTuple):
-    """The nodes to keep a pod on, those to keep it off, and how to divide those that an existing term allows."""
+class _NodeGoal(NamedTuple):
+    """The nodes to keep a pod on, and those to keep it off, None for any other.
 
-    nodes: frozenset[Platform]
-    others: _Others
-    levels: LevelWords
-    products: Callable[[_Groups], list[_Product]]
-
-
-def _alternatives(present: Sequence[NodeSelectorRequirement], wanted: _Wanted) -> Alternatives | None:
-    """What to AND to `present` so that it allows `nodes` and none of `others`, in the fewest requirements.
-
-    Empty if it already does, None if it allows none of `nodes`.
+    `part_of`: one product of the nodes is enough, of those that a cluster of these has if there is one.
     """
+
+    nodes: RightNodes
+    others: frozenset[Platform] | None
+    part_of: frozenset[Platform] | None = None
+
+
+def _alternatives(present: Sequence[NodeSelectorRequirement], wanted: _NodeGoal) -> Alternatives | None:
+    """What to AND to `present` so that it allows the wanted nodes and no others, in the fewest requirements.
+
+    Empty if it already does, None if it allows none of them.
+    """
+    if not _is_matched(present):
+        return None
     groups: dict[NodeSelectorRequirement | None, list[Platform]] = {}
-    for node in _allowed_nodes(present, wanted.nodes):
-        groups.setdefault(wanted.levels.get(node), []).append(node)
+    for node, level in wanted.nodes.items():
+        if is_open_to(node, present) and (level is None or can_match([*present, level])):
+            groups.setdefault(level, []).append(node)
     if not groups:
         return None
-    others = wanted.others
-    if others is not None and len(groups) > 1:  # nodes of one level are others to those of another
-        others = others | wanted.nodes
-    wrong = None if others is None else _allowed_nodes(present, others)
-    found = tuple(_restriction(present, product, wrong) for product in wanted.products(groups))
+    wrong = None
+    if wanted.others is not None:
+        alike = next(iter(groups.values())) if len(groups) == 1 else ()  # one level's nodes are others to another's
+        wrong = [node for node in wanted.others | (wanted.nodes.keys() - alike) if is_open_to(node, present)]
+    products = _products(groups) if wanted.part_of is None else [_largest_product(groups, wanted.part_of)]
+    found = tuple(_restriction(present, product, wrong) for product in products)
     return found if any(found) else ()
 
 
@@ -260,19 +264,17 @@ def _restriction(
 ) -> tuple[NodeSelectorRequirement, ...]:
     """What to AND to `present`, which allows the nodes in `wrong`, to keep these off the product; None: any other."""
     systems, architectures, level = product
-    by_architecture = _missing(present, ARCHITECTURE, architectures)
-    by_system = _missing(present, OPERATING_SYSTEM, systems)
-    by_level = () if level is None or level in present else (level,)
-    if wrong is None:
-        return (*by_architecture, *by_system, *by_level)
-    wrong = [node for node in wrong if node.os not in systems or node.architecture not in architectures]
-    if not wrong:
-        return by_level
-    if by_architecture and not any(node.architecture in architectures for node in wrong):
-        return (*by_architecture, *by_level)
-    if by_system and not any(node.os in systems for node in wrong):
-        return (*by_system, *by_level)
-    return (*by_architecture, *by_system, *by_level)
+    names_architecture = names_system = True
+    if wrong is not None:
+        wrong = [node for node in wrong if node.os not in systems or node.architecture not in architectures]
+        names_system = any(node.architecture in architectures for node in wrong)
+        names_architecture = any(node.os in systems for node in wrong) or bool(wrong and not names_system)
+    needed = (
+        NodeSelectorRequirement(ARCHITECTURE, "In", tuple(architectures)) if names_architecture else None,
+        NodeSelectorRequirement(OPERATING_SYSTEM, "In", tuple(systems)) if names_system else None,
+        level,
+    )
+    return tuple(item for item in needed if item and item not in present and not is_implied(item, present))
 
 
 def _products(groups: _Groups) -> list[_Product]:
@@ -282,11 +284,11 @@ def _products(groups: _Groups) -> list[_Product]:
         products: dict[tuple[str, ...], list[str]] = {}
         for system, architectures in _by_system(nodes).items():
             products.setdefault(tuple(sorted(architectures)), []).append(system)
-        found += [_Product(systems, list(architectures), level) for architectures, systems in products.items()]
+        found += [_Product(systems, architectures, level) for architectures, systems in products.items()]
     return found
 
 
-def _one_product(groups: _Groups, cluster: Set[Platform]) -> list[_Product]:
+def _largest_product(groups: _Groups, cluster: Set[Platform]) -> _Product:
     """One sorted product within the nodes: one of the cluster's, else with Linux, and of those one of the largest."""
     candidates = [
         _Product(
@@ -297,50 +299,17 @@ def _one_product(groups: _Groups, cluster: Set[Platform]) -> list[_Product]:
         for architectures in (*by_system.values(), *({node.architecture} for node in nodes))
     ]
 
-    def rank(product: _Product) -> tuple[bool, bool, int, list[str], list[str]]:
+    def rank(product: _Product) -> tuple[bool, bool, int, Sequence[str], Sequence[str]]:
         systems, architectures, _ = product
         is_there = any(platform.os in systems and platform.architecture in architectures for platform in cluster)
         return not is_there, "linux" not in systems, -len(systems) * len(architectures), systems, architectures
 
-    return [min(candidates, key=rank)]
+    return min(candidates, key=rank)
 
 
-def _by_system(nodes: Sequence[Platform]) -> dict[str, set[str]]:
+def _by_system(nodes: Iterable[Platform]) -> dict[str, set[str]]:
     """The architectures of each operating system, sorted by operating system."""
     found: dict[str, set[str]] = {}
     for node in sorted(nodes):
         found.setdefault(node.os, set()).add(node.architecture)
     return found
-
-
-def _missing(
-    present: Sequence[NodeSelectorRequirement], label: str, values: Sequence[str]
-) -> tuple[NodeSelectorRequirement, ...]:
-    """The requirement that `label` is one of `values`; empty if `present` already allows no other value."""
-    about = [item for item in present if LABELS.get(item.key) == label]
-    listed = [frozenset(item.values or ()) for item in about if item.operator == "In"]
-    unlisted = [item.values or () for item in about if item.operator == "NotIn"]
-    allowed = listed[0].intersection(*listed).difference(*unlisted) if listed else frozenset[str]()
-    is_void = any(item.operator in _MET_BY_NO_PLATFORM for item in about)
-    is_restricted = bool(listed) and (is_void or allowed <= set(values))
-    return () if is_restricted else (NodeSelectorRequirement(label, "In", tuple(values)),)
-
-
-def _allowed_nodes(present: Sequence[NodeSelectorRequirement], nodes: Set[Platform]) -> list[Platform]:
-    """Those of the nodes that meet `present`, sorted. Each label's value is looked at once."""
-    systems = {os for os in {node.os for node in nodes} if _allows(present, OPERATING_SYSTEM, os)}
-    architectures = {
-        architecture
-        for architecture in {node.architecture for node in nodes}
-        if _allows(present, ARCHITECTURE, architecture)
-    }
-    return sorted(node for node in nodes if node.os in systems and node.architecture in architectures)
-
-
-def _allows(present: Sequence[NodeSelectorRequirement], label: str, value: str) -> bool:
-    return all(_admits(item, value) for item in present if LABELS.get(item.key) == label)
-
-
-def _admits(requirement: NodeSelectorRequirement, value: str) -> bool:
-    """Whether a node whose label has `value` satisfies the requirement; an unknown operator counts as satisfied."""
-    return requirement.operator not in OPERATORS or is_met(requirement, value)

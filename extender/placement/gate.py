@@ -1,21 +1,19 @@
-"""The scheduling gate that holds a pod until its images are known: its names, the operator's choices, who is held.
+"""The scheduling gate that holds a pod until its images are known: its names, and the operator's choices.
 
 A held pod has the gate, which keeps schedulers from it, and a label by which the gate controller finds it. `mutation`
-holds and lets go pods that are being created; `release` lets go of those that are stored.
+adds both to pods that are being created or removes them; `ungating` removes them from those that are stored.
 """
 
 import enum
-from collections.abc import Sequence
 from typing import cast
 
 import msgspec
 
-from extender.images.content import LOCAL, RETRYABLE, Cause
-from extender.kubernetes.core_v1 import CreatedPod
-from extender.placement.bounds import TOUCHED_BYTES
-from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, is_unresolved
+from extender.images.content import RETRYABLE, Cause
+from extender.placement.facts import Pending, PodImage, Unknown
+from extender.placement.nodes import PREFIX
 from extender.placement.patch import Json, JsonObject, look
-from extender.placement.policy import PREFIX, REASON, UNKNOWN, Choice, Overrides
+from extender.placement.policy import REASON, UNKNOWN, Choice, Overrides
 
 GATE = f"{PREFIX}platforms"
 """The name of the scheduling gate."""
@@ -79,24 +77,17 @@ Unresolved = tuple[PodImage, Pending | Unknown]
 class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's choices for images that are not known when a pod is created.
 
-    `may_assume`: whether an assumption may be written, where the operator names platforms to assume. Pods of
-    `exempt_classes` are not held.
+    Pods of `exempt_classes` are not held.
     """
 
     unknown: UnknownImages = UnknownImages.PASS
     after: AfterGate = AfterGate.PASS
-    may_assume: bool = True
     exempt_classes: frozenset[str] = CRITICAL_CLASSES
 
-    def overrides_for(self, pod: CreatedPod, overrides: Overrides) -> Overrides:
-        """The overrides of the pod, by which one of an exempt class is not held; `after` applies to it at once."""
-        is_exempt = pod.spec is not None and pod.spec.priority_class_name in self.exempt_classes
-        if not is_exempt or self.unknown is not UnknownImages.GATE or overrides.unknown in (Choice.PASS, Choice.ASSUME):
-            return overrides
-        return msgspec.structs.replace(overrides, unknown=Choice(self.after))
-
-    def choose(self, fact: Pending | Unknown, overrides: Overrides, *, expired: bool = False) -> UnknownImages:
-        """What to do about one image. Without anything to assume, `assume` passes.
+    def choose(
+        self, fact: Pending | Unknown, overrides: Overrides, *, expired: bool, can_assume: bool
+    ) -> UnknownImages:
+        """What to do about one image. Unless one `can_assume` something, `assume` passes.
 
         A pod or namespace overrides the operator's choice; its `retry` means `gate` if the operator's choice is `gate`,
         and nothing otherwise. No pod is held for an image that waiting cannot make known, or once its time has
@@ -107,51 +98,7 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
             choice = UnknownImages(overrides.unknown)
         if choice is UnknownImages.GATE and (expired or fact.cause not in _MAY_END):
             choice = UnknownImages(self.after)
-        return UnknownImages.PASS if choice is UnknownImages.ASSUME and not self.may_assume else choice
-
-
-class Treatment(msgspec.Struct, frozen=True):
-    """The images of one pod that are not known, by what is done about them."""
-
-    held: tuple[Unresolved, ...] = ()
-    assumed: tuple[Unresolved, ...] = ()
-    passed: tuple[Unresolved, ...] = ()
-
-
-_NOTHING_UNRESOLVED = Treatment()
-
-
-def treat(
-    images: Sequence[PodImage], facts: Sequence[ImageFact], overrides: Overrides, gate: GateSettings, *, expired: bool
-) -> Treatment:
-    """What is done about the unknown images of a pod; `facts` are those of `images`, in order.
-
-    An image that is never pulled is not among them: only the node's own copy could tell its platforms.
-    """
-    if not any(map(is_unresolved, facts)):
-        return _NOTHING_UNRESOLVED
-    unresolved = [
-        (image, fact)
-        for image, fact in zip(images, facts, strict=True)
-        if isinstance(fact, Pending | Unknown) and fact.cause not in LOCAL
-    ]
-    found: dict[UnknownImages, list[Unresolved]] = {choice: [] for choice in UnknownImages}
-    for image, fact in unresolved:
-        found[gate.choose(fact, overrides, expired=expired)].append((image, fact))
-    return Treatment(
-        tuple(found[UnknownImages.GATE]), tuple(found[UnknownImages.ASSUME]), tuple(found[UnknownImages.PASS])
-    )
-
-
-_GATES = msgspec.json.Decoder(list[dict[str, object]] | None)
-
-
-def has_gate(pod: CreatedPod) -> bool:
-    """Whether our gate holds the pod. The gates of others do not count, and nobody reads kilobytes of them."""
-    raw = pod.spec.scheduling_gates if pod.spec else msgspec.UNSET
-    if isinstance(raw, msgspec.UnsetType) or len(raw) > TOUCHED_BYTES:
-        return False
-    return any(gate.get("name") == GATE for gate in _GATES.decode(raw) or ())
+        return UnknownImages.PASS if choice is UnknownImages.ASSUME and not can_assume else choice
 
 
 def hold(document: JsonObject) -> None:

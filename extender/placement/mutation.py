@@ -6,6 +6,7 @@ audit log. Uses no HTTP and no clock and has no side effects, so a dry run is ha
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 import msgspec
 
@@ -16,24 +17,33 @@ from extender.placement.additions import (
     ADDED_PATH,
     NOTE_PATHS,
     NOTHING,
+    TERMS_PATH,
     Additions,
     add,
     annotate,
+    is_recordable,
     read_record,
     take_back,
     write_record,
 )
-from extender.placement.bounds import PATCH_BYTES, TOUCHED_BYTES
-from extender.placement.creation import Creation, excess_with, read_creation
-from extender.placement.facts import Fit, ImageFact, PodImage, fit
-from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
+from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
+from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit
+from extender.placement.gate import ImpossiblePods, Unresolved, hold, is_gated, let_go
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.patch import JsonObject, Operation, diff, look
+from extender.placement.patch import JsonObject, Operation, copy_of, diff, look
 from extender.placement.pinned_nodes import may_name_nodes, shown_nodes, wrong_nodes
-from extender.placement.planning import AdmissionSettings, PlannedAdditions, Planner
+from extender.placement.planning import AdmissionSettings, Planner, PodInput, Wanted
 from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
-from extender.placement.reasons import held_text, left_text, passed_text, shown_reference
+from extender.placement.reasons import (
+    constraints_of,
+    held_text,
+    left_text,
+    passed_text,
+    refusal_text,
+    shown_reference,
+)
+from extender.placement.spread import replica_labels
 
 
 class AdmissionOutcome(enum.StrEnum):
@@ -94,17 +104,96 @@ def is_of_daemon_set(pod: Pod) -> bool:
 
 
 _ENCODER = msgspec.json.Encoder()
-_CREATED = msgspec.json.Decoder(CreatedPod)
+_DECODER = msgspec.json.Decoder()
+
+
+def touched_parts(pod: CreatedPod) -> JsonObject:
+    """The parts of a pod that a patch may change or depends on, as plain JSON that the caller may change."""
+    document: JsonObject = {"spec": {name: _DECODER.decode(raw) for name, raw in _raw_parts(pod) if raw}}
+    if pod.metadata:
+        metadata: JsonObject = {}
+        if pod.metadata.annotations is not msgspec.UNSET:
+            metadata["annotations"] = None if pod.metadata.annotations is None else dict(pod.metadata.annotations)
+        if pod.metadata.labels is not msgspec.UNSET:
+            metadata["labels"] = _DECODER.decode(pod.metadata.labels)
+        document["metadata"] = metadata
+    return document
+
+
+def touched_bytes(pod: CreatedPod) -> int:
+    """The size of the spec's parts among those, as JSON."""
+    return 1 + sum(len(f'"{name}":,') + len(raw) for name, raw in _raw_parts(pod) if raw)
+
+
+def _raw_parts(pod: CreatedPod) -> Sequence[tuple[str, msgspec.Raw | msgspec.UnsetType]]:
+    spec = pod.spec or CreatedSpec()
+    return (
+        ("tolerations", spec.tolerations),
+        ("affinity", spec.affinity),
+        ("schedulerName", spec.scheduler_name),
+        ("nodeSelector", spec.node_selector),
+        ("schedulingGates", spec.scheduling_gates),
+        ("topologySpreadConstraints", spec.topology_spread_constraints),
+    )
+
+
+_SIZE = f"its tolerations, affinity, selectors and gates take more than {TOUCHED_BYTES // 1024} KiB"
+
+
+def excess_of(pod: CreatedPod, images: Sequence[PodImage]) -> str:
+    """What the pod has too much of to be decided about, in words for its author; empty for almost every pod."""
+    if any(image.reference == MANY_IMAGES for image in images):
+        return f"it names more than {MOST_IMAGES} images"
+    if touched_bytes(pod) > TOUCHED_BYTES:
+        return _SIZE
+    return _terms_excess(touched_parts(pod)) if pod.spec and pod.spec.affinity else ""
+
+
+def excess_with(added: Additions, document: JsonObject) -> str:
+    """What a pod has too much of with what was `added` to its touched parts in `document`; empty for nearly all.
+
+    Such a pod gets nothing: a later pass could not take it back.
+    """
+    if added == NOTHING:
+        return ""
+    if not is_recordable(added):
+        return "the record of what it would get would be too long"
+    found = _SIZE if len(_ENCODER.encode(document["spec"])) > TOUCHED_BYTES else _terms_excess(document)
+    return found and f"with what it would get, {found}"
+
+
+def _terms_excess(document: JsonObject) -> str:
+    terms = look(document, TERMS_PATH)
+    if not isinstance(terms, list):
+        return ""
+    if len(terms) > TERMS:
+        return f"its required node affinity has more than {TERMS} terms"
+    parts = [look(term, (name,)) for term in terms for name in ("matchExpressions", "matchFields")]
+    is_beyond = sum(len(part) for part in parts if isinstance(part, list)) > REQUIREMENTS
+    return f"its required node affinity has more than {REQUIREMENTS} requirements" if is_beyond else ""
+
+
+def input_of(
+    pod: CreatedPod,
+    images: Sequence[PodImage],
+    facts: Sequence[ImageFact],
+    overrides: Overrides,
+    cluster: ClusterNodes,
+    settings: AdmissionSettings,
+) -> PodInput:
+    """What decides about the pod besides its own JSON."""
+    never_held = pod.spec is not None and pod.spec.priority_class_name in settings.gate.exempt_classes
+    return PodInput(images, facts, overrides, cluster, never_held, replica_labels(pod) if overrides.spread else {})
 
 
 class Mutator:
     """Applies the operator's settings to pods. Its results depend on the arguments and these settings alone."""
 
-    def __init__(self, policy: Policy, admission: AdmissionSettings) -> None:
+    def __init__(self, policy: Policy, settings: AdmissionSettings) -> None:
         self._policy = policy
-        self._admission = admission
-        self._planner = Planner(policy, admission)
-        self._offered = [rule.toleration for rule in admission.tolerations]
+        self._settings = settings
+        self._planner = Planner(policy, settings)
+        self._offered = [rule.toleration for rule in settings.tolerations]
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Mutation | None:
         """The response for a pod whose images do not matter (see `untouched`); None if they must be looked up.
@@ -115,11 +204,8 @@ class Mutator:
         if outcome is None:
             return None
         audit = {"verdict": f"{outcome.replace('_', ' ')}, so the images were not looked up"}
-        patch: list[Operation] = []
-        if has_gate(pod):
-            creation = read_creation(pod, (), (), overrides, NO_NODES)
-            patch = _letting_go(creation)
-        return Mutation(outcome=outcome, patch=_encode(patch), warnings=overrides.problems, audit_annotations=audit)
+        patch = _encode(_ungating(pod))
+        return Mutation(outcome=outcome, patch=patch, warnings=overrides.problems, audit_annotations=audit)
 
     def mutate(
         self,
@@ -138,127 +224,100 @@ class Mutator:
 
         Required affinity comes from the known images, and from the operator's assumption about others where that is
         the setting. Tolerations and preferred affinity need all images to be known. A pod that is to wait for an image
-        gets the gate and nothing else, if it `may_hold`. `cluster` has the cluster's nodes, none if
-        they are not watched; it is used for warnings only. Under `observe` the audit annotations `would-be`,
+        gets the gate and nothing else, if it `may_hold`. Under `observe` the audit annotations `would-be`,
         `would-add`, `would-hold` and `would-deny` replace the patch.
         """
-        overrides = self._admission.gate.overrides_for(pod, overrides)
-        creation = read_creation(pod, images, facts, overrides, cluster, may_hold=may_hold)
-        if excess := creation.excess:
-            return _leave(creation, excess, _letting_go(creation))
-        before, after = creation.document(), creation.document()
+        if excess := excess_of(pod, images):
+            return _leave(overrides, excess, _ungating(pod))
+        before = touched_parts(pod)
+        after = cast("JsonObject", copy_of(before))
         record = read_record(look(before, ADDED_PATH))
-        taken = take_back(after, record, self._offered, self._admission.scheduler_name)
-        verdict = self._judge(creation, after)
-        added = self._add(after, verdict)
+        taken = take_back(after, record, self._offered, self._settings.scheduler_name)
+        decided = input_of(pod, images, facts, overrides, cluster, self._settings)
+        wanted = self._planner.plan(decided, cast("JsonObject", after["spec"]))
+        outcome, wanted, unresolved = self._decide(wanted, may_hold=may_hold or is_gated(after))
+        added = add(after, wanted, self._settings.scheduler_name)
+        if wanted.reason or wanted.platforms is not None or added != NOTHING:
+            added = annotate(after, added, wanted.reason, wanted.platforms)
         if excess := excess_with(added, after):
-            after = creation.document()
-            take_back(after, record, self._offered, self._admission.scheduler_name)
+            after = cast("JsonObject", copy_of(before))
+            take_back(after, record, self._offered, self._settings.scheduler_name)
             let_go(after)
-            return _leave(creation, excess, diff(before, after))
+            return _leave(overrides, excess, diff(before, after))
         if record and record.same_as(taken) and record.same_as(added) and _is_noted(before, after):
-            after = creation.document()  # otherwise our additions would move behind what others have appended since
-        if verdict.outcome is AdmissionOutcome.GATED:
+            after = cast("JsonObject", copy_of(before))  # ours would move behind what others have appended since
+        if outcome is AdmissionOutcome.GATED:
             hold(after)
         else:
             let_go(after)
-        return self._answer(creation, diff(before, after), added, verdict)
+        observed = overrides.mode is Mode.OBSERVE
+        patch = b"" if outcome is AdmissionOutcome.DENIED else _encode(diff(before, after))
+        if len(patch) > PATCH_BYTES and not observed:
+            return _leave(overrides, f"its patch would have more than {PATCH_BYTES // 1024} KiB", [])
+        mutation = Mutation(
+            outcome=AdmissionOutcome.UNCHANGED if outcome is AdmissionOutcome.PATCHED and not patch else outcome,
+            patch=patch,
+            reason=wanted.reason,
+            unresolved=unresolved,
+            warnings=(*overrides.problems, *wanted.warnings, *self._nowhere(pod, decided)),
+            audit_annotations={
+                "verdict": self._summary(decided),
+                **({} if added == NOTHING else {"added": write_record(added)}),
+            },
+        )
+        return _as_observed(mutation, _ungating(pod)) if observed else mutation
 
-    def _judge(self, creation: Creation, document: JsonObject) -> "_Judgement":
-        """What becomes of the pod, whose touched parts are in `document` as its author wrote them.
+    def _decide(self, wanted: Wanted, *, may_hold: bool) -> tuple[AdmissionOutcome, Wanted, tuple[Unresolved, ...]]:
+        """What becomes of the pod, what it gets with the reason to say, and the images it is let through without.
 
         No image that is not known yet makes an impossible pod possible, so such a pod is not held for one.
         """
-        treatment = self._planner.treat(creation)
-        planned = self._planner.plan(creation, document, treatment)
-        platforms = self._planner.annotated_platforms(creation)
-        if planned.impossible:
-            denied = self._admission.impossible is ImpossiblePods.DENY
-            outcome = AdmissionOutcome.DENIED if denied else AdmissionOutcome.IMPOSSIBLE
-            return _Judgement(outcome, planned, planned.reason, platforms=platforms)
-        if treatment.held and (creation.may_hold or is_gated(document)):
-            reason = held_text(treatment.held)
-            return _Judgement(AdmissionOutcome.GATED, PlannedAdditions(), reason)
-        passed, assumed = (*treatment.held, *treatment.passed), bool(treatment.assumed)
-        if passed:
-            why = "as nobody is there to let it go later" if treatment.held else "as the settings say"
-            reason = "; ".join(filter(None, (passed_text(passed, why), planned.reason)))
-            return _Judgement(AdmissionOutcome.UNRESOLVED, planned, reason, passed, assumed)
-        outcome = AdmissionOutcome.ASSUMED if assumed else AdmissionOutcome.PATCHED
-        return _Judgement(outcome, planned, planned.reason, assumed=assumed, platforms=platforms)
+        if wanted.impossible:
+            refused = self._settings.impossible is ImpossiblePods.DENY
+            return AdmissionOutcome.DENIED if refused else AdmissionOutcome.IMPOSSIBLE, wanted, ()
+        if wanted.held and may_hold:
+            return AdmissionOutcome.GATED, Wanted(reason=held_text(wanted.held)), ()
+        if passed := (*wanted.held, *wanted.passed):
+            why = "as nobody is there to let it go later" if wanted.held else "as the settings say"
+            reason = "; ".join(filter(None, (passed_text(passed, why), wanted.reason)))
+            return AdmissionOutcome.UNRESOLVED, msgspec.structs.replace(wanted, reason=reason), passed
+        return AdmissionOutcome.ASSUMED if wanted.assumed else AdmissionOutcome.PATCHED, wanted, ()
 
-    def _add(self, document: JsonObject, verdict: "_Judgement") -> Additions:
-        planned = verdict.planned
-        added = add(
-            document,
-            tolerations=planned.tolerations,
-            selector=planned.selector,
-            required=planned.required,
-            preferred=planned.preferred,
-            spread=planned.spread,
-            scheduler_name=self._admission.scheduler_name,
-        )
-        if not verdict.reason and verdict.platforms is None and added == NOTHING:
-            return added
-        return annotate(document, added, verdict.reason, verdict.platforms)
+    def _nowhere(self, pod: CreatedPod, decided: PodInput) -> Iterator[str]:
+        """That the pod can run on no node of the cluster, or on none that it names."""
+        if self._is_nowhere(decided):
+            yield f"this pod can run on no node of this cluster: {_refusal(decided)}"
+        elif wrong := self._wrong_nodes(pod, decided):
+            yield f"this pod asks for {shown_nodes(wrong)}: {_refusal(decided)}"
 
-    def _answer(self, creation: Creation, patch: list[Operation], added: Additions, verdict: "_Judgement") -> Mutation:
-        observed = creation.overrides.mode is Mode.OBSERVE
-        outcome = verdict.outcome
-        audit = {"verdict": self._verdict(creation)}
-        if added != NOTHING:
-            audit["would-add" if observed else "added"] = write_record(added)
-        if outcome is AdmissionOutcome.DENIED:
-            patch = []
-        elif outcome is AdmissionOutcome.PATCHED and not patch:
-            outcome = AdmissionOutcome.UNCHANGED
-        would_be = outcome if observed else None
-        if would_be:
-            audit |= _would_annotations(would_be, verdict.reason)
-            outcome, patch = AdmissionOutcome.OBSERVED, _letting_go(creation)
-        encoded = _encode(patch)
-        if len(encoded) > PATCH_BYTES:
-            return _leave(creation, f"its patch would have more than {PATCH_BYTES // 1024} KiB", [])
-        return Mutation(
-            outcome=outcome,
-            patch=encoded,
-            reason=verdict.reason,
-            unresolved=() if observed else verdict.unresolved,
-            warnings=(*creation.overrides.problems, *verdict.planned.warnings, *self._nowhere(creation)),
-            audit_annotations=audit,
-            would_be=would_be,
-        )
-
-    def _nowhere(self, creation: Creation) -> Iterator[str]:
-        if self._is_nowhere(creation.facts, creation.cluster):
-            yield f"this pod can run on no node of this cluster: {creation.refusal}"
-        elif wrong := self._wrong_nodes(creation):
-            yield f"this pod asks for {shown_nodes(wrong)}: {creation.refusal}"
-
-    def _wrong_nodes(self, creation: Creation) -> Mapping[NodeName, Platform]:
-        if not (creation.cluster.by_name and creation.constrained and may_name_nodes(creation.touched)):
-            return {}
-        demands = demands_of(_CREATED.decode(creation.touched).spec or CreatedSpec())
-        return wrong_nodes(demands, creation.facts, self._policy.compatibility, creation.cluster.by_name)
-
-    def _is_nowhere(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> bool:
-        platforms = cluster.platforms
-        if not platforms or not platforms.isdisjoint(self._planner.intersect(facts, cluster).common):
+    def _is_nowhere(self, pod: PodInput) -> bool:
+        platforms = pod.cluster.platforms
+        if not platforms or not platforms.isdisjoint(self._planner.common(pod.facts, pod.cluster).platforms):
             return False  # on a common platform no image is known not to run
-        return all(fit(facts, platform, self._policy.compatibility) is Fit.NO for platform in platforms)
+        return all(fit(pod.facts, platform, self._policy.compatibility) is Fit.NO for platform in platforms)
 
-    def _verdict(self, creation: Creation) -> str:
-        unresolved = creation.unresolved
-        if unresolved:
+    def _wrong_nodes(self, pod: CreatedPod, decided: PodInput) -> Mapping[NodeName, Platform]:
+        spec = pod.spec
+        if not (spec and decided.cluster.by_name and decided.constrained):
+            return {}
+        if not any(may_name_nodes(bytes(raw)) for raw in (spec.affinity, spec.node_selector) if raw):
+            return {}
+        return wrong_nodes(demands_of(spec), decided.facts, self._policy.compatibility, decided.cluster.by_name)
+
+    def _summary(self, pod: PodInput) -> str:
+        if unresolved := pod.unresolved:
             image, fact = unresolved[0]
             return (
-                f"{len(unresolved)} of {len(creation.images)} images unresolved, "
+                f"{len(unresolved)} of {len(pod.images)} images unresolved, "
                 f"first {shown_reference(image.reference)} ({fact.cause})"
             )
-        if not creation.constrained:
+        if not pod.constrained:
             return "runs anywhere"
-        in_common = self._planner.intersect(creation.facts, creation.cluster)
-        return f"runs on {in_common.text}" if in_common.common else "runs on no platform"
+        return f"runs on {self._planner.common(pod.facts, pod.cluster).text or 'no platform'}"
+
+
+def _refusal(pod: PodInput) -> str:
+    return refusal_text(constraints_of(pod.images, pod.facts))
 
 
 def _is_noted(before: JsonObject, after: JsonObject) -> bool:
@@ -266,36 +325,37 @@ def _is_noted(before: JsonObject, after: JsonObject) -> bool:
     return look(after, ADDED_PATH) is not None and all(look(after, path) == look(before, path) for path in NOTE_PATHS)
 
 
-class _Judgement(msgspec.Struct, frozen=True):
-    """What becomes of a pod, what is added to it, and what its annotations say."""
-
-    outcome: AdmissionOutcome
-    planned: PlannedAdditions
-    reason: str = ""
-    unresolved: tuple[Unresolved, ...] = ()
-    assumed: bool = False
-    platforms: str | None = None
-
-
 _WOULD = {AdmissionOutcome.GATED: "would-hold", AdmissionOutcome.DENIED: "would-deny"}
 
 
-def _would_annotations(outcome: AdmissionOutcome, reason: str) -> dict[str, str]:
-    """The audit annotations of a pod that is only observed; none if nothing would have become of it."""
-    if outcome is AdmissionOutcome.UNCHANGED:
-        return {}
-    said = {_WOULD.get(outcome, "would-annotate"): reason} if reason else {}
-    return {"would-be": outcome.value, **said}
+def _as_observed(mutation: Mutation, ungating: list[Operation]) -> Mutation:
+    """The mutation of a pod that is only observed: the audit annotations say what would have become of it."""
+    audit, would_be = dict(mutation.audit_annotations), mutation.outcome
+    if "added" in audit:
+        audit["would-add"] = audit.pop("added")
+    if would_be is not AdmissionOutcome.UNCHANGED:
+        audit["would-be"] = would_be.value
+        if mutation.reason:
+            audit[_WOULD.get(would_be, "would-annotate")] = mutation.reason
+    return msgspec.structs.replace(
+        mutation,
+        outcome=AdmissionOutcome.OBSERVED,
+        patch=_encode(ungating),
+        unresolved=(),
+        audit_annotations=audit,
+        would_be=would_be,
+    )
 
 
-def _letting_go(creation: Creation) -> list[Operation]:
+def _ungating(pod: CreatedPod) -> list[Operation]:
     """The operations that take our gate off the pod, and what a policy has written of it; none if it has no gate.
 
     A pod of large parts keeps it, until the gate controller takes it off.
     """
-    if creation.spec_bytes > TOUCHED_BYTES:
+    if not (pod.spec and pod.spec.scheduling_gates) or touched_bytes(pod) > TOUCHED_BYTES:
         return []
-    before, after = creation.document(), creation.document()
+    before = touched_parts(pod)
+    after = cast("JsonObject", copy_of(before))
     if is_gated(after):
         let_go(after)
         annotations = look(after, ADDED_PATH[:-1])
@@ -304,14 +364,14 @@ def _letting_go(creation: Creation) -> list[Operation]:
     return diff(before, after)
 
 
-def _leave(creation: Creation, excess: str, patch: list[Operation]) -> Mutation:
+def _leave(overrides: Overrides, excess: str, patch: list[Operation]) -> Mutation:
     """The response for a pod that has too much of something to get anything."""
     encoded = _encode(patch)
     return Mutation(
         outcome=AdmissionOutcome.EXEMPT,
         patch=encoded if len(encoded) <= PATCH_BYTES else b"",
         excess=excess,
-        warnings=(*creation.overrides.problems, left_text(excess)),
+        warnings=(*overrides.problems, left_text(excess)),
         audit_annotations={"verdict": f"left alone: {excess}"},
     )
 

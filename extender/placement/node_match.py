@@ -1,34 +1,31 @@
 """Whether a node meets what a pod itself asks of nodes: taints and tolerations, nodeSelector, required node affinity.
 
 These are kube-scheduler's own rules, as in k8s.io/component-helpers/scheduling/corev1, which applies them before it
-calls an extender. They serve reports, which tell what blocks a pod, and tell which words a node can meet.
+calls an extender. They serve reports, which say what blocks a pod, and say which requirements a node can meet.
 """
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import (
-    Affinity,
     CreatedSpec,
     Node,
     NodeSelectorRequirement,
     NodeSelectorTerm,
+    SchedulingSpec,
     Taint,
     Toleration,
 )
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
+from extender.placement.nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _HARD = ("NoSchedule", "NoExecute")
 _NAME_FIELD = "metadata.name"
-OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
-"""The operators of a node selector requirement."""
-
-_AFFINITY = msgspec.json.Decoder(Affinity | None)
-_SELECTOR = msgspec.json.Decoder(dict[str, str] | None)
-_TOLERATIONS = msgspec.json.Decoder(tuple[Toleration, ...] | None)
+_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 
 
 class Rule(enum.StrEnum):
@@ -61,12 +58,18 @@ def demands_of(spec: CreatedSpec) -> NodeDemands:
     Raises:
         msgspec.ValidationError: a field is not of the type that Kubernetes gives it.
     """
-    affinity = _AFFINITY.decode(spec.affinity) if spec.affinity else None
-    required = affinity and affinity.node_affinity and affinity.node_affinity.required
+    parts = {"affinity": spec.affinity, "nodeSelector": spec.node_selector, "tolerations": spec.tolerations}
+    raw = {name: part for name, part in parts.items() if part}
+    return demands_in(msgspec.json.decode(msgspec.json.encode(raw), type=SchedulingSpec))
+
+
+def demands_in(spec: SchedulingSpec) -> NodeDemands:
+    """As `demands_of`, of a spec that is decoded."""
+    required = spec.affinity and spec.affinity.node_affinity and spec.affinity.node_affinity.required
     return NodeDemands(
-        selector=(_SELECTOR.decode(spec.node_selector) if spec.node_selector else None) or {},
+        selector=spec.node_selector or {},
         terms=(required.node_selector_terms or ()) if required else None,
-        tolerations=(_TOLERATIONS.decode(spec.tolerations) if spec.tolerations else None) or (),
+        tolerations=spec.tolerations or (),
     )
 
 
@@ -121,6 +124,73 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
             return (toleration.value or "") == (taint.value or "")
         case _:
             return False
+
+
+def selector_requirements(selector: Mapping[str, str]) -> list[NodeSelectorRequirement]:
+    """The entries of a nodeSelector as requirements."""
+    return [NodeSelectorRequirement(key, "In", (value,)) for key, value in selector.items()]
+
+
+def may_allow(demands: NodeDemands, platform: Platform) -> bool:
+    """Whether the selector, and a term if there are any, allow some node of the platform, of whatever other labels."""
+    if not demands.selector and demands.terms is None:
+        return True
+    selector = selector_requirements(demands.selector)
+    return any(
+        can_match(requirements) and is_open_to(platform, requirements)
+        for requirements in (
+            [selector]
+            if demands.terms is None
+            else [[*selector, *(term.match_expressions or ())] for term in demands.terms if is_open(term)]
+        )
+    )
+
+
+def is_open(term: NodeSelectorTerm) -> bool:
+    """Whether the term has a requirement: one without any matches no node."""
+    return bool(term.match_expressions or term.match_fields)
+
+
+def is_open_to(platform: Platform, requirements: Iterable[NodeSelectorRequirement]) -> bool:
+    """Whether a node of the platform meets the requirements on its system and architecture; others are as good as met.
+
+    So are those of an operator that is not known here.
+    """
+    labels = {ARCHITECTURE: platform.architecture, OPERATING_SYSTEM: platform.os}
+    return all(
+        is_met(each, labels[LABELS[each.key]])
+        for each in requirements
+        if each.key in LABELS and each.operator in _OPERATORS
+    )
+
+
+def can_match(requirements: Sequence[NodeSelectorRequirement]) -> bool:
+    """Whether a node can meet all of them: those on one label do not exclude each other."""
+    by_label: dict[str, list[NodeSelectorRequirement]] = {}
+    for each in requirements:
+        by_label.setdefault(LABELS.get(each.key, each.key), []).append(each)
+    return all(allowed_values(each) != frozenset() for each in by_label.values())
+
+
+def allowed_values(requirements: Sequence[NodeSelectorRequirement]) -> frozenset[str | None] | None:
+    """The values of one label that meet all requirements on it, with None for a node without it; None: endless ones."""
+    listed = [
+        frozenset[str | None]([None] if each.operator == "DoesNotExist" else each.values or ())
+        for each in requirements
+        if each.operator in ("In", "DoesNotExist")
+    ]
+    if not listed:
+        return None
+    left = listed[0].intersection(*listed)
+    left = left.difference(*(each.values or () for each in requirements if each.operator == "NotIn"))
+    others = [each for each in requirements if each.operator in ("Exists", "Gt", "Lt")]
+    return frozenset(value for value in left if all(is_met(each, value) for each in others))
+
+
+def is_implied(requirement: NodeSelectorRequirement, present: Iterable[NodeSelectorRequirement]) -> bool:
+    """Whether every node that meets those that are `present` meets the requirement."""
+    allowed = allowed_values([each for each in present if LABELS.get(each.key, each.key) == requirement.key])
+    return allowed is not None and all(is_met(requirement, value) for value in allowed)
 
 
 def matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:

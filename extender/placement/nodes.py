@@ -68,7 +68,9 @@ EVERY_NODE = NodeConditions()
 
 ARCHITECTURE = "kubernetes.io/arch"
 OPERATING_SYSTEM = "kubernetes.io/os"
-LEVEL_LABEL = "multiarch-extender.io/level"
+PREFIX = "multiarch-extender.io/"
+"""The prefix of the key of every annotation and label of ours."""
+LEVEL_LABEL = f"{PREFIX}level"
 """The label by which a node states the level of its architecture, such as `v3` or `amd64-v3`."""
 _BETA_ARCHITECTURE, _BETA_SYSTEM = "beta.kubernetes.io/arch", "beta.kubernetes.io/os"
 LABELS = {

@@ -44,13 +44,20 @@ def look(value: Json, path: Sequence[str]) -> Json:
     return value
 
 
+def copy_of(value: Json) -> Json:
+    """The value with maps and lists of its own."""
+    if isinstance(value, dict):
+        return {key: copy_of(inner) for key, inner in value.items()}
+    return [copy_of(inner) for inner in value] if isinstance(value, list) else value
+
+
 def apply(document: Json, operations: Sequence[Operation]) -> Json:
     """`document` after the operations, as `diff` makes them; `document` itself stays as it is.
 
     Raises:
         InvalidPatch: an operation names a parent that the document does not have.
     """
-    changed: Json = msgspec.json.decode(msgspec.json.encode(document))
+    changed = copy_of(document)
     for operation in operations:
         steps = [step.replace("~1", "/").replace("~0", "~") for step in operation.path.split("/")[1:]]
         if not steps:

@@ -1,124 +1,73 @@
-"""What a pod gets so that it is scheduled where its images run: tolerations, node affinity, and the reason in words.
+"""What a pod should get so that it is scheduled where its images run: tolerations, node affinity, and the reason.
 
-`mutation` plans for pods that are being created and `release` for pods that a gate holds. Changes no document. What the
-known images have in common is worked out once for each combination of sets of platforms: pods of different templates
-and images share it.
+`mutation` writes it to pods that are being created and `ungating` to pods that a gate holds. What the known images have
+in common is worked out once for each combination of sets of platforms: pods of different templates and images share it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import cast
+from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 
-from extender.images.platform import Compatibility, Platform
+from extender.images.content import LOCAL
+from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import (
-    Affinity,
     NodeAffinity,
-    NodeSelectorRequirement,
     PreferredSchedulingTerm,
+    SchedulingSpec,
     Toleration,
     TopologySpreadConstraint,
 )
-from extender.placement.additions import AFFINITY_PATH, SPREAD_PATH, TOLERATIONS_PATH
 from extender.placement.affinity import (
     AffinityMode,
-    Alternatives,
-    Plan,
-    is_unrestricted,
-    node_platforms,
-    plan_narrower,
+    RequiredNodes,
+    RightNodes,
     plan_preferred,
     plan_required,
+    right_nodes,
 )
-from extender.placement.creation import Creation
-from extender.placement.facts import Fit, ImageFact, RunsOn, fit, is_unresolved
-from extender.placement.gate import GateSettings, ImpossiblePods, Treatment, treat
-from extender.placement.level_words import LevelWords, level_words
-from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM, ClusterNodes
-from extender.placement.patch import Json, JsonObject, look
-from extender.placement.policy import Policy, common_platforms, policy_for, preference_for
-from extender.placement.reasons import Constraint, platforms_text, refusal_text, shown_reference
+from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit, is_unresolved
+from extender.placement.gate import GateSettings, ImpossiblePods, UnknownImages, Unresolved
+from extender.placement.node_match import NodeDemands, demands_in, may_allow, selector_requirements
+from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM, ClusterNodes
+from extender.placement.patch import JsonObject
+from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
+from extender.placement.reasons import Constraint, constraints_of, platforms_text, refusal_text, shown_reference
 from extender.placement.spread import plan_spread
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
 from extender.tables import ShareTable, declare_cache
 
-_INTERSECTIONS = declare_cache("placement.planning.intersections", key="sets of platforms, nodes", most_mb=8)
-_INTERSECTION_BYTES = 1_000_000  # of each planner; the service has seven
+_COMMON = declare_cache("placement.planning.common", key="sets of platforms, nodes", most_mb=8)
+_COMMON_BYTES = 1_000_000  # of each planner; the service has seven
 # What a row takes besides its platforms, and each of these with what follows from it. An image's author chooses their
 # number, up to 64, and their words.
 _ROW_BYTES, _PLATFORM_BYTES = 2_000, 1_000
 
 
-class PlatformIntersection(msgspec.Struct, frozen=True):
-    """What follows from the platforms of the known images; all is empty where no image is known.
-
-    `common` are the platforms named by the images on which all of them run, `architectures` theirs, and `text` is their
-    list for people. `nodes` are as in `affinity.node_platforms`, and `levels` what these must state of their level.
-    `plan` is what keeps a pod to them that is being created and whose author restricts no platform. `rules` are those
-    on whose every platform all images run.
-    """
-
-    common: frozenset[Platform]
-    architectures: frozenset[str]
-    text: str
-    nodes: frozenset[Platform]
-    levels: LevelWords
-    plan: Plan
-    rules: tuple[TolerationRule, ...]
-
-
 _Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform]]
 
 
-class PlatformIntersections:
-    """Gives what the images of a pod have in common under the operator's settings."""
+class CommonPlatforms(msgspec.Struct, frozen=True):
+    """What the known images of a pod have in common; all is empty where no image is known.
 
-    def __init__(self, compatibility: Compatibility, rules: Sequence[TolerationRule]) -> None:
-        self._compatibility = compatibility
-        self._rules = [(rule, parse_platforms(rule.platforms)) for rule in rules]
-        self._remembered: ShareTable[_Key, PlatformIntersection] = ShareTable(
-            _INTERSECTIONS.bound(_INTERSECTION_BYTES), owner_of=lambda *_: "", cost_of=lambda key, _: _row_bytes(key[0])
-        )
+    `platforms` are those named by the images on which all of them run, `architectures` theirs, and `text` is their list
+    for people. `nodes` are the nodes on which all run, and `required` keeps a pod to them whose author restricts none.
+    `rules` are those on whose every platform all images run, with these platforms.
+    """
 
-    def find(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> PlatformIntersection:
-        """What the known images have in common, among those with these facts, in a cluster with such nodes."""
-        known = frozenset([fact.platforms for fact in facts if isinstance(fact, RunsOn)])
-        key = (known, cluster.platforms)
-        found = self._remembered.get(key)
-        if found is None:
-            found = self._intersect([RunsOn(platforms) for platforms in known], cluster)
-            self._remembered.put(key, found)
-        return found
-
-    def _intersect(self, known: Sequence[RunsOn], cluster: ClusterNodes) -> PlatformIntersection:
-        common = common_platforms(known, self._compatibility)
-        nodes = node_platforms(known, self._compatibility)
-        levels = level_words([fact.platforms for fact in known], nodes, cluster, self._compatibility)
-        nodes = frozenset(node for node in nodes if node not in levels or levels[node].values)
-        return PlatformIntersection(
-            common,
-            frozenset(platform.architecture for platform in common),
-            platforms_text(common),
-            nodes,
-            levels,
-            plan_required(NodeAffinity(), {}, nodes, cluster.platforms, levels),
-            tuple(rule for rule, platforms in self._rules if known and platforms and self._all_run(known, platforms)),
-        )
-
-    def _all_run(self, known: Sequence[RunsOn], platforms: frozenset[Platform]) -> bool:
-        return all(fit(known, platform, self._compatibility) is Fit.YES for platform in platforms)
-
-
-def _row_bytes(known: Set[frozenset[Platform]]) -> int:
-    return _ROW_BYTES + _PLATFORM_BYTES * sum(map(len, known))
+    platforms: frozenset[Platform]
+    architectures: frozenset[str]
+    text: str
+    nodes: RightNodes
+    required: RequiredNodes
+    rules: tuple[tuple[TolerationRule, frozenset[Platform]], ...]
 
 
 class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings for pods that are being created; an empty `scheduler_name` changes no pod's.
 
-    `platforms_annotation`: whether pods are told the platforms that their images have in common. `spares_selector`:
-    what would go into a nodeSelector goes into required affinity where the author uses the one and not the other, as an
-    author's next apply replaces the whole of what it names.
+    `platforms_annotation`: whether pods are given the platforms that their images have in common as an annotation.
+    `keeps_selector`: what would go into a nodeSelector goes into required affinity where the author uses the one and
+    not the other, as an author's next apply replaces the whole of what it names.
     """
 
     tolerations: tuple[TolerationRule, ...] = ()
@@ -127,223 +76,244 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     gate: GateSettings = GateSettings()
     impossible: ImpossiblePods = ImpossiblePods.PEND
     platforms_annotation: bool = False
-    spares_selector: bool = False
+    keeps_selector: bool = False
+
+
+class PodInput(msgspec.Struct, frozen=True):
+    """What decides about a pod besides its own JSON and the settings.
+
+    `facts` are those of `images`, in order. `cluster` has the cluster's nodes, none if they are not watched.
+    `never_held`: it is of a class whose pods are not held. `replica_labels` select the pods of its workload.
+    """
+
+    images: Sequence[PodImage]
+    facts: Sequence[ImageFact]
+    overrides: Overrides
+    cluster: ClusterNodes
+    never_held: bool = False
+    replica_labels: Mapping[str, str] = {}
 
     @property
-    def reads_affinity(self) -> bool:
-        """Whether a plan depends on the nodeSelector and the affinity of a pod's author."""
-        return self.node_affinity is not AffinityMode.NONE or self.impossible is ImpossiblePods.DENY
+    def constrained(self) -> bool:
+        """Whether an image is known to run on some platforms only."""
+        return any(isinstance(fact, RunsOn) for fact in self.facts)
+
+    @property
+    def unresolved(self) -> list[Unresolved]:
+        """The pending and unknown images with their facts, which say why."""
+        pairs = zip(self.images, self.facts, strict=True)
+        return [(image, fact) for image, fact in pairs if isinstance(fact, Pending | Unknown)]
 
 
-class PlannedAdditions(msgspec.Struct, frozen=True):
-    """What to add to a pod.
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod should get, and why.
 
-    `selector` and `required` are as in `affinity.Plan`. `reason` explains them, for which no event of the scheduler
-    names an image. `impossible`: no node is right for the pod.
+    `reason` explains `required`, for which no event of the scheduler names an image. `impossible`: no node is right for
+    the pod. `held`, `assumed` and `passed` are the images that are not known, by what is done about them. `platforms`
+    is the value of the annotation; None for none.
     """
 
     tolerations: tuple[Toleration, ...] = ()
-    selector: Mapping[str, str] = {}
-    required: tuple[Alternatives, ...] = ()
+    required: RequiredNodes = RequiredNodes()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
     spread: tuple[TopologySpreadConstraint, ...] = ()
     reason: str = ""
     warnings: tuple[str, ...] = ()
     impossible: bool = False
+    held: tuple[Unresolved, ...] = ()
+    assumed: tuple[Unresolved, ...] = ()
+    passed: tuple[Unresolved, ...] = ()
+    platforms: str | None = None
 
 
-class Planner:
-    """Plans by the operator's settings. Its results depend on the arguments and these settings alone."""
-
-    def __init__(self, policy: Policy, admission: AdmissionSettings) -> None:
-        mode = admission.node_affinity
-        gate = admission.gate
-        self._policy = policy
-        self._admission = admission
-        self._intersections = PlatformIntersections(policy.compatibility, admission.tolerations)
-        self._keys = frozenset(rule.key for rule in admission.tolerations)
-        self._gate = msgspec.structs.replace(gate, may_assume=gate.may_assume and mode.required)
-
-    def treat(self, creation: Creation, *, expired: bool = False) -> Treatment:
-        """What is done about the pod's images that are not known; `expired`: it was held long enough."""
-        may_assume = self._gate.may_assume and bool(policy_for(self._policy, creation.images).assume)
-        gate = self._gate if may_assume else msgspec.structs.replace(self._gate, may_assume=False)
-        return treat(creation.images, creation.facts, creation.overrides, gate, expired=expired)
-
-    def plan(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
-        """What a pod that is being created gets; `document` has its touched parts as its author wrote them."""
-        planned = self._plan(creation, document, treatment, _plan_created)
-        if not creation.overrides.spread or planned.impossible:
-            return planned
-        return msgspec.structs.replace(planned, spread=self._plan_spread(creation, document))
-
-    def plan_stored(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
-        """What a pod that a gate holds gets, which the API server allows: no term more than the pod has."""
-        return self._plan(creation, document, treatment, _plan_stored)
-
-    def annotated_platforms(self, creation: Creation) -> str | None:
-        """The value of the annotation `platforms`; None where the pod gets none.
-
-        It gets none while an image is not known, or if none is known to need a platform. It is empty if the images have
-        no platform in common.
-        """
-        is_told = self._admission.platforms_annotation and creation.constrained and not creation.unresolved
-        if not is_told:
-            return None
-        return ",".join(map(str, sorted(self.intersect(creation.facts, creation.cluster).common)))
-
-    def intersect(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> PlatformIntersection:
-        """What the images with these facts have in common, in a cluster with these nodes."""
-        return self._intersections.find(facts, cluster)
-
-    def _plan(
-        self, creation: Creation, document: JsonObject, treatment: Treatment, plan_terms: "_PlanTerms"
-    ) -> PlannedAdditions:
-        in_common = self.intersect(creation.facts, creation.cluster)
-        tolerations = self._earned_tolerations(creation, in_common, look(document, TOLERATIONS_PATH))
-        if not self._admission.reads_affinity:
-            return PlannedAdditions(tolerations)
-        mode = self._admission.node_affinity
-        try:
-            existing = msgspec.convert(look(document, AFFINITY_PATH) or {}, Affinity).node_affinity or NodeAffinity()
-        except msgspec.ValidationError as exc:
-            why = f"no node affinity was written, since the pod's own cannot be read: {exc}"
-            return PlannedAdditions(tolerations, warnings=(why,))
-        selector = cast("dict[str, str]", look(document, ("spec", "nodeSelector")) or {})
-        required = self._plan_required(
-            creation, treatment, lambda in_common: plan_terms(existing, selector, in_common, creation.cluster)
-        )
-        if self._admission.spares_selector and selector and not existing.required:
-            required = _in_terms(required)
-        return PlannedAdditions(
-            tolerations=tolerations,
-            selector=required.selector,
-            required=required.additions,
-            preferred=self._plan_preferred(creation, in_common, existing) if mode.preferred else (),
-            reason=required.reason,
-            warnings=required.warnings,
-            impossible=required.impossible,
-        )
-
-    def _earned_tolerations(
-        self, creation: Creation, in_common: PlatformIntersection, existing: Json
-    ) -> tuple[Toleration, ...]:
-        """The tolerations of rules on whose every platform all images run, except those that the pod covers already."""
-        own = msgspec.convert(existing or [], list[Toleration])
-        if not in_common.rules or any(map(is_unresolved, creation.facts)):
-            return ()
-        # only these can cover one of a rule
-        present = [toleration for toleration in own if not toleration.key or toleration.key in self._keys]
-        added = []
-        for rule in in_common.rules:
-            if not is_covered(rule, present):
-                present.append(rule.toleration)
-                added.append(rule.toleration)
-        return tuple(added)
-
-    def _plan_required(
-        self, creation: Creation, treatment: Treatment, plan_nodes: Callable[[PlatformIntersection], Plan]
-    ) -> "_PlannedRequired":
-        """Under settings by which no required affinity is written, only whether the pod is impossible."""
-        written, impossible = self._admission.node_affinity.required, self._admission.impossible
-        if not written and impossible is not ImpossiblePods.DENY:
-            return _NOTHING_REQUIRED
-        assume = policy_for(self._policy, creation.images).assume
-        assumed = [Constraint(image.reference, assume, assumed=True) for image, _ in treatment.assumed]
-        if not creation.constrained and not assumed:
-            return _PlannedRequired(warnings=tuple(_nothing_known(creation)) if written else ())
-        facts = (*creation.facts, *(RunsOn(constraint.platforms) for constraint in assumed))
-        in_common = self.intersect(facts, creation.cluster)
-        plan = plan_nodes(in_common)
-        refusal = refusal_text([*creation.constraints, *assumed])
-        warnings = tuple(_contradictions(plan, refusal)) if in_common.nodes else (_NOTHING_IN_COMMON.format(refusal),)
-        if plan.impossible:
-            pends = written and impossible is not ImpossiblePods.PASS
-            return _PlannedRequired({}, plan.additions if pends else (), warnings[0], warnings, impossible=True)
-        if not written:
-            return _NOTHING_REQUIRED
-        restricts = bool(plan.selector) or any(plan.additions)
-        if restricts and any(node is None or self._may_run(facts, node) for node in creation.cluster.unlabelled):
-            warnings = (*warnings, UNLABELLED)
-        return _PlannedRequired(plan.selector, plan.additions, refusal if restricts else "", warnings)
-
-    def _may_run(self, facts: Sequence[ImageFact], node: Platform) -> bool:
-        return fit(facts, node, self._policy.compatibility) is not Fit.NO
-
-    def _plan_spread(self, creation: Creation, document: JsonObject) -> tuple[TopologySpreadConstraint, ...]:
-        """Constraints for a multi-arch pod of a workload; none if the pod's own cannot be read."""
-        in_common = self.intersect(creation.facts, creation.cluster)
-        if len(in_common.architectures) < 2 or any(map(is_unresolved, creation.facts)):
-            return ()
-        try:
-            existing = msgspec.convert(look(document, SPREAD_PATH) or (), tuple[TopologySpreadConstraint, ...])
-        except msgspec.ValidationError:
-            return ()
-        return plan_spread(dict(creation.replica_labels), existing)
-
-    def _plan_preferred(
-        self, creation: Creation, in_common: PlatformIntersection, existing: NodeAffinity
-    ) -> tuple[PreferredSchedulingTerm, ...]:
-        """Preferences for a multi-arch pod, as `is_multi_arch` has it."""
-        if len(in_common.architectures) < 2 or any(map(is_unresolved, creation.facts)):
-            return ()
-        preference = preference_for(self._policy, creation.overrides)
-        return plan_preferred(existing, preference, in_common.architectures, self._policy.preferred_nodes.labels)
-
-
-class _PlannedRequired(msgspec.Struct, frozen=True):
-    """The nodeSelector and required affinity of `PlannedAdditions`."""
-
-    selector: Mapping[str, str] = {}
-    additions: tuple[Alternatives, ...] = ()
-    reason: str = ""
-    warnings: tuple[str, ...] = ()
-    impossible: bool = False
-
-
-def _in_terms(required: _PlannedRequired) -> _PlannedRequired:
-    """The same with its nodeSelector as a term of affinity."""
-    if not required.selector:
-        return required
-    words = tuple(NodeSelectorRequirement(key, "In", (value,)) for key, value in required.selector.items())
-    return msgspec.structs.replace(required, selector={}, additions=((words,),))
-
-
-_NOTHING_REQUIRED = _PlannedRequired()
-_PlanTerms = Callable[[NodeAffinity, Mapping[str, str], PlatformIntersection, ClusterNodes], Plan]
 UNLABELLED = (
     f"the labels {ARCHITECTURE} and {OPERATING_SYSTEM} of some nodes do not state their platform, and kube-scheduler "
     "goes by them: this pod's node affinity keeps it off nodes that run its images"
 )
 """The warning about a pod that is kept off nodes without labels."""
-_NOTHING_IN_COMMON = "no platform is common to all images: {}"
 
 
-def _plan_created(
-    existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: ClusterNodes
-) -> Plan:
-    if is_unrestricted(existing, selector):
-        return in_common.plan
-    return plan_required(existing, selector, in_common.nodes, cluster.platforms, in_common.levels)
+class Planner:
+    """Plans by the operator's settings. Its results depend on the arguments and these settings alone."""
 
-
-def _plan_stored(
-    existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: ClusterNodes
-) -> Plan:
-    return plan_narrower(existing, selector, in_common.nodes, cluster.platforms, in_common.levels)
-
-
-def _nothing_known(creation: Creation) -> Iterator[str]:
-    for image, fact in creation.unresolved[:1]:
-        reference = shown_reference(image.reference)
-        yield f"no node affinity was written: nothing is known of image {reference} ({fact.cause})"
-
-
-def _contradictions(plan: Plan, refusal: str) -> Iterator[str]:
-    if plan.selector_contradicts:
-        yield f"nodeSelector allows no node that the images run on: {refusal}"
-    if plan.contradicted:
-        yield (
-            f"{plan.contradicted} of {len(plan.additions)} terms of the pod's node affinity allow no node that the "
-            f"images run on: {refusal}"
+    def __init__(self, policy: Policy, settings: AdmissionSettings) -> None:
+        self._policy = policy
+        self._settings = settings
+        self._rules = [(rule, parse_platforms(rule.platforms)) for rule in settings.tolerations]
+        self._keys = frozenset(rule.key for rule in settings.tolerations)
+        self._remembered: ShareTable[_Key, CommonPlatforms] = ShareTable(
+            _COMMON.bound(_COMMON_BYTES), owner_of=lambda *_: "", cost_of=lambda key, _: _row_bytes(key[0])
         )
+
+    def plan(self, pod: PodInput, spec: JsonObject, *, stored: bool = False, expired: bool = False) -> Wanted:
+        """What the pod should get, whose author wrote `spec`.
+
+        `stored`: a gate holds it, so it gets what the API server allows: no term beside its own. `expired`: it was held
+        for long enough. Raises msgspec.ValidationError for a spec that no API server accepts.
+        """
+        own = msgspec.convert(spec, SchedulingSpec)
+        demands = demands_in(own)
+        if any(map(is_unresolved, pod.facts)):
+            held, assumed, passed = self._divide(pod, expired=expired)
+            wanted = self._plan_required(pod, demands, assumed, stored=stored)
+            return msgspec.structs.replace(wanted, held=held, assumed=assumed, passed=passed)
+        wanted = self._plan_required(pod, demands, (), stored=stored)
+        if not pod.constrained:
+            return wanted
+        common = self.common(pod.facts, pod.cluster)
+        return msgspec.structs.replace(
+            wanted,
+            tolerations=self._earned_tolerations(demands, common),
+            preferred=self._plan_preferred(pod, own, demands, common),
+            spread=() if stored or wanted.impossible else self._plan_spread(pod, own, demands, common),
+            platforms=self._annotation(common),
+        )
+
+    def common(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> CommonPlatforms:
+        """What the known images among those with these facts have in common, in a cluster with these nodes."""
+        known = frozenset([fact.platforms for fact in facts if isinstance(fact, RunsOn)])
+        key = (known, cluster.platforms)
+        found = self._remembered.get(key)
+        if found is None:
+            found = self._find_common(list(known), cluster)
+            self._remembered.put(key, found)
+        return found
+
+    def _find_common(self, known: Sequence[frozenset[Platform]], cluster: ClusterNodes) -> CommonPlatforms:
+        facts, compatibility = [RunsOn(platforms) for platforms in known], self._policy.compatibility
+        platforms = common_platforms(facts, compatibility)
+        nodes = right_nodes(known, cluster.platforms, compatibility)
+        return CommonPlatforms(
+            platforms,
+            frozenset(platform.architecture for platform in platforms),
+            platforms_text(platforms),
+            nodes,
+            plan_required(NodeDemands(), nodes, cluster.platforms),
+            tuple(
+                (rule, rule_platforms)
+                for rule, rule_platforms in self._rules
+                if known
+                and rule_platforms
+                and all(fit(facts, each, compatibility) is Fit.YES for each in rule_platforms)
+            ),
+        )
+
+    def _divide(self, pod: PodInput, *, expired: bool) -> Sequence[tuple[Unresolved, ...]]:
+        """The images that are not known, by what is done about them: held, assumed, passed.
+
+        An image that is never pulled is not among them: only the node's own copy could tell its platforms.
+        """
+        gate, can_assume = self._settings.gate, bool(self._assumed_platforms(pod))
+        found: dict[UnknownImages, list[Unresolved]] = {choice: [] for choice in UnknownImages}
+        for image, fact in pod.unresolved:
+            if fact.cause not in LOCAL:
+                choice = gate.choose(fact, pod.overrides, expired=expired or pod.never_held, can_assume=can_assume)
+                found[choice].append((image, fact))
+        return [tuple(found[each]) for each in (UnknownImages.GATE, UnknownImages.ASSUME, UnknownImages.PASS)]
+
+    def _assumed_platforms(self, pod: PodInput) -> frozenset[Platform]:
+        """The platforms on which an image that is not known is assumed to run; none where that is not written."""
+        return policy_for(self._policy, pod.images).assume if self._settings.node_affinity.required else frozenset()
+
+    def _plan_required(
+        self, pod: PodInput, demands: NodeDemands, unknown: Sequence[Unresolved], *, stored: bool
+    ) -> Wanted:
+        """Under settings by which no required affinity is written, only whether the pod is impossible."""
+        settings = self._settings
+        written = settings.node_affinity.required
+        if not written and settings.impossible is not ImpossiblePods.DENY:
+            return Wanted()
+        assume = self._assumed_platforms(pod) if unknown else frozenset[Platform]()
+        assumed = [Constraint(image.reference, assume, assumed=True) for image, _ in unknown]
+        facts = (*pod.facts, *(RunsOn(constraint.platforms) for constraint in assumed))
+        if not pod.constrained and not assumed:
+            return Wanted(warnings=_nothing_known(pod) if written else ())
+        common = self.common(facts, pod.cluster)
+        required = self._required_nodes(demands, common, pod.cluster, stored=stored)
+        if common.nodes and not (required.restricts or required.contradiction):
+            return Wanted()
+        refusal = refusal_text([*constraints_of(pod.images, pod.facts), *assumed])
+        why = required.contradiction if common.nodes else "no platform is common to all images"
+        contradiction = f"{why}: {refusal}" if why else ""
+        warnings = (contradiction,) if why else ()
+        if required.impossible:
+            pends = written and settings.impossible is not ImpossiblePods.PASS
+            wanted = required if pends else RequiredNodes()
+            return Wanted(required=wanted, reason=contradiction, warnings=warnings, impossible=True)
+        if not written:
+            return Wanted()
+        if required.restricts and any(node is None or self._may_run(facts, node) for node in pod.cluster.unlabelled):
+            warnings = (*warnings, UNLABELLED)
+        return Wanted(required=required, reason=refusal if required.restricts else "", warnings=warnings)
+
+    def _required_nodes(
+        self, demands: NodeDemands, common: CommonPlatforms, cluster: ClusterNodes, *, stored: bool
+    ) -> RequiredNodes:
+        is_restricted = bool(demands.terms) or not LABELS.keys().isdisjoint(demands.selector)
+        if is_restricted or stored or LEVEL_LABEL in demands.selector:
+            found = plan_required(demands, common.nodes, cluster.platforms, stored=stored)
+        else:
+            found = common.required
+        if self._settings.keeps_selector and found.selector and demands.selector and demands.terms is None:
+            return RequiredNodes(additions=((tuple(selector_requirements(found.selector)),),))
+        return found
+
+    def _may_run(self, facts: Sequence[ImageFact], node: Platform) -> bool:
+        return fit(facts, node, self._policy.compatibility) is not Fit.NO
+
+    def _annotation(self, common: CommonPlatforms) -> str | None:
+        """The value of the annotation `platforms`, empty if the images have no platform in common."""
+        return ",".join(map(str, sorted(common.platforms))) if self._settings.platforms_annotation else None
+
+    def _earned_tolerations(self, demands: NodeDemands, common: CommonPlatforms) -> tuple[Toleration, ...]:
+        """The tolerations of rules on whose every platform all images run.
+
+        Not those that the pod covers already, nor those of rules for platforms that its author allows none of.
+        """
+        # only these can cover one of a rule
+        present = [
+            toleration for toleration in demands.tolerations if not toleration.key or toleration.key in self._keys
+        ]
+        added = []
+        for rule, platforms in common.rules:
+            if any(may_allow(demands, platform) for platform in platforms) and not is_covered(rule, present):
+                present.append(rule.toleration)
+                added.append(rule.toleration)
+        return tuple(added)
+
+    def _plan_preferred(
+        self, pod: PodInput, own: SchedulingSpec, demands: NodeDemands, common: CommonPlatforms
+    ) -> tuple[PreferredSchedulingTerm, ...]:
+        if not self._settings.node_affinity.preferred or not (
+            preference := preference_for(self._policy, pod.overrides)
+        ):
+            return ()
+        node_affinity = (own.affinity and own.affinity.node_affinity) or NodeAffinity()
+        labels = self._policy.preferred_nodes.labels
+        return plan_preferred(node_affinity.preferred or (), preference, _choice(demands, common), labels)
+
+    def _plan_spread(
+        self, pod: PodInput, own: SchedulingSpec, demands: NodeDemands, common: CommonPlatforms
+    ) -> tuple[TopologySpreadConstraint, ...]:
+        if not pod.overrides.spread or not _choice(demands, common):
+            return ()
+        return plan_spread(pod.replica_labels, own.topology_spread_constraints or ())
+
+
+def _choice(demands: NodeDemands, common: CommonPlatforms) -> Set[str]:
+    """The architectures on which the pod runs and that its author allows; none if it has no choice of them."""
+    found = common.architectures
+    if len(found) > 1 and (demands.selector or demands.terms):
+        found = frozenset(each.architecture for each in common.platforms if may_allow(demands, each))
+    return found if len(found) > 1 else frozenset()
+
+
+def _nothing_known(pod: PodInput) -> tuple[str, ...]:
+    return tuple(
+        f"no node affinity was written: nothing is known of image {shown_reference(image.reference)} ({fact.cause})"
+        for image, fact in pod.unresolved[:1]
+    )
+
+
+def _row_bytes(known: Set[Set[Platform]]) -> int:
+    return _ROW_BYTES + _PLATFORM_BYTES * sum(map(len, known))

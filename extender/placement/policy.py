@@ -26,11 +26,8 @@ from extender.placement.facts import (
     of_system,
     system_of,
 )
-from extender.placement.nodes import EVERY_NODE, NodeConditions
+from extender.placement.nodes import EVERY_NODE, PREFIX, NodeConditions
 from extender.placement.shares import point_of
-
-PREFIX = "multiarch-extender.io/"
-"""The prefix of every annotation's key."""
 
 MODE = f"{PREFIX}mode"
 PREFER = f"{PREFIX}prefer"

@@ -11,7 +11,7 @@ import msgspec
 
 from extender.images.platform import Platform
 from extender.images.platform_states import DeniedPlatform, claim_text
-from extender.placement.facts import Pending, PodImage, Unknown
+from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
 
 # The longest text around a reference and its platforms, with counts of five digits, takes 112 of the 512 characters.
 _REFERENCE_CHARACTERS = 220
@@ -35,6 +35,15 @@ class Constraint(msgspec.Struct, frozen=True):
     assumed: bool = False
     asked: str = ""
     denied: tuple[DeniedPlatform, ...] = ()
+
+
+def constraints_of(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> list[Constraint]:
+    """What the known images require, in pod order; `facts` are those of `images`, in order."""
+    return [
+        Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied)
+        for image, fact in zip(images, facts, strict=True)
+        if isinstance(fact, RunsOn)
+    ]
 
 
 NAME_CHARACTERS = 253

@@ -17,10 +17,9 @@ from extender.kubernetes.reported_v1 import WrittenPod
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_record, take_back
 from extender.placement.affinity import AffinityMode
-from extender.placement.creation import Creation, read_creation
 from extender.placement.facts import ImageFact, PodImage, images_of, is_unresolved
 from extender.placement.gate import GateSettings
-from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
+from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, excess_of, touched_bytes, touched_parts
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
@@ -70,7 +69,7 @@ class ChangedTemplate(msgspec.Struct, frozen=True):
     @property
     def touched_bytes(self) -> int:
         """The size of what may be changed, as JSON."""
-        return _creation_of(self.pod).spec_bytes
+        return touched_bytes(self.pod)
 
     @property
     def has_same_images(self) -> bool:
@@ -106,12 +105,13 @@ class TemplateJudge:
         """`guards`: whether templates of DaemonSets get words."""
         settings = msgspec.structs.replace(
             admission,
-            gate=GateSettings(may_assume=False),
+            gate=GateSettings(),
             scheduler_name="",
             platforms_annotation=False,
         )
         required = msgspec.structs.replace(settings, node_affinity=AffinityMode.REQUIRED)
-        guard = msgspec.structs.replace(required, tolerations=(), spares_selector=True)
+        guard = msgspec.structs.replace(required, tolerations=(), keeps_selector=True)
+        policy = msgspec.structs.replace(policy, assume=frozenset())
         self._policy = policy
         self._guards = guards
         self._offered = [rule.toleration for rule in admission.tolerations]
@@ -143,10 +143,10 @@ class TemplateJudge:
         record = self._record_of(stored)
         if stored is None or record is None or not changed.has_same_images:
             return None
-        if any(_creation_of(pod).excess for pod in (changed.pod, stored)):
+        if any(excess_of(pod, ()) for pod in (changed.pod, stored)):
             return None
-        before, after = _touched(changed.pod), _touched(stored)
-        own, own_stored = _touched(changed.pod), _touched(stored)
+        before, after = touched_parts(changed.pod), touched_parts(stored)
+        own, own_stored = touched_parts(changed.pod), touched_parts(stored)
         present = take_back(own, record, self._offered, "")
         take_back(own_stored, record, self._offered, "")
         if present.same_as(record) and look(before, ADDED_PATH) == look(after, ADDED_PATH):
@@ -236,15 +236,6 @@ def _operations_of(mutation: Mutation, template: PodTemplate) -> tuple[Operation
 
 def _runtime(pod: CreatedPod) -> str:
     return (pod.spec and pod.spec.runtime_class_name) or ""
-
-
-def _creation_of(pod: CreatedPod) -> Creation:
-    return read_creation(pod, (), (), Overrides(), NO_NODES)
-
-
-def _touched(pod: CreatedPod) -> JsonObject:
-    """A new copy of the parts that are changed."""
-    return _creation_of(pod).document()
 
 
 def _with_additions_of(document: JsonObject, stored: JsonObject) -> JsonObject:

@@ -21,13 +21,12 @@ from extender.placement.additions import (
     add,
     write_record,
 )
-from extender.placement.creation import Creation, excess_with, read_creation
 from extender.placement.facts import ImageFact, PodImage
-from extender.placement.gate import GATE, GATED_LABEL, Treatment
-from extender.placement.mutation import untouched
+from extender.placement.gate import GATE, GATED_LABEL
+from extender.placement.mutation import excess_of, excess_with, input_of, touched_parts, untouched
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Json, JsonObject, look
-from extender.placement.planning import AdmissionSettings, PlannedAdditions, Planner
+from extender.placement.planning import AdmissionSettings, Planner, Wanted
 from extender.placement.policy import ADDED, PLATFORMS, REASON, Mode, Overrides, Policy
 from extender.placement.reasons import held_text, left_text, passed_text
 
@@ -64,10 +63,10 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 class UngatingPlanner:
     """Applies the operator's settings to held pods. Its results depend on the arguments and these settings alone."""
 
-    def __init__(self, policy: Policy, admission: AdmissionSettings) -> None:
+    def __init__(self, policy: Policy, settings: AdmissionSettings) -> None:
         self._policy = policy
-        self._planner = Planner(policy, admission)
-        self._gate = admission.gate
+        self._settings = settings
+        self._planner = Planner(policy, settings)
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Ungating | None:
         """The release of a pod whose images do not matter or that is only observed; None if they must be looked up."""
@@ -97,23 +96,27 @@ class UngatingPlanner:
         skipped = self.skip(pod, overrides)
         if skipped:
             return skipped
-        overrides = self._gate.overrides_for(pod, overrides)
-        creation = read_creation(pod, images, facts, overrides, cluster)
-        if excess := creation.excess:
+        if excess := excess_of(pod, images):
             return _leave(pod, excess)
-        treatment = self._planner.treat(creation, expired=expired)
-        document = creation.document()
-        planned = self._planner.plan_stored(creation, document, treatment)
-        if treatment.held and not planned.impossible:
-            return Ungating(UngatingOutcome.HOLD, reason=held_text(treatment.held))
+        document = touched_parts(pod)
+        annotated = look(document, ADDED_PATH[:-1])
+        decided = input_of(pod, images, facts, overrides, cluster, self._settings)
+        wanted = self._planner.plan(decided, cast("JsonObject", document["spec"]), stored=True, expired=expired)
+        if wanted.held and not wanted.impossible:
+            return Ungating(UngatingOutcome.HOLD, reason=held_text(wanted.held))
         why = "as it was held for long enough" if expired else "as the settings say"
-        passed = "" if planned.impossible else passed_text(treatment.passed, why)
-        reason = "; ".join(filter(None, (passed, planned.reason)))
-        added = add(document, tolerations=planned.tolerations, required=planned.required, preferred=planned.preferred)
+        passed = "" if wanted.impossible else passed_text(wanted.passed, why)
+        reason = "; ".join(filter(None, (passed, wanted.reason)))
+        added = add(document, wanted)
         if excess := excess_with(added, document):
             return _leave(pod, excess)
-        annotations = _annotations(creation, added, reason, self._planner.annotated_platforms(creation))
-        return Ungating(_outcome_of(treatment, planned), _patch(pod, annotations, _spec(document, added)), reason)
+        present = annotated.keys() if isinstance(annotated, dict) else ()
+        annotations = {
+            key: value
+            for key, value in _annotations(added, reason, wanted.platforms).items()
+            if value is not None or key in present
+        }
+        return Ungating(_outcome_of(wanted), _patch(pod, annotations, _spec(document, added)), reason)
 
 
 def _leave(pod: CreatedPod, excess: str) -> Ungating:
@@ -121,24 +124,22 @@ def _leave(pod: CreatedPod, excess: str) -> Ungating:
     return Ungating(UngatingOutcome.PASSED, _patch(pod, {REASON: reason}, {}), reason)
 
 
-def _outcome_of(treatment: Treatment, planned: PlannedAdditions) -> UngatingOutcome:
-    if planned.impossible:
+def _outcome_of(wanted: Wanted) -> UngatingOutcome:
+    if wanted.impossible:
         return UngatingOutcome.IMPOSSIBLE
-    if treatment.passed:
+    if wanted.passed:
         return UngatingOutcome.PASSED
-    return UngatingOutcome.ASSUMED if treatment.assumed else UngatingOutcome.KNOWN
+    return UngatingOutcome.ASSUMED if wanted.assumed else UngatingOutcome.KNOWN
 
 
-def _annotations(creation: Creation, added: Additions, reason: str, platforms: str | None) -> JsonObject:
-    """The annotations that say what was added and why; those of an earlier pass are replaced or taken off."""
+def _annotations(added: Additions, reason: str, platforms: str | None) -> JsonObject:
+    """The annotations that say what was added and why; null for those of an earlier pass that are to go."""
     is_recorded = reason or platforms is not None or added != NOTHING
-    annotations: JsonObject = {
+    return {
         REASON: reason or None,
         PLATFORMS: platforms,
         ADDED: write_record(msgspec.structs.replace(added, was={})) if is_recorded else None,
     }
-    present = cast("JsonObject", look(creation.document(), ADDED_PATH[:-1]) or {})
-    return {key: value for key, value in annotations.items() if value is not None or key in present}
 
 
 def _spec(document: JsonObject, added: Additions) -> JsonObject:

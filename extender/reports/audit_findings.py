@@ -13,9 +13,8 @@ from extender.images.content import Answer, Cause, Content
 from extender.images.platform import Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
-from extender.kubernetes.core_v1 import NodeAffinity, NodeName, NodeSelector
+from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.reported_v1 import ReportedNode
-from extender.placement.affinity import plan_required
 from extender.placement.facts import (
     Anywhere,
     Fit,
@@ -36,6 +35,7 @@ from extender.placement.node_match import (
     as_daemon_pods,
     hard_taints,
     matches,
+    may_allow,
     obstacles,
     requirement_text,
     taint_text,
@@ -537,21 +537,18 @@ def _demands(workload: Workload) -> NodeDemands:
 
 def _contradictions(target: Platform, demands: NodeDemands) -> Iterator[Obstacle]:
     """What a workload's own selector and affinity say against any node of the platform."""
-    affinity = NodeAffinity(required=NodeSelector(demands.terms))
-    plain = Platform(target.os, target.architecture)
-    plan = plan_required(affinity, demands.selector, frozenset((plain,)))
-    if plan.selector_contradicts:
+    if not may_allow(NodeDemands(demands.selector), target):
         for key, value in sorted(demands.selector.items()):
             if key.endswith(("kubernetes.io/arch", "kubernetes.io/os")):
                 yield Obstacle(Rule.SELECTOR, f"{key}={value}")
-    elif demands.terms and plan.contradicted == len(demands.terms):
+    elif demands.terms and not may_allow(demands, target):
         texts = dict.fromkeys(
             requirement_text(each)
             for term in demands.terms
             for each in term.match_expressions or ()
             if each.key.endswith(("kubernetes.io/arch", "kubernetes.io/os"))
         )
-        yield Obstacle(Rule.AFFINITY, "; or ".join(texts))
+        yield Obstacle(Rule.AFFINITY, "; or ".join(texts) or "no term that any node can match")
 
 
 def _untolerated(workload: Workload, node: ReportedNode) -> Iterator[str]:

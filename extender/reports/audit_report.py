@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from extender.images.platform_states import PlatformState
-from extender.placement.policy import PREFIX
+from extender.placement.nodes import PREFIX
 
 SCHEMA = f"{PREFIX}audit/v1"
 

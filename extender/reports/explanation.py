@@ -34,9 +34,9 @@ from extender.placement.node_match import (
     obstacles,
     taint_text,
 )
-from extender.placement.nodes import USUAL, ClusterNodes, name_of_node, platform_of_node
+from extender.placement.nodes import PREFIX, USUAL, ClusterNodes, name_of_node, platform_of_node
 from extender.placement.patch import Operation
-from extender.placement.policy import ADDED, MODE, PREFIX, REASON, Mode, Overrides, Policy, is_exempt
+from extender.placement.policy import ADDED, MODE, REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 from extender.reports.audit_report import RunAnswer

@@ -19,8 +19,7 @@ from extender.images.reference import ImageReference, digest_of
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.pod_templates import Path, pod_templates
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.nodes import LABELS, ClusterNodes, NodeLookup, NodePlatforms
-from extender.placement.policy import PREFIX
+from extender.placement.nodes import LABELS, PREFIX, ClusterNodes, NodeLookup, NodePlatforms
 from extender.placement.template_judgement import TemplateJudge
 from extender.resolver.image_cache import Target as ImageTarget
 from extender.resolver.pod_resolver import PodResolver

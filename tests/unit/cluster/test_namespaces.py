@@ -7,7 +7,8 @@ import pytest
 
 from extender.cluster.views import NamespaceView
 from extender.errors import ClusterError
-from extender.placement.policy import ADDED, MODE, NAMESPACE_KEYS, PREFER, PREFIX
+from extender.placement.nodes import PREFIX
+from extender.placement.policy import ADDED, MODE, NAMESPACE_KEYS, PREFER
 
 
 def namespace(name: str, annotations: dict[str, str] | None = None) -> msgspec.Raw:

@@ -17,7 +17,7 @@ from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeName
 from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
 from extender.kubernetes.reported_v1 import ReportedNode
-from extender.placement.affinity import AffinityMode, node_platforms
+from extender.placement.affinity import AffinityMode, right_nodes
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, RuntimeClass, Unknown, facts_of, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
@@ -407,8 +407,8 @@ class Outlets:
         return platform is not None and platform.architecture == "arm" and platform.variant < "v7"
 
     def _have_common(self) -> bool:
-        known = [fact for fact in self.facts if isinstance(fact, RunsOn)]
-        return not known or bool(node_platforms(known, self.policy.compatibility))
+        known = [fact.platforms for fact in self.facts if isinstance(fact, RunsOn)]
+        return not known or bool(right_nodes(known, self.cluster.platforms, self.policy.compatibility))
 
     def _unless_assumed(self, found: Answers) -> Answers:
         """Where an image is not known, a node may be refused by an assumption, which is each outlet's own setting."""

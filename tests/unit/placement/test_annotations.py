@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import extender
+from extender.placement.nodes import PREFIX
 from extender.placement.policy import (
     ANNOTATIONS,
     MODE,
     PREFER,
-    PREFIX,
     UNKNOWN,
     Annotation,
     Choice,
@@ -131,7 +131,7 @@ def test_every_annotation_is_read_where_its_authors_write_it(annotation: Annotat
 
 def test_no_key_is_written_down_elsewhere() -> None:
     """An annotation that is named beside the table would be read and cached past it."""
-    declared = Path("placement", "policy.py")
+    declared = Path("placement", "nodes.py")
     root = Path(extender.__file__).parent
     named = {file.relative_to(root) for file in root.rglob("*.py") if PREFIX in file.read_text("utf-8")}
     assert named == {declared}

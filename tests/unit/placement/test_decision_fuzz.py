@@ -1,10 +1,12 @@
-"""The whole decision about random pods, against kube-scheduler's own rules: 20,000 of them, the same each time.
+"""The whole decision about random pods, against kube-scheduler's own rules: 3,000 of them, the same each time.
 
 No node is lost on which a pod's images run and that its author allows, and none is left on which they do not. The
-webhook twice is the webhook once, and a pod that a gate has held may go to the same nodes.
+webhook twice is the webhook once, and so is `fix`; a pod that a gate has held may go to the same nodes. `make fuzz`
+takes 20,000, by the variable DECISIONS.
 """
 
 import functools
+import os
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -17,6 +19,7 @@ from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod, Node, NodeName
 from extender.kubernetes.extender_v1 import decode_args
+from extender.kubernetes.pod_templates import pod_templates
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import PodImage, facts_of, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, GateSettings, ImpossiblePods, UnknownImages
@@ -25,15 +28,16 @@ from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, plat
 from extender.placement.planning import UNLABELLED, AdmissionSettings
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import Decision, filter_nodes
+from extender.placement.template_changes import TemplateChange, TemplateMutator
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.kube_scheduler import allows, is_tolerated
-from tests.unit.placement.mutating import ARCH, ARM_RULE, BOTH_RULE, OS, REQUIRED, expression
+from tests.unit.placement.mutating import ARCH, ARM_RULE, BOTH_RULE, OS, PREFERRED, REQUIRED, expression
 from tests.unit.placement.test_ungating_properties import check_allowed, merged
 
 Json: TypeAlias = dict[str, Any]
 
-CASES, SLICES = 20_000, 8
+CASES, SLICES = int(os.environ.get("DECISIONS", "3000")), 8
 LEVEL = "multiarch-extender.io/level"
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 _NODES = ("linux/amd64", "linux/amd64", "linux/arm64", "linux/arm64", "windows/amd64", "linux/arm/v7", "linux/s390x")
@@ -65,6 +69,7 @@ class Settings(NamedTuple):
     policy: Policy
     admission: AdmissionSettings
     mutator: Mutator
+    templates: TemplateMutator
     releases: UngatingPlanner
 
 
@@ -91,13 +96,20 @@ def _settings(number: int) -> Settings:
     admission = AdmissionSettings(
         tolerations=chosen.choice(list(_RULES)),
         node_affinity=chosen.choices(list(AffinityMode), [1, 4, 1, 2])[0],
-        gate=GateSettings(unknown=chosen.choice(list(UnknownImages)), may_assume=bool(policy.assume)),
+        gate=GateSettings(unknown=chosen.choice(list(UnknownImages))),
         impossible=chosen.choice(list(ImpossiblePods)),
         scheduler_name=chosen.choice(["", "multiarch"]),
         platforms_annotation=chosen.random() < 0.5,
-        spares_selector=chosen.random() < 0.3,
+        keeps_selector=chosen.random() < 0.3,
     )
-    return Settings(policy, admission, Mutator(policy, admission), UngatingPlanner(policy, admission))
+    fixing = msgspec.structs.replace(admission, platforms_annotation=False)
+    return Settings(
+        policy,
+        admission,
+        Mutator(policy, admission),
+        TemplateMutator(policy, fixing),
+        UngatingPlanner(policy, admission),
+    )
 
 
 def draw(seed: int) -> Case:
@@ -227,18 +239,36 @@ class Truth:
         """Whether what the operator assumes of images that are not known lets the pod onto the node."""
         return self.runs(self.assume, name)
 
-    def earns(self, rule: tuple[Platform, ...]) -> bool:
-        """Whether the pod is given the toleration of a rule for these platforms."""
+    def runs_on(self, rule: tuple[Platform, ...], level: str = "") -> bool:
+        """Whether all images are known and run on these platforms, on nodes of this level."""
         known = self.known()
         return (
             not self.unknown
             and bool(known)
             and all(
-                all(runs(it.platforms, each.os, each.architecture, "", self._compatibility) for it in known)
+                all(runs(it.platforms, each.os, each.architecture, level, self._compatibility) for it in known)
                 and self.os in ("", each.os)
                 for each in rule
             )
         )
+
+    def may_allow(self, platform: Platform) -> bool:
+        """Whether the author's selector and terms allow some node of the platform, of any name and other labels."""
+        os, architecture, spec = platform.os, platform.architecture, self.case.pod["spec"]
+        if not {"nodeSelector", "affinity"} & spec.keys():
+            return True
+        labels = {OS: os, ARCH: architecture, f"beta.{OS}": os, f"beta.{ARCH}": architecture}
+        return any(
+            allows(spec, {"metadata": {"name": name, "labels": labels | zone | level}})
+            for name in ("n0", "n")
+            for zone in [{}, *({"zone": value} for value in ("a", "b", "7"))]
+            for level in [{}, *({LEVEL: value} for value in ("v1", "v2", "v3", "7"))]
+        )
+
+    def architectures(self) -> set[str]:
+        """Those on which all images run and that the author allows."""
+        platforms = [Platform(os, each) for os in ("linux", "windows") for each in ("amd64", "arm64", "arm", "s390x")]
+        return {each.architecture for each in platforms if self.runs_on((each,), "v4") and self.may_allow(each)}
 
     def is_product(self) -> bool:
         """Whether the platforms of right nodes are all operating systems × all architectures, without levels."""
@@ -298,6 +328,16 @@ class Outlets:
         mutator = self.case.settings.mutator
         return mutator.mutate(decoded, self.images, self.facts, Overrides(), self.cluster, may_hold=may_hold)
 
+    def fix(self, spec: Json) -> tuple[Json, TemplateChange]:
+        """The spec of a workload's template after the command, and what that did."""
+        document = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": spec}}}
+        [template] = pod_templates(document)
+        mutator = self.case.settings.templates
+        question = mutator.question(template, None)
+        change = mutator.change(template, question, self.facts)
+        fixed: Json = apply({"spec": spec}, msgspec.json.encode(change.operations))["spec"]
+        return fixed, change
+
     def kept(self) -> set[str] | None:
         """The nodes that filter keeps; None for an error."""
         body = msgspec.json.encode({"Pod": self.case.pod, "Nodes": None, "NodeNames": list(self.platforms)})
@@ -339,12 +379,36 @@ def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) ->
             is_lost = right[name] and truth.is_right(name) and not after[name]
             assert not is_lost or UNLABELLED in mutation.warnings, name
     rules = [rule for rule, platforms in zip(admission.tolerations, _RULES[admission.tolerations], strict=True)
-             if truth.earns(platforms)]  # fmt: skip
+             if truth.runs_on(platforms) and any(map(truth.may_allow, platforms))]  # fmt: skip
     earned = [msgspec.to_builtins(rule.toleration) for rule in rules]
     given = {"tolerations": [*own.get("tolerations", ()), *({k: v for k, v in it.items() if v} for it in earned)]}
     for name, node in truth.nodes.items():
         if after[name]:
             assert is_tolerated(stored["spec"], node) is is_tolerated(given, node)
+
+
+def check_preference(case: Case, truth: Truth, stored: Json) -> None:
+    """A preference is written where it can matter: for a pod that runs on several architectures and may choose."""
+    if not case.settings.admission.node_affinity.preferred or not case.settings.policy.preference:
+        return
+    affinity = (stored["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    found = truth.architectures()
+    matters = "arm64" in found and len(found) > 1
+    assert matters or not affinity.get(PREFERRED)
+    is_by_name = case.settings.policy.compatibility == Compatibility()  # others' images are no reason to prefer
+    assert not (matters and is_by_name) or affinity.get(PREFERRED)
+
+
+def check_fix(case: Case, truth: Truth, outlets: Outlets) -> None:
+    """A template of the pod is fixed once, and then allows the nodes that its author allows and its images run on."""
+    fixed, change = outlets.fix(case.pod["spec"])
+    assert outlets.fix(fixed)[1].operations == ()
+    if truth.unknown or not case.settings.admission.node_affinity.required:
+        return
+    for name, node in truth.labelled.items():
+        is_right = allows(case.pod["spec"], node) and truth.is_right(name)
+        assert not is_right or allows(fixed, node)
+        assert is_right or not change.operations or not allows(fixed, node)
 
 
 def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json) -> None:
@@ -393,7 +457,9 @@ def check(seed: int) -> None:
     stored = apply(case.pod, mutation.patch)
     check_webhook(case, truth, mutation, stored)
     assert mutation.outcome is AdmissionOutcome.DENIED or outlets.mutate(stored).patch == b""
+    check_preference(case, truth, stored)
     check_gate(case, truth, outlets, stored)
+    check_fix(case, truth, outlets)
     check_filter(case, truth, outlets.kept())
 
 

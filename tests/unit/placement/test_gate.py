@@ -8,7 +8,7 @@ import pytest
 
 from extender.images.content import RETRYABLE, Cause
 from extender.placement.facts import ImageFact, Pending, Unknown
-from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate, has_gate
+from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN
 from tests.unit.placement.mutating import (
@@ -17,7 +17,6 @@ from tests.unit.placement.mutating import (
     MULTI,
     OS,
     after,
-    created,
     mutate,
     pod,
     settings,
@@ -64,7 +63,6 @@ def test_pod_of_an_image_that_may_become_known_is_held(fact: ImageFact, labels: 
     assert patched["metadata"]["annotations"][REASON].startswith("image app-0:1 is ")
     assert "affinity" not in patched["spec"]
     assert mutate(patched, fact, AMD64, admission=HOLDING, may_hold=True).patch == b""
-    assert has_gate(created(patched))
 
 
 def test_reason_of_a_held_pod_names_image_and_cause() -> None:

@@ -224,15 +224,10 @@ def test_variants_and_configured_compatibility_count() -> None:
         pytest.param(with_terms({"matchExpressions": {"key": ARCH}}), id="expressions that are no list"),
     ],
 )
-def test_affinity_that_is_none_is_left_and_warned_about(affinity: Any) -> None:
-    """The API server will refuse it in its own words; tolerations are added as ever."""
-    document = pod(affinity=affinity or [1])
-    mutation = mutate(document, ARM64, admission=settings("both"))
-    patched = after(document, ARM64, admission=settings("both"))
-    assert patched["spec"]["affinity"] == document["spec"]["affinity"]
-    assert len(patched["spec"]["tolerations"]) == 1
-    assert len(mutation.warnings) == 1
-    assert mutation.warnings[0].startswith("no node affinity was written, since the pod's own cannot be read")
+def test_affinity_that_is_none_is_unreadable(affinity: Any) -> None:
+    """The API server refuses such a pod before it asks; who asks otherwise is told that it cannot be read."""
+    with pytest.raises(msgspec.ValidationError):
+        mutate(pod(affinity=affinity or [1]), ARM64, admission=settings("both"))
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_result_is_what_an_api_server_accepts(document: Any, first: ImageFact, s
     present = [item for term in own for item in _expressions(term)]
     added = [item for term in terms for item in _expressions(term) if item not in present]
     ours = [item for item in added if item != NO_NODE]
-    assert all(item["operator"] == "In" and item["values"] and item["key"] in (ARCH, OS) for item in ours)
+    assert all(item["operator"] == "In" and item["values"] and item["key"] in (ARCH, OS, LEVEL) for item in ours)
     if _node_affinity(patched) != _node_affinity(document) and REQUIRED in _node_affinity(patched):
         assert terms or _node_affinity(patched)[REQUIRED] == _node_affinity(document).get(REQUIRED)
     for term in _node_affinity(patched).get(PREFERRED) or []:

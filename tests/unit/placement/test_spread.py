@@ -79,7 +79,6 @@ def test_replicas_are_selected_by_what_they_share(labels: dict[str, str], select
         pytest.param(replica(spread="false"), [], id="switched off"),
         pytest.param(replica(kind=""), [], id="no controller"),
         pytest.param(replica({}), [], id="no label"),
-        pytest.param(replica(topologySpreadConstraints={"x": 1}), {"x": 1}, id="no list"),
     ],
 )
 def test_what_the_pod_has_stays(document: Any, expected: Any) -> None:

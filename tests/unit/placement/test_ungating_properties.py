@@ -13,7 +13,7 @@ from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.facts import Anywhere, ImageFact, RunsOn, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
-from extender.placement.nodes import ClusterNodes
+from extender.placement.nodes import LEVEL_LABEL, ClusterNodes
 from extender.placement.policy import ADDED, REASON, Overrides
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from tests.unit.placement.mutating import ARCH, OS, POLICY, PREFERRED, REQUIRED, built_for, expression, settings
@@ -137,8 +137,8 @@ def check_allowed(before: Any, after: Any) -> None:
 
 
 def admits(document: Any, node: Platform) -> bool:
-    """Whether a node of this platform, in zone a and with a disk ssd, satisfies the pod's selector and terms."""
-    labels = {ARCH: node.architecture, OS: node.os, "zone": "a", "disk": "ssd"}
+    """Whether a node of this platform and level v3, in zone a and with a disk ssd, satisfies selector and terms."""
+    labels = {ARCH: node.architecture, OS: node.os, LEVEL_LABEL: "v3", "zone": "a", "disk": "ssd"}
     selector = document["spec"].get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in selector.items()):
         return False
