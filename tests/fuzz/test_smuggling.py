@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.target import close_loop
@@ -89,7 +89,6 @@ REQUESTS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=200)
 @given(st.lists(REQUESTS, min_size=1, max_size=4), st.integers(0, 255))
 def test_requests_are_answered_as_aiohttp_answers_them(requests: list[bytes], flags: int) -> None:
     """Whatever follows whatever, in any pieces."""

@@ -254,6 +254,7 @@ def test_promtool_accepts_the_rules(promtool: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_each_alert_fires_while_its_condition_holds_and_ends_with_it(promtool: Path, tmp_path: Path) -> None:
     """Not before, not earlier than its `for`, and not afterwards."""
     done = judged(promtool, tmp_path, [told(story) for story in STORIES])

@@ -8,6 +8,8 @@ from benchmarks.journey import COLD, FETCHER, RELEASE, REVIEW, SERVICE, WARM, Fu
 from tools.docs.pages import page
 from tools.docs.tables import JOURNEYS, journey_table, split_at_table
 
+pytestmark = pytest.mark.slow  # every call of these is traced
+
 
 @pytest.fixture(scope="module")
 def crossed() -> Mapping[str, Sequence[Function]]:

@@ -1,29 +1,14 @@
-"""Every cache of the package is declared, and made from its declaration."""
+"""A cache is made from its declaration, and all of them fit the service's memory."""
 
-import ast
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TypeVar
+import importlib
+import pkgutil
 
 import pytest
 
 import extender
-from extender.tables import LruTable, ShareTable, Table, caches, declare_cache
-from tests.unit.declared_caches import declared_caches
+from extender.tables import CacheSpec, LruTable, ShareTable, Table, caches, declare_cache
 
-N = TypeVar("N", bound=ast.AST)
-
-PACKAGE = Path(extender.__file__).parent
-FETCHERS = (PACKAGE / "fetcher", PACKAGE / "registry")
-"""The rooms of the other process, whose size the kernel bounds."""
-FILES = [
-    file
-    for file in sorted(PACKAGE.rglob("*.py"))
-    if file != PACKAGE / "tables.py" and not any(map(file.is_relative_to, FETCHERS))
-]
-MEMOS = {"cache", "lru_cache", "alru_cache"}
 MOST_MB = 300
-TABLES = {"Table", "LruTable", "ShareTable", "OrderedDict"}
 
 
 @pytest.fixture
@@ -67,101 +52,17 @@ def test_a_name_stands_for_one_cache() -> None:
     assert caches() == (other, first)
 
 
+def declared_caches() -> tuple[CacheSpec, ...]:
+    """The declarations of the whole package; each module declares its own when it is imported."""
+    for module in pkgutil.walk_packages(extender.__path__, "extender."):
+        if module.name != "extender.__main__":
+            importlib.import_module(module.name)
+    return caches()
+
+
 def test_all_tables_of_the_service_fit_its_memory() -> None:
     """What they take at most, all together, leaves room beside them in a container of 512 MiB."""
     specs = declared_caches()
     assert len(specs) > 20
     assert all(spec.most_mb > 0 for spec in specs)
     assert sum(spec.most_mb for spec in specs) < MOST_MB
-
-
-def test_every_cache_is_declared() -> None:
-    """Whatever remembers is made by a declaration, or asks one for its rows."""
-    found = {str(file): undeclared(ast.parse(file.read_text())) for file in FILES}
-    assert {file: names for file, names in found.items() if names} == {}
-    assert undeclared(ast.parse("rows = Table(7)\n@functools.lru_cache(None)\ndef read(text): ...")) != []
-
-
-def test_declarations_are_named_after_their_file() -> None:
-    """So that the table in the documentation leads to the code."""
-    named = {
-        name: ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
-        for file in FILES
-        for name in _declarations(ast.parse(file.read_text()))
-    }
-    assert {name: name.rpartition(".")[0] for name in named} == named
-    assert set(named) == {spec.name for spec in declared_caches()}
-
-
-def undeclared(tree: ast.Module) -> list[str]:
-    """What makes a cache in this module without asking a declaration for its bound."""
-    imports = list(_nodes(tree, ast.ImportFrom))
-    foreign = {alias.name for node in imports if node.module == "rich.table" for alias in node.names}
-    makers = (TABLES | MEMOS | _subclasses(tree) | {"CacheSpec"}) - foreign
-    declared = _declared(tree).union(*map(_imported_declarations, imports))
-    made = [
-        _name(node.func) for node in _nodes(tree, ast.Call) if _name(node.func) in makers and not _asks(node, declared)
-    ]
-    decorators = [
-        _name(decorator)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for decorator in node.decorator_list
-        if _name(decorator) in MEMOS and not (_name(decorator) == "cache" and not ast.unparse(node.args))
-    ]
-    return made + decorators
-
-
-def _asks(call: ast.Call, declared: set[str]) -> bool:
-    """Whether an argument is, or is worked out from, the bound of a declaration; or calls are shared and not kept."""
-    return any(ast.unparse(keyword) == "ttl=0" for keyword in call.keywords) or any(
-        isinstance(node, ast.Attribute) and node.attr in ("rows", "bound") and _name(node.value) in declared
-        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
-        for node in ast.walk(argument)
-    )
-
-
-def _declared(tree: ast.Module) -> set[str]:
-    """The module's names for its own declarations."""
-    return {
-        _name(node.targets[0])
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and _name(node.value.func) == "declare_cache"
-    }
-
-
-def _imported_declarations(node: ast.ImportFrom) -> set[str]:
-    """Of the names that are imported, those that a module of ours has for its declarations."""
-    file = PACKAGE.parent / f"{(node.module or '').replace('.', '/')}.py"
-    there = _declared(ast.parse(file.read_text())) if file in FILES else set[str]()
-    return there & {alias.name for alias in node.names}
-
-
-def _declarations(tree: ast.Module) -> Iterator[str]:
-    """The names of the caches that a module declares."""
-    for node in _nodes(tree, ast.Call):
-        if _name(node.func) == "declare_cache":
-            yield ast.literal_eval(node.args[0])
-
-
-def _nodes(tree: ast.AST, kind: type[N]) -> Iterator[N]:
-    return (node for node in ast.walk(tree) if isinstance(node, kind))
-
-
-def _name(node: ast.AST) -> str:
-    """The last name of `functools.lru_cache`, `LruTable[str, int]`, `Table`."""
-    match node:
-        case ast.Name():
-            return node.id
-        case ast.Attribute():
-            return node.attr
-        case ast.Subscript():
-            return _name(node.value)
-    return ""
-
-
-def _subclasses(tree: ast.Module) -> set[str]:
-    """The classes of the module that are tables."""
-    return {node.name for node in _nodes(tree, ast.ClassDef) if TABLES & set(map(_name, node.bases))}

@@ -86,6 +86,7 @@ async def test_a_hostile_layer_refutes_nothing(name: str) -> None:
     assert found.read_bytes <= SMALL.read_bytes
 
 
+@pytest.mark.slow
 async def test_names_take_a_bounded_memory() -> None:
     """With the folders that they stand for, and the interpreters that programs name."""
     script = b"#!/" + b"x" * 240
