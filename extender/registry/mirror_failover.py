@@ -5,7 +5,7 @@ Chooses the credentials that each endpoint receives. `client` sends the requests
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeGuard, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -15,11 +15,8 @@ from extender.errors import (
     EndpointUnavailable,
     InvalidManifest,
     ManifestNotFound,
-    NameUnresolved,
     RegistryDenied,
     RegistryError,
-    RegistryFailed,
-    RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
@@ -28,18 +25,14 @@ from extender.errors import (
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.rests import Rests
+from extender.registry.rests import REFUSALS, Failure, Rests, has_answered
 from extender.registry_figures import MIRRORS
 
 T = TypeVar("T")
 Ask = Callable[[Endpoint, Credential], Awaitable[T]]
-Failure = RegistryError | InvalidManifest
-_DENIALS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage)
-_REFUSALS = (*_DENIALS, InvalidManifest)
 MirrorCredentials = Callable[[ImageReference], Awaitable[tuple[Credential, ...]]]
-
-
 Heard = Callable[[Endpoint, str], None]
+_DENIALS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage)
 
 
 def unheard(_endpoint: Endpoint, _answered: str) -> None:
@@ -88,7 +81,7 @@ class MirrorFailover:
         endpoints = [each for each in self._endpoints_for(reference) if capability in each.capabilities]
         failures, blocked = list[Failure](), list[Failure]()  # nodes do not ask those that their files block
         for endpoint in endpoints:
-            is_last_hope = endpoint is endpoints[-1] and not any(map(_has_answered, failures))
+            is_last_hope = endpoint is endpoints[-1] and not any(map(has_answered, failures))
             try:
                 answer = await self._ask_endpoint(endpoint, reference, credential, ask, is_last_hope=is_last_hope)
             except (RegistryError, InvalidManifest) as exc:
@@ -123,10 +116,7 @@ class MirrorFailover:
         try:
             answer = await self._ask_either_root(endpoint, shown, ask)
         except (RegistryError, InvalidManifest) as exc:
-            if _has_answered(exc):
-                self._rests.record_answer(endpoint, shown.id)
-            elif _counts(exc):
-                self._rests.record_failure(endpoint, shown.id, exc, is_last_hope=is_last_hope)
+            self._rests.record_failure(endpoint, shown.id, exc, is_last_hope=is_last_hope)
             _tally(endpoint, "missing" if isinstance(exc, _DENIALS) else "failed")
             raise
         self._rests.record_answer(endpoint, shown.id)
@@ -164,9 +154,9 @@ def _verdict(failures: Sequence[Failure]) -> Failure:
     endpoint says so.
     """
     asked = [each for each in failures if not isinstance(each, AddressRefused)] or failures
-    last, silent = asked[-1], [each for each in asked if not isinstance(each, _REFUSALS)]
+    last, silent = asked[-1], [each for each in asked if not isinstance(each, REFUSALS)]
     if isinstance(last, RegistryThrottled):
-        last.host_is_well = last.host_is_well or any(map(_has_answered, failures))
+        last.host_is_well = last.host_is_well or any(map(has_answered, failures))
         return last
     if silent and len(silent) < len(asked):
         return EndpointUnavailable(str(silent[-1]), getattr(silent[-1], "retry_after_seconds", None))
@@ -174,7 +164,7 @@ def _verdict(failures: Sequence[Failure]) -> Failure:
     if isinstance(last, ManifestNotFound) and others:
         denied = [each for each in others if isinstance(each, (RegistryDenied, RegistryRefusedImage))]
         return denied[-1] if denied else EndpointUnavailable(str(others[-1]))
-    if isinstance(last, RegistryError) and any(map(_has_answered, failures)):
+    if isinstance(last, RegistryError) and any(map(has_answered, failures)):
         last.host_is_well = True  # a registry that fails counts nothing against images that its mirror has
     return last
 
@@ -184,22 +174,6 @@ def _nowhere(reference: ImageReference, capability: Capability) -> RegistryUnava
     error = RegistryUnavailable(f"no place that has images of {reference.domain} may be asked for {what}")
     error.host_is_well = True
     return error
-
-
-def _has_answered(failure: Failure) -> bool:
-    """Whether the endpoint answered, which takes little time.
-
-    A 5xx counts as an answer: while its registry is down, distribution's cache answers 500 for content that it lacks
-    and still serves content that it has.
-    """
-    return isinstance(failure, (*_REFUSALS, RegistryFailed))
-
-
-def _counts(failure: Failure) -> TypeGuard[RegistryThrottled | RegistryUnavailable]:
-    """Whether the failure rests the endpoint. A name that does not resolve does: the next endpoint is asked sooner."""
-    if isinstance(failure, RegistryNotAsked) and not isinstance(failure, NameUnresolved):
-        return False
-    return isinstance(failure, (RegistryThrottled, RegistryUnavailable)) and not failure.host_is_well
 
 
 def _tally(endpoint: Endpoint, outcome: str) -> None:

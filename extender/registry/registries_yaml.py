@@ -64,11 +64,6 @@ class NodeRegistries(NamedTuple):
     logins: Mapping[str, tuple[str, str]]
 
 
-class _Address(NamedTuple):
-    host: str  # as `configs` has it
-    root: URL
-
-
 def read_registries_yaml(data: bytes, certificates: CertificateReader) -> NodeRegistries:
     """Returns what k3s makes of the file, where registries are asked themselves after their mirrors.
 
@@ -84,57 +79,51 @@ def read_registries_yaml(data: bytes, certificates: CertificateReader) -> NodeRe
     except InvalidYaml as exc:
         raise ConfigError(f"it is no YAML: {exc}") from exc
     configs = {host: config or _HostConfig() for host, config in (read.configs or {}).items()}
-    reader = _RuleReader(configs, certificates)
-    rules = [reader.rule_of(host, mirror or _MirrorConfig()) for host, mirror in (read.mirrors or {}).items()]
-    rules += [reader.rule_of(host, _MirrorConfig()) for host in configs if host not in (read.mirrors or {})]
+    mirrors = dict.fromkeys(configs) | (read.mirrors or {})
+    rules = [_rule(host, mirror or _MirrorConfig(), configs, certificates) for host, mirror in mirrors.items()]
     logins = {host: login for host, config in configs.items() if (login := _login(host, config))}
     return NodeRegistries(Routes(rules=tuple(rule for rule in rules if rule.places)), logins)
 
 
-class _RuleReader:
-    """What k3s writes to the `hosts.toml` of a registry."""
+def _rule(
+    host: str, mirror: _MirrorConfig, configs: Mapping[str, _HostConfig], certificates: CertificateReader
+) -> MirrorRule:
+    """Returns what k3s writes to the `hosts.toml` of a registry: its endpoints, and the registry itself.
 
-    def __init__(self, configs: Mapping[str, _HostConfig], certificates: CertificateReader) -> None:
-        self._configs = configs
-        self._certificates = certificates
+    It has no places if k3s writes no file.
+    """
 
-    def rule_of(self, host: str, mirror: _MirrorConfig) -> MirrorRule:
-        """Returns the rule of a registry: its endpoints, and the registry itself; no places if k3s writes no file.
+    def config_of(name: str) -> _HostConfig:
+        return configs.get(_HOSTS.get(name, name)) or configs.get(name) or _HostConfig()
 
-        Raises:
-            ConfigError: an endpoint, a rewrite or a file of certificates cannot be used.
-        """
-        own = None if host == "*" else _address(host).root
-        config = self._config_of(host)
-        last = Place(root=own, trust=self._trust(f"configs.{host}", self._configs.get(host) or config))
-        with naming(f"mirrors.{host}.rewrite"):
-            rewrites = read_rewrites(mirror.rewrite or {})
-        places: dict[URL, Place] = {}
-        endpoints = mirror.endpoint or ()
-        for position, text in enumerate(endpoints, 1):
-            address = _address(text)
-            if address.root in places:
-                continue
-            trust = self._trust(f"configs.{address.host}", self._config_of(address.host))
-            if position == len(endpoints) and address.root == own:
-                last = Place(root=own, trust=trust)
-            else:
-                places[address.root] = Place(root=address.root, trust=trust, rewrites=rewrites)
-        if not places and not (config.auth or config.tls):
-            return MirrorRule(host, ())
-        # The containerd of k3s adds no registry to a file with hosts and without `server`, which k3s leaves out here.
-        is_last_left_out = places and host == "*" and host in self._configs
-        return MirrorRule("" if host == "*" else f"{host}/", (*places.values(), *(() if is_last_left_out else (last,))))
+    own = None if host == "*" else _address(host)[1]
+    config = config_of(host)
+    last = Place(root=own, trust=_trust(host, configs.get(host) or config, certificates))
+    with naming(f"mirrors.{host}.rewrite"):
+        rewrites = read_rewrites(mirror.rewrite or {})
+    places: dict[URL, Place] = {}
+    addresses = list(map(_address, mirror.endpoint or ()))
+    for position, (name, root) in enumerate(addresses, 1):
+        if root in places:
+            continue
+        trust = _trust(name, config_of(name), certificates)
+        if position == len(addresses) and root == own:
+            last = Place(root=own, trust=trust)
+        else:
+            places[root] = Place(root=root, trust=trust, rewrites=rewrites)
+    if not places and not (config.auth or config.tls):
+        return MirrorRule(host, ())
+    # The containerd of k3s adds no registry to a file with hosts and without `server`, which k3s leaves out here.
+    is_last_left_out = places and host == "*" and host in configs
+    return MirrorRule("" if host == "*" else f"{host}/", (*places.values(), *(() if is_last_left_out else (last,))))
 
-    def _config_of(self, host: str) -> _HostConfig:
-        return self._configs.get(_HOSTS.get(host, host)) or self._configs.get(host) or _HostConfig()
 
-    def _trust(self, where: str, config: _HostConfig) -> Trust:
-        tls = config.tls or _Tls()
-        clients = [(Path(tls.cert_file), Path(tls.key_file) if tls.key_file else None)] if tls.cert_file else []
+def _trust(host: str, config: _HostConfig, certificates: CertificateReader) -> Trust:
+    tls = config.tls or _Tls()
+    clients = [(Path(tls.cert_file), Path(tls.key_file) if tls.key_file else None)] if tls.cert_file else []
+    with naming(f"configs.{host}.tls"):
         authorities = [Path(tls.ca_file)] if tls.ca_file else []
-        with naming(f"{where}.tls"):
-            return self._certificates.trust(authorities, clients, skip_verify=tls.insecure_skip_verify)
+        return certificates.trust(authorities, clients, skip_verify=tls.insecure_skip_verify)
 
 
 def _as_go(value: Any, key: str = "") -> Any:  # noqa: ANN401  # what a decoder takes
@@ -150,8 +139,11 @@ def _as_go(value: Any, key: str = "") -> Any:  # noqa: ANN401  # what a decoder 
     return None if value.is_null else str(value)
 
 
-def _address(text: str) -> _Address:
-    """Returns the address of an endpoint, or of a registry that is asked itself. Raises ConfigError."""
+def _address(text: str) -> tuple[str, URL]:
+    """Returns the host of an endpoint, or of a registry that is asked itself, as `configs` has it, and the root.
+
+    Raises ConfigError.
+    """
     invalid = ConfigError(f"{text!r} is no http or https address")
     try:
         url = urlsplit(text if "://" in text else f"//{text}")
@@ -164,7 +156,7 @@ def _address(text: str) -> _Address:
     root = f"{'http' if is_plain else 'https'}://{_HOSTS.get(url.netloc, url.netloc)}"
     name = "docker.io" if url.netloc == "registry-1.docker.io" else url.netloc
     overrides_path = url.path not in ("", "/", "/v2")
-    return _Address(name, read_root(root + url.path, override_path=overrides_path))
+    return name, read_root(root + url.path, override_path=overrides_path)
 
 
 def _is_local(host: str) -> bool:

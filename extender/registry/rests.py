@@ -7,12 +7,25 @@ endpoint can be asked instead: a registry that hangs makes its mirrors hang. An 
 
 import math
 from collections.abc import Callable
+from typing import TypeGuard
 
 import structlog
 
 from extender.circuit_breaker import Backoff, CircuitBreaker
 from extender.credentials.keyring import CredentialId
-from extender.errors import RegistryThrottled, RegistryUnavailable, RegistryUnreachable
+from extender.errors import (
+    InvalidManifest,
+    ManifestNotFound,
+    NameUnresolved,
+    RegistryDenied,
+    RegistryError,
+    RegistryFailed,
+    RegistryNotAsked,
+    RegistryRefusedImage,
+    RegistryThrottled,
+    RegistryUnavailable,
+    RegistryUnreachable,
+)
 from extender.registry.endpoint import Endpoint
 from extender.tables import LruTable
 
@@ -25,6 +38,9 @@ _REPOSITORIES = 3
 _ANSWERED_LATELY_SECONDS = 10.0
 # A row takes some 500 bytes, and every host that images name has one.
 _MOST_ROWS = 2048
+
+Failure = RegistryError | InvalidManifest
+REFUSALS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManifest)
 
 Key = tuple[str, str, CredentialId | None]
 """The root of an endpoint, the registry that it mirrors or nothing, and the account there or None for all of them."""
@@ -89,15 +105,13 @@ class Rests:
         if throttled and not throttled.breaker.is_open:
             self._rows.remove(of_account)
 
-    def record_failure(
-        self,
-        endpoint: Endpoint,
-        account: CredentialId,
-        error: RegistryThrottled | RegistryUnavailable,
-        *,
-        is_last_hope: bool,
-    ) -> None:
-        """Records that the endpoint has failed. A 429 without a time backs off like any other failure."""
+    def record_failure(self, endpoint: Endpoint, account: CredentialId, error: Failure, *, is_last_hope: bool) -> None:
+        """Records what the endpoint has failed with. A 429 without a time backs off like any other failure."""
+        if has_answered(error):
+            self.record_answer(endpoint, account)
+            return
+        if not _rests_somebody(error):
+            return
         of_endpoint, of_account = _keys(endpoint, account)
         if isinstance(error, RegistryThrottled):
             self._record_host_answer(of_endpoint)
@@ -131,6 +145,22 @@ class Rests:
             root, registry, account = key
             log.info("endpoint.rested", registry=root, of=registry, credential_id=account, seconds=round(seconds, 1),
                      why=str(error))  # fmt: skip
+
+
+def has_answered(failure: Failure) -> bool:
+    """Whether the endpoint answered, which takes little time.
+
+    A 5xx counts as an answer: while its registry is down, distribution's cache answers 500 for content that it lacks
+    and still serves content that it has.
+    """
+    return isinstance(failure, (*REFUSALS, RegistryFailed))
+
+
+def _rests_somebody(failure: Failure) -> TypeGuard[RegistryThrottled | RegistryUnavailable]:
+    """Whether a mirror rests, as for a name that does not resolve; not for what was not asked, for want of ours."""
+    if isinstance(failure, RegistryNotAsked) and not isinstance(failure, NameUnresolved):
+        return False
+    return isinstance(failure, (RegistryThrottled, RegistryUnavailable)) and not failure.host_is_well
 
 
 def _words(endpoint: Endpoint, seconds: float) -> str:
