@@ -23,13 +23,14 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
+from extender.placement.bounds import POD_BYTES
 from extender.placement.dry_run_mark import mark_canary
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.reasons import NAME_CHARACTERS, shorten, shown_reference
+from extender.placement.reasons import NAME_CHARACTERS, left_text, shorten, shown_reference
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply
 from extender.turns import Slots
@@ -60,6 +61,7 @@ OBSERVED_ADMISSIONS = counter(
 )
 
 _POD = msgspec.json.Decoder(CreatedPod)
+_TOO_LARGE = f"it takes more than {POD_BYTES // 1024} KiB"
 
 
 class PodAdmission:
@@ -101,6 +103,10 @@ class PodAdmission:
         if not is_pod_creation(request):
             ADMISSIONS[_SKIPPED].inc()
             return Reply(encode_response(review))
+        if len(request.object) > POD_BYTES:
+            ADMISSIONS[AdmissionOutcome.EXEMPT].inc()
+            verdict = {"verdict": f"left alone: {_TOO_LARGE}"}
+            return Reply(encode_response(review, warnings=[left_text(_TOO_LARGE)], audit_annotations=verdict))
         try:
             pod = _POD.decode(request.object)
             # Anyone may send a canary: it takes no lookup, and is in no cache or log.

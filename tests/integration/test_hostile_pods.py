@@ -194,6 +194,16 @@ async def test_a_review_takes_milliseconds_for_each_megabyte(part: str) -> None:
             assert min(seconds) < 2 * _SECONDS_A_MEGABYTE * max(1, len(body) / 1_000_000), name
 
 
+async def test_a_huge_pod_is_admitted_unread() -> None:
+    """Reading it would hold up all other reviews and probes."""
+    outlets = Outlets(OUTLET_SETTINGS)
+    reply, calls = await _calls(outlets.pods.review(encode_review(hostile_pod("empty volumes", 530_000, WIDE))))
+    response = msgspec.json.decode(reply.body)["response"]
+    assert "more than 512 KiB" in response["warnings"][0]
+    assert "patch" not in response
+    assert calls < 100
+
+
 @pytest.mark.parametrize("part", ["a name", "a long image", "a record of terms"])
 async def test_a_log_line_about_a_pod_is_short(part: str) -> None:
     """Whoever creates pods would fill the disk that logs are on."""
