@@ -168,7 +168,7 @@ class Decision:
 
         Possible nodes include the usual platforms, because a node that is not in view may be the first of its platform,
         which kube-scheduler has seen before us. That it is of another platform is possible while the view is not
-        current; the caller then looks it up first (`RequestNodes.has_missing`).
+        current; the caller then looks it up first (`RequestNodes.find_missing`).
         """
         possible = {self.verdict(platform) for platform in platforms.union(USUAL)}
         lets_pass = len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY})

@@ -10,7 +10,6 @@ import msgspec
 import structlog
 
 from extender.cluster.views import WatchedNodes
-from extender.errors import ExtenderError
 from extender.images.content import Answer, Content
 from extender.kubernetes.core_v1 import Pod, PodUid
 from extender.kubernetes.extender_v1 import (
@@ -25,8 +24,8 @@ from extender.kubernetes.extender_v1 import (
 )
 from extender.metrics import counters
 from extender.placement.facts import facts_of
-from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
-from extender.placement.policy import Choice, Mode, Policy, is_exempt
+from extender.placement.nodes import NodePlatforms
+from extender.placement.policy import Choice, Mode, is_exempt
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
@@ -38,93 +37,9 @@ from extender.placement.scheduling import (
     prioritize_nodes,
 )
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
+from extender.scheduler.request_nodes import NOT_IN_VIEW, NodesNotKnown, RequestNodes
 from extender.server.routes import Reply
 from extender.tables import ShareTable, declare_cache, text_cost
-
-# A node that is missing in a synced view is looked up once, while kube-scheduler waits.
-FIND_SECONDS = 0.05
-# Three times the largest cluster Kubernetes supports, so that nodes which come and go do not push out those that stay.
-SEEN_NODES = 15_000
-NO_VIEW = "the request names its nodes and no cluster is watched: set nodeCacheCapable: false, or watch a cluster"
-NOT_SYNCED = "the nodes of the cluster are not known yet; to be tried again"
-
-
-class NodesNotKnown(ExtenderError):
-    """The nodes of a request cannot be looked up; the message is the answer's error."""
-
-
-class RequestNodes:
-    """Finds the platforms of the nodes that requests are about.
-
-    `view` is None without a cluster. `policy` tells what states a node's level, and to which nodes a preference pulls.
-    """
-
-    def __init__(self, view: WatchedNodes | None, policy: Policy) -> None:
-        self._view = view
-        self._policy = policy
-        self._seen = NodePlatforms()  # without a cluster: of the nodes that requests have shown
-
-    def of(self, args: ExtenderArgs) -> NodePlatforms:
-        """The platforms among which the request's nodes can be looked up.
-
-        Raises:
-            NodesNotKnown: the request only names its nodes, and the view is missing or not synced.
-        """
-        if args.nodes is not None:
-            shown = list_nodes(args.nodes, self._policy.preferred_nodes)
-            if self._view is None:
-                self._remember(shown)
-            return shown
-        if self._view is None:
-            raise NodesNotKnown(NO_VIEW)
-        return self.known()
-
-    def known(self) -> NodePlatforms:
-        """The platforms of all nodes in view; without a cluster those of the nodes in earlier requests.
-
-        Raises:
-            NodesNotKnown: the view is not synced.
-        """
-        if self._view is None:
-            return self._seen
-        if not self._view.synced:
-            raise NodesNotKnown(NOT_SYNCED)
-        return self._view.platforms
-
-    def has_missing(self, args: ExtenderArgs, nodes: NodePlatforms) -> bool:
-        """Whether one of the request's nodes should be in view and is not; false while the view is current.
-
-        O(nodes) while it is not.
-
-        Raises:
-            InvalidRequest: `NodeNames` has an item that is not a string.
-        """
-        if self._view is None or nodes is not self._view.platforms or self._view.is_current:
-            return False
-        return bool(nodes.missing(args.names))
-
-    async def find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, uid: PodUid) -> NodeLookup:
-        """Looks up the request's nodes that should be in view and are not; `uid` is the pod's."""
-        if self._view is None or nodes is not self._view.platforms:
-            return NodeLookup()
-        missing = nodes.missing(args.names)
-        if not missing:
-            return NodeLookup()
-        found = await self._view.find(missing, FIND_SECONDS)
-        log.info(
-            "node.missed",
-            pod=uid,
-            nodes=len(missing),
-            unknown=len(found.absent) + len(found.unreachable),
-            unasked=len(found.unreachable),
-        )
-        return found
-
-    def _remember(self, shown: NodePlatforms) -> None:
-        """Adds the nodes of a request, and evicts those added longest ago. O(its nodes)."""
-        self._seen.merge(shown)
-        self._seen.drop_first(len(self._seen) - SEEN_NODES)
-
 
 # A pod whose row is evicted only starts to wait again. The largest cluster Kubernetes is tested for has 150,000 pods.
 _TIMES = declare_cache("scheduler.verbs.first_seen", key="pod uid", rows=20_000, most_mb=8)
@@ -168,9 +83,6 @@ NODES = counters(
     ("verdict", tuple(Verdict)),
 )
 
-NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked about it; to be tried again"
-
-
 _NO_SCORES = encode_priorities({})
 
 
@@ -193,7 +105,6 @@ class SchedulerVerbs:
     ) -> None:
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
-        self._view = nodes
         self._nodes = RequestNodes(nodes, pod_resolver.policy)
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
@@ -209,16 +120,22 @@ class SchedulerVerbs:
             nodes = self._nodes.of(args)
             decision = await self._decide_in_time(args, nodes, question)
             decided = filter_nodes(args, nodes, decision)
-            if Verdict.NOT_IN_VIEW in decided.verdicts:
-                await self._find_missing(args, nodes, decision)
-                decided = filter_nodes(args, nodes, decision)
-            elif self._is_rash(args, nodes, decision, decided):
-                # A node that is found is judged. One that is not is taken to be of a usual platform, and passes.
-                await self._nodes.find_missing(args, nodes, _uid(args.pod))
+            is_missing = Verdict.NOT_IN_VIEW in decided.verdicts
+            # Nodes pass by the platforms in view, while one that is not may be the first of another platform.
+            may_be_wrong = decided.is_uniform and bool(decision.constraints) and not self._nodes.are_current
+            if is_missing or may_be_wrong:
+                found = await self._nodes.find_missing(args, nodes, _uid(args.pod))
+                if is_missing and found.unreachable and decision.enforced and self._policy.pending is Choice.RETRY:
+                    problem = NOT_IN_VIEW.format(node=found.unreachable[0])
+                    return _filter_reply(ExtenderFilterResult(error=problem))
+                # A node that was found is judged. One that does not exist passes.
                 decided = filter_nodes(args, nodes, decision)
         except NodesNotKnown as exc:
             return _filter_reply(ExtenderFilterResult(error=str(exc)))
-        return self._filtered(args, decision, decided)
+        _count("filter", decided.verdicts)
+        if decided.decided is not decided.answer:
+            _log_observed(args.pod, decision, decided)
+        return _filter_reply(decided.answer)
 
     async def prioritize(self, body: bytes) -> Reply:
         """The HostPriorityList for ExtenderArgs, from the cache only. Raises InvalidRequest."""
@@ -300,33 +217,6 @@ class SchedulerVerbs:
 
     def _waited_seconds(self, pod: Pod) -> float:
         return self._first_seen.seconds(_uid(pod), _namespace_of(pod))
-
-    def _is_rash(
-        self,
-        args: ExtenderArgs,
-        nodes: NodePlatforms,
-        decision: Decision,
-        decided: DecidedAnswer[ExtenderFilterResult],
-    ) -> bool:
-        """Whether nodes were let pass by the platforms in view while one may be the first of another platform."""
-        return decided.is_uniform and bool(decision.constraints) and self._nodes.has_missing(args, nodes)
-
-    async def _find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> None:
-        """Adds missing nodes to `nodes`; those that do not exist are ignored.
-
-        Raises:
-            NodesNotKnown: a node could not be looked up, and the operator wants pods to wait (`pending: retry`).
-        """
-        found = await self._nodes.find_missing(args, nodes, _uid(args.pod))
-        if found.unreachable and decision.enforced and self._policy.pending is Choice.RETRY:
-            raise NodesNotKnown(NOT_IN_VIEW.format(node=found.unreachable[0]))
-
-    def _filtered(self, args: ExtenderArgs, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> Reply:
-        """The reply with the answer. Counts the verdicts; records what a pod that is only observed would have got."""
-        _count("filter", decided.verdicts)
-        if decided.decided is not decided.answer:
-            _log_observed(args.pod, decision, decided)
-        return _filter_reply(decided.answer)
 
 
 def _log_observed(pod: Pod, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> None:
