@@ -135,7 +135,7 @@ class ReviewWebhook(msgspec.Struct, frozen=True):
     @property
     def canaries(self) -> str:
         """The namespace of canaries, where nobody's pods are; empty if there is none."""
-        return self.config.admission.canary_namespace
+        return self.config.canary_namespace
 
 
 Check: TypeAlias = Callable[[Installation], AsyncIterator[Seen]]

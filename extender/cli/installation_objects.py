@@ -264,7 +264,7 @@ def _served_of(part: InstalledPart, config: Config, data: Mapping[str, str], cer
     if admission.tls is None or not admission.tls.self_managed:
         return certificate
     own = from_secret_data({each: base64.b64decode(value) for each, value in data.items()})
-    names = names_of_server(admission.self_managed.names, part.namespace)
+    names = names_of_server(admission.tls.self_managed, part.namespace)
     return own.served(names, datetime.fromtimestamp(time.time(), UTC), published=True).certificate
 
 
@@ -274,7 +274,7 @@ def _secret_of(part: InstalledPart, config: Config) -> tuple[str, str]:
     if admission.tls is None:
         raise InvalidCertificate("its settings name no certificate")
     if admission.tls.self_managed:
-        return admission.self_managed.secret, "tls.crt"
+        return config.identity_secret, "tls.crt"
     file = PurePosixPath(admission.tls.certificate)
     mounts = {each["name"]: each["mountPath"] for each in _container(part.template).get("volumeMounts") or ()}
     for volume in part.template["spec"].get("volumes") or ():

@@ -51,6 +51,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
     outcome: ProbeOutcome
     detail: str
     latency_seconds: float
+    is_without_namespace: bool = False
     pod: "JsonObject | None" = None
 
 
@@ -59,7 +60,7 @@ async def probe_webhook(
 ) -> ProbeResult:
     """Sends one canary to `namespace`, which the webhook has to select. Needs the verb create on pods there.
 
-    `installation` is the name that the webhook marks canaries by (`admission.canary_namespace`). `nonce` is up to 64
+    `installation` is the name that the webhook marks canaries by (`Config.canary_namespace`). `nonce` is up to 64
     letters, digits and dashes, and another one each time. Raises nothing: a failure is an outcome.
     """
     started_at = clock()
@@ -70,13 +71,13 @@ async def probe_webhook(
         said = _shown(exc.said or str(exc))
         failed = exc.status >= 500 and _FAILED_WEBHOOK in said
         outcome = ProbeOutcome.WEBHOOK_FAILED if failed else ProbeOutcome.REFUSED
-        return ProbeResult(outcome, f"HTTP {exc.status} {said}", clock() - started_at)
+        return ProbeResult(outcome, f"HTTP {exc.status} {said}", clock() - started_at, exc.status == 404)
     except ClusterError as exc:
         return ProbeResult(ProbeOutcome.UNREACHABLE, _shown(str(exc)), clock() - started_at)
     latency_seconds = clock() - started_at
     if is_marked(made, nonce, installation):
-        return ProbeResult(ProbeOutcome.PATCHED, "", latency_seconds, made)
-    return ProbeResult(ProbeOutcome.UNPATCHED, _unmarked(namespace, len(marks_of(made))), latency_seconds, made)
+        return ProbeResult(ProbeOutcome.PATCHED, "", latency_seconds, pod=made)
+    return ProbeResult(ProbeOutcome.UNPATCHED, _unmarked(namespace, len(marks_of(made))), latency_seconds, pod=made)
 
 
 def _unmarked(namespace: str, others: int) -> str:

@@ -33,7 +33,6 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _provider_problems(config)
     yield from _mirror_problems(config)
     yield from _gate_problems(config)
-    yield from _canary_problems(config)
     yield from _object_problems(config)
     readable = config.registry.pull_secrets
     for name in () if isinstance(readable, bool) else readable:
@@ -47,9 +46,8 @@ def _gate_problems(config: Config) -> Iterator[str]:
     admission = config.admission
     if admission.unknown is UnknownImages.GATE and not config.has_cluster:
         yield "admission.unknown: gate needs a cluster, and cluster is none; choose pass or assume"
-    if admission.gate.policy and not (admission.unknown is UnknownImages.GATE and admission.canary_namespace):
-        need = "needs admission.unknown gate and an admission.canary_namespace"
-        yield f"admission.gate.policy: {need}; set both, or leave the policy out"
+    if admission.gate.policy and admission.unknown is not UnknownImages.GATE:
+        yield "admission.gate.policy: it needs admission.unknown gate; set that, or leave the policy out"
     if admission.unknown is UnknownImages.ASSUME:
         if not admission.node_affinity.required:
             need = f"needs admission.node_affinity required or both, and it is {admission.node_affinity}"
@@ -58,26 +56,15 @@ def _gate_problems(config: Config) -> Iterator[str]:
             yield "scheduler.assume: [] names nothing while admission.unknown is assume; name one"
 
 
-def _canary_problems(config: Config) -> Iterator[str]:
-    namespace = config.admission.canary_namespace
-    if not namespace:
-        return
-    if not config.has_cluster:
-        why = "the API server creates canaries, and cluster is none"
-        yield f"admission.canary_namespace: {why}; set it to ''"
-    if not _NAMESPACE.fullmatch(namespace):
-        right = "write one like multiarch-extender-webhook-canary"
-        yield f"admission.canary_namespace: {namespace!r} is no name of a namespace; {right}"
-
-
 def _object_problems(config: Config) -> Iterator[str]:
     """Names of objects of the API server's, which become parts of a path."""
     admission = config.admission
+    if not _NAMESPACE.fullmatch(config.canary_namespace) or not config.installation:
+        right = "write one like multiarch-webhook, of at most 56 characters"
+        yield f"installation: {config.installation!r} is no name of a Service; {right}"
     named = {
         "admission.gate.lease": (admission.gate.lease,),
         "admission.gate.policy": (admission.gate.policy,) if admission.gate.policy else (),
-        "admission.self_managed.secret": (admission.self_managed.secret,),
-        "admission.self_managed.configurations": admission.self_managed.configurations,
     }
     for path, names in named.items():
         for name in names:
@@ -192,7 +179,7 @@ def is_self_managed(config: Config) -> bool:
 
 
 def _self_managed_problems(config: Config) -> Iterator[str]:
-    admission, tls = config.admission, config.admission.tls
+    tls = config.admission.tls
     files = {
         "tls.certificate": tls.certificate if tls else "",
         "tls.key": tls.key if tls else "",
@@ -202,15 +189,11 @@ def _self_managed_problems(config: Config) -> Iterator[str]:
             yield f"admission.{name}: {file!r} is not used with admission.tls.self_managed; give one of the two"
     if not config.has_cluster:
         yield "admission.tls.self_managed: it needs a cluster, and cluster is none; give certificate files instead"
-    if not admission.self_managed.names:
-        yield "admission.self_managed.names: [] names no server; name the webhook's Service"
-    for name in admission.self_managed.names:
+    for name in tls.self_managed if tls else ():
         try:
             canonical_name(name)
         except ValueError as exc:
-            yield f"admission.self_managed.names: {name!r}: {exc}"
-    if not admission.self_managed.configurations:
-        yield "admission.self_managed.configurations: [] names no MutatingWebhookConfiguration; name ours"
+            yield f"admission.tls.self_managed: {name!r}: {exc}"
 
 
 def _tls_problems(listen: str, tls: TlsConfig | None) -> Iterator[str]:

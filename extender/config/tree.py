@@ -18,7 +18,6 @@ from extender.placement.gate import ImpossiblePods, UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
 from extender.placement.tolerations import TolerationRule
 
-SecondsOrNone = Annotated[float, Meta(ge=0, le=31_536_000)]
 Boost = Annotated[int, Meta(ge=0, le=10)]
 Count = Annotated[int, Meta(ge=1, le=100_000_000)]
 
@@ -39,40 +38,13 @@ class TlsConfig(Section, frozen=True):
         Meta(description="PEM file of the authorities whose client certificates are required; empty asks for none."),
     ] = ""
     self_managed: Annotated[
-        bool,
-        Meta(
-            description="The service makes its certificate and renews it, as `admission.self_managed` says. Then "
-            "`certificate` and `key` stay empty. It needs rights on that Secret and on those configurations."
-        ),
-    ] = False
-
-
-Days = Annotated[float, Meta(ge=1, le=36_500)]
-
-
-class SelfManagedConfig(Section, frozen=True):
-    secret: Annotated[
-        str,
-        Meta(description="Secret in our namespace that the replicas share; the first of them makes it."),
-    ] = "multiarch-webhook-identity"  # noqa: S105  # its name
-    names: Annotated[
         tuple[str, ...],
         Meta(
-            description="What the certificate is for: the webhook's Service in our namespace, and the DNS names and IP "
-            "addresses of API servers that call a URL; international names as `xn--…`."
+            description="In place of `certificate` and `key`: what the service makes its own certificate for. The "
+            "webhook's Service in our namespace, and DNS names and IP addresses by which API servers call a URL; "
+            "international names as `xn--…`. The replicas share it in the Secret NAME-identity of `installation`."
         ),
-    ] = ("multiarch-webhook",)
-    configurations: Annotated[
-        tuple[str, ...],
-        Meta(description="MutatingWebhookConfigurations that get `caBundle`; all of their webhooks are ours."),
-    ] = ("multiarch-webhook",)
-    certificate_days: Annotated[
-        Days,
-        Meta(
-            description="Life of a certificate; the next one is made and trusted when half of it is over, and served "
-            "when two thirds are."
-        ),
-    ] = 90.0
+    ] = ()
 
 
 class SchedulerConfig(Section, frozen=True):
@@ -136,7 +108,7 @@ class GateConfig(Section, frozen=True):
         str,
         Meta(
             description="MutatingAdmissionPolicy that the leader puts into force, by a binding of its name, once a dry "
-            "run in `admission.canary_namespace` has shown that it holds pods; empty: none."
+            "run in the namespace NAME-canary of `installation` has shown that it holds pods; empty: none."
         ),
     ] = ""
     lease: Annotated[
@@ -157,7 +129,6 @@ class AdmissionConfig(Section, frozen=True):
         ),
     ] = ":8443"
     tls: TlsConfig | None = TlsConfig()
-    self_managed: SelfManagedConfig = SelfManagedConfig()
     wait_seconds: Annotated[
         float,
         Meta(
@@ -230,21 +201,6 @@ class AdmissionConfig(Section, frozen=True):
             "such pods are told of."
         ),
     ] = False
-    canary_seconds: Annotated[
-        SecondsOrNone,
-        Meta(
-            description="How often each replica has the API server create a pod as a dry run in `canary_namespace`, "
-            "which shows whether the webhook is reached: often enough for an alert within minutes. 0: never."
-        ),
-    ] = 60.0
-    canary_namespace: Annotated[
-        str,
-        Meta(
-            description="Namespace for that, which the webhook has to select, and in which the service needs the "
-            "right to create pods. Its name is also what this installation's webhook marks such pods by. Empty: no "
-            "pod is sent."
-        ),
-    ] = ""
 
 
 class PlacementConfig(Section, frozen=True):
@@ -354,6 +310,15 @@ class ShutdownConfig(Section, frozen=True):
 class Config(Section, frozen=True):
     """Every setting with its default."""
 
+    installation: Annotated[
+        str,
+        Meta(
+            description="NAME of this part's objects: its MutatingWebhookConfiguration, and NAME-names if "
+            "`admission.scheduler_name` is set, which trust the certificate that the service makes; the Secret "
+            "NAME-identity with that; and the namespace NAME-canary, in which dry runs of pods show that the webhook "
+            "is reached, if the service may create pods there."
+        ),
+    ] = "multiarch-webhook"
     log: LogConfig = LogConfig()
     cluster: Annotated[
         str,
@@ -377,6 +342,21 @@ class Config(Section, frozen=True):
     def has_cluster(self) -> bool:
         """Whether there is a cluster."""
         return self.cluster != "none"
+
+    @property
+    def identity_secret(self) -> str:
+        """The Secret in our namespace with the certificate that the service makes."""
+        return f"{self.installation}-identity"
+
+    @property
+    def canary_namespace(self) -> str:
+        """Where canaries are created as dry runs; webhooks mark them by this name."""
+        return f"{self.installation}-canary"
+
+    @property
+    def configurations(self) -> tuple[str, ...]:
+        """The MutatingWebhookConfigurations of this part, all of whose webhooks are ours; the second may be missing."""
+        return (self.installation, *((f"{self.installation}-names",) if self.admission.scheduler_name else ()))
 
 
 class Setting(msgspec.Struct, frozen=True):

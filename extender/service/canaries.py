@@ -24,8 +24,11 @@ from extender.service.rights import canary_right
 
 log = structlog.get_logger()
 
-LONGEST_START_SECONDS = 60.0
-"""The longest wait for the first canary, which waits since a replica that starts is no endpoint of its Service yet."""
+CANARY_SECONDS = 20.0
+"""Between two canaries of a replica, so that an alert comes within minutes. The first waits at most so long, since a
+replica that starts is no endpoint of its Service yet."""
+RIGHT_SECONDS = 120.0
+"""Between two looks for the right to create pods, or for the namespace, while that is missing."""
 
 CANARIES = counter(
     "multiarch_canaries_total",
@@ -43,19 +46,15 @@ LAST_CANARY = gauge(
 
 
 def canary_of(config: Config, cluster_view: ClusterView) -> "Canary | None":
-    """What sends canaries; None without a cluster or a webhook, or if the settings say so."""
-    admission, client = config.admission, cluster_view.client
+    """What sends canaries; None without a cluster or a webhook."""
+    client = cluster_view.client
     for outcome in ProbeOutcome:
         LAST_CANARY[outcome].set(0)
-    if client is None or not admission.listen or not admission.canary_seconds:
-        return None
-    if not admission.canary_namespace:
-        log.info("canary.disabled", why="admission.canary_namespace names no namespace")
+    if client is None or not config.admission.listen:
         return None
     return Canary(
         client,
-        admission.canary_namespace,
-        admission.canary_seconds,
+        config.canary_namespace,
         clock=time.monotonic,
         wall_clock=time.time,
         random=random.random,
@@ -63,16 +62,15 @@ def canary_of(config: Config, cluster_view: ClusterView) -> "Canary | None":
 
 
 class Canary:
-    """Sends a canary to `namespace` every `every_seconds`, and reports what became of it.
+    """Sends canaries to `namespace`, and reports what became of each.
 
-    While the right to create pods there is missing, none is sent; that is said once.
+    While the right to create pods there is missing, or the namespace, none is sent; that is said once.
     """
 
     def __init__(
         self,
         client: ClusterClient,
         namespace: str,
-        every_seconds: float,
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
@@ -81,28 +79,27 @@ class Canary:
     ) -> None:
         self._client = client
         self._namespace = namespace
-        self._every_seconds = every_seconds
         self._clock = clock
         self._wall_clock = wall_clock
         self._random = random
         self._sleep = sleep
         self._may_send = False
-        self._is_reported = False  # that the right is missing
+        self._missing = ""  # why none is sent
         self._last: ProbeResult | None = None
         self._came_back_at = 0.0
 
     async def run(self) -> None:
         """Sends canaries until cancelled. Replicas that started together send theirs at different times."""
-        await self._sleep(min(self._every_seconds, LONGEST_START_SECONDS) * (1 + self._random()) / 2)
+        await self._sleep(CANARY_SECONDS * (1 + self._random()) / 2)
         while True:
             if self._may_send or await self._look_for_right():
                 await self._send()
-            await self._sleep(self._every_seconds)
+            await self._sleep(RIGHT_SECONDS if self._missing else CANARY_SECONDS)
 
     def check(self) -> CheckResult:
         """What became of the last canary; nothing is wrong before the first one."""
-        if self._is_reported and not self._may_send:
-            return CheckResult(ok=False, detail=f"may not create pods in namespace {self._namespace}")
+        if self._missing:
+            return CheckResult(detail=f"none is sent: {self._missing}")
         if self._last is None:
             return CheckResult(detail="none has come back yet")
         age = f"{self._clock() - self._came_back_at:.0f} s ago"
@@ -115,14 +112,21 @@ class Canary:
             self._may_send = await is_allowed(self._client, canary_right(self._namespace))
         except ClusterError:
             return True  # the canary tells what is wrong
-        if not (self._may_send or self._is_reported):
-            self._is_reported = True
-            log.warning("canary.disabled", why=f"may not create pods in namespace {self._namespace}")
+        self._note_missing("" if self._may_send else f"may not create pods in namespace {self._namespace}")
         return self._may_send
+
+    def _note_missing(self, why: str) -> None:
+        if why and why != self._missing:
+            log.info("canary.disabled", why=why)
+        self._missing = why
 
     async def _send(self) -> None:
         nonce = secrets.token_hex(16)
         result = await probe_webhook(self._client, self._namespace, self._namespace, nonce=nonce, clock=self._clock)
+        if result.is_without_namespace:
+            self._may_send = False
+            self._note_missing(f"there is no namespace {self._namespace}")
+            return
         CANARIES[result.outcome].inc()
         LAST_CANARY[result.outcome].set(self._wall_clock())
         before, self._last, self._came_back_at = self._last, result, self._clock()

@@ -157,7 +157,7 @@ async def open_gates(
 
 
 def _arming(config: Config, client: ClusterClient, gates: Gates) -> PolicyArming | None:
-    gate, canary_namespace = config.admission.gate, config.admission.canary_namespace
+    gate, canary_namespace = config.admission.gate, config.canary_namespace
     return PolicyArming(client, gate.policy, canary_namespace, can_let_go=gates.can_gate) if gate.policy else None
 
 

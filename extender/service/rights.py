@@ -83,6 +83,11 @@ def rights_of(config: Config, namespace: str) -> tuple[ResourceAttributes, ...]:
     return tuple(dict.fromkeys(_rights_of(config, namespace))) if config.has_cluster else ()
 
 
+def optional_rights_of(config: Config) -> tuple[ResourceAttributes, ...]:
+    """What such a service uses where it is allowed, and does without elsewhere."""
+    return (canary_right(config.canary_namespace),) if config.has_cluster and config.admission.listen else ()
+
+
 def canary_right(namespace: str) -> ResourceAttributes:
     """What sending canaries to that namespace takes."""
     return ResourceAttributes("create", "pods", namespace=namespace)
@@ -109,7 +114,7 @@ def _facts(config: Config) -> Mapping[When, bool]:
         "driftEvents": config.drift.events,
         "gates": gates,
         "arms": arms,
-        "canary": bool(admission.canary_namespace) and (arms or bool(admission.listen and admission.canary_seconds)),
+        "canary": arms,  # else `optional_rights_of` has it
         "secrets": registry.pull_secrets is True,
         "secretsOfNamespaces": not isinstance(registry.pull_secrets, bool),
         "openshift": registry.mirrors_of_openshift,
@@ -121,7 +126,7 @@ def _places(config: Config, namespace: str) -> Mapping[str, tuple[str, ...]]:
     listed = config.registry.pull_secrets
     return {
         _OWN: (namespace,),
-        _CANARY: (config.admission.canary_namespace,),
+        _CANARY: (config.canary_namespace,),
         _LISTED: () if isinstance(listed, bool) else listed,
     }
 
@@ -131,6 +136,6 @@ def _names(config: Config) -> Mapping[str, tuple[str, ...]]:
     return {
         "lease": (admission.gate.lease,),
         "policy": (admission.gate.policy,),
-        "identity": (admission.self_managed.secret,),
-        "configurations": admission.self_managed.configurations,
+        "identity": (config.identity_secret,),
+        "configurations": config.configurations,
     }

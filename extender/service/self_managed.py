@@ -35,7 +35,7 @@ from extender.cluster.client import (
     ClusterClient,
     ClusterRefused,
 )
-from extender.config.tree import Config, SelfManagedConfig
+from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.api_groups import (
     MutatingWebhook,
@@ -46,6 +46,8 @@ from extender.kubernetes.core_v1 import OpaqueSecret
 
 log = structlog.get_logger()
 
+LIFETIME = timedelta(days=90)
+"""Of a certificate. The next one is made and trusted when half of it is over, and served when two thirds are."""
 LOOK_SECONDS = 30.0  # between two looks, of one request for the Secret and one for each configuration
 _FIRST_RETRY_SECONDS = 1.0  # doubles up to `LOOK_SECONDS` while something fails or is missing
 START_SECONDS = 60.0
@@ -67,7 +69,7 @@ class SelfManaged:
     def __init__(
         self,
         client: ClusterClient,
-        config: SelfManagedConfig,
+        config: Config,
         file: Path,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -76,7 +78,8 @@ class SelfManaged:
         self._client = client
         self._config = config
         self._secrets = f"/api/v1/namespaces/{client.namespace}/secrets"
-        self._names = names_of_server(config.names, client.namespace)
+        tls = config.admission.tls
+        self._names = names_of_server(tls.self_managed if tls else (), client.namespace)
         self._file = file
         self._clock = clock
         self._wall_clock = wall_clock
@@ -118,12 +121,12 @@ class SelfManaged:
 
     async def _read_and_renew(self) -> OwnCertificates:
         """What the Secret has, after it was renewed where that is due."""
-        secret, now = await self._client.find(f"{self._secrets}/{self._config.secret}", _SECRET), self._now()
-        before, lifetime = _own_in(secret), timedelta(days=self._config.certificate_days)
+        secret, now = await self._client.find(f"{self._secrets}/{self._config.identity_secret}", _SECRET), self._now()
+        before = _own_in(secret)
         if before:
-            own = before.renewed(self._names, lifetime, now)
+            own = before.renewed(self._names, LIFETIME, now)
         else:
-            own = OwnCertificates(make_certificate(self._names, now, lifetime))
+            own = OwnCertificates(make_certificate(self._names, now, LIFETIME))
         if own is not before:
             await self._write_secret(own, secret)
             log.info("certificates.renewed", names=self._names)
@@ -133,12 +136,17 @@ class SelfManaged:
         data = to_secret_data(own)
         if before is None:
             data = {key: value for key, value in data.items() if value is not None}
-            made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": self._config.secret}, "data": data}
+            made = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": self._config.identity_secret},
+                "data": data,
+            }
             await self._client.send("POST", self._secrets, msgspec.json.encode(made))
         else:
             metadata = {"resourceVersion": before.metadata.resource_version}
             body = msgspec.json.encode({"metadata": metadata, "data": data})
-            await self._client.send("PATCH", f"{self._secrets}/{self._config.secret}", body, MERGE_PATCH)
+            await self._client.send("PATCH", f"{self._secrets}/{self._config.identity_secret}", body, MERGE_PATCH)
 
     async def _publish(self, bundle: bytes) -> bool:
         """Makes each webhook of the configurations trust `bundle`; returns whether all configurations are there."""
@@ -147,7 +155,7 @@ class SelfManaged:
         for name in self._config.configurations:
             path = f"{_CONFIGURATIONS}/{name}"
             found = await self._client.find(path, _CONFIGURATION)
-            is_complete &= found is not None
+            is_complete &= found is not None or name != self._config.installation
             webhooks = (
                 [MutatingWebhook(each.name, trusting) for each in found.webhooks if each.client_config != trusting]
                 if found
@@ -204,7 +212,7 @@ async def with_managed_files(config: Config, client: ClusterClient | None) -> As
         return
     with tempfile.TemporaryDirectory(prefix="multiarch-extender-") as folder:
         file = Path(folder) / "tls.pem"
-        managed = SelfManaged(client, config.admission.self_managed, file)
+        managed = SelfManaged(client, config, file)
         async with in_background(managed.run(), "certificates"):
             try:
                 await asyncio.wait_for(managed.is_there.wait(), START_SECONDS)

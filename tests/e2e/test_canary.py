@@ -15,6 +15,7 @@ import pytest
 import trustme
 
 from extender.placement.gate import GATE
+from extender.service.canaries import CANARY_SECONDS
 from testbed.api_client import ApiClient, ApiError, connect
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
@@ -26,11 +27,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 NAME = "multiarch-extender-webhook"
-PERIOD_SECONDS = 2.0
+PERIOD_SECONDS = CANARY_SECONDS
 NOTICE_SECONDS = 5.0
 """What the API server may take to notice a changed configuration, beside a period."""
 WAIT_SECONDS = 60.0
-OFTEN = {"config": {"admission": {"canary_seconds": PERIOD_SECONDS}}}
 ALONE = {"modes": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}}}
 OPT_IN = {"namespaceSelector": {"matchLabels": {"multiarch-extender.io/admission": "enabled"}}}
 
@@ -118,7 +118,7 @@ async def test_canaries_tell_within_a_period_that_the_webhook_is_not_reached_and
 ) -> None:
     """No configuration, an authority that is wrong, and a port that nobody answers."""
     longest = PERIOD_SECONDS + NOTICE_SECONDS
-    async with running(api, control_plane, registry, tmp_path, OFTEN, replicas=2) as ours:
+    async with running(api, control_plane, registry, tmp_path, {}, replicas=2) as ours:
         await ours.until("patched")
         seconds = {}
         configuration = await api.get("MutatingWebhookConfiguration", NAME, "", ADMISSIONREGISTRATION)
@@ -158,7 +158,7 @@ async def test_a_webhook_that_fails_closed_is_named_with_its_cause(
     api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
     """The log has what the API server says of the call."""
-    async with running(api, control_plane, registry, tmp_path, OFTEN) as ours:
+    async with running(api, control_plane, registry, tmp_path, {}) as ours:
         await ours.until("patched")
         await ours.change(port=free_port(), failure_policy="Fail")
         await ours.until("webhook_failed")
@@ -173,7 +173,7 @@ async def test_the_namespace_of_canaries_has_the_labels_that_the_webhook_wants(
     api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path, chosen: Mapping[str, Any]
 ) -> None:
     """Where namespaces opt in, and where they choose the second scheduler."""
-    async with running(api, control_plane, registry, tmp_path, {**chosen, **OFTEN}) as ours:
+    async with running(api, control_plane, registry, tmp_path, chosen) as ours:
         await ours.until("patched")
 
 

@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 PRESETS = sorted(CHART.glob("values-*.yaml"))
 ASKED_FOR: Mapping[str, Any] = {"registry": {"pull_secrets": True}}
-GATED: Mapping[str, Any] = {**ASKED_FOR, "admission": {"unknown": "gate", "canary_seconds": 1}}
+GATED: Mapping[str, Any] = {**ASKED_FOR, "admission": {"unknown": "gate"}}
 ONCE_A_DAEMON_POD_COMES = Right("nodes", "get", "")  # whether its node runs it: test_workloads_webhook.py
 ONCE_A_TAG_MOVES = Right("pods", "list", "")  # test_drift.py moves one, under the shipped rights
 ONCE_A_POD_CHANGES = Right("pods", "get", "")  # a held one, as it is let go: test_gates_failures.py

@@ -58,7 +58,7 @@ class Cluster:
             f"image.tag={tag}",
             f"config.registry.plain_http={{{registry}}}",
         ]
-        values += [f"config.registry.allow={{*,{registry}}}", "config.admission.canary_seconds=5"]
+        values += [f"config.registry.allow={{*,{registry}}}"]
         new = ["--create-namespace"] if verb == "install" else []
         await self.run_helm(verb, OURS, str(CHART), *new, *(f"--set={each}" for each in values))
 

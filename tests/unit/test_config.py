@@ -12,7 +12,7 @@ from extender.config.tree import Config, settings
 from extender.errors import ConfigError
 
 SERVED = ("admission.tls.certificate=/c.pem", "admission.tls.key=/k.pem")
-MANAGED = ("admission.tls.self_managed=true",)
+MANAGED = ("admission.tls.self_managed=[webhook]",)
 
 
 def write(folder: Path, text: str) -> str:
@@ -299,19 +299,16 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         ),
         pytest.param((*SERVED, "scheduler.assume=[arm64]"), ["scheduler.assume", "'arm64'"], id="no platform"),
         pytest.param(
-            (*SERVED, "admission.canary_namespace=a", "cluster=none"),
-            ["admission.canary_namespace", "cluster is none"],
-            id="canary without a cluster",
-        ),
-        pytest.param(
             (*SERVED, "registry.mirrors=openshift", "cluster=none"),
             ["registry.mirrors", "cluster is none"],
             id="mirrors without a cluster",
         ),
         pytest.param(
-            (*SERVED, "admission.canary_namespace=a/b"),
-            ["admission.canary_namespace", "'a/b' is no name"],
-            id="canary in no namespace",
+            (*SERVED, "installation=a/b"), ["installation", "'a/b' is no name"], id="an installation by a path"
+        ),
+        pytest.param((*SERVED, "installation="), ["installation", "''"], id="an installation without a name"),
+        pytest.param(
+            (*SERVED, f"installation={'a' * 57}"), ["installation", "56 characters"], id="a long installation"
         ),
         pytest.param(
             (*SERVED, "registry.pull_secrets=['team-*']"),
@@ -319,11 +316,8 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             id="a pattern of namespaces",
         ),
         *(
-            pytest.param(
-                (*MANAGED, f"admission.self_managed.names={names}"), ["admission.self_managed.names", *says], id=names
-            )
+            pytest.param((f"admission.tls.self_managed={names}",), ["admission.tls.self_managed", *says], id=names)
             for names, says in (
-                ("[]", ["names no server"]),
                 ("['']", ["no DNS name"]),
                 ("[webhook, bücher.example]", ["'bücher.example'", "xn--"]),
                 ("['fe80::1%eth0']", ["zone"]),
@@ -334,12 +328,8 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
                 (f"[{'a' * 64}.example.com]", ["no DNS name"]),
             )
         ),
-        pytest.param((*MANAGED, "admission.self_managed.secret="), ["self_managed.secret", "''"], id="no Secret"),
-        pytest.param(
-            (*MANAGED, "admission.self_managed.configurations=[../pods]"),
-            ["self_managed.configurations", "'../pods' is no name"],
-            id="a configuration by a path",
-        ),
+        pytest.param((*MANAGED, "admission.tls.key=/k"), ["admission.tls.key", "'/k'"], id="files and self-managed"),
+        pytest.param((*MANAGED, "cluster=none"), ["admission.tls.self_managed", "cluster"], id="nobody to share it"),
         pytest.param((*SERVED, "admission.gate.lease=a b"), ["gate.lease", "'a b' is no name"], id="a Lease by words"),
         pytest.param(
             (*SERVED, "admission.tolerations=[{key: a, platforms: []}]"),
@@ -365,7 +355,7 @@ def test_values_that_contradict_each_other_are_refused(assignments: tuple[str, .
         (*SERVED, "scheduler.listen='[::1]:8880'"),
         (*SERVED, "scheduler.listen='[::1]:8880'", "operations.listen=0.0.0.0:8880"),
         (*SERVED, "scheduler.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0"),
-        (*MANAGED, "admission.self_managed.names=[webhook, '2001:DB8:0::1', WEBHOOK.example.com, '*.example.com']"),
+        ("admission.tls.self_managed=[webhook, '2001:DB8:0::1', WEBHOOK.example.com, '*.example.com']",),
     ],
 )
 def test_values_that_fit_are_accepted(assignments: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from extender.metrics import REGISTRY
 from extender.placement.dry_run_mark import mark_canary
 from extender.placement.policy import CANARY
 from extender.server.operations import CheckResult
-from extender.service.canaries import CANARIES, LONGEST_START_SECONDS, Canary, canary_of
+from extender.service.canaries import CANARIES, CANARY_SECONDS, RIGHT_SECONDS, Canary, canary_of
 from extender.service.cluster_view import ClusterView
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
@@ -75,7 +75,7 @@ class Canaries:
 
 
 @asynccontextmanager
-async def replica(folder: Path, every_seconds: float = 60.0, drawn: float = 0.5) -> AsyncIterator[Canaries]:
+async def replica(folder: Path, drawn: float = 0.5) -> AsyncIterator[Canaries]:
     """A replica whose canaries are sent when the test says so; the first pause has begun."""
     async with serve_api() as api:
         api.admit = marked
@@ -84,7 +84,6 @@ async def replica(folder: Path, every_seconds: float = 60.0, drawn: float = 0.5)
         canary = Canary(
             client,
             SPACE,
-            every_seconds,
             clock=canaries.clock,
             wall_clock=canaries.clock,
             random=lambda: drawn,
@@ -101,19 +100,14 @@ async def replica(folder: Path, every_seconds: float = 60.0, drawn: float = 0.5)
                 await client.close()
 
 
-@pytest.mark.parametrize(
-    ("every_seconds", "drawn", "wanted"),
-    [(60.0, 0.0, 30.0), (60.0, 1.0, 60.0), (3600.0, 1.0, LONGEST_START_SECONDS), (2.0, 0.0, 1.0)],
-)
-async def test_the_first_canary_is_sent_within_a_minute(
-    tmp_path: Path, every_seconds: float, drawn: float, wanted: float
-) -> None:
-    """Not all replicas at one moment, and the later ones as often as the setting says."""
-    async with replica(tmp_path, every_seconds, drawn) as canaries:
+@pytest.mark.parametrize(("drawn", "wanted"), [(0.0, CANARY_SECONDS / 2), (1.0, CANARY_SECONDS)])
+async def test_the_first_canary_is_sent_within_a_period(tmp_path: Path, drawn: float, wanted: float) -> None:
+    """Not all replicas at one moment."""
+    async with replica(tmp_path, drawn) as canaries:
         assert await canaries.pause() == wanted
         assert canaries.sent() == 0
-        assert await canaries.next() == every_seconds
-        assert await canaries.next() == every_seconds
+        assert await canaries.next() == CANARY_SECONDS
+        assert await canaries.next() == CANARY_SECONDS
         assert canaries.sent() == 2
 
 
@@ -169,10 +163,10 @@ async def test_without_the_right_none_is_sent_and_that_is_said_once(tmp_path: Pa
         canaries.api.forbidden = {("create", "pods")}
         await canaries.pause()
         for _ in range(3):
-            await canaries.next()
+            assert await canaries.next() == RIGHT_SECONDS
         assert canaries.sent() == 0
         assert canaries.events() == ["canary.disabled"]
-        assert canaries.check() == CheckResult(ok=False, detail=f"may not create pods in namespace {SPACE}")
+        assert canaries.check() == CheckResult(detail=f"none is sent: may not create pods in namespace {SPACE}")
         assert SPACE in str(canaries.logs[0]["why"])
         canaries.api.forbidden = set()
         await canaries.next()
@@ -196,24 +190,29 @@ async def test_a_silent_api_server_does_not_end_the_canaries(tmp_path: Path) -> 
         assert canaries.events() == ["canary.unanswered", "canary.answered"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "logged"),
-    [
-        pytest.param([], ["canary.disabled"], id="no namespace"),
-        pytest.param(["admission.canary_namespace=ours", "admission.canary_seconds=0"], [], id="off"),
-        pytest.param(["admission.canary_namespace=ours", "admission.listen=''"], [], id="no webhook"),
-    ],
-)
-async def test_settings_switch_canaries_off(tmp_path: Path, settings: list[str], logged: list[str]) -> None:
-    """Without a word, but where a webhook goes without because no namespace is named."""
+async def test_without_the_namespace_none_is_sent_until_there_is_one(tmp_path: Path) -> None:
+    """An account may be allowed to create pods everywhere; what nobody can send tells nothing of the webhook."""
+    async with replica(tmp_path) as canaries:
+        await canaries.pause()
+        await canaries.next()
+        before = sum(CANARIES[outcome].value for outcome in ProbeOutcome)
+        canaries.api.refusals.append(("send", Refusal(404, 'namespaces "ours-canary" not found')))
+        assert await canaries.next() == RIGHT_SECONDS
+        assert sum(CANARIES[outcome].value for outcome in ProbeOutcome) == before
+        assert canaries.check() == CheckResult(detail="none is sent: there is no namespace ours-canary")
+        assert await canaries.next() == CANARY_SECONDS
+        assert canaries.events() == ["canary.answered", "canary.disabled"]
+
+
+async def test_without_a_webhook_there_is_no_canary(tmp_path: Path) -> None:
+    """And no word of it."""
     async with serve_api() as api:
         client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
         with structlog.testing.capture_logs() as logs:
-            config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null", *settings])
+            config = load_config(None, ["admission.listen=", "admission.tls=null"])
             assert canary_of(config, ClusterView(client=client)) is None
         await client.close()
-        assert [line["event"] for line in logs] == logged
-        assert api.requests == []
+        assert (logs, api.requests) == ([], [])
 
 
 async def test_without_a_cluster_there_is_no_canary() -> None:

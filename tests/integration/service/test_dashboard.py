@@ -92,8 +92,7 @@ async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncI
         "admission.node_affinity=required",
         "admission.wait_seconds=1",
         "placement.preference={arm64: 10}",
-        f"admission.canary_namespace={SPACE}",
-        "admission.canary_seconds=0.5",
+        f"installation={SPACE.removesuffix('-canary')}",
     )
     async with (
         service_in(api, folder, "127.0.0.1:0", *settings, registries=registries) as caller,

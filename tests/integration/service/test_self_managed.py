@@ -26,9 +26,9 @@ from extender.certificates.own_certificate import (
 )
 from extender.certificates.server_names import names_of_server
 from extender.cluster.client import JSON, ClusterClient, ClusterRefused, open_cluster
-from extender.config.tree import SelfManagedConfig
+from extender.config.reading import read_config
 from extender.server.tls import TlsFiles
-from extender.service.self_managed import LOOK_SECONDS, SelfManaged
+from extender.service.self_managed import LIFETIME, LOOK_SECONDS, SelfManaged
 from tests.integration.cluster.api_server import ApiServer, Refusal, Request, serve_api, write_kubeconfig
 from tests.unit.certificates.older_installation import authority_secret
 
@@ -36,15 +36,17 @@ SECRETS = "/api/v1/namespaces/default/secrets"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 BY_SERVICE = {"service": {"name": "webhook", "namespace": "default", "path": "/admission/pods", "port": 443}}
 BY_URL = {"url": "https://webhook.example.com:8443/admission/jobs"}
-CONFIG = SelfManagedConfig(secret="identity", names=("webhook",), configurations=("pods", "jobs"))
-NAMES = names_of_server(CONFIG.names, "default")
+CONFIG = read_config(
+    None, ["installation=pods", "admission.scheduler_name=ours", "admission.tls={self_managed: [webhook]}"]
+)
+NAMES = names_of_server(["webhook"], "default")
 DAY = 86_400.0
-LIFE = timedelta(days=CONFIG.certificate_days)
+LIFE = LIFETIME
 
 
 def put_configurations(api: ApiServer) -> None:
     """The webhook's two configurations, which trust nobody."""
-    for name, client_config in (("pods", BY_SERVICE), ("jobs", BY_URL)):
+    for name, client_config in (("pods", BY_SERVICE), ("pods-names", BY_URL)):
         webhooks = [{"name": f"{name}.example.com", "clientConfig": client_config}]
         api.put(CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": webhooks})
 
@@ -61,14 +63,14 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[ApiServer, ClusterClient]
 
 def secret_data(api: ApiServer) -> dict[str, bytes]:
     """What the Secret has."""
-    found = api.find(SECRETS, "identity")["data"]
+    found = api.find(SECRETS, "pods-identity")["data"]
     return {key: base64.b64decode(value) for key, value in found.items()}
 
 
 def put_secret(api: ApiServer, data: Mapping[str, bytes | None]) -> None:
     """Has the Secret hold this."""
     encoded = {key: base64.b64encode(value).decode() for key, value in data.items() if value is not None}
-    api.put(SECRETS, {"metadata": {"name": "identity"}, "data": encoded})
+    api.put(SECRETS, {"metadata": {"name": "pods-identity"}, "data": encoded})
 
 
 def trusted(api: ApiServer, name: str = "pods") -> bytes:
@@ -85,7 +87,8 @@ async def test_configurations_get_the_certificate_and_nothing_else(tmp_path: Pat
         sent = [request for request in api.received("send") if request.path.startswith(CONFIGURATIONS)]
         certificate = base64.b64encode(secret_data(api)["tls.crt"]).decode()
     assert {request.path.rpartition("/")[2]: json.loads(request.body)["webhooks"] for request in sent} == {
-        name: [{"name": f"{name}.example.com", "clientConfig": {"caBundle": certificate}}] for name in ("pods", "jobs")
+        name: [{"name": f"{name}.example.com", "clientConfig": {"caBundle": certificate}}]
+        for name in ("pods", "pods-names")
     }
     assert len(sent) == 2
     assert all(request.headers["Content-Type"] == "application/strategic-merge-patch+json" for request in sent)
@@ -227,12 +230,12 @@ async def test_what_is_not_published_is_not_served(tmp_path: Path) -> None:
 async def test_a_configuration_that_lost_its_bundle_gets_it_back(tmp_path: Path) -> None:
     """As after a `kubectl replace`. One that comes later than the service gets it within seconds."""
     async with cluster(tmp_path) as (api, client):
-        api.remove(CONFIGURATIONS, "jobs")
+        api.remove(CONFIGURATIONS, "pods")
         managed = SelfManaged(client, CONFIG, tmp_path / "tls.pem")
         assert await managed.look() <= 1
         put_configurations(api)
         assert await managed.look() == LOOK_SECONDS
-        assert trusted(api, "jobs") == trusted(api, "pods") == secret_data(api)["tls.crt"]
+        assert trusted(api, "pods-names") == trusted(api, "pods") == secret_data(api)["tls.crt"]
 
 
 async def test_a_tls_client_takes_the_present_and_the_next_certificate(tmp_path: Path) -> None:

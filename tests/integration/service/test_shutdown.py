@@ -64,7 +64,7 @@ async def test_a_signal_before_all_is_open_ends_the_process_well(tmp_path: Path,
     async with serve_api() as api:
         api.is_open.clear()
         settings = (
-            *SETTINGS, "admission.listen=127.0.0.1:0", "admission.tls.self_managed=true",
+            *SETTINGS, "admission.listen=127.0.0.1:0", "admission.tls.self_managed=[webhook]",
             f"cluster={write_kubeconfig(api, tmp_path)}",
         )  # fmt: skip
         options = [option for setting in settings for option in ("--set", setting)]

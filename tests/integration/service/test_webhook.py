@@ -209,15 +209,13 @@ async def test_a_canary_is_marked_and_nothing_else(
     start_service: StartService, images: EmbeddedRegistry, mode: Json
 ) -> None:
     """No lookup, no warning and no other change, and no word in the log: anyone may send one."""
-    caller = await start_service(
-        "admission.canary_namespace=ours", "admission.scheduler_name=ours", plain_http=images.host
-    )
+    caller = await start_service("installation=ours", "admission.scheduler_name=ours", plain_http=images.host)
     series = [f'multiarch_admissions_total{{outcome="{outcome}"}}' for outcome in ("canary", "unresolved", "patched")]
     before = [await caller.metric(name) for name in series]
     with structlog.testing.capture_logs() as logs:
         response = await caller.review(canary(f"{images.host}/never:seen", **mode), dryRun=True)
     (operation,) = response["patch"]
-    assert is_marked(apply(canary(""), msgspec.json.encode(response["patch"])), "n-1", "ours")
+    assert is_marked(apply(canary(""), msgspec.json.encode(response["patch"])), "n-1", "ours-canary")
     assert operation["path"] == "/metadata/annotations/multiarch-extender.io~1canary"
     assert "warnings" not in response
     assert response["auditAnnotations"] == {"verdict": "a canary"}
@@ -238,14 +236,7 @@ async def test_other_pods_with_the_annotation_are_reviewed(
     start_service: StartService, images: EmbeddedRegistry, request_fields: Json, annotations: Json
 ) -> None:
     """So the annotation frees no pod from what its images need."""
-    caller = await start_service("admission.canary_namespace=ours", plain_http=images.host)
+    caller = await start_service("installation=ours", plain_http=images.host)
     response = await caller.review(canary(f"{images.host}/multi:1", **annotations), **request_fields)
     assert changes_of(response)
     assert not [operation for operation in response["patch"] if "canary" in operation["path"]]
-
-
-async def test_an_installation_without_a_name_marks_canaries_too(start_service: StartService) -> None:
-    """Whoever looks for the mark has the same settings, and so the same empty name."""
-    caller = await start_service()
-    response = await caller.review(canary("app:1"), dryRun=True)
-    assert is_marked(apply(canary(""), msgspec.json.encode(response["patch"])), "n-1", "")

@@ -272,22 +272,19 @@ async def test_a_registry_that_is_not_asked_does_not_answer(settings: tuple[str,
 async def test_rights_are_those_of_the_settings() -> None:
     """Those on its own objects too, of which there are most."""
     text = SETTINGS.replace(
-        "tls: {certificate: /tls/tls.crt, key: /tls/tls.key}", "tls: {self_managed: true}, unknown: gate"
+        "tls: {certificate: /tls/tls.crt, key: /tls/tls.key}", "tls: {self_managed: [x]}, unknown: gate"
     )
-    text += "\ndrift: {events: true}"
+    text += "\ndrift: {events: true}\ninstallation: own"
     cluster = Cluster(f"{text}\n")
-    cluster.objects[CONFIG_MAP]["data"]["config.yaml"] = text.replace(
-        "self_managed: true}", "self_managed: true}, self_managed: {secret: own, configurations: [hook], names: [x]}"
-    )
     assert await cluster.states(CheckName.RIGHTS) == [("rights", "ok")]
     asked = {(each["verb"], each["resource"], each["namespace"], each["name"]) for each in cluster.wanted}
     assert asked >= {
-        ("get", "secrets", "ours", "own"),
-        ("patch", "secrets", "ours", "own"),
+        ("get", "secrets", "ours", "own-identity"),
+        ("patch", "secrets", "ours", "own-identity"),
         ("get", "leases", "ours", LEASE.rpartition("/")[2]),
         ("patch", "leases", "ours", LEASE.rpartition("/")[2]),
         ("create", "events", "", ""),
-        ("patch", "mutatingwebhookconfigurations", "", "hook"),
+        ("patch", "mutatingwebhookconfigurations", "", "own"),
         ("get", "replicasets", "", ""),
         ("watch", "nodes", "", ""),
         ("patch", "pods", "", ""),

@@ -10,7 +10,9 @@ import yaml
 from extender.cli.installation import CheckName
 from extender.config.checks import parse_listen
 from extender.config.reading import parse_config
-from extender.service.rights import rights_of
+from extender.config.tree import Config
+from extender.kubernetes.api_groups import ResourceAttributes
+from extender.service.rights import optional_rights_of, rights_of
 from testbed.chart import CHART, objects_of, render
 from testbed.objects import KubernetesObject
 from tests.unit.deploy.renderings import CASES, FOLDER, PRESETS, kept, leaves, objects_in
@@ -181,13 +183,17 @@ def test_the_parts_of_a_case_fit_each_other(name: str) -> None:
                 assert config.admission.wait_seconds < pods["timeoutSeconds"]
 
 
+def rights_taken(config: Config, *, with_canaries: bool) -> set[ResourceAttributes]:
+    return {*rights_of(config, "multiarch-extender"), *(optional_rights_of(config) if with_canaries else ())}
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("bare", "openshift-default-scheduler")])
 def test_accounts_have_the_rights_that_their_settings_take_and_no_other(name: str) -> None:
     """By the table that the service goes by; kube-scheduler's own Lease aside."""
     objects = objects_in(name)
     for part, text in settings_of(objects).items():
         own = [each for each in objects if not each["metadata"]["name"].endswith("-leader")]
-        assert rights_given(own, part) == set(rights_of(parse_config(text, ""), "multiarch-extender"))
+        assert rights_given(own, part) == rights_taken(parse_config(text, ""), with_canaries=True)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -200,7 +206,8 @@ def test_rights_follow_settings_in_every_mode(mode: str, text: str) -> None:
     objects = rendered(text, mode)
     for part, settings in settings_of(objects).items():
         own = [each for each in objects if not each["metadata"]["name"].endswith("-leader")]
-        assert rights_given(own, part) == set(rights_of(parse_config(settings, ""), "multiarch-extender"))
+        with_canaries = text != "canary.enabled: false"
+        assert rights_given(own, part) == rights_taken(parse_config(settings, ""), with_canaries=with_canaries)
 
 
 def test_two_releases_share_no_name_and_no_pod() -> None:

@@ -91,9 +91,8 @@ service its settings (`multiarch-extender config --check`). */}}
 {{- define "multiarch.decided" -}}
 admission.listen: Use webhook.port, and modes.*.enabled.
 admission.tls: Use certificates.source and webhook.clientCaSecret.
-admission.self_managed: Use certificates.source and webhook.url.
 admission.guard_daemon_sets: Use modes.webhook.workloads.
-admission.canary_namespace: The chart makes it, of the part's name; canary.enabled says whether.
+installation: It is the part's name.
 admission.gate.exempt_priority_classes: Use gates.exemptPriorityClasses, which the policy heeds too.
 admission.gate.policy: The chart makes it; modes.policy.enabled says whether.
 admission.gate.lease: The chart makes it, of the release's name.

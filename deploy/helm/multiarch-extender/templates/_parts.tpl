@@ -75,16 +75,13 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- $_ := set $admission "listen" (printf ":%d" (int $values.webhook.port)) -}}
 {{- $tls := dict "certificate" (print $etc "-tls/tls.crt") "key" (print $etc "-tls/tls.key") -}}
 {{- if .selfManaged -}}
-{{- $tls = dict "self_managed" true -}}
-{{- $names := prepend (values (include "multiarch.host" .root | fromYaml)) .name -}}
-{{- $_ := set $admission "self_managed" (dict "secret" (print .name "-identity") "configurations" .configurations "names" $names) -}}
+{{- $tls = dict "self_managed" (prepend (values (include "multiarch.host" .root | fromYaml)) .name) -}}
 {{- end -}}
 {{- if $values.webhook.clientCaSecret }}{{ $_ := set $tls "client_ca" (print $etc "-client-ca/ca.crt") }}{{ end -}}
 {{- $_ := set $admission "tls" $tls -}}
 {{- if and .workloads (eq .values.workloads "guard") }}{{ $_ := set $admission "guard_daemon_sets" true }}{{ end -}}
 {{- if eq .mode "secondScheduler" }}{{ $_ := set $admission "scheduler_name" .values.schedulerName }}{{ end -}}
 {{- end -}}
-{{- if .canary }}{{ $_ := set $admission "canary_namespace" .canary }}{{ end -}}
 {{- if and .gates .root.holds -}}
 {{- $_ := set $admission "unknown" "gate" -}}
 {{- else if eq "gate" (dig "admission" "unknown" "" $values.config) -}}
@@ -101,6 +98,7 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- if $values.registries.hosts }}{{ $_ := set $registry "mirrors" (print $etc "-hosts") }}{{ end -}}
 {{- if $values.registries.dockerConfigSecret }}{{ $_ := set $registry "docker_config" (print $etc "-docker/config.json") }}{{ end -}}
 {{- $chart := dict "admission" $admission "registry" $registry -}}
+{{- if or .webhook .arms }}{{ $_ := set $chart "installation" .name }}{{ end -}}
 {{- if not .scheduler }}{{ $_ := set $chart "scheduler" (dict "listen" "") }}{{ end -}}
 {{- if $values.store.keySecret }}{{ $_ := set $chart "cache" (dict "key_file" (print $etc "-key/key")) }}{{ end -}}
 {{ mergeOverwrite $base (deepCopy $values.config) $chart | toYaml }}
@@ -125,7 +123,9 @@ which. */}}
 {{- if kindIs "slice" $secrets }}{{ $listed = uniq $secrets }}{{ end -}}
 {{- $_ := set . "places" (dict "own" (list .root.Release.Namespace) "canary" (list .canary) "listed" $listed) -}}
 {{- $names := dict "lease" (list .root.gatesLease) "policy" (list .root.gatePolicy) -}}
-{{- $_ := set . "names" (merge $names (dict "identity" (list (print .name "-identity")) "configurations" .configurations)) -}}
+{{- $configurations := list .name -}}
+{{- if .settings.admission.scheduler_name }}{{ $configurations = append $configurations (print .name "-names") }}{{ end -}}
+{{- $_ := set . "names" (merge $names (dict "identity" (list (print .name "-identity")) "configurations" $configurations)) -}}
 {{- end }}
 
 {{/* The host of webhook.url, for certificates: a map with `dns` or `ip`. */}}
