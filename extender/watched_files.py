@@ -21,7 +21,6 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 Stamp = tuple[str, int, int, int]  # of a file: path, inode, modification time in nanoseconds, size
-_MOST_LOGGED = 100
 
 
 class FileSetting(enum.StrEnum):
@@ -54,18 +53,6 @@ def report_refused(setting: FileSetting, why: str) -> None:
     """Logs and counts that the setting's files changed and cannot be used. `why` holds no secret."""
     RELOADS[setting]["refused"].inc()
     log.warning("file.refused", setting=setting.value, why=why)
-
-
-def report_mirrors_loaded(registries: Iterable[str]) -> None:
-    """Logs and counts that where nodes ask for images has changed. `registries` are those with mirrors or rules."""
-    RELOADS[FileSetting.MIRRORS]["loaded"].inc()
-    log.info("mirrors.reloaded", registries=sorted(registries)[:_MOST_LOGGED])
-
-
-def report_mirrors_refused(why: str) -> None:
-    """Logs and counts that what says where nodes ask has changed and cannot be used."""
-    RELOADS[FileSetting.MIRRORS]["refused"].inc()
-    log.warning("mirrors.refused", why=why)
 
 
 def stamp_of(path: Path) -> Stamp:

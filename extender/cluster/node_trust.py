@@ -17,7 +17,7 @@ from extender.cluster.secrets import ClusterSecrets
 from extender.credentials.logins import InvalidLogins
 from extender.errors import UNDECODABLE, ClusterError
 from extender.kubernetes.openshift_v1 import ConfigMap, NodeTrust
-from extender.watched_files import report_mirrors_refused
+from extender.watched_files import FileSetting, report_refused
 
 KEEP_SECONDS = 30.0
 """How long a reading is used. A corrected pull secret counts as soon as any other."""
@@ -107,7 +107,7 @@ async def follow_node_trust(
             tell(trust)
             wait_seconds = KEEP_SECONDS
         if unusable and unusable != known:
-            report_mirrors_refused(unusable)
+            report_refused(FileSetting.MIRRORS, unusable)
         known = unusable
         await sleep(wait_seconds)
 

@@ -51,7 +51,7 @@ from extender.metrics import counter
 from extender.tables import LruTable
 from extender.turns import NoTurn, Turns
 from extender.verifier.verification import Verification
-from extender.watched_files import report_mirrors_refused
+from extender.watched_files import FileSetting, report_refused
 
 log = structlog.get_logger()
 Asked = TypeVar("Asked", bound=StateDigest | Describe | Verify)
@@ -175,7 +175,7 @@ class FetcherClient:
         try:
             frame(mirrors)
         except ProtocolError as exc:
-            report_mirrors_refused(f"OpenShift's objects: {exc}")
+            report_refused(FileSetting.MIRRORS, f"OpenShift's objects: {exc}")
             return
         self._mirrors.append(mirrors)
         if self._main.done() and not self._main.exception():

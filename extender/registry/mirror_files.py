@@ -20,12 +20,12 @@ from extender.watched_files import (
     Reading,
     Stamp,
     WatchedFiles,
-    report_mirrors_loaded,
-    report_mirrors_refused,
+    report_loaded,
+    report_refused,
     stamp_of,
 )
 
-_SETTING = FileSetting.MIRRORS.value
+_SETTING = FileSetting.MIRRORS
 
 
 class _FileKind(NamedTuple):
@@ -55,9 +55,9 @@ class MirrorFiles:
         self.files = WatchedFiles(
             self._read,
             lambda read: self._stamps(read.certificates),
-            loaded=lambda read: report_mirrors_loaded(rule.prefix or "*" for rule in read.registries.routes.rules),
-            refused=report_mirrors_refused,
-            name=_SETTING,
+            loaded=lambda _: report_loaded(_SETTING),
+            refused=lambda why: report_refused(_SETTING, why),
+            name=_SETTING.value,
         )
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
@@ -79,7 +79,7 @@ class MirrorFiles:
         """Reads all files. Stamps are from before that, so that the next check notices a change made meanwhile."""
         seen = self._stamps(())
         certificates = CertificateReader(self._ca_files)
-        with naming(_SETTING):
+        with naming(_SETTING.value):
             try:
                 registries = self._kind.read(self._path, certificates)
             except OSError as exc:

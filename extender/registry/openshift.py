@@ -24,7 +24,7 @@ from extender.registry.endpoint import Endpoint
 from extender.registry.endpoint_tls import CERTIFICATE, SYSTEM_TRUST, Certificates, RegistryTrust, Trust
 from extender.registry.registries_conf import Mirror, RegistryTable, normalized, rules_of
 from extender.registry.routes import Routes
-from extender.watched_files import report_mirrors_loaded, report_mirrors_refused
+from extender.watched_files import FileSetting, report_loaded, report_refused
 
 SEARCHED = ("registry.access.redhat.com", "docker.io")
 """The registries for names without one, where the image configuration has no others."""
@@ -53,14 +53,14 @@ class OpenShiftMirrors:
             self._updates += 1
             self._trust = objects.trust
             if problems := "; ".join(host_problems(objects.trust)):
-                report_mirrors_refused(problems)
+                report_refused(FileSetting.MIRRORS, problems)
         try:
             routes = routes_of(objects)
         except ConfigError as exc:
-            report_mirrors_refused(str(exc))
+            report_refused(FileSetting.MIRRORS, str(exc))
             return
         self._routes = msgspec.structs.replace(routes, trust_of=self._trust_of)
-        report_mirrors_loaded(rule.prefix for rule in routes.rules)
+        report_loaded(FileSetting.MIRRORS)
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
         """As `Routes`.

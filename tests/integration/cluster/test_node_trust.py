@@ -101,7 +101,7 @@ async def test_changes_are_followed_and_problems_said_once(api: ApiServer, clien
         await follow_node_trust(client, told.append, sleep)
     assert [each.logins for each in told] == [LOGINS, LOGINS, LOGINS, {"n.io": ("ann", "new")}]
     assert waits == [30.0] * 5
-    refused = [each["why"] for each in logs if each["event"] == "mirrors.refused"]
+    refused = [each["why"] for each in logs if each["event"] == "file.refused"]
     assert [words.partition(": ")[0] for words in refused] == [str(PULL_SECRET), path_of(HOSTS) + f"/{HOSTS.name}"]
 
 
