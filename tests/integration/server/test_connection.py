@@ -1,11 +1,9 @@
 """A hot path's connection, spoken by hand: framing, and who answers what, we at once or aiohttp."""
 
 import asyncio
-import email
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.message import Message
 from email.utils import parsedate_to_datetime
@@ -16,6 +14,7 @@ from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
 from extender.server.http import Limits, Listener, open_listener
 from extender.server.routes import PostRoutes, Reply, Route
+from tests.integration.server.raw_http import RawConnection, port_of
 
 LIMIT_BYTES = 1000
 PATH = "/scheduler/filter"
@@ -58,13 +57,11 @@ def letters(request: pytest.FixtureRequest) -> Letters:
 
 @pytest.fixture
 def draining() -> list[bool]:
-    """Whether the server drains: append to it to begin."""
     return []
 
 
 @pytest.fixture
 async def listener(letters: Letters, draining: list[bool]) -> AsyncIterator[Listener]:
-    """Answers under /scheduler/filter."""
     route = Route("filter", letters.answer, lambda _body, event_id: b'{"id":"%b"}' % event_id.encode())
     service = PostRoutes({PATH: route}, draining=lambda: bool(draining))
     opened = open_listener("scheduler", service, "127.0.0.1", 0, limits=Limits(body_bytes=LIMIT_BYTES))
@@ -73,7 +70,6 @@ async def listener(letters: Letters, draining: list[bool]) -> AsyncIterator[List
 
 
 def request_of(body: str, version: str = "1.1", *headers: str) -> bytes:
-    """A request's bytes."""
     head = [f"POST {PATH}?timeout=1s HTTP/{version}", "Host: x", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*head, "", body]).encode()
 
@@ -81,53 +77,29 @@ def request_of(body: str, version: str = "1.1", *headers: str) -> bytes:
 direct = pytest.mark.parametrize("letters", ["at once"], indirect=True)
 
 
-class Peer:
-    """One connection."""
+class Peer(RawConnection):
+    """A connection that asks for letters."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def read(self) -> tuple[str, Message, bytes]:
-        """Status line, headers and body of the next answer."""
-        status, _, head = (await self.reader.readuntil(b"\r\n\r\n")).decode().partition("\r\n")
-        answered = email.message_from_string(head)
-        return status, answered, await self.reader.readexactly(int(answered["Content-Length"]))
-
-    async def ask(self, body: int | str, version: str = "1.1", *headers: str) -> tuple[str, Message, bytes]:
-        """The answer to this."""
+    async def ask(self, body: int | str, version: str = "1.1", *headers: str) -> tuple[int, Message, bytes]:
         self.writer.write(request_of(str(body), version, *headers))
         return await self.read()
 
-    async def close(self) -> None:
-        """Hangs up."""
-        self.writer.close()
-        await self.writer.wait_closed()
-
-    async def abort(self) -> None:
-        """Hangs up, whatever state the connection is in."""
-        self.writer.transport.abort()
-        with suppress(ConnectionError):
-            await self.writer.wait_closed()
-
 
 async def connect(listener: Listener) -> Peer:
-    """A new connection."""
-    host, port = listener.address.split(":")
-    return Peer(*await asyncio.open_connection(host, int(port)))
+    return Peer(*await asyncio.open_connection("127.0.0.1", port_of(listener)))
 
 
 @pytest.fixture
 async def peer(listener: Listener) -> AsyncIterator[Peer]:
-    """A connection to the listener."""
     opened = await connect(listener)
     yield opened
-    await opened.close()
+    await opened.abort()
 
 
 async def test_head_says_what_http_asks_for_and_no_version_of_ours(peer: Peer) -> None:
     """Type, length and date; nothing that HTTP/1.1 takes for granted, and no library's version."""
     status, headers, body = await peer.ask(5)
-    assert status == "HTTP/1.1 200 OK"
+    assert status == 200
     assert {*headers} - {"Server"} == {"Content-Length", "Content-Type", "Date"}
     assert headers["Server"] in (None, "multiarch-extender")
     assert headers["Content-Type"] == "application/json"
@@ -161,7 +133,7 @@ async def test_connection_ends_when_the_caller_wants_it(
     _, headers, _ = await peer.ask(1, version, *sent)
     assert headers["Connection"] == said
     if ends:
-        assert await peer.reader.read() == b""
+        assert await peer.ends() == b""
     else:
         assert (await peer.ask(2))[2] == b'"xx"'
 
@@ -171,8 +143,8 @@ async def test_draining_ends_the_connection_after_its_answer(peer: Peer, drainin
     assert (await peer.ask(1))[1]["Connection"] is None
     draining.append(True)
     status, headers, body = await peer.ask(20_000)
-    assert (status, headers["Connection"], len(body)) == ("HTTP/1.1 200 OK", "close", 20_002)
-    assert await peer.reader.read() == b""
+    assert (status, headers["Connection"], len(body)) == (200, "close", 20_002)
+    assert await peer.ends() == b""
 
 
 @pytest.mark.parametrize("head", [(), ("X-Unusual: yes",)], ids=["usual", "unusual"])
@@ -181,7 +153,7 @@ async def test_requests_sent_together_end_with_the_first_answer(peer: Peer, head
     peer.writer.write(b"".join(request_of(str(number), "1.1", *head) for number in (1, 2, 3)))
     _, headers, body = await peer.read()
     assert (body, headers["Connection"]) == (b'"x"', "close")
-    assert await peer.reader.read() == b""
+    assert await peer.ends() == b""
 
 
 @direct
@@ -196,7 +168,7 @@ async def test_what_comes_before_an_answer_ends_the_connection_with_it(peer: Pee
     assert body == b'"x"'
     assert headers["Connection"] in (None, "close")
     if headers["Connection"]:
-        assert await peer.reader.read() == b""
+        assert await peer.ends() == b""
     else:  # it came after the answer
         assert (await peer.read())[2] == b'"xx"'
 
@@ -213,10 +185,10 @@ async def test_a_request_may_be_cut_anywhere(listener: Listener) -> None:
         _, headers, body = await peer.read()
         assert body == b'"xxxxxxx"', cut
         if headers["Connection"]:  # its head came in pieces
-            assert await peer.reader.read() == b"", cut
+            assert await peer.ends() == b"", cut
         else:
             assert (await peer.ask(2))[2] == b'"xx"', cut
-        await peer.close()
+        await peer.abort()
 
 
 @direct
@@ -261,17 +233,13 @@ async def test_what_has_to_wait_makes_the_next_request_no_slower(peer: Peer, let
         pytest.param("POST", ["User-Agent: a", "Content-Length: 1", "user-agent: b"], "3", 400, id="two agents"),
         pytest.param("post", ["Content-Length: 1"], "3", 400, id="lower-case method"),
         pytest.param("POST", ["Content-Length: 1", "bad field"], "3", 400, id="bad field"),
-        pytest.param("POST", ["Content-Length: 1001"], "x" * 1001, 413, id="too large"),
-        pytest.param("PUT", ["Content-Length: 1"], "3", 405, id="method"),
-        pytest.param("POST /other", ["Content-Length: 1"], "3", 404, id="path"),
         pytest.param("POST", ["User-Agent: " + "x" * 3000, "Content-Length: 1"], "3", 200, id="long head"),
         pytest.param("nonsense\r\n", [], "", 400, id="nonsense"),
     ],
 )
 async def test_the_unusual_is_aiohttps(peer: Peer, start: str, fields: list[str], body: str, status: int) -> None:
     """It knows HTTP better, and its answer says what is wrong."""
-    method, _, path = start.partition(" ")
-    peer.writer.write("\r\n".join([f"{method} {path or PATH} HTTP/1.1", "Host: x", *fields, "", body]).encode())
+    peer.writer.write("\r\n".join([f"{start} {PATH} HTTP/1.1", "Host: x", *fields, "", body]).encode())
     said = await peer.reader.readuntil(b"\r\n")
     assert said.split()[1] == str(status).encode()
 
@@ -310,7 +278,7 @@ async def test_our_mistake_is_answered_with_the_least_harm(peer: Peer, letters: 
     labels = {"endpoint": "filter", "outcome": "failed"}
     before = REGISTRY.get_sample_value("multiarch_requests_total", labels) or 0
     status, _, body = await peer.ask("bug")
-    assert status == "HTTP/1.1 200 OK"
+    assert status == 200
     assert len(json.loads(body)["id"]) == 16
     assert letters.later == 0
     assert REGISTRY.get_sample_value("multiarch_requests_total", labels) == before + 1

@@ -10,6 +10,7 @@ import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from extender.server.http import MIB, REFUSALS, Connection, Limits, Listener, op
 from extender.server.operations import Operations
 from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
+from tests.integration.server.raw_http import RawConnection, port_of
 
 LIMITS = Limits(connections=30, body_bytes=50_000, pending_bytes=100_000)
 # Heads as a usual client writes them, and as only aiohttp reads them.
@@ -28,51 +30,26 @@ GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def answer(body: bytes) -> Reply:
-    """The length of the body, after a moment for `wait`."""
     if body.startswith(b"wait"):
         await asyncio.sleep(0.3)
     return Reply(b"%d" % len(body))
 
 
 def head_of(length: int, extra: str = "") -> bytes:
-    """The head of a request."""
     return f"POST /pods HTTP/1.1\r\nHost: x\r\n{extra}Content-Length: {length}\r\n\r\n".encode()
 
 
-class RawConnection:
-    """A client's connection."""
+class Client(RawConnection):
+    """A connection that asks for the length of what it sends."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def read(self) -> tuple[int, str, bytes]:
-        """Status, head and body of the next answer."""
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)).decode()
-        length = int(head.lower().partition("content-length: ")[2].split()[0])
-        return int(head.split()[1]), head, await self.reader.readexactly(length)
-
-    async def ask(self, body: bytes = b"x", extra: str = "") -> tuple[int, str, bytes]:
-        """The answer to a request."""
+    async def ask(self, body: bytes = b"x", extra: str = "") -> tuple[int, Message, bytes]:
         self.writer.write(head_of(len(body), extra) + body)
         return await self.read()
 
-    async def abort(self) -> None:
-        """Hangs up, whatever state the connection is in."""
-        self.writer.transport.abort()
-        with suppress(ConnectionError):
-            await self.writer.wait_closed()
-
     async def is_open(self) -> bool:
-        """Whether a request is answered."""
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             return (await self.ask())[0] == 200
         return False
-
-    async def ends(self) -> bytes:
-        """What arrives until the other side ends the connection, within some seconds."""
-        with suppress(ConnectionError):
-            return await asyncio.wait_for(self.reader.read(), 5)
-        return b""
 
 
 class Scene:
@@ -86,7 +63,6 @@ class Scene:
         self._client: ssl.SSLContext | None = None
 
     async def open(self, limits: Limits = LIMITS, *, tls: bool = False) -> None:
-        """Opens a listener with `/pods`."""
         context = None
         if tls:
             leaf = self._authority.issue_cert("localhost", "127.0.0.1")
@@ -101,39 +77,29 @@ class Scene:
         self._stack.push_async_callback(self.listener.close)
 
     async def open_plain(self) -> None:
-        """Opens a listener for operations."""
         self.listener = open_listener("operations", Operations({}, {}), "127.0.0.1", 0, limits=LIMITS)
         self._stack.push_async_callback(self.listener.close)
 
     @property
-    def port(self) -> int:
-        """The listener's."""
-        return int(self.listener.address.rpartition(":")[2])
-
-    @property
     def pending_bytes(self) -> int:
-        """The bytes of requests without an answer."""
         return self.listener.pending_bytes
 
-    async def connect(self, *, plain: bool = False) -> RawConnection:
-        """A connection, with TLS where the listener has it unless `plain`."""
+    async def connect(self, *, plain: bool = False) -> Client:
         context = None if plain else self._client
         name = "localhost" if context else None
-        connection = RawConnection(
-            *await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=name)
+        connection = Client(
+            *await asyncio.open_connection("127.0.0.1", port_of(self.listener), ssl=context, server_hostname=name)
         )
         self._stack.push_async_callback(connection.abort)
         return connection
 
-    async def flood(self, count: int, *, plain: bool = False) -> list[RawConnection]:
-        """Connections, and turns of the event loop to accept them."""
+    async def flood(self, count: int, *, plain: bool = False) -> list[Client]:
         made = [await self.connect(plain=plain) for _ in range(count)]
         await some_turns()
         return made
 
 
 async def some_turns() -> None:
-    """Lets the event loop do what has arrived."""
     for _ in range(10):
         await asyncio.sleep(0.001)
 
@@ -163,7 +129,6 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 @pytest.fixture(params=["hot path", "operations"])
 async def any_scene(scene: Scene, request: pytest.FixtureRequest) -> Scene:
-    """Each kind of listener."""
     await (scene.open() if request.param == "hot path" else scene.open_plain())
     return scene
 
@@ -213,9 +178,9 @@ async def test_late_body_is_answered_with_408(scene: Scene, monkeypatch: pytest.
     await scene.open()
     late = await scene.connect()
     late.writer.write(head_of(50, HEADS[head]) + b"x" * 49)
-    status, said, _ = await late.read()
+    status, headers, _ = await late.read()
     assert status == 408
-    assert "Connection: close\r\n" in said
+    assert headers["Connection"] == "close"
     assert scene.pending_bytes == 0
     assert await late.ends() == b""
 
@@ -230,10 +195,10 @@ async def test_slow_bodies_are_refused_when_they_take_too_much(scene: Scene, hea
         await some_turns()
     assert LIMITS.pending_bytes * 3 / 4 < scene.pending_bytes <= LIMITS.pending_bytes
     for each in slow[:3]:
-        status, said, _ = await each.read()
+        status, headers, _ = await each.read()
         assert status == 503
-        assert "Retry-After: 1\r\n" in said
-        assert "Connection: close\r\n" in said
+        assert headers["Retry-After"] == "1"
+        assert headers["Connection"] == "close"
         each.writer.write(b"x" * 10_000)  # is dropped
         assert await each.ends() == b""
     assert (await (await scene.connect()).ask(b"x" * 10_000))[0] == 200
@@ -299,9 +264,9 @@ async def test_refusal_does_not_pass_for_the_answer_to_an_earlier_request(scene:
     for _ in range(2):
         (await scene.connect()).writer.write(head_of(50_000) + b"x" * 49_999)
         await some_turns()
-    status, said, _ = await impatient.read()
+    status, headers, _ = await impatient.read()
     assert status == 200
-    assert "Connection: close\r\n" in said
+    assert headers["Connection"] == "close"
     assert await impatient.ends() == b""
 
 
@@ -360,7 +325,9 @@ async def test_connections_in_the_queue_are_answered_when_the_listener_closes(sc
     with contextlib.ExitStack() as stack:
         waiting = [stack.enter_context(socket.socket()) for _ in range(10)]
         for each in waiting:
-            each.connect(("127.0.0.1", scene.port))  # the kernel accepts it; the event loop has no turn meanwhile
+            each.connect(
+                ("127.0.0.1", port_of(scene.listener))
+            )  # the kernel accepts it; the event loop has no turn meanwhile
             each.sendall(head_of(4) + b"wait")
         await scene.listener.close()
         for each in waiting:
@@ -382,9 +349,9 @@ async def test_requests_that_arrive_or_wait_are_answered_when_the_listener_close
     assert await idle.ends() == b""
     arriving.writer.write(b"x" * 9)
     for each in (arriving, waiting):
-        status, said, _ = await each.read()
+        status, headers, _ = await each.read()
         assert status == 200
-        assert "Connection: close\r\n" in said
+        assert headers["Connection"] == "close"
     await closing
 
 
@@ -405,7 +372,7 @@ async def test_listener_without_descriptors_waits_for_them(scene: Scene) -> None
     with socket.socket() as client:
         resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
         try:
-            client.connect(("127.0.0.1", scene.port))
+            client.connect(("127.0.0.1", port_of(scene.listener)))
             client.sendall(head_of(1) + b"x")
             await until(lambda: REFUSALS["descriptors"].value > before)
         finally:
@@ -460,7 +427,6 @@ async def test_handshake_that_fails_leaves_nothing_to_the_garbage_collector(
 
 
 def connections_in_memory() -> int:
-    """How many objects of connections there are."""
     return sum(type(each) is Connection for each in gc.get_objects())
 
 

@@ -26,41 +26,34 @@ class Files:
         self.certificate, self.key, self.client_ca = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
 
     def write_leaf(self, authority: trustme.CA, not_after: datetime | None = None) -> None:
-        """A new leaf for localhost."""
         leaf = authority.issue_cert("localhost", "127.0.0.1", not_after=not_after)
         leaf.private_key_pem.write_to_path(self.key)
         leaf.cert_chain_pems[0].write_to_path(self.certificate)
 
     def open(self, *, client_ca: bool) -> TlsFiles:
-        """The files as the listener loads them."""
         return TlsFiles("admission", str(self.certificate), str(self.key), str(self.client_ca) if client_ca else "")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    """A folder for certificate files."""
     return Files(tmp_path)
 
 
 @pytest.fixture
 def server() -> trustme.CA:
-    """Who signs the server's leaf."""
     return trustme.CA()
 
 
 async def ok(_body: bytes) -> Reply:
-    """Answer."""
     return Reply(b"{}")
 
 
 async def serve(tls: TlsFiles) -> Listener:
-    """A listener behind `tls`."""
     service = PostRoutes({"/": Route("admission", ok, lambda _body, _id: b"")}, draining=bool)
     return open_listener("admission", service, "127.0.0.1", 0, tls.context)
 
 
 def client(trusted: trustme.CA, own: trustme.CA | None = None) -> ssl.SSLContext:
-    """A client that trusts `trusted` and shows a certificate of `own`."""
     context = ssl.create_default_context()
     trusted.configure_trust(context)
     if own:
@@ -69,7 +62,6 @@ def client(trusted: trustme.CA, own: trustme.CA | None = None) -> ssl.SSLContext
 
 
 async def status(listener: Listener, context: ssl.SSLContext, host: str = "127.0.0.1") -> int:
-    """One request on a connection of its own."""
     url = f"https://{host}:{listener.address.rpartition(':')[2]}/"
     connector = aiohttp.TCPConnector(ssl=context)
     async with aiohttp.ClientSession(connector=connector) as session, session.post(url) as response:
@@ -78,7 +70,6 @@ async def status(listener: Listener, context: ssl.SSLContext, host: str = "127.0
 
 @pytest.fixture
 async def opened() -> AsyncIterator[list[Listener]]:
-    """Listeners to close."""
     listeners: list[Listener] = []
     yield listeners
     for listener in listeners:
