@@ -110,10 +110,6 @@ class ShareTable(LruTable[K, V]):
         """What all rows cost; at most `size`."""
         return self._cost
 
-    def cost_held(self, owner: str) -> int:
-        """What the rows of the owner cost."""
-        return self._held.get(owner, 0)
-
     def put(self, key: K, value: V) -> None:
         """Adds or replaces the row, which becomes the last to be evicted. It may be evicted at once, as said above."""
         self.remove(key)
@@ -175,10 +171,6 @@ class Table(_Rows[K, V]):
     def put(self, key: K, value: V) -> int:
         """Adds or replaces the row, which becomes the last to be evicted. Returns how many rows were evicted for it."""
         self._rows.pop(key, None)
-        return self.put_in_place(key, value)
-
-    def put_in_place(self, key: K, value: V) -> int:
-        """Does what `put` does, but a replaced row keeps its position in the eviction order."""
         self._rows[key] = value
         if len(self._rows) <= self._size:
             return 0

@@ -96,9 +96,8 @@ class NoTurn(ExtenderError):
 class Turns:
     """Up to `total` turns at a time, `each` of one tenant, and up to `at_host` at one host.
 
-    A tenant that holds none, in all or at the host, finds a quarter of the turns there left to such tenants. Of those
-    that wait, the tenant goes first whose turn was before the others' turns, or that has waited for longest. Whoever
-    may have a turn gets it at once: those that wait may not.
+    The last quarter of the turns, in all and at a host, is reserved for tenants that hold none there. Waiting tenants
+    are served round robin.
     """
 
     def __init__(self, *, total: int, each: int, at_host: int, wait_seconds: float = _WAIT_SECONDS) -> None:
@@ -106,9 +105,8 @@ class Turns:
         self._at_host = at_host
         self._wait_seconds = wait_seconds
         self._hosts: dict[str, Slots] = {}  # those where somebody holds a turn
-        self._waiting: dict[
-            str, dict[str, deque[asyncio.Future[None]]]
-        ] = {}  # by tenant, then host, the next one first
+        # By tenant, then host, the next one first.
+        self._waiting: dict[str, dict[str, deque[asyncio.Future[None]]]] = {}
 
     @contextlib.asynccontextmanager
     async def turn(self, tenant: str, host: str = "") -> AsyncIterator[None]:

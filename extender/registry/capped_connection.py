@@ -2,7 +2,7 @@
 
 Go's client takes lines that end in LF alone, spaces before a colon, folded lines, lengths that are stated twice, and a
 length beside chunks. What it takes for no answer is none here. Interim answers, headers and framing count towards what
-an answer may have. Of all bodies under way together the one that takes longest gives way: honest ones take little time.
+an answer may have. Bodies share 48 MiB; above that, the oldest is aborted, since honest ones take little time.
 """
 
 import asyncio

@@ -112,7 +112,6 @@ def test_who_holds_more_than_its_part_takes_nothing_from_who_does_not(
         assert rows.items() <= before.items()
         held, held_before = _held(size, rows), _held(size, before)
         assert table.cost == held.total() <= size
-        assert {owner: table.cost_held(owner) for owner in "abcde"} == {owner: held[owner] for owner in "abcde"}
         assert len(table) == len(rows)
         losers = {before[key][0] for key in before.keys() - rows.keys()}
         harmed = {one for one in losers - {owner} if held_before[one] * len(held_before) <= size}
@@ -147,7 +146,7 @@ def test_parts_shrink_with_the_number_of_owners() -> None:
         table.put(number, ("a", 1))
     for number in range(1000, 4000):
         table.put(number, ("bcd"[number % 3], 1))
-    assert [table.cost_held(owner) for owner in "abcd"] == [250, 250, 250, 250]
+    assert Counter(owner for owner, _ in rows_of(table).values()) == dict.fromkeys("abcd", 250)
     assert [number for number in range(1000) if table.get(number)] == list(range(750, 1000))
 
 
@@ -168,21 +167,6 @@ def test_a_put_passes_over_few_rows() -> None:
     assert list(rows_of(table)) == [*range(64, 10_000), *range(64)]
     table.put(10_001, ("owner-1", 1))
     assert list(rows_of(table)) == [*range(129, 10_000), *range(64), 10_001, *range(64, 128)]
-
-
-@given(size=st.integers(1, 6), keys=st.lists(KEYS, max_size=60))
-def test_a_table_written_in_place_does_what_a_list_in_order_of_arrival_does(size: int, keys: list[int]) -> None:
-    """Reading changes nothing, and what is put again keeps its place."""
-    table: Table[int, int] = Table(size)
-    model: dict[int, int] = {}
-    for value, key in enumerate(keys):
-        expected = len(model) == size and key not in model
-        model[key] = value
-        if len(model) > size:
-            del model[next(iter(model))]
-        assert table.put_in_place(key, value) == expected
-        assert len(table) == len(model)
-        assert {key: table.get(key) for key in range(8)} == {key: model.get(key) for key in range(8)}
 
 
 @given(size=st.integers(1, 6), steps=STEPS)
