@@ -25,8 +25,7 @@ from aiohttp import web
 from extender.background import end_background, start_background
 from extender.errors import ConfigError
 from extender.metrics import counter
-from extender.server.routes import Answer, Post, Responder, problem, response_of
-from extender.server.usual_posts import head_of_answer, split_request
+from extender.server.routes import Answer, Post, Responder, head_of_answer, problem, response_of, split_request
 
 T = TypeVar("T")
 
@@ -296,7 +295,7 @@ class Connection(asyncio.Protocol):
                 log.warning(
                     "request.rejected", listener=self._listener.name, status=body.status, why=body.text.decode()
                 )
-                response = response_of(body, **({"Retry-After": "1"} if body.status == _NO_ROOM else {}))
+                response = response_of(body)
             else:
                 self._arrived()
                 response = await self._listener.service.respond(request, body)
