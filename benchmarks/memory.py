@@ -94,7 +94,7 @@ def fill_store(path: Path, images: int) -> None:
     async def fill() -> None:
         store = SqliteStore(path, size=images)
         for first in range(0, images, 20_000):
-            await store.write(Batch([_row(number) for number in range(first, min(first + 20_000, images))], {}))
+            await store.put(Batch([_row(number) for number in range(first, min(first + 20_000, images))], {}))
         await store.close()
 
     asyncio.run(fill())

@@ -84,7 +84,7 @@ async def fill_store(path: Path, images: int) -> None:
     """Writes a store of so many multi-arch images, as if a service had just looked them up."""
     store = SqliteStore(path, size=images)
     for start in range(0, images, _BATCH_ROWS):
-        await store.write(Batch([_row(index) for index in range(start, min(start + _BATCH_ROWS, images))], {}))
+        await store.put(Batch([_row(index) for index in range(start, min(start + _BATCH_ROWS, images))], {}))
     await store.close()
 
 

@@ -197,7 +197,7 @@ class Simulation:
             for name, digest in self._pushed.items()
         ]
         store = SqliteStore(self._folder / _STORE, size=_SIZE)
-        await store.write(Batch(rows, {}))
+        await store.put(Batch(rows, {}))
         await store.close()
 
     async def ask_evenly(self, images: Sequence[str], pods: int, seconds: float, *, always: bool = False) -> None:

@@ -135,7 +135,7 @@ class CappedConnection(ResponseHandler):
             raw, searched = bytes(self._head[:end]), 0
             del self._head[:end]
             try:
-                head = read_head(raw)
+                head = read_answer_head(raw)
             except MalformedHead as exc:
                 self._fail(HttpProcessingError(message=str(exc)))
                 return b""
@@ -185,7 +185,7 @@ def end_of_head(received: bytes | bytearray, start: int = 0) -> int:
     return found.end() if found else 0
 
 
-def read_head(head: bytes) -> AnswerHead:
+def read_answer_head(head: bytes) -> AnswerHead:
     """Returns a head that ends with an empty line. O(bytes).
 
     Raises:

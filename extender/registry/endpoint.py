@@ -14,7 +14,7 @@ from yarl import URL
 
 from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
-from extender.registry.endpoint_tls import SYSTEM_TRUST, Trust, context_of
+from extender.registry.endpoint_tls import SYSTEM_TRUST, Trust, tls_context_of
 
 Capability = Literal["resolve", "pull"]
 CAPABILITIES: frozenset[Capability] = frozenset({"resolve", "pull"})
@@ -53,8 +53,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return with_more_query(url, "&".join(filter(None, (query, namespace)))) if query or namespace else url
 
     def tls_for(self, url: URL) -> ssl.SSLContext | bool:
-        """Returns the TLS context for a request to `url`, a hop of one to the endpoint. As `context_of`."""
-        return context_of(self.trust.own if url.origin() == self.root.origin() else self.trust.elsewhere)
+        """Returns the TLS context for a request to `url`, a hop of one to the endpoint. As `tls_context_of`."""
+        return tls_context_of(self.trust.own if url.origin() == self.root.origin() else self.trust.elsewhere)
 
     @property
     def own_repository(self) -> str:

@@ -73,7 +73,7 @@ class Trust(NamedTuple):
 SYSTEM_TRUST = Trust()
 
 
-def context_of(certificates: Certificates | None) -> ssl.SSLContext | bool:
+def tls_context_of(certificates: Certificates | None) -> ssl.SSLContext | bool:
     """Returns the TLS context; True stands for the session's own.
 
     Raises:

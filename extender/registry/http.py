@@ -227,11 +227,11 @@ def is_about_request(status: int) -> bool:
 
 def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThrottled:
     """Returns the error for a 429. `wall_clock` gives seconds since the epoch, for a Retry-After that is a date."""
-    seconds = retry_after_seconds(answer.headers.get("Retry-After", ""), wall_clock())
+    seconds = read_retry_after(answer.headers.get("Retry-After", ""), wall_clock())
     return RegistryThrottled(f"{host_of(answer.url)} asks us to come back later (429)", seconds)
 
 
-def retry_after_seconds(value: str, now: float) -> float | None:
+def read_retry_after(value: str, now: float) -> float | None:
     """Returns the wait in a Retry-After header; None if the header states none (RFC 9110 §10.2.3).
 
     Some registries state the point in time instead, in seconds or milliseconds since the epoch. The wait is at least a

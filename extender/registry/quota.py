@@ -80,8 +80,8 @@ class Quotas:
         if reading and (tenant in reading.used or len(reading.used) < _MOST_TENANTS):
             reading.used[tenant] += 1
 
-    def is_spared(self, origin: URL, credential_id: CredentialId, tenant: str) -> bool:
-        """Whether the tenant leaves the rest of the quota to others. Ignores a reading older than its window."""
+    def is_reserved(self, origin: URL, credential_id: CredentialId, tenant: str) -> bool:
+        """Whether the rest of the quota is reserved for others. Ignores a reading older than its window."""
         reading = self._readings.get((origin, credential_id))
         if reading is None or self._age_seconds(reading) >= reading.window_seconds:
             return False
@@ -92,7 +92,7 @@ class Quotas:
         reading = self._readings.get((origin, credential_id))
         return reading is None or self._age_seconds(reading) >= _OLD_SECONDS
 
-    def withheld(self, name: str, origin: URL, credential_id: CredentialId) -> RegistryThrottled:
+    def reservation_error(self, name: str, origin: URL, credential_id: CredentialId) -> RegistryThrottled:
         """Counts a request that is not sent and returns its error, with a wait of at most six minutes."""
         WITHHELD[_label(name)].inc()
         reading = self._readings.get((origin, credential_id))

@@ -133,7 +133,7 @@ class RegistryClient:
         """
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> FetchedManifest:
-            await self._spare_quota(endpoint, reference, shown, tenant)
+            await self._keep_reserve(endpoint, reference, shown, tenant)
             response = await self._ask_manifest("GET", endpoint, reference, shown)
             body = self._body_of(response, endpoint, reference, reference.digest)
             digest = reference.digest or digest_of(body)
@@ -213,16 +213,18 @@ class RegistryClient:
             self._quotas.note(endpoint.name, endpoint.root.origin(), shown.id, response.headers)
         return response
 
-    async def _spare_quota(self, endpoint: Endpoint, reference: ImageReference, shown: Credential, tenant: str) -> None:
+    async def _keep_reserve(
+        self, endpoint: Endpoint, reference: ImageReference, shown: Credential, tenant: str
+    ) -> None:
         """Raises RegistryThrottled while the quota is low. Refreshes an old reading by a HEAD, which costs no quota.
 
         For a manifest by tag, the caller's own HEAD has just refreshed the reading.
         """
         account = (endpoint.root.origin(), shown.id)
-        if self._quotas.is_spared(*account, tenant) and self._quotas.is_old(*account):
+        if self._quotas.is_reserved(*account, tenant) and self._quotas.is_old(*account):
             await self._ask_manifest("HEAD", endpoint, reference, shown)
-        if self._quotas.is_spared(*account, tenant):
-            raise self._quotas.withheld(endpoint.name, *account)
+        if self._quotas.is_reserved(*account, tenant):
+            raise self._quotas.reservation_error(endpoint.name, *account)
         self._quotas.count(*account, tenant)
 
     def _body_of(self, response: Response, endpoint: Endpoint, reference: ImageReference, digest: str) -> bytes:

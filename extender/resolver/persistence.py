@@ -142,7 +142,7 @@ class Persistence:
             store = self._store
             if store is None or not self.may_know(kept) or not self._reads.admit():
                 return []
-            work = store.find(target.repository, target.name, kept)
+            work = store.get(target.repository, target.name, kept)
             found = await self._attempt("reading", self._reads, work, self._limits.read_seconds)
         ROWS["error" if found is None else "hit" if any(found) else "miss"].inc()
         return self._names_in(found or ())
@@ -291,5 +291,5 @@ def _remove_unchanged(waiting: Table[K, V], written: dict[K, V]) -> None:
 
 
 async def _write(store: Store, batch: Batch) -> bool:
-    await store.write(batch)
+    await store.put(batch)
     return True

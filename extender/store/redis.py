@@ -88,7 +88,7 @@ class RedisStore:
         for rows in nothing:
             yield rows
 
-    async def find(
+    async def get(
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
         """Sends one command."""
@@ -106,7 +106,7 @@ class RedisStore:
                     rows.append(row)
         return rows
 
-    async def write(self, batch: Batch) -> None:
+    async def put(self, batch: Batch) -> None:
         """Writes in one round trip, denials first. What was written before an error stays."""
         values: dict[str, bytes] = {}
         for key, at in batch.denials.items():

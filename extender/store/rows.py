@@ -74,12 +74,12 @@ class Store(Protocol):
         Yields nothing if the store is shared.
         """
 
-    async def find(
+    async def get(
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
         """Returns the name's rows for any of the credentials; None for a damaged row."""
 
-    async def write(self, batch: Batch) -> None:
+    async def put(self, batch: Batch) -> None:
         """Writes all of the batch. A store without transactions may write a part of it before it fails."""
 
     async def close(self) -> None:

@@ -79,13 +79,13 @@ class SqliteStore:
             after = found[-1][0]
             yield [row for _, row in found]
 
-    async def find(
+    async def get(
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
         """Runs one query per credential, some 20 µs each."""
         return await self._run(lambda file: _find_names(file, repository, name, credential_ids))
 
-    async def write(self, batch: Batch) -> None:
+    async def put(self, batch: Batch) -> None:
         """Runs one transaction, which completes even if the caller is cancelled."""
         await self._run(lambda file: self._write(file, batch))
 

@@ -117,7 +117,7 @@ class _Database:
         self._folder = tempfile.TemporaryDirectory(prefix="fuzz-")
         self.path = Path(self._folder.name) / "images.db"
         self.store = SqliteStore(self.path, size=10)
-        run(self.store.write(Batch([ROW], {})))
+        run(self.store.put(Batch([ROW], {})))
         at_end(self._close)
 
     def _close(self) -> None:
@@ -179,7 +179,7 @@ async def _find_in_redis(server: _RedisServer, records: Sequence[bytes]) -> None
     store = await server.open()
     for record in records:
         server.record = record
-        for row in await store.find(REPOSITORY, NAME, [OWNER]):
+        for row in await store.get(REPOSITORY, NAME, [OWNER]):
             _check_row(row)
 
 
@@ -202,7 +202,7 @@ def stores(data: bytes) -> None:
 
 
 async def _read_store(store: SqliteStore) -> None:
-    found = [*await store.find(REPOSITORY, NAME, [OWNER])]
+    found = [*await store.get(REPOSITORY, NAME, [OWNER])]
     async for some in store.rows():
         found += some
     assert len(found) == 2

@@ -22,7 +22,7 @@ from extender.registry.http import (
     host_of,
     proxy_for,
     read_refusal,
-    retry_after_seconds,
+    read_retry_after,
 )
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.quota import Quotas
@@ -120,15 +120,15 @@ def redirects(data: bytes) -> None:
 def waits(data: bytes) -> None:
     """A Retry-After is a second to an hour, or nothing; a quota's window is a second or more."""
     text = data.decode("utf-8", "surrogateescape")
-    seconds = retry_after_seconds(text, 1_700_000_000.0)
+    seconds = read_retry_after(text, 1_700_000_000.0)
     assert seconds is None or 1.0 <= seconds <= 3600.0
     quotas = Quotas(clock=Clock(), random=lambda: 0.5)
     first, _, second = text.partition("\n")
     origin, one = _START.origin(), ANONYMOUS.id
     headers = {"RateLimit-Remaining": first, "RateLimit-Limit": second, "RateLimit-Reset": second}
     quotas.note("registry.example", origin, one, headers)
-    quotas.is_spared(origin, one, "team")
-    wait = quotas.withheld("registry.example", origin, one).retry_after_seconds
+    quotas.is_reserved(origin, one, "team")
+    wait = quotas.reservation_error("registry.example", origin, one).retry_after_seconds
     assert wait is not None
     assert 1.0 <= wait <= 360.0
 

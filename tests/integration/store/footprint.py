@@ -41,7 +41,7 @@ async def fill(path: Path, size: int) -> None:
     """Writes a file with so many names and contents."""
     store = SqliteStore(path, size=size)
     for first in range(0, size, 20_000):
-        await store.write(Batch([row(number) for number in range(first, min(size, first + 20_000))], {}))
+        await store.put(Batch([row(number) for number in range(first, min(size, first + 20_000))], {}))
     await store.close()
 
 

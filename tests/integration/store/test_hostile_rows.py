@@ -39,7 +39,7 @@ async def test_honest_rows_are_loaded_and_the_rest_takes_no_memory(tmp_path: Pat
     store = SqliteStore(tmp_path / "images.sqlite", size=10_000)
     rows = [*map(honest_row, range(HONEST // 2)), *map(hostile_row, range(HOSTILE))]
     rows += map(honest_row, range(HONEST // 2, HONEST))
-    await store.write(Batch(rows, {}))
+    await store.put(Batch(rows, {}))
     del rows
     cache = ImageCache(10_000, Lifetimes(tag_seconds=900, stale_seconds=86_400), time.monotonic)
     persistence = Persistence(store, clock=time.monotonic)

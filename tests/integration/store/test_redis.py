@@ -73,7 +73,7 @@ def store(open_url: Open, redis: DebianRedis) -> Store:
 
 
 async def find(store: Store, item: NameRow, *credential_ids: CredentialId) -> list[NameRow | None]:
-    return list(await store.find(item.repository, item.name, credential_ids or (item.credential_id,)))
+    return list(await store.get(item.repository, item.name, credential_ids or (item.credential_id,)))
 
 
 async def reason_of(store: Store) -> str:
@@ -101,7 +101,7 @@ async def test_what_one_replica_writes_another_reads(open_url: Open, redis: Debi
     url = f"redis://127.0.0.1:{redis.port}/3"
     by_digest = NameRow(row(1).repository, row(1).packed, PUBLIC, row(1).packed, row(1).content, 5.0)
     sha512 = NameRow(row(1).repository, f"sha512:{'a' * 128}", PUBLIC, f"sha512:{'a' * 128}", row(1).content, 5.0)
-    await open_url(url).write(Batch([row(0), row(0, TENANT), by_digest, sha512], NONE))
+    await open_url(url).put(Batch([row(0), row(0, TENANT), by_digest, sha512], NONE))
     other = open_url(url)
     assert await find(other, row(0), PUBLIC, CredentialId("other"), TENANT) == [row(0), row(0, TENANT)]
     assert await find(other, by_digest) == [by_digest]
@@ -114,7 +114,7 @@ async def test_what_one_replica_writes_another_reads(open_url: Open, redis: Debi
 
 async def test_every_key_has_our_prefix_and_lapses(store: Store, redis: DebianRedis) -> None:
     """Others may use the same server, and what nobody renews goes by itself."""
-    await store.write(Batch([row(0)], {("ghcr.io/team/other", "v1", PUBLIC): 1.0}))
+    await store.put(Batch([row(0)], {("ghcr.io/team/other", "v1", PUBLIC): 1.0}))
     async with client_of(redis) as client:
         keys = [key.decode() for key in await client.keys("*") if isinstance(key, bytes)]
         lifetimes = [await client.ttl(key) for key in keys]
@@ -126,19 +126,19 @@ async def test_every_key_has_our_prefix_and_lapses(store: Store, redis: DebianRe
 async def test_a_denial_voids_what_was_proven_before_whoever_writes_it_when(open_url: Open, redis: DebianRedis) -> None:
     """A replica that comes late with an old row does not bring it back; a later proof counts."""
     first, second = (open_url(f"redis://127.0.0.1:{redis.port}") for _ in range(2))
-    await first.write(Batch([row(0), row(0, TENANT)], NONE))
-    await first.write(Batch([], {(row(0).repository, row(0).name, PUBLIC): 1e9}))
+    await first.put(Batch([row(0), row(0, TENANT)], NONE))
+    await first.put(Batch([], {(row(0).repository, row(0).name, PUBLIC): 1e9}))
     assert await find(second, row(0), PUBLIC, TENANT) == [row(0, TENANT)]
-    await second.write(Batch([row(0)], NONE))
+    await second.put(Batch([row(0)], NONE))
     assert await find(second, row(0)) == []
     later = row(0, at=1e9 + 1)
-    await second.write(Batch([later], NONE))
+    await second.put(Batch([later], NONE))
     assert await find(first, row(0)) == [later]
 
 
 async def test_what_somebody_else_put_there_is_no_row(store: Store, redis: DebianRedis) -> None:
     """Neither another key's record, nor text, nor a damaged denial that might have been one."""
-    await store.write(Batch([row(0), row(1)], {("ghcr.io/team/other", row(1).name, PUBLIC): 1.0}))
+    await store.put(Batch([row(0), row(1)], {("ghcr.io/team/other", row(1).name, PUBLIC): 1.0}))
     async with client_of(redis) as client:
         first, second = [await only_key(client, f"*:name:*:v{number}") for number in range(2)]
         record = await client.get(second)
@@ -160,7 +160,7 @@ async def test_a_new_password_is_for_new_connections(open_url: Open, start_redis
     password.write_text("old\n")
     watcher = FileWatcher()
     store = open_url(f"redis://127.0.0.1:{redis.port}?password_file={password}", watcher=watcher)
-    await store.write(Batch([row(0)], NONE))
+    await store.put(Batch([row(0)], NONE))
     watch = asyncio.create_task(watcher.run(0.005))
     refused = RELOADS["cache.url"]["refused"].value
     async with Redis(port=redis.port, password="old") as client:
@@ -191,13 +191,13 @@ async def test_who_has_the_password_is_let_in(open_url: Open, start_redis: Start
         f"redis://me@{at}?password_file={tmp_path / 'password'}",
     ]
     for url in good:
-        await open_url(url).write(Batch([row(0)], NONE))
+        await open_url(url).put(Batch([row(0)], NONE))
         assert await find(open_url(url), row(0)) == [row(0)]
     for url in (f"redis://{at}", f"redis://:wrong@{at}", f"redis://me:wrong@{at}"):
         store = open_url(url)
         assert await reason_of(store) == "unavailable"
         with pytest.raises(StoreError) as caught:
-            await store.write(Batch([row(0)], NONE))
+            await store.put(Batch([row(0)], NONE))
         assert "wrong" not in str(caught.value)
 
 
@@ -217,7 +217,7 @@ async def test_tls_is_verified_both_ways(open_url: Open, start_redis: StartRedis
     ours = f"certificate_file={tmp_path / 'client.pem'}&key_file={tmp_path / 'client.key'}"
     at = f"rediss://127.0.0.1:{redis.port}"
     store = open_url(f"{at}?ca_file={tmp_path / 'ca.pem'}&{ours}")
-    await store.write(Batch([row(0)], NONE))
+    await store.put(Batch([row(0)], NONE))
     assert await find(store, row(0)) == [row(0)]
     for url in (
         f"{at}?ca_file={tmp_path / 'other.pem'}&{ours}",
@@ -273,18 +273,18 @@ async def test_a_server_that_is_full_is_not_written_but_read(open_url: Open, sta
     """The reason is its own, so that the memory it needs can be given to it."""
     redis = start_redis("--maxmemory-policy", "noeviction")
     store = open_url(f"redis://127.0.0.1:{redis.port}")
-    await store.write(Batch([row(0)], NONE))
+    await store.put(Batch([row(0)], NONE))
     async with client_of(redis) as client:
         await client.config_set("maxmemory", "1")
     with pytest.raises(StoreError) as caught:
-        await store.write(Batch([row(1)], NONE))
+        await store.put(Batch([row(1)], NONE))
     assert caught.value.reason == "unwritable"
     assert await find(store, row(0)) == [row(0)]
 
 
 async def test_a_server_that_hangs_is_given_up(store: Store, redis: DebianRedis) -> None:
     """It accepts connections and says nothing; when it speaks again, no answer goes to another's question."""
-    await store.write(Batch([row(0), row(1)], NONE))
+    await store.put(Batch([row(0), row(1)], NONE))
     clock = Clock()
     persistence = Persistence(store, clock=clock, wall_clock=lambda: 1e9, limits=PersistenceLimits(read_seconds=0.05))
     redis.pause()

@@ -156,5 +156,5 @@ async def test_rows_are_on_disk_soon_after_they_were_learned(start: Start, tmp_p
     """Without anybody closing anything."""
     await start().resolve_all(LOOKUPS[:10], KEYS, 60)
     store = SqliteStore(tmp_path / "images.sqlite", size=100_000)
-    await eventually(lambda: store.find("ghcr.io/public/app-0", "v8", [ANONYMOUS.id]))
+    await eventually(lambda: store.get("ghcr.io/public/app-0", "v8", [ANONYMOUS.id]))
     await store.close()

@@ -73,22 +73,22 @@ async def test_rows_outlive_the_store(open_store: Open) -> None:
     """By tag and by digest, for each scope its own."""
     by_digest = NameRow("ghcr.io/team/app", row(1).packed, TENANT, row(1).packed, CONTENTS[1], 5.0)
     first = open_store()
-    await first.write(Batch([row(0), row(0, TENANT), by_digest], NONE))
+    await first.put(Batch([row(0), row(0, TENANT), by_digest], NONE))
     await first.close()
     second = open_store()
-    assert await second.find("ghcr.io/team/app", "v0", [PUBLIC, TENANT, CredentialId("other")]) == [
+    assert await second.get("ghcr.io/team/app", "v0", [PUBLIC, TENANT, CredentialId("other")]) == [
         row(0),
         row(0, TENANT),
     ]
-    assert await second.find("ghcr.io/team/app", row(1).packed, [PUBLIC, TENANT]) == [by_digest]
-    assert await second.find("ghcr.io/team/other", "v0", [PUBLIC]) == []
+    assert await second.get("ghcr.io/team/app", row(1).packed, [PUBLIC, TENANT]) == [by_digest]
+    assert await second.get("ghcr.io/team/other", "v0", [PUBLIC]) == []
 
 
 async def test_all_rows_come_in_the_order_of_their_last_writing(open_store: Open) -> None:
     """Over as many slices as it takes; a row that was renewed is among the last."""
     store = open_store(10_000)
-    await store.write(Batch([row(number) for number in range(1000)], NONE))
-    await store.write(Batch([row(3)], NONE))
+    await store.put(Batch([row(number) for number in range(1000)], NONE))
+    await store.put(Batch([row(3)], NONE))
     found = await names(store)
     assert [item.name for item in found] == [f"v{number}" for number in (*range(3), *range(4, 1000), 3)]
     assert found[-1] == row(3)
@@ -97,9 +97,9 @@ async def test_all_rows_come_in_the_order_of_their_last_writing(open_store: Open
 async def test_what_was_written_longest_ago_goes_first(open_store: Open) -> None:
     """A row that was renewed is among the last."""
     store = open_store(3)
-    await store.write(Batch([row(number) for number in range(3)], NONE))
-    await store.write(Batch([row(0)], NONE))
-    await store.write(Batch([row(3)], NONE))
+    await store.put(Batch([row(number) for number in range(3)], NONE))
+    await store.put(Batch([row(0)], NONE))
+    await store.put(Batch([row(3)], NONE))
     assert [item.name for item in await names(store)] == ["v2", "v0", "v3"]
 
 
@@ -107,15 +107,15 @@ async def test_a_denial_removes_one_row(open_store: Open) -> None:
     """Not those that come with it, nor that of another name, credential or repository."""
     store = open_store()
     others = [row(1), row(0, TENANT), row(0, repository="ghcr.io/team/other")]
-    await store.write(Batch([row(0), *others], NONE))
-    await store.write(Batch([row(5)], {("ghcr.io/team/app", row(0).name, PUBLIC): 1e10}))
+    await store.put(Batch([row(0), *others], NONE))
+    await store.put(Batch([row(5)], {("ghcr.io/team/app", row(0).name, PUBLIC): 1e10}))
     assert await names(store) == [*others, row(5)]
 
 
 async def test_the_file_is_for_our_eyes_only(open_store: Open, path: Path) -> None:
     """It tells which private repositories there are."""
     store = open_store()
-    await store.write(Batch([row(0)], NONE))
+    await store.put(Batch([row(0)], NONE))
     files = [item for item in path.parent.iterdir() if item.name.startswith(path.name)]
     assert len(files) == 3  # with the write-ahead log and its index
     assert {stat.S_IMODE(item.stat().st_mode) for item in files} == {0o600}
@@ -124,7 +124,7 @@ async def test_the_file_is_for_our_eyes_only(open_store: Open, path: Path) -> No
 
 async def test_no_secret_and_no_hash_of_one_is_needed_to_read_it(open_store: Open, path: Path) -> None:
     """What is in the file is repositories, names, scopes, digests and platforms: nothing else has a column."""
-    await open_store().write(Batch([row(0)], NONE))
+    await open_store().put(Batch([row(0)], NONE))
     with sqlite3.connect(path) as file:
         columns = {
             table: [column for _, column, *_ in file.execute(f"PRAGMA table_info({table})")]
@@ -148,21 +148,21 @@ async def test_a_corrupt_file_is_set_aside_and_another_begun(
 ) -> None:
     """The first who meets it is told; who comes next finds an empty store that works."""
     first = open_store()
-    await first.write(Batch([row(number) for number in range(100)], NONE))
+    await first.put(Batch([row(number) for number in range(100)], NONE))
     await first.close()
     damage(path)
     damaged = path.read_bytes()
     second = open_store()
-    assert await reason_of(second.write(Batch([row(1)], NONE))) == "corrupt"
+    assert await reason_of(second.put(Batch([row(1)], NONE))) == "corrupt"
     assert path.with_name("images.sqlite.aside").read_bytes() == damaged
-    await second.write(Batch([row(2)], NONE))
+    await second.put(Batch([row(2)], NONE))
     assert await names(second) == [row(2)]
 
 
 async def test_a_file_damaged_anywhere_never_gives_a_wrong_answer(open_store: Open, path: Path) -> None:
     """Whatever bytes change: rows are as they were written or are not there, and the store can be used again."""
     first = open_store()
-    await first.write(Batch([row(number) for number in range(200)], NONE))
+    await first.put(Batch([row(number) for number in range(200)], NONE))
     await first.close()
     good, written = path.read_bytes(), [row(number) for number in range(200)]
     chance = random.Random(20)
@@ -190,7 +190,7 @@ async def test_a_file_damaged_anywhere_never_gives_a_wrong_answer(open_store: Op
 async def test_a_file_of_another_schema_is_set_aside(open_store: Open, path: Path, version: int) -> None:
     """Older or newer: rows are not guessed at."""
     first = open_store()
-    await first.write(Batch([row(0)], NONE))
+    await first.put(Batch([row(0)], NONE))
     await first.close()
     with sqlite3.connect(path) as file:
         file.execute(f"PRAGMA user_version = {version}")
@@ -209,7 +209,7 @@ async def test_someone_else_s_database_is_left_alone(open_store: Open, path: Pat
     file.close()
     before = path.read_bytes()
     for _ in range(2):
-        assert await reason_of(open_store().write(Batch([row(0)], NONE))) == "unwritable"
+        assert await reason_of(open_store().put(Batch([row(0)], NONE))) == "unwritable"
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
@@ -217,15 +217,15 @@ async def test_someone_else_s_database_is_left_alone(open_store: Open, path: Pat
 async def test_a_locked_file_is_no_store_until_it_is_free(open_store: Open, path: Path) -> None:
     """Nothing is set aside: it is in use."""
     first = open_store()
-    await first.write(Batch([row(0)], NONE))
+    await first.put(Batch([row(0)], NONE))
     await first.close()
     other = sqlite3.connect(path, isolation_level=None)
     other.executescript("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE")
     store = open_store(busy_seconds=0.01)
     assert await reason_of(everything(store)) == "locked"
-    assert await reason_of(store.write(Batch([row(1)], NONE))) == "locked"
+    assert await reason_of(store.put(Batch([row(1)], NONE))) == "locked"
     other.close()
-    await store.write(Batch([row(1)], NONE))
+    await store.put(Batch([row(1)], NONE))
     assert await names(store) == [row(0), row(1)]
 
 
@@ -236,7 +236,7 @@ async def test_a_path_that_cannot_be_written_is_no_store(tmp_path: Path, locatio
     (tmp_path / "folder").mkdir()
     store = SqliteStore(tmp_path / location, size=10)
     for _ in range(2):
-        assert await reason_of(store.find("ghcr.io/team/app", "v0", [PUBLIC])) == "unwritable"
+        assert await reason_of(store.get("ghcr.io/team/app", "v0", [PUBLIC])) == "unwritable"
     await store.close()
 
 
@@ -245,21 +245,21 @@ async def test_a_disk_that_is_full_loses_nothing_that_is_there(
 ) -> None:
     """The batch fails as a whole."""
     first = open_store()
-    await first.write(Batch([row(0)], NONE))
+    await first.put(Batch([row(0)], NONE))
     await first.close()
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=FullConnection))
     store = open_store()
     many = [row(number) for number in range(1, 1000)]
-    assert await reason_of(store.write(Batch(many, NONE))) == "unwritable"
+    assert await reason_of(store.put(Batch(many, NONE))) == "unwritable"
     assert await names(store) == [row(0)]
 
 
 async def test_two_processes_may_share_a_file(path: Path) -> None:
     """Each sees what the other has written."""
     stores = [SqliteStore(path, size=1000) for _ in range(3)]
-    await stores[0].write(Batch([row(0)], NONE))
+    await stores[0].put(Batch([row(0)], NONE))
     for number in range(1, 20):
-        await asyncio.gather(*(store.write(Batch([row(number)], NONE)) for store in stores))
+        await asyncio.gather(*(store.put(Batch([row(number)], NONE)) for store in stores))
     for store in stores:
         assert [item.name for item in await names(store)] == [f"v{number}" for number in range(20)]
         await store.close()

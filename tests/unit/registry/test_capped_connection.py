@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.registry.capped_connection import MalformedHead, end_of_head, read_head
+from extender.registry.capped_connection import MalformedHead, end_of_head, read_answer_head
 
 ENDS = b"Content-Length: 7\r\n"
 
@@ -51,7 +51,7 @@ def written(*lines: bytes, first: bytes = b"HTTP/1.1 200 OK") -> bytes:
 )
 def test_head_that_nodes_read_is_read(head: bytes, canonical: bytes) -> None:
     """In one form, whatever the server's."""
-    assert read_head(head).canonical == canonical
+    assert read_answer_head(head).canonical == canonical
     assert end_of_head(head + b"body") == len(head)
 
 
@@ -86,14 +86,14 @@ def test_head_that_nodes_read_is_read(head: bytes, canonical: bytes) -> None:
 def test_head_that_nodes_do_not_read_is_refused(head: bytes) -> None:
     """So that nothing is known of an image that no node can pull."""
     with pytest.raises(MalformedHead):
-        read_head(head)
+        read_answer_head(head)
 
 
 @given(st.binary(max_size=200) | st.text("HTP/1.20 \r\n\tA:b,", max_size=80).map(str.encode))
 def test_any_head_is_read_once_for_all_or_refused(lines: bytes) -> None:
     """What is written in one form is read back as the same."""
     try:
-        head = read_head(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n\r\n")
+        head = read_answer_head(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n\r\n")
     except MalformedHead:
         return
-    assert read_head(head.canonical) == head
+    assert read_answer_head(head.canonical) == head

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from extender.errors import RegistryUnavailable
-from extender.registry.http import MOST_SAID, host_of, proxy_for, read_refusal, resolve_url, retry_after_seconds
+from extender.registry.http import MOST_SAID, host_of, proxy_for, read_refusal, read_retry_after, resolve_url
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 
@@ -56,20 +56,20 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 )
 def test_retry_after(value: str, seconds: float | None) -> None:
     """Seconds or a date, kept between a second and an hour; anything else names no time."""
-    assert retry_after_seconds(value, NOW) == seconds
+    assert read_retry_after(value, NOW) == seconds
 
 
 @given(st.integers(-10_000, 10_000))
 def test_date_and_seconds_mean_the_same(seconds: int) -> None:
     """A date is as far off as the seconds that lead to it."""
     date = format_datetime(datetime.fromtimestamp(NOW + seconds, UTC), usegmt=True)
-    assert retry_after_seconds(date, NOW) == retry_after_seconds(str(seconds), NOW)
+    assert read_retry_after(date, NOW) == read_retry_after(str(seconds), NOW)
 
 
 @given(st.text(max_size=40) | st.text("0123456789 :+-GMTSunMar,.", max_size=40))
 def test_any_retry_after_is_bounded(value: str) -> None:
     """Whatever a registry sends, the wait is none or between a second and an hour."""
-    seconds = retry_after_seconds(value, NOW)
+    seconds = read_retry_after(value, NOW)
     assert seconds is None or 1.0 <= seconds <= 3600.0
 
 

@@ -27,7 +27,7 @@ class Hub:
     def ask(self, tenant: str, most: int = 1000) -> int:
         """How many of the tenant's requests are sent, until one is not."""
         for number in range(most):
-            if self.quotas.is_spared(*HUB, tenant):
+            if self.quotas.is_reserved(*HUB, tenant):
                 return number
             self.quotas.count(*HUB, tenant)
             self.left -= 1

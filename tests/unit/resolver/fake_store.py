@@ -30,7 +30,7 @@ class FakeStore:
         for row in self.names.values():
             yield [row]
 
-    async def find(
+    async def get(
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
         self.reads += 1
@@ -38,7 +38,7 @@ class FakeStore:
         keys = [(repository, name, credential_id) for credential_id in credential_ids]
         return [self.names[key] for key in keys if key in self.names]
 
-    async def write(self, batch: Batch) -> None:
+    async def put(self, batch: Batch) -> None:
         await self._visit()
         self.batches.append(batch)
         for key in batch.denials:
