@@ -1,7 +1,7 @@
 """The webhook for everything that has pod templates: warnings to its author, and words for queues and DaemonSets.
 
 Pods are created by controllers, which show warnings to nobody; whoever applies the object is still there. A queue plans
-by the template before there is a pod, and a DaemonSet's controller judges nodes by it. `placement.template_judgement`
+by the template before there is a pod, and a DaemonSet's controller judges nodes by it. `placement.templates`
 decides. Every object is allowed.
 """
 
@@ -29,15 +29,15 @@ from extender.placement.node_kinds import NodeKind
 from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import Operation, look, pointer
 from extender.placement.policy import MODE, Mode
-from extender.placement.template_judgement import (
+from extender.placement.template_problems import Problem, TemplateProblem, too_large
+from extender.placement.templates import (
     ChangedTemplate,
-    TemplateJudge,
+    TemplateAnswer,
     TemplateOwner,
-    TemplateVerdict,
-    decode_template,
+    TemplateQuestion,
+    Templates,
     read_template,
 )
-from extender.placement.template_problems import Problem, TemplateProblem, too_large
 from extender.resolver.pod_resolver import PodQuestion
 from extender.server.routes import Reply
 
@@ -77,7 +77,7 @@ class _ReviewedWorkload(msgspec.Struct, frozen=True):
 
 
 class WorkloadAdmission:
-    """Answers reviews of objects that are created or changed; `pods` looks up images, `judge` decides.
+    """Answers reviews of objects that are created or changed; `pods` looks up images, `templates` decides.
 
     `kinds` gives the nodes of the cluster, None while they are not known.
     """
@@ -85,13 +85,13 @@ class WorkloadAdmission:
     def __init__(
         self,
         pods: PodAdmission,
-        judge: TemplateJudge,
+        templates: Templates,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
         kinds: Callable[[], Mapping[NodeKind, int] | None],
     ) -> None:
         self._pods = pods
-        self._judge = judge
+        self._templates = templates
         self._cluster_nodes = cluster_nodes
         self._kinds = kinds
 
@@ -107,10 +107,10 @@ class WorkloadAdmission:
                 return Reply(encode_response(review))
             workload = self._read(request.namespace or "", document, stored)
             resolved = (self._pods.resolve(each.question, LOOKUP_SECONDS) for each in workload.asked)
-            verdicts = self._judge_all(workload, await asyncio.gather(*resolved))
+            decided = self._decide_all(workload, await asyncio.gather(*resolved))
         except UNDECODABLE as exc:
             return unreadable(review, exc, "a pod template here", "workload.unreadable")
-        return _reply(review, workload, verdicts)
+        return _reply(review, workload, decided)
 
     fallback = staticmethod(PodAdmission.fallback)
 
@@ -125,12 +125,14 @@ class WorkloadAdmission:
             if whole_bytes > _MOST_BYTES:
                 left.append(too_large(template.place, f"with those before it, it takes more than {_MOST_BYTES} bytes"))
                 break
-            changed = ChangedTemplate(template, decode_template(raw), read_template(old) if old else None)
+            changed = ChangedTemplate(
+                template, read_template(raw), read_template(_ENCODER.encode(old.template)) if old else None
+            )
             touched_bytes += changed.touched_bytes
             if touched_bytes > TOUCHED_BYTES:
                 left.append(too_large(template.place, _TOO_LARGE))
                 break
-            kept = self._judge.keep(changed)
+            kept = self._templates.keep(changed)
             if kept is not None:
                 operations += _placed(changed.template, kept)
                 continue
@@ -141,15 +143,14 @@ class WorkloadAdmission:
                 asked.append(_Asked(changed, question))
         return _ReviewedWorkload(owner, asked, operations, left)
 
-    def _judge_all(self, workload: _ReviewedWorkload, answers: Sequence[Sequence[Answer]]) -> list[TemplateVerdict]:
+    def _decide_all(self, workload: _ReviewedWorkload, answers: Sequence[Sequence[Answer]]) -> list[TemplateAnswer]:
         cluster, kinds = self._cluster_nodes(), self._kinds()
         return [
-            self._judge.judge(
+            self._templates.review(
                 each.changed,
                 workload.owner,
-                each.question.images,
+                TemplateQuestion(each.changed.pod, each.question.overrides, each.question.images),
                 facts_of(each.question.images, known, may_be_pending=True),
-                each.question.overrides,
                 cluster,
                 kinds,
             )
@@ -170,11 +171,11 @@ def _changed(
             yield template, old
 
 
-def _reply(review: AdmissionReview, workload: _ReviewedWorkload, verdicts: Sequence[TemplateVerdict]) -> Reply:
+def _reply(review: AdmissionReview, workload: _ReviewedWorkload, decided: Sequence[TemplateAnswer]) -> Reply:
     operations = list(workload.operations)
-    for each, verdict in zip(workload.asked, verdicts, strict=True):
-        operations += _placed(each.changed.template, verdict.operations)
-    problems = [*(problem for verdict in verdicts for problem in verdict.problems), *workload.left]
+    for each, answer in zip(workload.asked, decided, strict=True):
+        operations += _placed(each.changed.template, answer.operations)
+    problems = [*(problem for answer in decided for problem in answer.problems), *workload.left]
     patch = _ENCODER.encode(operations) if operations else b""
     if len(patch) > PATCH_BYTES:
         problems.append(too_large("all templates", f"their patch would have more than {PATCH_BYTES // 1024} KiB"))

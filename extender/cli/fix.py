@@ -20,7 +20,7 @@ from extender.manifests.fixing import FixedTemplate, ManifestStream
 from extender.manifests.stream import ManifestError
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage, fact_of
-from extender.placement.template_changes import TemplateMutator
+from extender.placement.templates import Templates
 from extender.service.operator_policies import admission_settings_of, policy_of
 
 
@@ -98,7 +98,7 @@ def _mode(settings: Config, chosen: AffinityMode | None) -> AffinityMode:
 def _fix_all(files: Sequence[ManifestFile], settings: Config, mode: AffinityMode, namespace: str) -> list[FixedFile]:
     """Looks every image up once, then fixes each file that can be read."""
     admission = msgspec.structs.replace(admission_settings_of(settings), node_affinity=mode, platforms_annotation=False)
-    mutator = TemplateMutator(policy_of(settings), admission)
+    mutator = Templates(policy_of(settings), admission)
     unread, streams = [], []
     for file in files:
         try:

@@ -16,7 +16,7 @@ from extender.manifests.editing import edit_document
 from extender.manifests.stream import ManifestError, StreamDocument, read_stream
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.patch import Operation
-from extender.placement.template_changes import TemplateChange, TemplateMutator, TemplateQuestion
+from extender.placement.templates import TemplateAnswer, TemplateQuestion, Templates
 
 FactsOf = Callable[[Sequence[PodImage]], list[ImageFact]]
 """Gives the facts of images, in order."""
@@ -40,7 +40,7 @@ class FixedTemplate(msgspec.Struct, frozen=True):
 
     line: int
     template: PodTemplate
-    change: TemplateChange
+    change: TemplateAnswer
 
 
 class ManifestStream:
@@ -50,7 +50,7 @@ class ManifestStream:
     keys that are there twice.
     """
 
-    def __init__(self, text: str, mutator: TemplateMutator, namespace: str = "") -> None:
+    def __init__(self, text: str, mutator: Templates, namespace: str = "") -> None:
         self._mutator = mutator
         self._namespace = namespace
         self._text = text
@@ -79,7 +79,7 @@ class ManifestStream:
                 try:
                     edited = edit_document(document.text, document_operations)
                 except ManifestError as exc:
-                    left = TemplateChange(warnings=(f"it is left as it is: {exc}",))
+                    left = TemplateAnswer(warnings=(f"it is left as it is: {exc}",))
                     findings = [
                         msgspec.structs.replace(each, change=left) if found.document == index else each
                         for found, each in zip(self.templates, findings, strict=True)
@@ -99,10 +99,10 @@ class ManifestStream:
                 except (msgspec.ValidationError, RecursionError) as exc:
                     yield FoundTemplate(index, line, template, None, f"its pod template cannot be read: {exc}")
 
-    def _change(self, found: FoundTemplate, facts_of: FactsOf) -> TemplateChange:
+    def _change(self, found: FoundTemplate, facts_of: FactsOf) -> TemplateAnswer:
         if found.question is None:
-            return TemplateChange(warnings=(found.problem,))
-        return self._mutator.change(found.template, found.question, facts_of(found.question.images))
+            return TemplateAnswer(warnings=(found.problem,))
+        return self._mutator.fix(found.template, found.question, facts_of(found.question.images))
 
 
 def _notes(document: StreamDocument) -> Iterator[str]:

@@ -195,6 +195,12 @@ class Mutator:
         self._planner = Planner(policy, settings)
         self._offered = [rule.toleration for rule in settings.tolerations]
 
+    def varied(self, **settings: object) -> "Mutator":
+        """One by other settings in these, which shares what this has worked out."""
+        found = Mutator(self._policy, msgspec.structs.replace(self._settings, **settings))
+        found._planner = self._planner.varied(found._settings)
+        return found
+
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Mutation | None:
         """The response for a pod whose images do not matter (see `untouched`); None if they must be looked up.
 
@@ -266,6 +272,20 @@ class Mutator:
             },
         )
         return _as_observed(mutation, _ungating(pod)) if observed else mutation
+
+    def plan(
+        self,
+        pod: CreatedPod,
+        images: Sequence[PodImage],
+        facts: Sequence[ImageFact],
+        overrides: Overrides,
+        cluster: ClusterNodes = NO_NODES,
+    ) -> Wanted:
+        """What a pod within the bounds should get, as its author wrote it; arguments as for `mutate`."""
+        document = touched_parts(pod)
+        take_back(document, read_record(look(document, ADDED_PATH)), self._offered, self._settings.scheduler_name)
+        decided = input_of(pod, images, facts, overrides, cluster, self._settings)
+        return self._planner.plan(decided, cast("JsonObject", document["spec"]))
 
     def _decide(self, wanted: Wanted, *, may_hold: bool) -> tuple[AdmissionOutcome, Wanted, tuple[Unresolved, ...]]:
         """What becomes of the pod, what it gets with the reason to say, and the images it is let through without.

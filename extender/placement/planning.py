@@ -145,6 +145,12 @@ class Planner:
             _COMMON.bound(_COMMON_BYTES), owner_of=lambda *_: "", cost_of=lambda key, _: _row_bytes(key[0])
         )
 
+    def varied(self, settings: AdmissionSettings) -> "Planner":
+        """One by other settings, with the tolerations of this one or none, which shares what this has worked out."""
+        found = Planner(self._policy, settings)
+        found._rules, found._remembered = self._rules, self._remembered
+        return found
+
     def plan(self, pod: PodInput, spec: JsonObject, *, stored: bool = False, expired: bool = False) -> Wanted:
         """What the pod should get, whose author wrote `spec`.
 
@@ -270,6 +276,8 @@ class Planner:
 
         Not those that the pod covers already, nor those of rules for platforms that its author allows none of.
         """
+        if not self._settings.tolerations:
+            return ()
         # only these can cover one of a rule
         present = [
             toleration for toleration in demands.tolerations if not toleration.key or toleration.key in self._keys

@@ -19,7 +19,7 @@ from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, 
 from extender.placement.node_kinds import HOST_NAME, NodeKind
 from extender.placement.node_match import NodeDemands, as_daemon_pods, obstacles
 from extender.placement.pinned_nodes import shown_nodes
-from extender.placement.reasons import Constraint, blame, claims_text, shorten
+from extender.placement.reasons import Constraint, blame, claims_text, constraints_of, shorten
 
 LINE_CHARACTERS = WARNING_CHARACTERS
 """The longest line."""
@@ -47,7 +47,7 @@ class TemplateProblem(msgspec.Struct, frozen=True):
     line: str
 
 
-class JudgedTemplate(msgspec.Struct, frozen=True, kw_only=True):
+class ReviewedTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a template.
 
     `place` is where it stands. `demands` are what its pods ask of nodes, with `tolerations`, which the webhook will
@@ -69,36 +69,32 @@ class JudgedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problems_of(
-    judged: JudgedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int] | None
+    reviewed: ReviewedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int] | None
 ) -> Iterator[TemplateProblem]:
     """What the template's author must mend. `kinds` are the cluster's nodes, None where they are not known.
 
     Where the author's words allow no node at all nothing is said: an autoscaler may bring one.
     """
-    yield from _unavailable(judged)
-    constraints = [
-        Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied)
-        for image, fact in zip(judged.images, judged.facts, strict=True)
-        if isinstance(fact, RunsOn)
-    ]
+    yield from _unavailable(reviewed)
+    constraints = constraints_of(reviewed.images, reviewed.facts)
     if not constraints:
         return
     blamed = blame(constraints)
-    if not _has_common(judged.facts, compatibility):
-        yield _torn(judged.place, blamed)
+    if not _has_common(reviewed.facts, compatibility):
+        yield _nothing_in_common(reviewed.place, blamed)
         return
     only = f"runs on {_platforms(blamed[0].platforms)} only"
-    if judged.wrong_nodes:
-        rest = f"{only}, but its pods ask for {shown_nodes(judged.wrong_nodes)}"
-        yield TemplateProblem(Problem.WRONG_NODES, _line(judged.place, blamed[0].reference, rest))
-    elif judged.is_daemon_set:
-        wrong = _wrong_nodes(judged, compatibility, kinds or {})
+    if reviewed.wrong_nodes:
+        rest = f"{only}, but its pods ask for {shown_nodes(reviewed.wrong_nodes)}"
+        yield TemplateProblem(Problem.WRONG_NODES, _line(reviewed.place, blamed[0].reference, rest))
+    elif reviewed.is_daemon_set:
+        wrong = _wrong_nodes(reviewed, compatibility, kinds or {})
         if wrong:
-            line = _line(judged.place, blamed[0].reference, f"{only}, but {_counted(wrong)}")
+            line = _line(reviewed.place, blamed[0].reference, f"{only}, but {_counted(wrong)}")
             yield TemplateProblem(Problem.WRONG_NODES, line)
-    elif judged.contradicts or _is_nowhere(judged, compatibility, kinds or {}):
+    elif reviewed.contradicts or _is_nowhere(reviewed, compatibility, kinds or {}):
         rest = f"{only}: its selector, affinity or tolerations allow none"
-        yield TemplateProblem(Problem.NO_NODE, _line(judged.place, blamed[0].reference, rest))
+        yield TemplateProblem(Problem.NO_NODE, _line(reviewed.place, blamed[0].reference, rest))
 
 
 def too_large(place: str, excess: str) -> TemplateProblem:
@@ -108,22 +104,22 @@ def too_large(place: str, excess: str) -> TemplateProblem:
     )
 
 
-def _unavailable(judged: JudgedTemplate) -> Iterator[TemplateProblem]:
+def _unavailable(reviewed: ReviewedTemplate) -> Iterator[TemplateProblem]:
     """The images that cannot be had. Pull secrets of a ServiceAccount come later, if the template names none."""
     said = {
         Cause.MISSING: (Problem.MISSING, "does not exist in its registry"),
         Cause.INVALID_REFERENCE: (Problem.INVALID, "is no image reference"),
     }
-    if judged.names_secrets:
+    if reviewed.names_secrets:
         said[Cause.DENIED] = (Problem.DENIED, "may not be read with the pull secrets that are named here")
     found = [
         (image, fact.cause)
-        for image, fact in zip(judged.images, judged.facts, strict=True)
+        for image, fact in zip(reviewed.images, reviewed.facts, strict=True)
         if isinstance(fact, Pending | Unknown) and fact.cause in said
     ]
     for image, cause in found[:_MOST_IMAGES]:
         problem, rest = said[cause]
-        yield TemplateProblem(problem, _line(judged.place, image.reference, rest))
+        yield TemplateProblem(problem, _line(reviewed.place, image.reference, rest))
 
 
 def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:
@@ -132,7 +128,7 @@ def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> boo
     return any(fit(facts, platform, compatibility) is not Fit.NO for platform in named)
 
 
-def _torn(place: str, blamed: Sequence[Constraint]) -> TemplateProblem:
+def _nothing_in_common(place: str, blamed: Sequence[Constraint]) -> TemplateProblem:
     first = blamed[0]
     if not first.platforms:
         why = claims_text(first.denied) or f"is not built for {first.asked}"
@@ -147,35 +143,35 @@ def _torn(place: str, blamed: Sequence[Constraint]) -> TemplateProblem:
     return TemplateProblem(Problem.NOTHING_IN_COMMON, line)
 
 
-def _allowed(judged: JudgedTemplate, kinds: Mapping[NodeKind, int]) -> Mapping[NodeKind, int]:
+def _allowed(reviewed: ReviewedTemplate, kinds: Mapping[NodeKind, int]) -> Mapping[NodeKind, int]:
     """The nodes that meet the template's words; none where these name nodes, which kinds do not tell apart."""
-    demands = judged.demands
+    demands = reviewed.demands
     terms = demands.terms or ()
     keys = {item.key for term in terms for item in term.match_expressions or ()} | demands.selector.keys()
     if HOST_NAME in keys or any(term.match_fields for term in terms):
         return {}
-    if judged.is_daemon_set:
-        demands = as_daemon_pods(demands, host_network=judged.host_network)
-    demands = msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *judged.tolerations))
+    if reviewed.is_daemon_set:
+        demands = as_daemon_pods(demands, host_network=reviewed.host_network)
+    demands = msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *reviewed.tolerations))
     return {kind: number for kind, number in kinds.items() if not obstacles(demands, kind.node)}
 
 
 def _wrong_nodes(
-    judged: JudgedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int]
+    reviewed: ReviewedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int]
 ) -> Counter[Platform]:
     """How many nodes of each platform the pods come to on which they cannot run."""
     found = Counter[Platform]()
-    for kind, number in _allowed(judged, kinds).items():
-        if kind.platform and fit(judged.facts, kind.platform, compatibility) is Fit.NO:
+    for kind, number in _allowed(reviewed, kinds).items():
+        if kind.platform and fit(reviewed.facts, kind.platform, compatibility) is Fit.NO:
             found[kind.platform] += number
     return found
 
 
-def _is_nowhere(judged: JudgedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int]) -> bool:
+def _is_nowhere(reviewed: ReviewedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int]) -> bool:
     """Whether the template's words allow nodes, and all of these are wrong for its images."""
-    allowed = _allowed(judged, kinds)
+    allowed = _allowed(reviewed, kinds)
     return bool(allowed) and all(
-        kind.platform and fit(judged.facts, kind.platform, compatibility) is Fit.NO for kind in allowed
+        kind.platform and fit(reviewed.facts, kind.platform, compatibility) is Fit.NO for kind in allowed
     )
 
 

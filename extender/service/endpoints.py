@@ -13,7 +13,7 @@ from extender.cluster.views import WatchedNodes
 from extender.config.tree import Config, TlsConfig
 from extender.placement.node_kinds import NodeKind
 from extender.placement.planning import AdmissionSettings
-from extender.placement.template_judgement import TemplateJudge
+from extender.placement.templates import Templates
 from extender.resolver.pod_resolver import PodResolver
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.server.http import ADMISSION, SCHEDULER, Limits
@@ -76,7 +76,7 @@ def admission_routes(
     )
     workloads = WorkloadAdmission(
         pods,
-        TemplateJudge(pod_resolver.policy, settings, guards=config.admission.guard_daemon_sets),
+        Templates(pod_resolver.policy, settings, guards=config.admission.guard_daemon_sets),
         cluster_nodes=cluster_view.known_nodes,
         kinds=lambda: _kinds(cluster_view.nodes),
     )

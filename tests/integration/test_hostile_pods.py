@@ -29,7 +29,7 @@ from extender.placement.bounds import PATCH_BYTES
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import ClusterNodes, NodeConditions, NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionSettings
-from extender.placement.template_judgement import TemplateJudge
+from extender.placement.templates import Templates
 from extender.resolver.image_cache import Target as ImageTarget
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
@@ -105,7 +105,7 @@ class Outlets:
         )
         self.workloads = WorkloadAdmission(
             self.pods,
-            TemplateJudge(policy, admission, guards=True),
+            Templates(policy, admission, guards=True),
             cluster_nodes=lambda: nodes,
             kinds=lambda: view.kinds.numbers,
         )

@@ -20,7 +20,7 @@ from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.pod_templates import Path, pod_templates
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import LABELS, PREFIX, ClusterNodes, NodeLookup, NodePlatforms
-from extender.placement.template_judgement import TemplateJudge
+from extender.placement.templates import Templates
 from extender.resolver.image_cache import Target as ImageTarget
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
@@ -110,7 +110,7 @@ class _Service:
         self.workloads = [
             WorkloadAdmission(
                 pods,
-                TemplateJudge(pod_resolver.policy, each, guards=True),
+                Templates(pod_resolver.policy, each, guards=True),
                 cluster_nodes=_cluster_nodes,
                 kinds=lambda: None,
             )

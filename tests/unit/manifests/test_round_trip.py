@@ -18,13 +18,13 @@ from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage, RunsOn
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
-from extender.placement.template_changes import TemplateMutator
+from extender.placement.templates import Templates
 from extender.placement.tolerations import TolerationRule
 
 RULE = TolerationRule(
     key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
 )
-MUTATOR = TemplateMutator(
+MUTATOR = Templates(
     Policy(preference={"arm64": 10}), AdmissionSettings(tolerations=(RULE,), node_affinity=AffinityMode.BOTH)
 )
 PLATFORMS = {

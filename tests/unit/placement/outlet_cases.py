@@ -38,7 +38,7 @@ from extender.placement.policy import (
     read_overrides,
 )
 from extender.placement.scheduling import Decision, filter_nodes
-from extender.placement.template_changes import TemplateMutator
+from extender.placement.templates import Templates
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import FindingRule, RunAnswer
@@ -291,9 +291,9 @@ class Outlets:
         template = {"metadata": {"annotations": metadata["annotations"]}, "spec": spec}
         workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "w", "namespace": "shop"}}
         [found] = pod_templates({**workload, "spec": {"template": template}})
-        mutator = TemplateMutator(self.policy, self.admission)
+        mutator = Templates(self.policy, self.admission)
         question = mutator.question(found, self.case.namespace)
-        change = mutator.change(found, question, self._facts(question.images))
+        change = mutator.fix(found, question, self._facts(question.images))
         is_impossible = bool(question.images) and self.is_known and not change.operations and bool(change.warnings)
         if change.unknown or (is_impossible and not self.is_left_alone):
             return dict.fromkeys(self.nodes)

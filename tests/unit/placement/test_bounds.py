@@ -14,9 +14,8 @@ from extender.placement.facts import MOST_IMAGES, ImageFact, Unknown, fact_of, i
 from extender.placement.gate import GATE
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.policy import ADDED, REASON, Overrides
-from extender.placement.template_changes import TemplateMutator
-from extender.placement.template_judgement import ChangedTemplate, TemplateJudge, TemplateOwner, read_template
 from extender.placement.template_problems import LINE_CHARACTERS, Problem
+from extender.placement.templates import TemplateOwner, Templates
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (
@@ -32,6 +31,7 @@ from tests.unit.placement.mutating import (
     terms_of,
     with_terms,
 )
+from tests.unit.placement.test_templates import reviewed
 
 Json = Any
 ADMISSION = settings("both", "multiarch", unknown="gate")
@@ -127,24 +127,15 @@ def test_a_gate_of_a_policy_is_taken_off_a_pod_of_too_many_terms() -> None:
 def test_a_template_beyond_the_bounds_is_left_with_a_warning(document: Json, kind: str) -> None:
     """To whoever applies it, by the webhook and by `fix`."""
     [template] = pod_templates({"apiVersion": "v1", "kind": kind, "spec": {"template": document}})
-    decoded = read_template(template)
-    images = images_of(decoded)
-    facts = [AMD64] * len(images)
-    judge = TemplateJudge(POLICY, ADMISSION, guards=True)
-    verdict = judge.judge(
-        ChangedTemplate(template, decoded),
-        TemplateOwner({"kueue.x-k8s.io/queue-name": "q"}),
-        images,
-        facts,
-        Overrides(),
-    )
-    assert verdict.operations == ()
-    [problem] = verdict.problems
+    templates = Templates(POLICY, ADMISSION, guards=True)
+    answer = reviewed(templates, template, AMD64, owner=TemplateOwner({"kueue.x-k8s.io/queue-name": "q"}))
+    assert answer.operations == ()
+    [problem] = answer.problems
     assert problem.problem is Problem.TOO_LARGE
     assert problem.line.startswith("spec.template: nothing is decided about it: it")
     assert len(problem.line) <= LINE_CHARACTERS
-    mutator = TemplateMutator(POLICY, ADMISSION)
-    change = mutator.change(template, mutator.question(template, None), facts)
+    question = templates.question(template, None)
+    change = templates.fix(template, question, [AMD64] * len(question.images))
     assert change.operations == ()
     assert change.warnings
 

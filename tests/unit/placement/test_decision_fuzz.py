@@ -28,7 +28,7 @@ from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, plat
 from extender.placement.planning import UNLABELLED, AdmissionSettings
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import Decision, filter_nodes
-from extender.placement.template_changes import TemplateChange, TemplateMutator
+from extender.placement.templates import TemplateAnswer, Templates
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.kube_scheduler import allows, is_tolerated
@@ -69,7 +69,7 @@ class Settings(NamedTuple):
     policy: Policy
     admission: AdmissionSettings
     mutator: Mutator
-    templates: TemplateMutator
+    templates: Templates
     releases: UngatingPlanner
 
 
@@ -107,7 +107,7 @@ def _settings(number: int) -> Settings:
         policy,
         admission,
         Mutator(policy, admission),
-        TemplateMutator(policy, fixing),
+        Templates(policy, fixing),
         UngatingPlanner(policy, admission),
     )
 
@@ -328,13 +328,13 @@ class Outlets:
         mutator = self.case.settings.mutator
         return mutator.mutate(decoded, self.images, self.facts, Overrides(), self.cluster, may_hold=may_hold)
 
-    def fix(self, spec: Json) -> tuple[Json, TemplateChange]:
+    def fix(self, spec: Json) -> tuple[Json, TemplateAnswer]:
         """The spec of a workload's template after the command, and what that did."""
         document = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": spec}}}
         [template] = pod_templates(document)
         mutator = self.case.settings.templates
         question = mutator.question(template, None)
-        change = mutator.change(template, question, self.facts)
+        change = mutator.fix(template, question, self.facts)
         fixed: Json = apply({"spec": spec}, msgspec.json.encode(change.operations))["spec"]
         return fixed, change
 

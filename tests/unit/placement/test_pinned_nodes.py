@@ -13,10 +13,10 @@ from extender.placement.node_kinds import HOST_NAME
 from extender.placement.nodes import ClusterNodes
 from extender.placement.pinned_nodes import names_of_node
 from extender.placement.policy import Overrides
-from extender.placement.template_judgement import ChangedTemplate, TemplateJudge, TemplateOwner, read_template
 from extender.placement.template_problems import Problem
+from extender.placement.templates import Templates
 from tests.unit.placement.mutating import AMD64, MULTI, POLICY, REQUIRED, created, pod, settings
-from tests.unit.placement.test_template_judgement import job, template_of
+from tests.unit.placement.test_templates import job, reviewed, template_of
 
 NODES: dict[NodeName, Platform | None] = {
     NodeName("amd"): parse_platform("linux/amd64"),
@@ -84,12 +84,8 @@ def test_without_a_view_of_nodes_nothing_is_said() -> None:
 
 def test_the_author_of_a_template_is_told_too() -> None:
     """Pods of a controller are created where nobody reads warnings."""
-    judge = TemplateJudge(POLICY, settings("required"), guards=False)
-    template = template_of(job(**selector("arm")))
-    changed = ChangedTemplate(template, read_template(template))
-    images = images_of(changed.pod)
-    verdict = judge.judge(changed, TemplateOwner({}), images, [AMD64] * len(images), Overrides(), CLUSTER)
-    [problem] = verdict.problems
+    templates = Templates(POLICY, settings("required"))
+    [problem] = reviewed(templates, template_of(job(**selector("arm"))), AMD64, cluster=CLUSTER).problems
     assert (problem.problem, problem.line) == (
         Problem.WRONG_NODES,
         "spec.template: image app:1 runs on linux/amd64 only, but its pods ask for node arm, which is linux/arm64",

@@ -1,0 +1,332 @@
+"""What pod templates get: those that `fix` reads, and those of objects that are created or changed."""
+
+import contextlib
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.images.content import Cause
+from extender.images.platform import Compatibility, parse_platform
+from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.pod_templates import PodTemplate, pod_templates
+from extender.placement.additions import Additions, write_record
+from extender.placement.affinity import AffinityMode
+from extender.placement.facts import ImageFact, PodImage, RuntimeClass, Unknown, images_of
+from extender.placement.node_kinds import NodeKind
+from extender.placement.node_match import NodeDemands
+from extender.placement.nodes import NO_NODES, ClusterNodes
+from extender.placement.patch import apply
+from extender.placement.planning import AdmissionSettings
+from extender.placement.policy import ADDED, MODE, Overrides, Policy
+from extender.placement.template_problems import Problem, ReviewedTemplate, problems_of
+from extender.placement.templates import (
+    PREBUILT_LABEL,
+    QUEUE_LABEL,
+    ChangedTemplate,
+    TemplateAnswer,
+    TemplateOwner,
+    TemplateQuestion,
+    Templates,
+    read_template,
+)
+from extender.placement.tolerations import TolerationRule
+from tests.unit.placement.mutating import AMD64, ARM64, MULTI, POLICY
+
+RULE = TolerationRule(
+    key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
+)
+ADMISSION = AdmissionSettings(tolerations=(RULE,), node_affinity=AffinityMode.BOTH, scheduler_name="second")
+NOT_KNOWN = Unknown(Cause.MISSING, "the registry has no such image")
+
+
+def template(kind: str = "Deployment", /, *, annotations: Mapping[str, str] | None = None, **spec: Any) -> PodTemplate:
+    """The template of a workload with one container."""
+    made = {"metadata": {"annotations": dict(annotations or {})}, "spec": {"containers": [{"image": "app:1"}], **spec}}
+    document = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "it"}, "spec": {"template": made}}
+    [found] = pod_templates(document)
+    return found
+
+
+def change(
+    found: PodTemplate,
+    *facts: ImageFact,
+    admission: AdmissionSettings = ADMISSION,
+    namespace: dict[str, str] | None = None,
+) -> TemplateAnswer:
+    """What becomes of the template with these facts."""
+    mutator = Templates(Policy(preference={"arm64": 10}), admission)
+    return mutator.fix(found, mutator.question(found, namespace), facts)
+
+
+def test_a_deployment_gets_what_its_pods_would_get() -> None:
+    """Affinity, tolerations and the scheduler's name, and no annotation."""
+    found = change(template(), MULTI)
+    assert [operation.path for operation in found.operations] == [
+        "/spec/tolerations",
+        "/spec/affinity",
+        "/spec/schedulerName",
+    ]
+    assert found.added == (
+        "node affinity kubernetes.io/arch In [amd64, arm64] and kubernetes.io/os In [linux]",
+        "preferred node affinity kubernetes.io/arch In [arm64]",
+        "toleration arch=arm64:NoSchedule",
+        "schedulerName",
+    )
+    assert (found.unknown, found.warnings) == ((), ())
+
+
+def test_a_daemon_set_is_kept_off_nodes_its_images_lack() -> None:
+    """Required affinity and tolerations; its controller chooses the nodes, so no preference and no scheduler."""
+    assert change(template("DaemonSet"), AMD64).added == (
+        "nodeSelector kubernetes.io/arch=amd64, kubernetes.io/os=linux",
+    )
+    assert [operation.path for operation in change(template("DaemonSet"), MULTI).operations] == [
+        "/spec/tolerations",
+        "/spec/affinity",
+    ]
+
+
+def test_an_unknown_image_leaves_the_template_as_it_is() -> None:
+    """Even beside one that is known; the sentence names the image and the cause."""
+    found = change(template(initContainers=[{"image": "tool:2"}]), MULTI, NOT_KNOWN)
+    assert found.operations == ()
+    assert found.unknown == ("image tool:2 is not known (missing): the registry has no such image",)
+
+
+def test_a_selector_that_allows_no_node_is_a_warning() -> None:
+    """No affinity could mend it, so its author must."""
+    found = change(template(nodeSelector={"kubernetes.io/arch": "arm64"}), AMD64)
+    assert found.operations == ()
+    assert found.warnings == (
+        "nodeSelector allows no node that the images run on: image app:1 is built only for linux/amd64",
+    )
+
+
+def test_images_without_a_common_platform_are_a_warning() -> None:
+    """The webhook would write the reason; a template gets none."""
+    found = change(
+        template(initContainers=[{"image": "tool:2"}]), ARM64, AMD64,
+        admission=AdmissionSettings(node_affinity=AffinityMode.REQUIRED),
+    )  # fmt: skip
+    assert found.operations == ()
+    assert found.warnings[0].startswith("no platform is common to all images")
+
+
+@pytest.mark.parametrize("where", ["template", "namespace"])
+@pytest.mark.parametrize("mode", ["ignore", "observe"])
+def test_a_template_that_opts_out_is_left_as_it_is(where: str, mode: str) -> None:
+    """By its own annotation, or its namespace's."""
+    own, namespace = ({MODE: mode}, None) if where == "template" else (None, {MODE: mode})
+    assert change(template(annotations=own), MULTI, namespace=namespace) == TemplateAnswer()
+
+
+@pytest.mark.parametrize("spec", [{"nodeName": "one"}, {"runtimeClassName": "wasm"}])
+def test_what_no_decision_is_made_about_is_left_as_it_is(spec: dict[str, Any]) -> None:
+    """A bound pod's template, and an ignored RuntimeClass."""
+    mutator = Templates(Policy(runtime_classes={"wasm": RuntimeClass("wasm", frozenset())}), ADMISSION)
+    assert mutator.question(template(**spec), None).images == ()
+
+
+def test_a_record_of_the_webhook_is_kept_true() -> None:
+    """A manifest that was read back from a pod has what the webhook added, with its record, which is narrowed."""
+    mutator = Templates(Policy(), msgspec.structs.replace(ADMISSION, scheduler_name=""))
+    old = Additions(tolerations=(RULE.toleration,))
+    tolerations = [msgspec.to_builtins(RULE.toleration)]
+    found = template(annotations={ADDED: write_record(old)}, tolerations=tolerations)
+    paths = [item.path for item in mutator.fix(found, mutator.question(found, None), [AMD64]).operations]
+    assert any(path.startswith("/metadata/annotations") for path in paths)
+    assert any(path.startswith("/spec/tolerations") for path in paths)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"volumes": "data"},
+        {"nodeSelector": ["amd64"]},
+        {"tolerations": {"key": "arch"}},
+        {"tolerations": ["arch"]},
+        {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}},
+        {"schedulerName": 3},
+    ],
+)
+def test_a_template_no_server_would_accept_is_refused(spec: dict[str, Any]) -> None:
+    """A field of another type than core/v1's, before anything is decided by it."""
+    mutator = Templates(Policy(), ADMISSION)
+    with pytest.raises(msgspec.ValidationError, match="Expected"):
+        mutator.question(template(**spec), None)
+
+
+JUNK: st.SearchStrategy[object] = st.recursive(
+    st.sampled_from([None, True, 0, 1.5, "", "text", [], {}]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(
+            st.sampled_from(
+                ["nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms", "key",
+                 "preferredDuringSchedulingIgnoredDuringExecution", "matchExpressions", "values", "name", "image"]
+            ),
+            inner,
+            max_size=2,
+        ),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+FIELDS = ("tolerations", "affinity", "nodeSelector", "schedulerName", "schedulingGates", "volumes", "initContainers")
+
+
+@given(st.sampled_from(FIELDS), JUNK, st.sampled_from(["labels", "annotations"]), JUNK)
+def test_junk_is_refused_and_nothing_else_is_raised(field: str, value: object, own: str, about: object) -> None:
+    """Manifests are validated by nobody before they come here."""
+    made = {"metadata": {own: about}, "spec": {"containers": [{"image": "app:1"}], field: value}}
+    document = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "it"}, "template": made}
+    [found] = pod_templates(document)
+    mutator = Templates(Policy(), ADMISSION)
+    with contextlib.suppress(msgspec.ValidationError):
+        question = mutator.question(found, None)
+        mutator.fix(found, question, [MULTI for _ in question.images])
+
+
+AMD_RULE = TolerationRule(key="arch", operator="Exists", platforms=("linux/amd64",))
+TEMPLATES = Templates(
+    POLICY, AdmissionSettings(tolerations=(AMD_RULE,), node_affinity=AffinityMode.REQUIRED), guards=True
+)
+Json = dict[str, Any]
+NOBODY = TemplateOwner({})
+
+
+def job(**spec: object) -> Json:
+    """A Job of one image."""
+    containers = [{"name": "c", "image": "app:1", "args": ["run"]}]
+    template = {"spec": {"containers": containers, "initContainers": [{"name": "i", "image": "init:1"}], **spec}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
+
+
+def template_of(document: Json) -> PodTemplate:
+    """Its only template."""
+    [found] = pod_templates(document)
+    return found
+
+
+def pod_of(found: PodTemplate) -> CreatedPod:
+    return read_template(msgspec.json.encode(found.template))
+
+
+def reviewed(
+    templates: Templates,
+    found: PodTemplate,
+    *facts: ImageFact,
+    owner: TemplateOwner = NOBODY,
+    cluster: ClusterNodes = NO_NODES,
+) -> TemplateAnswer:
+    """What becomes of the template when its object is created; one fact counts for all images."""
+    pod = pod_of(found)
+    question = TemplateQuestion(pod, Overrides(), images_of(pod))
+    all_facts = facts if len(facts) > 1 else facts * len(question.images)
+    return templates.review(ChangedTemplate(found, pod), owner, question, all_facts, cluster)
+
+
+def stored(document: Json, owner: TemplateOwner) -> Json:
+    """The spec of the Job's template as it would be stored."""
+    found = template_of(document)
+    after = apply(copy.deepcopy(dict(found.template)), reviewed(TEMPLATES, found, AMD64, owner=owner).operations)
+    assert isinstance(after, dict)
+    return msgspec.convert(after["spec"], Json)
+
+
+def in_sync(plan: Json, found: Json) -> bool:
+    """Whether Kueue takes a job for the one that a plan from elsewhere was made of.
+
+    Source: kueue pkg/util/equality/podset.go compares containers, init containers and, before admission, tolerations.
+    """
+    return all(plan.get(key) == found.get(key) for key in ("containers", "initContainers", "tolerations"))
+
+
+OWN: dict[str, Json] = {
+    "nothing": {},
+    "tolerations": {"tolerations": [{"key": "own", "operator": "Exists"}]},
+    "a selector": {"nodeSelector": {"disk": "ssd"}},
+}
+
+
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize(
+    ("owner", "stays"),
+    [
+        (TemplateOwner({QUEUE_LABEL: "team"}), False),
+        (TemplateOwner({QUEUE_LABEL: "team", PREBUILT_LABEL: "w"}), True),
+        (TemplateOwner({QUEUE_LABEL: "team"}, "kueue.x-k8s.io/multikueue"), True),
+    ],
+    ids=["a queue here", "planned elsewhere", "run elsewhere"],
+)
+def test_what_kueue_compares_with_a_plan_from_elsewhere_is_not_changed(
+    own: str, owner: TemplateOwner, stays: bool
+) -> None:
+    """It is kept to its platform by a selector all the same, which Kueue does not compare."""
+    document = job(**copy.deepcopy(OWN[own]))
+    plan = template_of(document).template["spec"]
+    found = stored(document, owner)
+    assert found["nodeSelector"]["kubernetes.io/arch"] == "amd64"
+    assert in_sync(plan, found) == stays
+
+
+def test_a_template_of_other_images_or_without_a_record_is_not_kept() -> None:
+    """These are decided about anew."""
+    found = template_of(job())
+    pod = pod_of(found)
+    assert TEMPLATES.keep(ChangedTemplate(found, pod)) is None
+    assert TEMPLATES.keep(ChangedTemplate(found, pod, pod)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "problems"),
+    [
+        ({"imagePullSecrets": [{"name": "s"}]}, {"namespace": "shop"}, [Problem.DENIED]),
+        ({"imagePullSecrets": [{"name": "s"}]}, {}, []),
+        ({}, {"namespace": "shop"}, []),
+    ],
+    ids=["its own secrets", "secrets of another namespace", "none"],
+)
+def test_an_author_is_told_of_a_denied_image_where_its_secrets_were_tried(
+    spec: Json, metadata: Json, problems: list[Problem]
+) -> None:
+    """An object without a namespace names secrets of wherever its pods will be; a ServiceAccount may bring some."""
+    document = job(**spec)
+    document["metadata"] |= metadata
+    found = reviewed(TEMPLATES, template_of(document), AMD64, Unknown(Cause.DENIED, "the registry says no"))
+    assert [each.problem for each in found.problems] == problems
+
+
+DIGEST = "sha256:" + "a1" * 32
+PLACE = "spec.template.spec.replicatedJobs[12].template.spec.template"
+MISSING = Unknown(Cause.MISSING, "x")
+
+
+@pytest.mark.parametrize("facts", [[AMD64], [AMD64, ARM64], [MISSING]], ids=["wrong nodes", "torn", "missing"])
+@pytest.mark.parametrize(
+    ("place", "image", "shown"),
+    [
+        pytest.param(PLACE, f"registry.example.com/team/app@{DIGEST}", f"{PLACE}: image {{}} ", id="digest"),
+        pytest.param(PLACE * 4, f"registry.example.com/team/app:1@{DIGEST}", ": image {} ", id="long place"),
+        pytest.param(PLACE, f"registry.example.com/{'team/' * 60}app:1", ": image ", id="long image"),
+    ],
+)
+def test_a_line_has_the_whole_image_in_what_the_api_server_keeps(
+    place: str, image: str, shown: str, facts: list[ImageFact]
+) -> None:
+    """The place loses its middle before the image does."""
+    found = ReviewedTemplate(
+        place=place,
+        images=[PodImage(image), PodImage("other:1")][: len(facts)],
+        facts=facts,
+        demands=NodeDemands(),
+        is_daemon_set=True,
+    )
+    kinds = {NodeKind(parse_platform("linux/arm64"), (), ()): 3}
+    [problem] = problems_of(found, Compatibility(), kinds)
+    assert len(problem.line) <= 256
+    assert shown.format(image) in problem.line
