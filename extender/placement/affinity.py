@@ -16,10 +16,11 @@ from extender.images.platform import Compatibility, Platform, normalize_platform
 from extender.kubernetes.core_v1 import NodeSelectorRequirement, NodeSelectorTerm, PreferredSchedulingTerm
 from extender.placement.node_match import (
     NodeDemands,
+    PlatformRequirements,
     can_match,
     is_implied,
     is_open,
-    is_open_to,
+    requirements_of,
     selector_requirements,
 )
 from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM, PREFIX, USUAL
@@ -136,7 +137,7 @@ def plan_required(
     are no product of operating systems × architectures, a term keeps it to a part of them.
     """
     wanted = _NodeGoal(nodes, _others(nodes, cluster))
-    selector = selector_requirements(demands.selector)
+    selector = requirements_of(demands.selector, NodeSelectorTerm())
     alone = _alternatives(selector, wanted)
     entries = {} if stored else _entries(alone)
     contradiction = _SELECTOR_CONTRADICTS if nodes and alone is None else ""
@@ -147,7 +148,7 @@ def plan_required(
         wanted = wanted._replace(part_of=frozenset(Platform(node.os, node.architecture) for node in cluster))
     additions, wrong = list[Alternatives](), 0
     for term in demands.terms:
-        present = [*selector, *(term.match_expressions or ())]
+        present = requirements_of(demands.selector, term)
         found = _alternatives(present, wanted) if is_open(term) else ()
         wrong += found is None
         additions.append(_or_no_node(found, present))
@@ -244,16 +245,17 @@ def _alternatives(present: Sequence[NodeSelectorRequirement], wanted: _NodeGoal)
     """
     if not _is_matched(present):
         return None
+    platforms, levels = PlatformRequirements(present), [item for item in present if item.key == LEVEL_LABEL]
     groups: dict[NodeSelectorRequirement | None, list[Platform]] = {}
     for node, level in wanted.nodes.items():
-        if is_open_to(node, present) and (level is None or can_match([*present, level])):
+        if platforms.allow(node) and (level is None or can_match([*levels, level])):
             groups.setdefault(level, []).append(node)
     if not groups:
         return None
     wrong = None
     if wanted.others is not None:
         alike = next(iter(groups.values())) if len(groups) == 1 else ()  # one level's nodes are others to another's
-        wrong = [node for node in wanted.others | (wanted.nodes.keys() - alike) if is_open_to(node, present)]
+        wrong = [node for node in wanted.others | (wanted.nodes.keys() - alike) if platforms.allow(node)]
     products = _products(groups) if wanted.part_of is None else [_largest_product(groups, wanted.part_of)]
     found = tuple(_restriction(present, product, wrong) for product in products)
     return found if any(found) else ()

@@ -20,11 +20,12 @@ from extender.kubernetes.core_v1 import (
     Toleration,
 )
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
-from extender.placement.nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM
+from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _HARD = ("NoSchedule", "NoExecute")
 _NAME_FIELD = "metadata.name"
+_TELLING = (*LABELS, LEVEL_LABEL)
 _OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 
 
@@ -131,37 +132,46 @@ def selector_requirements(selector: Mapping[str, str]) -> list[NodeSelectorRequi
     return [NodeSelectorRequirement(key, "In", (value,)) for key, value in selector.items()]
 
 
+def requirements_of(selector: Mapping[str, str], term: NodeSelectorTerm) -> list[NodeSelectorRequirement]:
+    """The requirements of a term, with the entries of the nodeSelector that are about a platform or the same labels."""
+    own = term.match_expressions or ()
+    keys = dict.fromkeys((*_TELLING, *(each.key for each in own)))
+    return [*selector_requirements({key: selector[key] for key in keys if key in selector}), *own]
+
+
+class PlatformRequirements:
+    """What one term and the nodeSelector say of a node's operating system and architecture.
+
+    Requirements on other labels are as good as met, and so are those of an operator that is not known here.
+    """
+
+    def __init__(self, requirements: Iterable[NodeSelectorRequirement]) -> None:
+        self._on: dict[str, list[NodeSelectorRequirement]] = {ARCHITECTURE: [], OPERATING_SYSTEM: []}
+        for each in requirements:
+            if each.key in LABELS and each.operator in _OPERATORS:
+                self._on[LABELS[each.key]].append(each)
+
+    def allow(self, platform: Platform) -> bool:
+        """Whether a node of the platform meets them."""
+        labels = ((OPERATING_SYSTEM, platform.os), (ARCHITECTURE, platform.architecture))
+        return all(is_met(each, value) for label, value in labels for each in self._on[label])
+
+
+def open_terms(demands: NodeDemands) -> list[PlatformRequirements]:
+    """What the nodeSelector and each term that a node can match say of platforms; one, where there are no terms."""
+    terms = (NodeSelectorTerm(),) if demands.terms is None else tuple(filter(is_open, demands.terms))
+    lists = (requirements_of(demands.selector, term) for term in terms)
+    return [PlatformRequirements(requirements) for requirements in lists if can_match(requirements)]
+
+
 def may_allow(demands: NodeDemands, platform: Platform) -> bool:
     """Whether the selector, and a term if there are any, allow some node of the platform, of whatever other labels."""
-    if not demands.selector and demands.terms is None:
-        return True
-    selector = selector_requirements(demands.selector)
-    return any(
-        can_match(requirements) and is_open_to(platform, requirements)
-        for requirements in (
-            [selector]
-            if demands.terms is None
-            else [[*selector, *(term.match_expressions or ())] for term in demands.terms if is_open(term)]
-        )
-    )
+    return any(each.allow(platform) for each in open_terms(demands))
 
 
 def is_open(term: NodeSelectorTerm) -> bool:
     """Whether the term has a requirement: one without any matches no node."""
     return bool(term.match_expressions or term.match_fields)
-
-
-def is_open_to(platform: Platform, requirements: Iterable[NodeSelectorRequirement]) -> bool:
-    """Whether a node of the platform meets the requirements on its system and architecture; others are as good as met.
-
-    So are those of an operator that is not known here.
-    """
-    labels = {ARCHITECTURE: platform.architecture, OPERATING_SYSTEM: platform.os}
-    return all(
-        is_met(each, labels[LABELS[each.key]])
-        for each in requirements
-        if each.key in LABELS and each.operator in _OPERATORS
-    )
 
 
 def can_match(requirements: Sequence[NodeSelectorRequirement]) -> bool:

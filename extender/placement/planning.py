@@ -27,7 +27,13 @@ from extender.placement.affinity import (
 )
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit, is_unresolved
 from extender.placement.gate import GateSettings, ImpossiblePods, UnknownImages, Unresolved
-from extender.placement.node_match import NodeDemands, demands_in, may_allow, selector_requirements
+from extender.placement.node_match import (
+    NodeDemands,
+    PlatformRequirements,
+    demands_in,
+    open_terms,
+    selector_requirements,
+)
 from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM, ClusterNodes
 from extender.placement.patch import JsonObject
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
@@ -43,6 +49,8 @@ _COMMON_BYTES = 1_000_000  # of each planner; the service has seven
 _ROW_BYTES, _PLATFORM_BYTES = 2_000, 1_000
 
 
+_Terms = Sequence[PlatformRequirements] | None
+"""What the nodeSelector and each of its terms say of platforms; None for a pod whose author says nothing of nodes."""
 _Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform]]
 
 
@@ -167,11 +175,13 @@ class Planner:
         if not pod.constrained:
             return wanted
         common = self.common(pod.facts, pod.cluster)
+        terms = open_terms(demands) if demands.selector or demands.terms is not None else None
+        architectures = _choice(terms, common)
         return msgspec.structs.replace(
             wanted,
-            tolerations=self._earned_tolerations(demands, common),
-            preferred=self._plan_preferred(pod, own, demands, common),
-            spread=() if stored or wanted.impossible else self._plan_spread(pod, own, demands, common),
+            tolerations=self._earned_tolerations(demands, terms, common),
+            preferred=self._plan_preferred(pod, own, architectures),
+            spread=() if stored or wanted.impossible else self._plan_spread(pod, own, architectures),
             platforms=self._annotation(common),
         )
 
@@ -271,7 +281,9 @@ class Planner:
         """The value of the annotation `platforms`, empty if the images have no platform in common."""
         return ",".join(map(str, sorted(common.platforms))) if self._settings.platforms_annotation else None
 
-    def _earned_tolerations(self, demands: NodeDemands, common: CommonPlatforms) -> tuple[Toleration, ...]:
+    def _earned_tolerations(
+        self, demands: NodeDemands, terms: _Terms, common: CommonPlatforms
+    ) -> tuple[Toleration, ...]:
         """The tolerations of rules on whose every platform all images run.
 
         Not those that the pod covers already, nor those of rules for platforms that its author allows none of.
@@ -279,40 +291,41 @@ class Planner:
         if not self._settings.tolerations:
             return ()
         # only these can cover one of a rule
-        present = [
-            toleration for toleration in demands.tolerations if not toleration.key or toleration.key in self._keys
-        ]
+        present = [each for each in demands.tolerations if not each.key or each.key in self._keys]
         added = []
         for rule, platforms in common.rules:
-            if any(may_allow(demands, platform) for platform in platforms) and not is_covered(rule, present):
+            if any(_may_run(terms, platform) for platform in platforms) and not is_covered(rule, present):
                 present.append(rule.toleration)
                 added.append(rule.toleration)
         return tuple(added)
 
     def _plan_preferred(
-        self, pod: PodInput, own: SchedulingSpec, demands: NodeDemands, common: CommonPlatforms
+        self, pod: PodInput, own: SchedulingSpec, architectures: Set[str]
     ) -> tuple[PreferredSchedulingTerm, ...]:
-        if not self._settings.node_affinity.preferred or not (
-            preference := preference_for(self._policy, pod.overrides)
-        ):
+        preference = preference_for(self._policy, pod.overrides)
+        if not self._settings.node_affinity.preferred or not preference:
             return ()
         node_affinity = (own.affinity and own.affinity.node_affinity) or NodeAffinity()
         labels = self._policy.preferred_nodes.labels
-        return plan_preferred(node_affinity.preferred or (), preference, _choice(demands, common), labels)
+        return plan_preferred(node_affinity.preferred or (), preference, architectures, labels)
 
     def _plan_spread(
-        self, pod: PodInput, own: SchedulingSpec, demands: NodeDemands, common: CommonPlatforms
+        self, pod: PodInput, own: SchedulingSpec, architectures: Set[str]
     ) -> tuple[TopologySpreadConstraint, ...]:
-        if not pod.overrides.spread or not _choice(demands, common):
+        if not pod.overrides.spread or not architectures:
             return ()
         return plan_spread(pod.replica_labels, own.topology_spread_constraints or ())
 
 
-def _choice(demands: NodeDemands, common: CommonPlatforms) -> Set[str]:
+def _may_run(terms: _Terms, platform: Platform) -> bool:
+    return terms is None or any(each.allow(platform) for each in terms)
+
+
+def _choice(terms: _Terms, common: CommonPlatforms) -> Set[str]:
     """The architectures on which the pod runs and that its author allows; none if it has no choice of them."""
     found = common.architectures
-    if len(found) > 1 and (demands.selector or demands.terms):
-        found = frozenset(each.architecture for each in common.platforms if may_allow(demands, each))
+    if len(found) > 1 and terms is not None:
+        found = frozenset(each.architecture for each in common.platforms if _may_run(terms, each))
     return found if len(found) > 1 else frozenset()
 
 
