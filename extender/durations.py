@@ -1,4 +1,5 @@
-"""Durations as Go's time.ParseDuration reads them (https://pkg.go.dev/time#ParseDuration): 300ms, -1.5h, 2h45m.
+"""Durations as Go's time.ParseDuration reads them (https://pkg.go.dev/time#ParseDuration), and as Go writes them:
+300ms, -1.5h, 2h45m.
 
 This module is pure. The caller decides whether a duration may be negative or zero.
 """
@@ -51,3 +52,10 @@ def _nanoseconds(whole: str, fraction: str, unit: str) -> int:
     # As in Go, the fraction is a float of as many digits as fit into an int64: a third of an hour written with nineteen
     # digits is twenty minutes.
     return int(whole or 0) * size + int(int(digits or 0) * (size / 10.0 ** len(digits)))
+
+
+def duration_text(seconds: float) -> str:
+    """The seconds as Go writes a duration, without fractions of a second: `45s`, `2m0s`, `26h5m0s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s" if minutes else f"{rest}s"

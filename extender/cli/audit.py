@@ -6,7 +6,7 @@ import inspect
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +21,7 @@ from extender.cli.audited_images import ClusterContents, ImageLookups, read_clus
 from extender.cli.console import print_document, print_problem, progress_bar
 from extender.cli.installed_settings import GivenSettings
 from extender.cli.options import (
+    MANIFESTS_INSTEAD,
     AllNamespaces,
     Assignments,
     ConfigFile,
@@ -30,11 +31,10 @@ from extender.cli.options import (
     Namespace,
     check_namespaces,
     on_cluster,
+    opened_client,
     required_platforms,
 )
-from extender.cluster.client import ClusterClient, open_chosen_cluster
 from extender.config.reading import read_config
-from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
@@ -177,7 +177,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
     settings = given_settings.own
     async with contextlib.AsyncExitStack() as stack:
         if part.is_live:
-            client = await stack.enter_async_context(_cluster(settings))
+            client = await stack.enter_async_context(opened_client(settings, MANIFESTS_INSTEAD))
             try:
                 settings = await given_settings.beside(client)
                 contents = await read_cluster(client, part.namespace)
@@ -231,18 +231,6 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
         progress.begin(len(wanted))
         report = with_newer(report, await lookups.look_for_newer(wanted, given.policy.compatibility))
         return msgspec.structs.replace(report, is_partial=lookups.is_stopped), audited
-
-
-@contextlib.asynccontextmanager
-async def _cluster(settings: Config) -> AsyncIterator[ClusterClient]:
-    try:
-        client = await open_chosen_cluster(settings.cluster)
-    except ClusterError as exc:
-        raise ConfigError(f"{exc}; name a kubeconfig with --kubeconfig, or manifests with -f") from exc
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 def _read_files(manifests: manifest_files.Manifests, namespace: str) -> ClusterContents:

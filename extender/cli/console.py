@@ -6,6 +6,7 @@ as text: characters that are not shown as themselves are escaped.
 
 import contextlib
 import functools
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -53,6 +54,18 @@ def print_problem(text: str) -> None:
 def print_document(text: str) -> None:
     """Prints text in lines, such as JSON or a page, on standard output."""
     sys.stdout.write("\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n")))
+
+
+def print_structs(found: Sequence[object], output: str) -> None:
+    """Prints structs, or what they are made of, as `json` or as `yaml`."""
+    import msgspec
+    import yaml
+
+    plain = msgspec.to_builtins(found)
+    if output == "json":
+        print_document(json.dumps(plain, indent=2) + "\n")
+    else:
+        print_document(yaml.safe_dump(plain, sort_keys=False, width=1000))
 
 
 def print_copy(text: str) -> None:

@@ -1,24 +1,21 @@
 """`doctor`: says whether an installation of the service does its job, check by check, with the remedy."""
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
-import yaml
 
-from extender.cli.console import print_document, print_line, print_problem
+from extender.cli.console import print_line, print_problem, print_structs
 from extender.cli.examination import examine
 from extender.cli.installation import CheckName, CheckState, Seen
 from extender.cli.installation_objects import read_scheduler_configuration
 from extender.cli.installed_settings import INSTALLATION, GivenSettings
-from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Output, read_settings
-from extender.cli.subjects import opened_client
+from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Output, opened_client, read_settings
 from extender.errors import ConfigError
 
 _PAUSE_SECONDS = 2.0
@@ -86,11 +83,8 @@ def doctor(
             return await _look_until(look, failures, wait)
 
     findings = asyncio.run(look_until())
-    plain: list[dict[str, Any]] = [{"check": check.value, **msgspec.to_builtins(seen)} for check, seen in findings]
-    if output == "json":
-        print_document(json.dumps(plain, indent=2) + "\n")
-    elif output == "yaml":
-        print_document(yaml.safe_dump(plain, sort_keys=False, width=1000))
+    if output != "table":
+        print_structs([{"check": check, **msgspec.structs.asdict(seen)} for check, seen in findings], output)
     else:
         _print(
             (check, seen)

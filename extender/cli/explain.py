@@ -1,19 +1,21 @@
-"""`explain`: prints why a pod may run on some nodes and not on others."""
+"""`explain`: prints why a pod may run on some nodes and not on others, after lookups of its images."""
 
 import asyncio
-import json
-from collections.abc import Sequence
-from typing import Annotated, Any
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 import typer
-import yaml
 
 from extender.cli import manifest_files
-from extender.cli.console import print_document, print_problem
+from extender.cli.console import print_problem, print_structs
+from extender.cli.explain_target import ExplainTarget
 from extender.cli.explanation_text import print_explanations
 from extender.cli.installed_settings import GivenSettings
+from extender.cli.lookups import each_of
 from extender.cli.options import (
+    MANIFESTS_INSTEAD,
     Assignments,
     ConfigFile,
     Context,
@@ -21,11 +23,32 @@ from extender.cli.options import (
     Manifests,
     Namespace,
     Output,
+    opened_client,
     read_settings,
 )
-from extender.cli.subjects import Explained, ExplainTarget, explain_all, find_subjects, open_client
+from extender.cluster.client import ClusterClient, open_chosen_cluster
+from extender.cluster.workload_lists import fetch_namespace_annotations, list_nodes
+from extender.config.tree import Config
+from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError
+from extender.fetcher.sources import open_local_sources
+from extender.kubernetes.core_v1 import CreatedSpec
+from extender.kubernetes.reported_v1 import PodStatus, ReportedNode
+from extender.placement.facts import Role
+from extender.placement.mutation import Mutator
+from extender.placement.nodes import name_of_node, platform_of_node
+from extender.reports import explanation
 from extender.reports.audit_report import RunAnswer
+from extender.reports.explanation import Explanation, PodEvidence, Subject
+from extender.reports.running_containers import PlatformFault, containers_of, fault_of
+from extender.reports.workload_reports import FINISHED, uses_of
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.pod_resolver import PodResolver
+from extender.service.cluster_view import ClusterView
+from extender.service.operator_policies import admission_settings_of
+from extender.service.resolving import open_pod_resolver
+
+LOOKUP_SECONDS = 60.0
 
 
 def explain(
@@ -58,33 +81,109 @@ def explain(
         raise ConfigError(
             f"-f {' -f '.join(manifests or ())}: no object with pods" + (f" is {target}" if target else "")
         )
-    _print(found, output)
+    if output == "table":
+        print_explanations(found)
+    else:
+        print_structs([each for _, each in found], output)
     for line in (*read.repeats, *read.unread) if read else ():
         print_problem(line)
     if read and read.unread:
         raise typer.Exit(2)
-    if any(each.explanation.answer is not RunAnswer.YES or each.explanation.faults for each in found):
+    if any(each.answer is not RunAnswer.YES or each.faults for _, each in found):
         raise typer.Exit(1)
 
 
-async def _by_lookups(target: ExplainTarget, given: GivenSettings) -> Sequence[Explained]:
-    client = await open_client(given.own, is_needed=not target.manifests)
+async def _by_lookups(target: ExplainTarget, given: GivenSettings) -> Sequence[tuple[Subject, Explanation]]:
+    async with _client_of(given.own, is_needed=not target.manifests) as client:
+        try:
+            subjects = await target.find(client)
+            settings = await given.beside(client) if client else given.own
+            return list(zip(subjects, await explain_all(subjects, settings, client), strict=True))
+        except ClusterError as exc:
+            raise ConfigError(str(exc)) from exc
+
+
+@contextlib.asynccontextmanager
+async def _client_of(settings: Config, *, is_needed: bool) -> AsyncIterator[ClusterClient | None]:
+    """A client of the cluster that the settings name; None if there is none and none is needed. Raises ConfigError."""
+    if is_needed and not settings.has_cluster:
+        raise ConfigError("cluster: none leaves no cluster to read the pod from; give -f FILE")
+    if is_needed or settings.cluster not in ("auto", "none"):
+        async with opened_client(settings, MANIFESTS_INSTEAD) as client:
+            yield client
+        return
     try:
-        subjects = await find_subjects(target, client)
-        settings = await given.beside(client) if client else given.own
-        return await explain_all(subjects, settings, client)
-    except ClusterError as exc:
-        raise ConfigError(str(exc)) from exc
+        found = await open_chosen_cluster(settings.cluster) if settings.has_cluster else None
+    except ClusterError:
+        found = None
+    try:
+        yield found
     finally:
-        if client:
-            await client.close()
+        if found:
+            await found.close()
 
 
-def _print(found: Sequence[Explained], output: str) -> None:
-    plain: list[dict[str, Any]] = [msgspec.to_builtins(each.explanation) for each in found]
-    if output == "json":
-        print_document(json.dumps(plain, indent=2) + "\n")
-    elif output == "yaml":
-        print_document(yaml.safe_dump(plain, sort_keys=False, width=1000))
-    else:
-        print_explanations(found)
+async def explain_all(
+    subjects: Sequence[Subject], settings: Config, client: ClusterClient | None
+) -> Sequence[Explanation]:
+    """The explanation of each subject. Raises ClusterError if the cluster's nodes cannot be read."""
+    nodes = await list_nodes(client) if client else []
+    view = ClusterView(client=client, annotations=await _defaults_of(subjects, client))
+    async with open_pod_resolver(settings, view, open_local_sources) as pod_resolver:
+
+        async def one(subject: Subject) -> Explanation:
+            try:
+                return await _explain(subject, pod_resolver, settings, nodes)
+            except msgspec.ValidationError as exc:  # of a part that is decoded where it is needed
+                raise ConfigError(f"{subject} is not as Kubernetes takes it: {exc}") from exc
+
+        return await each_of(subjects, one, str)
+
+
+async def _defaults_of(subjects: Sequence[Subject], client: ClusterClient | None) -> dict[str, Mapping[str, str]]:
+    """The annotations of the subjects' namespaces: those of manifests, or else those that the cluster has."""
+    found: dict[str, Mapping[str, str]] = {}
+    if client:
+        for namespace in dict.fromkeys(each.namespace for each in subjects):
+            with contextlib.suppress(ClusterError):
+                found |= await fetch_namespace_annotations(client, namespace)
+    return found | {each.namespace: each.defaults for each in subjects if each.defaults is not None}
+
+
+async def _explain(
+    subject: Subject, pod_resolver: PodResolver, settings: Config, nodes: Sequence[ReportedNode]
+) -> Explanation:
+    """The explanation after lookups. Whoever asks has given the pod, or may read it: its pull secrets count."""
+    pod = subject.pod
+    overrides = pod_resolver.overrides_of(pod, subject.namespace, msgspec.json.encode(subject.document))
+    question = pod_resolver.question(pod, subject.namespace, overrides, may_read=True)
+    await pod_resolver.resolve(question, LOOKUP_SECONDS, revalidate=True)
+    found = PodEvidence(images=question.images, evidence=pod_resolver.evidence(question), overrides=question.overrides)
+    mutator = Mutator(pod_resolver.policy, admission_settings_of(settings))
+    told = explanation.explain(
+        subject, found, pod_resolver.policy, mutator, nodes, is_reviewed=bool(settings.admission.listen)
+    )
+    if told.skipped or not subject.is_created:
+        return told
+    faults = await _faults(subject, question.keyring, pod_resolver, nodes)
+    return msgspec.structs.replace(told, faults=faults)
+
+
+async def _faults(
+    subject: Subject, keyring: Keyring, pod_resolver: PodResolver, nodes: Sequence[ReportedNode]
+) -> list[PlatformFault]:
+    """What does not match between the containers of a pod and its node's platform."""
+    spec, status = subject.pod.spec or CreatedSpec(), subject.status or PodStatus()
+    platform = next((platform_of_node(node) for node in nodes if name_of_node(node) == subject.node_name), None)
+    is_exempt = spec.runtime_class_name in pod_resolver.policy.runtime_classes
+    if platform is None or is_exempt or status.phase in FINISHED:
+        return []
+    images = ((use.name, use.image) for use in uses_of(spec) if use.image.role is not Role.VOLUME)
+    faults: list[PlatformFault] = []
+    for container in containers_of(images, status, platform):
+        queries = [ImageQuery(each) for each in (container.image.reference, container.reported) if each]
+        named, *reported = await pod_resolver.resolver.resolve_all(queries, keyring, LOOKUP_SECONDS)
+        then = reported[0] if reported else None
+        if fault := fault_of(container, named, then, pod_resolver.policy.compatibility):
+            faults.append(fault)
+    return faults

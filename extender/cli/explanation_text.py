@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 import yaml
 
 from extender.cli.console import Part, print_line, print_rows
-from extender.cli.subjects import Explained
+from extender.durations import duration_text
 from extender.placement.patch import apply
 from extender.placement.policy import MODE
 from extender.placement.scheduling import Verdict
 from extender.reports.audit_report import RunAnswer
-from extender.reports.explanation import ExplainedImage, ExplainedNodes, Explanation
+from extender.reports.explanation import ExplainedImage, ExplainedNodes, Explanation, Subject
 
 _COLOURS = {RunAnswer.YES: "green", RunAnswer.NO: "red", RunAnswer.UNKNOWN: "yellow"}
 _PASSES = {
@@ -22,16 +22,15 @@ _PASSES = {
 }
 
 
-def print_explanations(found: Sequence[Explained]) -> None:
+def print_explanations(found: Sequence[tuple[Subject, Explanation]]) -> None:
     """Prints each explanation on standard output; nothing is cut, and a narrow terminal wraps lines."""
-    for index, each in enumerate(found):
+    for index, (subject, told) in enumerate(found):
         if index:
             print_line()
-        _print_one(each)
+        _print_one(subject, told)
 
 
-def _print_one(explained: Explained) -> None:
-    told = explained.explanation
+def _print_one(subject: Subject, told: Explanation) -> None:
     where = f", bound to {told.node_name}" if told.node_name else ""
     print_line((f"{told.kind} {told.namespace}/{told.name}", "bold"), where)
     for line in (told.skipped, *_notes(told), *told.problems):
@@ -46,7 +45,7 @@ def _print_one(explained: Explained) -> None:
     _print_title("Nodes")
     for kind in told.nodes:
         _print_nodes(kind)
-    _print_webhook(explained)
+    _print_webhook(subject, told)
     if told.remedies:
         _print_title("What would change the answer")
         for line in told.remedies:
@@ -83,7 +82,7 @@ def _image_rows(image: ExplainedImage) -> Iterator[tuple[str, Part]]:
         yield "credential", image.credential
     if image.age_seconds is not None:
         state = "fresh" if image.is_fresh else "stale: asked again in the background"
-        yield "confirmed", f"{_age(image.age_seconds)} ago by its registry, {state}"
+        yield "confirmed", f"{duration_text(image.age_seconds)} ago by its registry, {state}"
 
 
 def _print_nodes(kind: ExplainedNodes) -> None:
@@ -108,8 +107,7 @@ def _reasons(kind: ExplainedNodes) -> Iterator[str]:
         yield f"tolerates {', '.join(tolerated)}"
 
 
-def _print_webhook(explained: Explained) -> None:
-    told = explained.explanation
+def _print_webhook(subject: Subject, told: Explanation) -> None:
     webhook = told.webhook
     _print_title("Webhook", f": {webhook.outcome}, {webhook.verdict}")
     if told.added:
@@ -119,17 +117,10 @@ def _print_webhook(explained: Explained) -> None:
     for warning in webhook.warnings:
         print_line("  ", ("warns", "yellow"), f" {warning}")
     if webhook.patch:
-        changed = apply(explained.pod, webhook.patch)
-        for line in difflib.unified_diff(_lines(explained.pod), _lines(changed), "pod", "with the patch", lineterm=""):
+        before, after = _lines(subject.document), _lines(apply(subject.document, webhook.patch))
+        for line in difflib.unified_diff(before, after, "pod", "with the patch", lineterm=""):
             print_line("  ", (line, {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")))
 
 
 def _lines(pod: object) -> list[str]:
     return yaml.safe_dump(pod, sort_keys=False, width=1000).splitlines()
-
-
-def _age(seconds: float) -> str:
-    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -1,14 +1,12 @@
 """`inspect`: prints the platforms of images, looked up as the service does it."""
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
-import yaml
 
-from extender.cli.console import Part, print_document, print_line, print_problem, print_rows
+from extender.cli.console import Part, print_line, print_problem, print_rows, print_structs
 from extender.cli.lookups import EndpointAnswer, LookedUp, answer_of, look_up_images
 from extender.cli.options import (
     Assignments,
@@ -176,13 +174,10 @@ def _lacking(
 
 
 def _print(results: Sequence[Inspected], output: str, *, verbose: bool) -> None:
-    plain: list[dict[str, Any]] = [msgspec.to_builtins(result) for result in results]
-    if output == "json":
-        print_document(json.dumps(plain, indent=2) + "\n")
-    elif output == "yaml":
-        print_document(yaml.safe_dump(plain, sort_keys=False))
-    else:
+    if output == "table":
         _print_table(results, verbose=verbose)
+    else:
+        print_structs(results, output)
 
 
 def _print_table(results: Sequence[Inspected], *, verbose: bool) -> None:

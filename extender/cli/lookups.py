@@ -33,6 +33,7 @@ VERIFY_SECONDS = 120.0
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 async def side_by_side(
@@ -65,18 +66,22 @@ async def side_by_side(
         await asyncio.gather(*workers, stopping, finished, return_exceptions=True)
 
 
-async def describe_all(wanted: Sequence[tuple[str, Keyring]], resolver: Resolver) -> list[Image | Failure]:
-    """The details of each image as that keyring's credentials see it, or why there are none, in order."""
-    found: dict[int, Image | Failure] = {}
+async def each_of(wanted: Sequence[T], work: Callable[[T], Awaitable[R]], shown: Callable[[T], str]) -> list[R]:
+    """What `work` returns for each, in order, as `side_by_side`. Shows what is done meanwhile."""
+    found: dict[int, R] = {}
     with progress_bar(len(wanted)) as progress:
 
         async def one(index: int) -> None:
-            reference, keyring = wanted[index]
-            found[index] = await resolver.describe(reference, keyring)
-            progress.step(reference)
+            found[index] = await work(wanted[index])
+            progress.step(shown(wanted[index]))
 
         await side_by_side(range(len(wanted)), one)
     return [found[index] for index in range(len(wanted))]
+
+
+async def describe_all(wanted: Sequence[tuple[str, Keyring]], resolver: Resolver) -> list[Image | Failure]:
+    """The details of each image as that keyring's credentials see it, or why there are none, in order."""
+    return await each_of(wanted, lambda each: resolver.describe(*each), lambda each: each[0])
 
 
 class EndpointAnswer(msgspec.Struct, frozen=True):

@@ -1,16 +1,17 @@
 """Options that several commands share, each declared once, and what they give together. They mean what kubectl's do."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 import typer
 
-from extender.cluster.client import context_of
+from extender.cluster.client import ClusterClient, context_of, open_chosen_cluster
 from extender.config.checks import unheard_of
 from extender.config.reading import read_config
 from extender.config.tree import Config
-from extender.errors import ConfigError
+from extender.errors import ClusterError, ConfigError
 from extender.images.platform import InvalidPlatform, Platform, parse_platform
 from extender.logs import configure_logs
 
@@ -33,6 +34,7 @@ Manifests = Annotated[
     list[str] | None,
     typer.Option("--filename", "-f", metavar="FILE", help="Manifests: a file, a folder, or - for standard input."),
 ]
+MANIFESTS_INSTEAD = ", or manifests with -f"
 Output = Annotated[Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print.")]
 
 
@@ -57,6 +59,22 @@ def on_cluster(settings: Config, kubeconfig: str, context: str) -> Config:
     path, its_context = context_of(settings.cluster)
     chosen = kubeconfig or (path if settings.has_cluster else "auto")
     return msgspec.structs.replace(settings, cluster=f"{chosen}#{context or its_context}")
+
+
+@contextlib.asynccontextmanager
+async def opened_client(settings: Config, instead: str = "") -> AsyncIterator[ClusterClient]:
+    """A client of the cluster that the settings name; it is closed at the end.
+
+    Raises ConfigError if there is none, which tells what to give `instead`.
+    """
+    try:
+        client = await open_chosen_cluster(settings.cluster)
+    except ClusterError as exc:
+        raise ConfigError(f"{exc}; name a kubeconfig with --kubeconfig{instead}") from exc
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 def check_namespaces(namespace: str, *, all_namespaces: bool) -> None:

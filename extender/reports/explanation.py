@@ -5,14 +5,16 @@ kube-scheduler itself asks of nodes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from extender.images.content import Answer, Cause, Content, Evidence
-from extender.images.platform import Platform, runs_on
+from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeMeta, NodeSystemInfo
-from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeStatus
+from extender.kubernetes.pod_templates import KubernetesObject
+from extender.kubernetes.reported_v1 import PodStatus, ReportedNode, ReportedNodeStatus
 from extender.placement.facts import (
     Anywhere,
     ImageFact,
@@ -23,7 +25,7 @@ from extender.placement.facts import (
     Unknown,
     facts_of,
 )
-from extender.placement.mutation import Mutation, Mutator
+from extender.placement.mutation import Mutator
 from extender.placement.node_match import (
     NodeDemands,
     Obstacle,
@@ -34,8 +36,9 @@ from extender.placement.node_match import (
     obstacles,
     taint_text,
 )
-from extender.placement.nodes import PREFIX, USUAL, ClusterNodes, name_of_node, platform_of_node
-from extender.placement.patch import Operation
+from extender.placement.nodes import PREFIX, USUAL, ClusterNodes, is_labelled, name_of_node, platform_of_node
+from extender.placement.patch import Operation, apply
+from extender.placement.pinned_nodes import names_of_node
 from extender.placement.policy import ADDED, MODE, REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
@@ -69,26 +72,12 @@ class ExplainedImage(msgspec.Struct, frozen=True, kw_only=True):
     verified: list[str] = []
 
 
-class ExplainedPlatform(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision about nodes of one platform, by the images alone.
-
-    `words` are those of kube-scheduler's event, empty for nodes that pass. `lacking` names the images that do not run
-    there. `score` is what prioritize gives before the extender's weight.
-    """
-
-    platform: str
-    answer: RunAnswer
-    verdict: Verdict
-    words: str
-    lacking: list[str]
-    score: int
-
-
 class ExplainedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes for which everything is decided alike. `names` has the first few; `is_assumed` if no cluster has them.
 
     `answer` counts everything, `images` the images alone. `words` are the event's or the annotation's, where one of
-    them has any.
+    them has any, and empty for nodes that pass. `lacking` names the images that do not run there. `score` is what
+    prioritize gives before the extender's weight.
     """
 
     platform: str
@@ -98,6 +87,7 @@ class ExplainedNodes(msgspec.Struct, frozen=True, kw_only=True):
     images: RunAnswer
     verdict: Verdict
     words: str
+    lacking: list[str]
     obstacles: list[Obstacle]
     taints: list[str]
     score: int
@@ -129,35 +119,46 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode
     skipped: str
     images: list[ExplainedImage]
-    platforms: list[ExplainedPlatform]
     refusal: str
     retry: str
     annotation: str
     added: str
     webhook: ExplainedWebhook
     problems: list[str]
-    node_name: str = ""
-    nodes: list[ExplainedNodes] = []
-    remedies: list[str] = []
-    gates: list[str] = []
+    node_name: str
+    nodes: list[ExplainedNodes]
+    remedies: list[str]
+    gates: list[str]
     faults: list[PlatformFault] = []
 
     @property
     def answer(self) -> RunAnswer:
         """Whether some node is known to take the pod; unknown if one may."""
-        answers = {each.answer for each in self.nodes} or {each.answer for each in self.platforms}
+        answers = {each.answer for each in self.nodes}
         order = (RunAnswer.YES, RunAnswer.UNKNOWN)
         return next((answer for answer in order if answer in answers), RunAnswer.NO)
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What is explained: an object of `kind`, and the pod that it is or makes, whose JSON is `raw_pod`."""
+    """What is explained: an object of `kind`, and the pod that it is or makes, as JSON and decoded.
+
+    `is_created`: the pod has been stored by an API server, on the node of that name if it has one; `status` is its.
+    `defaults` are the annotations of its namespace, where they are known from manifests.
+    """
 
     kind: str
     name: str
     namespace: str
+    document: KubernetesObject
     pod: CreatedPod
-    raw_pod: bytes = b""
+    is_created: bool = False
+    node_name: str = ""
+    status: PodStatus | None = None
+    defaults: Mapping[str, str] | None = None
+
+    def __str__(self) -> str:
+        """The object as people name it."""
+        return f"{self.kind} {self.namespace}/{self.name}"
 
 
 class PodEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,38 +169,66 @@ class PodEvidence(msgspec.Struct, frozen=True, kw_only=True):
     overrides: Overrides
 
 
-def explain(subject: Subject, found: PodEvidence, policy: Policy, mutator: Mutator, nodes: ClusterNodes) -> Explanation:
-    """The explanation without nodes; `nodes` are the cluster's, and the usual platforms are told of besides."""
+def explain(
+    subject: Subject,
+    found: PodEvidence,
+    policy: Policy,
+    mutator: Mutator,
+    nodes: Sequence[ReportedNode],
+    *,
+    is_reviewed: bool = True,
+    cluster: ClusterNodes | None = None,
+) -> Explanation:
+    """The explanation by the cluster's nodes, or the usual ones if it has none. O(nodes).
+
+    A pod that is yet to be created is judged as the webhook would have it, if there is one (`is_reviewed`). `cluster`
+    has the nodes if there are more than these.
+    """
     pod, images, overrides = subject.pod, found.images, found.overrides
     facts = facts_of(images, [each.answer for each in found.evidence], may_be_pending=True)
     decision = Decision(images, facts, policy, overrides)
-    mutation = mutator.skip(pod, overrides) or mutator.mutate(pod, images, facts, overrides, nodes, may_hold=True)
-    skipped = _why_skipped(pod, policy, overrides)
+    mutation = mutator.skip(pod, overrides) or mutator.mutate(
+        pod, images, facts, overrides, cluster or cluster_nodes(nodes), may_hold=True
+    )
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
     annotations = (pod.metadata and pod.metadata.annotations) or {}
-    return Explanation(
+    annotation = mutation.reason if patch and not mutation.would_be else ""
+    explanation = Explanation(
         schema=SCHEMA,
         kind=subject.kind,
         name=subject.name,
         namespace=subject.namespace,
         mode=overrides.mode,
-        skipped=skipped,
+        skipped=_why_skipped(pod, policy, overrides),
         images=[
             _image(image, fact, evidence, pod.spec)
             for image, fact, evidence in zip(images, facts, found.evidence, strict=True)
         ],
-        platforms=[
-            _platform(each, decision, images, facts, policy) if not skipped else _allowed(each)
-            for each in sorted(nodes.platforms.union(USUAL))
-        ],
         refusal=decision.refusal,
         retry=retry_text(decision.retried),
-        annotation=_reason(patch) or annotations.get(REASON, ""),
+        annotation=annotation or annotations.get(REASON, ""),
         added=annotations.get(ADDED, ""),
-        webhook=_webhook(mutation, patch),
+        webhook=ExplainedWebhook(
+            outcome=mutation.outcome.replace("_", " "),
+            verdict=mutation.audit_annotations.get("verdict", ""),
+            patch=patch,
+            warnings=list(mutation.warnings),
+        ),
         problems=list(overrides.problems),
+        node_name=subject.node_name,
+        nodes=[],
+        remedies=[],
         gates=_gates(pod.spec),
     )
+    is_patched = bool(patch) and is_reviewed and not subject.is_created
+    spec = (_patched(subject.document, patch) if is_patched else pod.spec) or CreatedSpec()
+    demands = demands_of(spec)
+    if subject.kind == "DaemonSet":
+        demands = as_daemon_pods(demands, host_network=spec.host_network is True)
+    judged = _Judged(explanation, decision, tuple(zip(images, facts, strict=True)), policy.compatibility)
+    kinds = [judged.kind(*each, is_assumed=not nodes) for each in _grouped(nodes or usual_nodes(), demands)]
+    remedies = list(dict.fromkeys(_remedies(explanation.images, kinds, demands)))
+    return msgspec.structs.replace(explanation, nodes=kinds, remedies=remedies)
 
 
 def usual_nodes() -> list[ReportedNode]:
@@ -215,59 +244,80 @@ def usual_nodes() -> list[ReportedNode]:
     ]
 
 
-def with_nodes(
-    explanation: Explanation, spec: CreatedSpec, nodes: Sequence[ReportedNode], *, is_assumed: bool
-) -> Explanation:
-    """The explanation with the kinds of `nodes`, and with what would change the answer. O(nodes).
+def cluster_nodes(nodes: Sequence[ReportedNode]) -> ClusterNodes:
+    """What the webhook of a cluster with these nodes knows of them."""
+    pairs = [(node, platform_of_node(node)) for node in nodes]
+    return ClusterNodes(
+        frozenset(platform for _, platform in pairs if platform),
+        frozenset(platform for node, platform in pairs if not is_labelled(node)),
+        by_name={name: platform for node, platform in pairs for name in names_of_node(node)},
+    )
 
-    `spec` is that of the pod as kube-scheduler sees it. `is_assumed`: whether no cluster has these nodes.
-    """
-    demands = demands_of(spec)
-    if explanation.kind == "DaemonSet":
-        demands = as_daemon_pods(demands, host_network=spec.host_network is True)
-    grouped: dict[tuple[str, tuple[Obstacle, ...], tuple[str, ...]], list[str]] = {}
+
+def _patched(document: KubernetesObject, patch: Sequence[Operation]) -> CreatedSpec | None:
+    return msgspec.json.decode(msgspec.json.encode(apply(document, patch)), type=CreatedPod).spec
+
+
+class _Group(NamedTuple):
+    """Nodes of one platform with the same taints, and what of them the pod does not meet."""
+
+    platform: Platform | None
+    obstacles: tuple[Obstacle, ...]
+    taints: tuple[str, ...]
+
+
+def _grouped(nodes: Sequence[ReportedNode], demands: NodeDemands) -> list[tuple[_Group, list[str]]]:
+    """The groups of nodes, each with their names in order."""
+    found: dict[_Group, list[str]] = {}
     for node in nodes:
-        platform = platform_of_node(node)
         taints = tuple(taint_text(taint) for taint in hard_taints(node))
-        key = (str(platform) if platform else "", obstacles(demands, node), taints)
-        grouped.setdefault(key, []).append(name_of_node(node))
-    by_platform = {each.platform: each for each in explanation.platforms}
-    kinds = [
-        _kind(explanation, by_platform.get(platform), platform, blocked, taints, sorted(names), is_assumed=is_assumed)
-        for (platform, blocked, taints), names in sorted(grouped.items())
-    ]
-    return msgspec.structs.replace(
-        explanation, nodes=kinds, remedies=list(dict.fromkeys(_remedies(explanation, kinds, demands)))
-    )
+        found.setdefault(_Group(platform_of_node(node), obstacles(demands, node), taints), []).append(
+            name_of_node(node)
+        )
+    shown = sorted(found.items(), key=lambda item: (str(item[0].platform or ""), item[0].obstacles, item[0].taints))
+    return [(group, sorted(names)) for group, names in shown]
 
 
-def _kind(
-    explanation: Explanation,
-    decided: ExplainedPlatform | None,
-    platform: str,
-    blocked: tuple[Obstacle, ...],
-    taints: tuple[str, ...],
-    names: list[str],
-    *,
-    is_assumed: bool,
-) -> ExplainedNodes:
-    images = decided.answer if decided else RunAnswer.UNKNOWN
-    words = decided.words if decided else ""
-    if any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in blocked) and explanation.annotation:
-        words = explanation.annotation
-    return ExplainedNodes(
-        platform=platform,
-        nodes=len(names),
-        names=[name for name in names[:_NAMES] if name],
-        answer=RunAnswer.NO if blocked else images,
-        images=images,
-        verdict=decided.verdict if decided else Verdict.UNSTATED,
-        words=words,
-        obstacles=list(blocked),
-        taints=list(taints),
-        score=decided.score if decided else 0,
-        is_assumed=is_assumed,
-    )
+class _Judged(NamedTuple):
+    """What is decided about a pod, by which its nodes are judged."""
+
+    explanation: Explanation
+    decision: Decision
+    facts: Sequence[tuple[PodImage, ImageFact]]
+    compatibility: Compatibility
+
+    def kind(self, group: _Group, names: Sequence[str], *, is_assumed: bool) -> ExplainedNodes:
+        """What is said of a group of nodes."""
+        platform, blocked = group.platform, group.obstacles
+        verdict = self.decision.verdict(platform) if platform else Verdict.UNSTATED
+        images = _answer(verdict)
+        if self.explanation.skipped:
+            verdict, images = Verdict.PASSED, RunAnswer.YES
+        words = self.explanation.refusal if verdict in REFUSED else ""
+        if verdict is Verdict.RETRY:
+            words = self.explanation.retry
+        if any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in blocked) and self.explanation.annotation:
+            words = self.explanation.annotation
+        return ExplainedNodes(
+            platform=str(platform) if platform else "",
+            nodes=len(names),
+            names=[name for name in names[:_NAMES] if name],
+            answer=RunAnswer.NO if blocked else images,
+            images=images,
+            verdict=verdict,
+            words=words,
+            lacking=list(self._lacking(platform)) if platform and not self.explanation.skipped else [],
+            obstacles=list(blocked),
+            taints=list(group.taints),
+            score=self.decision.score(platform) if platform and not self.explanation.skipped else 0,
+            is_assumed=is_assumed,
+        )
+
+    def _lacking(self, platform: Platform) -> Iterator[str]:
+        for image, fact in self.facts:
+            is_other = isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, self.compatibility)
+            if is_other and image.runtime is None:
+                yield image.reference
 
 
 class _Gate(msgspec.Struct):
@@ -354,63 +404,10 @@ def _users(image: PodImage, spec: CreatedSpec | None) -> Iterator[str]:
                 yield f"{'sidecar' if sidecar else word} {item.name}"
 
 
-def _platform(
-    platform: Platform, decision: Decision, images: Sequence[PodImage], facts: Sequence[ImageFact], policy: Policy
-) -> ExplainedPlatform:
-    verdict = decision.verdict(platform)
-    return ExplainedPlatform(
-        platform=str(platform),
-        answer=_answer(verdict),
-        verdict=verdict,
-        words=decision.refusal
-        if verdict in REFUSED
-        else retry_text(decision.retried)
-        if verdict is Verdict.RETRY
-        else "",
-        lacking=[
-            image.reference
-            for image, fact in zip(images, facts, strict=True)
-            if isinstance(fact, RunsOn)
-            and image.runtime is None
-            and not runs_on(fact.platforms, platform, policy.compatibility)
-        ],
-        score=decision.score(platform),
-    )
-
-
-def _allowed(platform: Platform) -> ExplainedPlatform:
-    """What is decided about a pod of which nothing is looked up."""
-    return ExplainedPlatform(
-        platform=str(platform), answer=RunAnswer.YES, verdict=Verdict.PASSED, words="", lacking=[], score=0
-    )
-
-
 def _answer(verdict: Verdict) -> RunAnswer:
     if verdict in REFUSED:
         return RunAnswer.NO
     return RunAnswer.YES if verdict is Verdict.YES else RunAnswer.UNKNOWN
-
-
-def _webhook(mutation: Mutation, patch: list[Operation]) -> ExplainedWebhook:
-    return ExplainedWebhook(
-        outcome=mutation.outcome.replace("_", " "),
-        verdict=mutation.audit_annotations.get("verdict", ""),
-        patch=patch,
-        warnings=list(mutation.warnings),
-    )
-
-
-def _reason(patch: Sequence[Operation]) -> str:
-    """The reason annotation that the patch writes; empty if it writes none."""
-    for operation in patch:
-        value = operation.value
-        if operation.path == "/metadata" and isinstance(value, Mapping):
-            value = value.get("annotations")
-        if operation.path in ("/metadata", "/metadata/annotations") and isinstance(value, Mapping) and REASON in value:
-            return str(value[REASON])
-        if operation.path == "/metadata/annotations/" + REASON.replace("/", "~1") and isinstance(value, str):
-            return value
-    return ""
 
 
 # What would make an image known, by why it is not.
@@ -431,19 +428,17 @@ _CURES = {
 }
 
 
-def _remedies(explanation: Explanation, kinds: Sequence[ExplainedNodes], demands: NodeDemands) -> Iterator[str]:
-    by_platform = {each.platform: each for each in explanation.platforms}
+def _remedies(images: Sequence[ExplainedImage], kinds: Sequence[ExplainedNodes], demands: NodeDemands) -> Iterator[str]:
     for kind in kinds:
         if kind.answer is RunAnswer.YES:
             continue
         name = kind.platform or "nodes that state no platform"
-        decided = by_platform.get(kind.platform)
-        for reference in decided.lacking if decided else ():
+        for reference in kind.lacking:
             yield f"{name}: build image {shown_reference(reference)} for {kind.platform} too"
         for obstacle in kind.obstacles:
             yield f"{name}: {_cure_of(obstacle, demands)}"
     if any(kind.answer is RunAnswer.UNKNOWN for kind in kinds):
-        for image in explanation.images:
+        for image in images:
             if image.cause:
                 reference = shown_reference(image.reference)
                 yield f"image {reference} is not known ({image.cause}): {_CURES[Cause(image.cause)]}"

@@ -13,7 +13,9 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cli.subjects import ExplainTarget, explain_all, find_subjects, open_client
+from extender.cli.explain import explain_all
+from extender.cli.explain_target import ExplainTarget
+from extender.cli.options import opened_client
 from extender.config.reading import read_config
 from testbed.api_client import ApiClient
 from testbed.debian_registry import DebianRegistry
@@ -52,7 +54,7 @@ def row_of(pod: str) -> Found:
 
 def answers_of(told: Found) -> Answers:
     """The answer for each kind of node, and the rules of what is in the way, in the golden file's words."""
-    images = {each["platform"]: each["lacking"] for each in told["platforms"]}
+    images = {each["platform"]: each["lacking"] for each in told["nodes"]}
     unknown = [each for each in told["images"] if each["state"] in ("pending", "unknown")]
     return {
         kind["platform"]: (
@@ -81,16 +83,10 @@ def golden_answers(row: Found, platforms: Iterable[str] = TARGETS) -> Answers:
 async def explain_each(world: World, registry: DebianRegistry, where: str, pods: Iterable[str]) -> dict[str, Found]:
     """The explanation of each pod, as `explain NAME -o json` has it."""
     settings = read_config(None, [*reaching(registry), f"cluster={world.cluster.kubeconfig}"])
-    client = await open_client(settings, is_needed=True)
-    assert client
-    try:
-        subjects = [
-            subject for name in pods for subject in await find_subjects(ExplainTarget("", name, where, None), client)
-        ]
+    async with opened_client(settings) as client:
+        subjects = [each for name in pods for each in await ExplainTarget("", name, where, None).find(client)]
         found = await explain_all(subjects, settings, client)
-    finally:
-        await client.close()
-    return {each.explanation.name: msgspec.to_builtins(each.explanation) for each in found}
+    return {each.name: msgspec.to_builtins(each) for each in found}
 
 
 async def settled(api: ApiClient, where: str, count: int) -> dict[str, KubernetesObject]:

@@ -42,7 +42,7 @@ from extender.placement.templates import Templates
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import FindingRule, RunAnswer
-from extender.reports.explanation import PodEvidence, Subject, explain, with_nodes
+from extender.reports.explanation import PodEvidence, Subject, explain
 from extender.reports.workload_reports import WorkloadCollector
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import ARM_RULE, BOTH_RULE, REQUIRED, expression
@@ -311,13 +311,11 @@ class Outlets:
             for image in self.images
         ]
         found = PodEvidence(images=self.images, evidence=evidence, overrides=self.overrides)
-        subject = Subject(kind="Pod", name="p", namespace="shop", pod=named)
+        subject = Subject(kind="Pod", name="p", namespace="shop", document=self.case.pod, pod=named, is_created=True)
         mutator = Mutator(self.policy, self.admission)
-        told = explain(subject, found, self.policy, mutator, self.cluster)
-        assert named.spec is not None
         said: dict[str, bool | None] = {}
         for name, node in self.nodes.items():
-            [kind] = with_nodes(told, named.spec, [node], is_assumed=False).nodes
+            [kind] = explain(subject, found, self.policy, mutator, [node], cluster=self.cluster).nodes
             words = any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in kind.obstacles)
             images = {RunAnswer.YES: True, RunAnswer.NO: False, RunAnswer.UNKNOWN: None}[kind.images]
             said[name] = False if words else images

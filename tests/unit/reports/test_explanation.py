@@ -9,13 +9,12 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
-from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
-from extender.kubernetes.reported_v1 import ReportedNode
+from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import facts_of, images_of
 from extender.placement.gate import GateSettings, UnknownImages
 from extender.placement.mutation import Mutator
-from extender.placement.nodes import NO_NODES
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import REASON, Mode, Policy, read_overrides
@@ -27,7 +26,6 @@ from extender.reports.explanation import (
     Subject,
     explain,
     usual_nodes,
-    with_nodes,
 )
 from tests.unit.placement.mutating import POLICY, pod, settings
 
@@ -57,7 +55,8 @@ def told(
     nodes: Sequence[ReportedNode] = (),
     policy: Policy = POLICY,
     admission: AdmissionSettings | None = None,
-    is_live: bool = True,
+    is_created: bool = True,
+    kind: str = "Pod",
 ) -> Explanation:
     """Returns the explanation of the pod, with one answer for each of its images in order."""
     decoded = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
@@ -66,13 +65,9 @@ def told(
         Evidence(answer=answer, digest="sha256:" + "a" * 64, credential="anonymous", age_seconds=3.14159, is_fresh=True)
         for answer in answers
     ]
-    subject = Subject(kind="Pod", name="p", namespace="ns", pod=decoded)
+    subject = Subject(kind=kind, name="p", namespace="ns", document=document, pod=decoded, is_created=is_created)
     found = PodEvidence(images=images_of(decoded), evidence=evidence, overrides=overrides)
-    said = explain(subject, found, policy, Mutator(policy, admission or settings()), NO_NODES)
-    if not is_live:
-        document = apply(document, said.webhook.patch)  # type: ignore[assignment]  # a pod stays an object
-    spec = msgspec.json.decode(msgspec.json.encode(document["spec"]), type=CreatedSpec)
-    return with_nodes(said, spec, nodes or usual_nodes(), is_assumed=not nodes)
+    return explain(subject, found, policy, Mutator(policy, admission or settings()), nodes)
 
 
 def answers_of(said: Explanation) -> dict[str, RunAnswer]:
@@ -88,7 +83,7 @@ def test_the_words_are_those_of_the_decision() -> None:
     decoded = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
     images = images_of(decoded)
     decision = Decision(images, facts_of(images, answers, may_be_pending=True), POLICY, read_overrides({}, None))
-    assert {each.platform: (each.verdict, each.words) for each in said.platforms} == {
+    assert {each.platform: (each.verdict, each.words) for each in said.nodes} == {
         AMD64: (Verdict.YES, ""),
         ARM64: (Verdict.NO, decision.refusal),
     }
@@ -111,7 +106,8 @@ def test_an_image_is_shown_with_its_users_and_its_evidence() -> None:
 def test_a_pod_that_would_be_held_is_said_to_be_held() -> None:
     """By the settings, of which the gate controller that lets it go is a part."""
     admission = AdmissionSettings(node_affinity=AffinityMode.REQUIRED, gate=GateSettings(unknown=UnknownImages.GATE))
-    said = told(pod(), Failure(Cause.UNAVAILABLE, "its registry does not answer"), admission=admission, is_live=False)
+    unavailable = Failure(Cause.UNAVAILABLE, "its registry does not answer")
+    said = told(pod(), unavailable, admission=admission, is_created=False)
     assert said.webhook.outcome == "gated"
     assert said.annotation.endswith("; the pod is held until it is known")
     assert not said.webhook.warnings
@@ -120,10 +116,9 @@ def test_a_pod_that_would_be_held_is_said_to_be_held() -> None:
 @pytest.mark.parametrize(("kind", "answer"), [("DaemonSet", RunAnswer.YES), ("Deployment", RunAnswer.NO)])
 def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: RunAnswer) -> None:
     """Its controller has them do so; the template does not say it."""
-    cordoned = msgspec.convert({"metadata": {"name": "a"}, "spec": {"unschedulable": True}}, ReportedNode)
-    said = msgspec.structs.replace(told(pod(), built_for(AMD64)), kind=kind)
-    nodes = [msgspec.structs.replace(each, spec=cordoned.spec) for each in usual_nodes()]
-    found = with_nodes(said, CreatedSpec(), nodes, is_assumed=False)
+    cordon = ReportedNodeSpec(unschedulable=True)
+    nodes = [msgspec.structs.replace(each, spec=cordon) for each in usual_nodes()]
+    found = told(pod(), built_for(AMD64), nodes=nodes, kind=kind)
     assert answers_of(found)[AMD64] is answer
     assert any("uncordon" in remedy for remedy in found.remedies) is (kind == "Deployment")
 
@@ -167,7 +162,7 @@ def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
 def test_a_pod_that_is_not_created_yet_counts_with_the_patch() -> None:
     """The webhook's toleration lets it on the tainted nodes."""
     nodes = [node("a", "arm64", ARM_TAINT)]
-    said = told(pod(), built_for(AMD64, ARM64), nodes=nodes, is_live=False)
+    said = told(pod(), built_for(AMD64, ARM64), nodes=nodes, is_created=False)
     assert answers_of(said) == {ARM64: RunAnswer.YES}
     assert said.nodes[0].taints == ["kubernetes.io/arch=arm64:NoSchedule"]
     assert any(operation.path.startswith("/spec/tolerations") for operation in said.webhook.patch)
@@ -175,7 +170,7 @@ def test_a_pod_that_is_not_created_yet_counts_with_the_patch() -> None:
 
 def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
     """The event names no image then."""
-    said = told(pod(), built_for(AMD64), admission=settings("required"), is_live=False)
+    said = told(pod(), built_for(AMD64), admission=settings("required"), is_created=False)
     [amd64, arm64] = said.nodes
     assert (amd64.answer, amd64.words) == (RunAnswer.YES, "")
     assert [each.rule for each in arm64.obstacles] == ["selector"]
@@ -218,10 +213,31 @@ def test_the_mode_is_told(mode: Mode) -> None:
     assert answers_of(said) == {AMD64: RunAnswer.YES, ARM64: arm64}
 
 
-def test_a_node_of_a_platform_that_nobody_decided_about_is_unknown() -> None:
-    """As where a service has not seen it."""
-    said = told(pod(), built_for(AMD64), nodes=[node("s", "s390x")])
-    assert answers_of(said) == {"linux/s390x": RunAnswer.UNKNOWN}
+def test_a_node_that_states_no_platform_is_unknown() -> None:
+    """Nothing is decided about it, and it passes."""
+    silent = msgspec.convert({"metadata": {"name": "s"}}, ReportedNode)
+    [kind] = told(pod(), built_for(AMD64), nodes=[silent]).nodes
+    assert (kind.platform, kind.answer, kind.verdict) == ("", RunAnswer.UNKNOWN, Verdict.UNSTATED)
+
+
+def test_a_pod_that_names_a_node_of_another_platform_is_warned_of() -> None:
+    """As at its creation."""
+    pinned = pod(nodeSelector={"kubernetes.io/hostname": "a"})
+    nodes = [node("a", "arm64", **{"kubernetes.io/hostname": "a"}), node("b", "amd64")]
+    said = told(pinned, built_for(AMD64), nodes=nodes)
+    assert said.webhook.warnings[0].startswith("this pod asks for node a, which is linux/arm64: image app-0:1 is built")
+
+
+@pytest.mark.parametrize("mode", ["required", "both"])
+def test_a_pod_that_the_webhook_has_just_patched_needs_no_patch(mode: str) -> None:
+    """Nor is it judged otherwise than before."""
+    nodes = [node("a", "arm64", ARM_TAINT), node("d", "amd64")]
+    planned = told(pod(), built_for(AMD64), nodes=nodes, admission=settings(mode), is_created=False)
+    stored = apply(pod(), planned.webhook.patch)
+    assert isinstance(stored, dict)
+    said = told(stored, built_for(AMD64), nodes=nodes, admission=settings(mode))
+    assert said.webhook.patch == []
+    assert (said.nodes, said.annotation, said.remedies) == (planned.nodes, planned.annotation, planned.remedies)
 
 
 def test_the_gates_of_a_held_pod_are_told() -> None:

@@ -1,0 +1,108 @@
+"""What `explain` is to explain: pods and workloads that its arguments name, of a cluster or of manifests."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from extender.cli.manifest_files import Manifests
+from extender.cluster.client import ClusterClient
+from extender.cluster.workload_lists import UnknownKind, fetch_object, fetch_pull_secrets, kind_named
+from extender.errors import ClusterError, ConfigError
+from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
+from extender.kubernetes.reported_v1 import PodStatus, WrittenPod
+from extender.kubernetes.type_problems import decode_written
+from extender.reports.explanation import Subject
+
+
+class ExplainTarget(msgspec.Struct, frozen=True):
+    """What the arguments name: an object of a kind, or every object of manifests, or one of these.
+
+    An empty `namespace` is the context's.
+    """
+
+    kind: str
+    name: str
+    namespace: str
+    manifests: Manifests | None
+
+    @classmethod
+    def parse(cls, text: str | None, namespace: str, manifests: Manifests | None) -> "ExplainTarget":
+        """Reads `NAME`, which is a pod's, or `KIND/NAME`.
+
+        Raises:
+            ConfigError: the kind is not known.
+        """
+        kind, slash, name = (text or "").rpartition("/")
+        try:
+            kind = kind_named(kind) if slash else ""
+        except UnknownKind as exc:
+            raise ConfigError(str(exc)) from exc
+        return cls(kind, name, namespace, manifests)
+
+    async def find(self, client: ClusterClient | None) -> list[Subject]:
+        """The pods that are meant, with the pull secrets that they have once they are created.
+
+        Raises:
+            ClusterError: the object cannot be read from the cluster.
+            ConfigError: it is not as Kubernetes takes it.
+        """
+        namespace = self.namespace or (client.namespace if client else "default")
+        if self.manifests:
+            manifests = [each.manifest for each in self.manifests.objects if self._matches(each.manifest)]
+            defaults = namespace_annotations(each.manifest for each in self.manifests.objects)
+            found = [each for manifest in manifests for each in _subjects_of(manifest, namespace, is_created=False)]
+            found = [msgspec.structs.replace(each, defaults=defaults.get(each.namespace)) for each in found]
+        elif client:
+            manifest = await fetch_object(client, self.kind or "pod", self.name, namespace)
+            found = list(_subjects_of(manifest, namespace, is_created=manifest["kind"] == "Pod"))
+            if not found:
+                raise ClusterError(f"{self.kind} {namespace}/{self.name} has no pod template")
+        else:
+            raise ClusterError("there is no cluster to read the object from")
+        return [await _with_pull_secrets(each, client) for each in found] if client else found
+
+    def _matches(self, manifest: KubernetesObject) -> bool:
+        metadata = manifest.get("metadata") or {}
+        return (not self.name or metadata.get("name") == self.name) and self.kind in ("", manifest.get("kind"))
+
+
+def _subjects_of(manifest: KubernetesObject, namespace: str, *, is_created: bool) -> Iterator[Subject]:
+    """The object with each pod that it is or makes; a name says which of several it is."""
+    metadata, kind = manifest.get("metadata") or {}, str(manifest.get("kind"))
+    namespace = str(metadata.get("namespace") or namespace)
+    name = str(metadata.get("name") or metadata.get("generateName") or "")
+    for place, made in pods_of(manifest):
+        document = {**made, "metadata": {**made["metadata"], "namespace": namespace}}
+        raw = msgspec.json.encode(document)
+        try:
+            decode_written(raw, WrittenPod)  # a mutation relies on the types that the API server demands
+            status = msgspec.convert(manifest.get("status"), PodStatus | None) if is_created else None
+        except msgspec.ValidationError as exc:
+            raise ConfigError(f"{kind} {namespace}/{name} is not as Kubernetes takes it: {exc}") from exc
+        yield Subject(
+            kind=kind,
+            name=f"{name} at {place}" if place else name,
+            namespace=namespace,
+            document=document,
+            pod=msgspec.json.decode(raw, type=CreatedPod),
+            is_created=is_created,
+            node_name=node_of(manifest),
+            status=status,
+        )
+
+
+async def _with_pull_secrets(subject: Subject, client: ClusterClient) -> Subject:
+    """The subject whose pod names the pull secrets of its ServiceAccount, as one does that has been created."""
+    spec = subject.document["spec"]
+    if subject.is_created or spec.get("imagePullSecrets"):
+        return subject
+    try:
+        found = await fetch_pull_secrets(client, subject.namespace, spec.get("serviceAccountName") or "default")
+    except ClusterError:
+        return subject
+    if not found:
+        return subject
+    document = {**subject.document, "spec": {**spec, "imagePullSecrets": found}}
+    pod = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
+    return msgspec.structs.replace(subject, document=document, pod=pod)
