@@ -36,7 +36,7 @@ from extender.images.reference import digest_of, pack_digest, parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
 from extender.service.cluster_view import ClusterView
-from extender.service.process import open_service
+from extender.service.compose import open_service
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 from testbed.embedded_registry import EmbeddedRegistry

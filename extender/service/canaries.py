@@ -19,7 +19,6 @@ from extender.config.tree import Config
 from extender.errors import ClusterError
 from extender.metrics import counter, gauge
 from extender.server.operations import CheckResult
-from extender.service.cluster_view import ClusterView
 from extender.service.rights import canary_right
 
 log = structlog.get_logger()
@@ -45,9 +44,8 @@ LAST_CANARY = gauge(
 )
 
 
-def canary_of(config: Config, cluster_view: ClusterView) -> "Canary | None":
+def canary_of(config: Config, client: ClusterClient | None) -> "Canary | None":
     """What sends canaries; None without a cluster or a webhook."""
-    client = cluster_view.client
     for outcome in ProbeOutcome:
         LAST_CANARY[outcome].set(0)
     if client is None or not config.admission.listen:

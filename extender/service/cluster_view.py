@@ -4,23 +4,20 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 import msgspec
 
-from extender.background import in_background
 from extender.cluster.client import ClusterClient, open_chosen_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Reader, Resource
-from extender.cluster.node_trust import follow_node_trust
 from extender.cluster.openshift_objects import RESOURCES, Lenient, MirrorViews
 from extender.cluster.pod_events import PodEvents
 from extender.cluster.views import NAMESPACES, NODES, NamespaceView, PendingPods, WatchedNodes
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
-from extender.kubernetes.core_v1 import Pod
 from extender.placement.nodes import ClusterNodes
-from extender.server.operations import Check, CheckResult
+from extender.server.operations import CheckResult
 from extender.service.operator_policies import preferred_nodes_of
 
 # Age of a view from which readiness fails. A watch has a bookmark each minute, and one without a line for 255 s is
@@ -82,28 +79,6 @@ class ClusterView(msgspec.Struct, frozen=True, eq=False):
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
         if self.pending:
             self.pending.look()
-
-    def ready_checks(self) -> Mapping[str, Check]:
-        """The checks of `/readyz` by name: one per view that is watched."""
-        return {each.name: each.check for each in self.watched}
-
-    @contextlib.asynccontextmanager
-    async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
-        """Keeps the view current until the context is left; calls `on_pending_pod` for pods that wait for a node.
-
-        Pending pods are watched after `look_at_pending_pods`; None leaves them unwatched.
-        """
-        async with contextlib.AsyncExitStack() as stack:
-            for each in self.watched:
-                await stack.enter_async_context(in_background(each.watch.run(), f"watch-{each.name}"))
-            if self.mirrors and self.client:
-                following = follow_node_trust(self.client, self.mirrors.note_trust)
-                await stack.enter_async_context(in_background(following, "openshift-trust"))
-            if self.events:
-                await stack.enter_async_context(in_background(self.events.run(), "events"))
-            if self.pending and on_pending_pod:
-                await stack.enter_async_context(in_background(self.pending.run(on_pending_pod), "watch-pods"))
-            yield
 
 
 @contextlib.asynccontextmanager

@@ -1,22 +1,19 @@
-"""The outlets of one service: where each listens, what its callers may have there, and its routes."""
+"""What answers the scheduler and the API server: the routes of each listener."""
 
 import time
 from collections.abc import Callable, Mapping
-
-import msgspec
 
 from extender.admission.daemon_pods import DaemonPods
 from extender.admission.pod_admission import PodAdmission
 from extender.admission.scheduler_names import SchedulerNaming
 from extender.admission.workload_admission import WorkloadAdmission
 from extender.cluster.views import WatchedNodes
-from extender.config.tree import Config, TlsConfig
+from extender.config.tree import Config
 from extender.placement.node_kinds import NodeKind
 from extender.placement.planning import AdmissionSettings
 from extender.placement.templates import Templates
 from extender.resolver.pod_resolver import PodResolver
 from extender.scheduler.verbs import SchedulerVerbs
-from extender.server.http import ADMISSION, SCHEDULER, Limits
 from extender.server.routes import Route
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_settings_of
@@ -28,29 +25,14 @@ SCHEDULER_NAMES = "/admission/scheduler-names"
 PENDING_LIMIT_SECONDS = 30.0
 """Counted from when a pod was first seen; after it a pending image is unknown."""
 
-CanGate = Callable[[], bool]
-Routes = Callable[[Config, PodResolver, ClusterView, CanGate], Mapping[str, Route]]
 
-
-class Outlet(msgspec.Struct, frozen=True):
-    """One listener's outlet; `listen` gives its address from the configuration, empty where it is switched off."""
-
-    name: str
-    listen: Callable[[Config], str]
-    tls: Callable[[Config], TlsConfig | None]
-    limits: Limits
-    routes: Routes
-
-
-def scheduler_routes(
-    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, _: CanGate
-) -> Mapping[str, Route]:
+def scheduler_routes(config: Config, pod_resolver: PodResolver, nodes: WatchedNodes | None) -> Mapping[str, Route]:
     """The routes of the three scheduler verbs by path."""
     verbs = SchedulerVerbs(
         pod_resolver,
         wait_seconds=config.scheduler.wait_seconds,
         pending_limit_seconds=PENDING_LIMIT_SECONDS,
-        nodes=cluster_view.nodes,
+        nodes=nodes,
         clock=time.monotonic,
     )
     return {
@@ -61,7 +43,7 @@ def scheduler_routes(
 
 
 def admission_routes(
-    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, can_gate: CanGate
+    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, can_gate: Callable[[], bool]
 ) -> Mapping[str, Route]:
     """The routes of the webhooks by path. `can_gate`: whether pods may be held, since somebody provably lifts gates."""
     settings = admission_settings_of(config)
@@ -106,21 +88,3 @@ def _daemon_pods(
 
 def _kinds(nodes: WatchedNodes | None) -> Mapping[NodeKind, int] | None:
     return nodes.kinds.numbers if nodes and nodes.synced else None
-
-
-def needs_pending_pods(config: Config) -> bool:
-    """Whether to watch pending pods. A scheduler asks about them next; to reviews, a pod that exists is past."""
-    return bool(config.scheduler.listen)
-
-
-OUTLETS = (
-    Outlet(
-        "scheduler", lambda config: config.scheduler.listen, lambda _: None,
-        SCHEDULER, scheduler_routes,
-    ),
-    Outlet(
-        "admission", lambda config: config.admission.listen, lambda config: config.admission.tls,
-        ADMISSION, admission_routes,
-    ),
-)  # fmt: skip
-"""Every outlet that answers requests; each has a listener of its own."""

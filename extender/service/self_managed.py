@@ -23,6 +23,7 @@ from extender.certificates.own_certificate import (
     InvalidCertificate,
     KeyPair,
     OwnCertificates,
+    expires_at,
     from_secret_data,
     is_ours,
     make_certificate,
@@ -43,6 +44,7 @@ from extender.kubernetes.api_groups import (
     WebhookClientConfig,
 )
 from extender.kubernetes.core_v1 import OpaqueSecret
+from extender.server.operations import CheckResult
 
 log = structlog.get_logger()
 
@@ -80,7 +82,7 @@ class SelfManaged:
         self._secrets = f"/api/v1/namespaces/{client.namespace}/secrets"
         tls = config.admission.tls
         self._names = names_of_server(tls.self_managed if tls else (), client.namespace)
-        self._file = file
+        self.file = file
         self._clock = clock
         self._wall_clock = wall_clock
         self._served: KeyPair | None = None
@@ -89,6 +91,11 @@ class SelfManaged:
         self.failure = "the API server has not answered yet"
         """Why the last look failed; empty if it did not."""
         self.is_there = asyncio.Event()
+
+    def check(self) -> CheckResult:
+        """Until when what is served may be, or why the last look failed."""
+        until = f"it ends {expires_at(self._served.certificate):%Y-%m-%d}" if self._served else "there is none yet"
+        return CheckResult(ok=not self.failure, detail="; ".join(filter(None, (self.failure, until))))
 
     async def run(self) -> None:
         """Looks again and again until cancelled, also after failures."""
@@ -175,10 +182,10 @@ class SelfManaged:
         served = own.served(self._names, self._now(), published=is_published)
         if served == self._served:
             return
-        made = self._file.with_suffix(".new")
+        made = self.file.with_suffix(".new")
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(served.certificate + served.key)
-        made.replace(self._file)
+        made.replace(self.file)
         self._served = served
         self.is_there.set()
 
@@ -200,19 +207,18 @@ def _own_in(secret: OpaqueSecret | None) -> OwnCertificates | None:
 
 
 @contextlib.asynccontextmanager
-async def with_managed_files(config: Config, client: ClusterClient | None) -> AsyncIterator[Config]:
-    """The configuration, with the file of a certificate that the service looks after meanwhile, where it does.
+async def open_own_certificate(config: Config, client: ClusterClient | None) -> AsyncIterator[SelfManaged | None]:
+    """Looks after the webhook's certificate beside the context, which begins once there is one; None if it is files.
 
     Raises:
         ConfigError: there was no certificate within a minute.
     """
     tls = config.admission.tls
     if client is None or tls is None or not (config.admission.listen and tls.self_managed):
-        yield config
+        yield None
         return
     with tempfile.TemporaryDirectory(prefix="multiarch-extender-") as folder:
-        file = Path(folder) / "tls.pem"
-        managed = SelfManaged(client, config, file)
+        managed = SelfManaged(client, config, Path(folder) / "tls.pem")
         async with in_background(managed.run(), "certificates"):
             try:
                 await asyncio.wait_for(managed.is_there.wait(), START_SECONDS)
@@ -220,6 +226,4 @@ async def with_managed_files(config: Config, client: ClusterClient | None) -> As
                 raise ConfigError(
                     f"admission.tls.self_managed: no certificate in a minute: {managed.failure}"
                 ) from None
-            managed_tls = msgspec.structs.replace(tls, certificate=str(file), key=str(file))
-            admission = msgspec.structs.replace(config.admission, tls=managed_tls)
-            yield msgspec.structs.replace(config, admission=admission)
+            yield managed

@@ -11,8 +11,7 @@ from extender.credentials.kubelet_plugins import plugin_programs
 from extender.errors import ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import open_cluster_view
-from extender.service.endpoints import OUTLETS
-from extender.service.listeners import open_tls
+from extender.service.compose import open_tls
 from extender.service.resolving import open_caches
 from extender.store.url import SQLITE, default_store_url
 
@@ -26,7 +25,11 @@ async def check_start(config: Config) -> list[str]:
     Raises:
         ConfigError: a file cannot be used, or there is no cluster; the message has a line for each.
     """
-    problems = [*_problems_of_listeners(config)]
+    problems: list[str] = []
+    try:
+        open_tls(config)
+    except ConfigError as exc:
+        problems += exc.problems
     parts: tuple[AbstractAsyncContextManager[object], ...] = (_open_sources(config), open_cluster_view(config))
     for part in parts:
         try:
@@ -62,12 +65,3 @@ def _unwritable_store(config: Config) -> Iterator[str]:
     folder = next(parent for parent in path.parents if parent.exists())  # the store makes those that are missing
     if not (os.access(path if path.exists() else folder, os.W_OK) and folder.is_dir()):
         yield f"cache.url: {url} cannot be written, so nothing outlives a restart; name a file in a writable folder"
-
-
-def _problems_of_listeners(config: Config) -> Iterator[str]:
-    for outlet in OUTLETS:
-        if outlet.listen(config):
-            try:
-                open_tls(outlet, config)
-            except ConfigError as exc:
-                yield str(exc)

@@ -19,7 +19,8 @@ from extender.config.tree import Config
 from extender.fetcher.sources import open_local_sources
 from extender.logs import configure_logs
 from extender.service.cluster_view import ClusterView
-from extender.service.process import Service, open_service, wait_for_stop
+from extender.service.compose import Service, open_service
+from extender.service.process import wait_for_stop
 from testbed.demo.story import NODES, SCENES, Caller, Seen, arguments_of, fill_registry, pod_of, review_of
 from testbed.embedded_registry import EmbeddedRegistry
 

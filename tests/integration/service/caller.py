@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from extender.service.process import Service
+from extender.service.compose import Service
 
 Json = dict[str, Any]
 AMD64, ARM64 = "linux/amd64", "linux/arm64"

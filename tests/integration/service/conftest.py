@@ -10,7 +10,7 @@ from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import ClusterView
-from extender.service.process import open_service
+from extender.service.compose import open_service
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import Caller
 

@@ -17,7 +17,6 @@ from extender.placement.dry_run_mark import mark_canary
 from extender.placement.policy import CANARY
 from extender.server.operations import CheckResult
 from extender.service.canaries import CANARIES, CANARY_SECONDS, RIGHT_SECONDS, Canary, canary_of
-from extender.service.cluster_view import ClusterView
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
 
@@ -210,7 +209,7 @@ async def test_without_a_webhook_there_is_no_canary(tmp_path: Path) -> None:
         client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
         with structlog.testing.capture_logs() as logs:
             config = load_config(None, ["admission.listen=", "admission.tls=null"])
-            assert canary_of(config, ClusterView(client=client)) is None
+            assert canary_of(config, client) is None
         await client.close()
         assert (logs, api.requests) == ([], [])
 
@@ -218,4 +217,4 @@ async def test_without_a_webhook_there_is_no_canary(tmp_path: Path) -> None:
 async def test_without_a_cluster_there_is_no_canary() -> None:
     """Nobody could be asked."""
     config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null"])
-    assert canary_of(config, ClusterView()) is None
+    assert canary_of(config, None) is None

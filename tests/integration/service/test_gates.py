@@ -10,7 +10,7 @@ import pytest
 from extender.cluster.views import PODS
 from extender.config.tree import GateConfig
 from extender.placement.gate import GATE, GATED_LABEL
-from extender.service import gate_opening
+from extender.service import gates
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
 from tests.integration.service.caller import Caller, pod
@@ -110,7 +110,7 @@ async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(
     api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A policy of the API server holds every new pod, so a rollout has to fail, and says why."""
-    monkeypatch.setattr(gate_opening, "START_SECONDS", 0.0)
+    monkeypatch.setattr(gates, "START_SECONDS", 0.0)
     api.forbidden = {("patch", "pods")}
     async with service_in(api, tmp_path, "", "admission.listen=''", *SETTINGS) as caller:
         await until(lambda: lease(api))
@@ -124,7 +124,7 @@ async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_
     api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is held without the rights, so reviews go on; but held pods that nobody lets go are no good start."""
-    monkeypatch.setattr(gate_opening, "START_SECONDS", 0.0)
+    monkeypatch.setattr(gates, "START_SECONDS", 0.0)
     api.forbidden = {("patch", "pods")}
     async with service_in(api, tmp_path, "", *SETTINGS, registries=[registry.host]) as caller:
         await until_ready(caller)
@@ -144,7 +144,7 @@ async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more
     api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each by what is known of its image; no new pod is held, and readiness does not depend on it."""
-    monkeypatch.setattr(gate_opening, "RELEASE_SECONDS", 3.0)
+    monkeypatch.setattr(gates, "RELEASE_SECONDS", 3.0)
     registry.add_index("app", "1", ["linux/arm64"])
     for name, image in (("known", "app:1"), ("unknown", "late:1")):
         held = pod(f"{registry.host}/{image}", name=name, labels={GATED_LABEL: "true"})

@@ -18,8 +18,7 @@ from extender.config.reading import load_config
 from extender.config.tree import Config
 from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import open_cluster_view
-from extender.service.process import open_service
-from extender.service.self_managed import with_managed_files
+from extender.service.compose import open_service
 from tests.integration.cluster.api_server import ApiServer, Request, namespace, node, serve_api, write_kubeconfig
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -86,8 +85,7 @@ class Idle:
         client = await open_cluster("kubeconfig", config.cluster)
         async with (
             open_cluster_view(config) as cluster_view,
-            with_managed_files(config, cluster_view.client) as with_files,
-            open_service(with_files, cluster_view, open_local_sources),
+            open_service(config, cluster_view, open_local_sources),
         ):
             yield
         await client.close()

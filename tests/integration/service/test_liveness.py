@@ -44,7 +44,7 @@ async def test_certificates_that_are_not_read_again_end_the_process(
     start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it serves one that has ended, weeks later."""
-    monkeypatch.setattr("extender.service.listeners.FILE_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("extender.service.compose.FILE_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(TlsFiles, "_report_loaded", fail)
     authority, certificate, key = trustme.CA(), tmp_path / "tls.crt", tmp_path / "tls.key"
 

@@ -14,7 +14,7 @@ from extender.errors import ConfigError
 from extender.fetcher.fetcher_client import open_fetcher
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.service.cluster_view import ClusterView
-from extender.service.process import open_service
+from extender.service.compose import open_service
 from tests.integration.service.conftest import running_service
 
 SETTINGS = ("admission.listen=", "shutdown.grace_seconds=0.2", "cache.url='memory:'")

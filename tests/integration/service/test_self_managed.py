@@ -27,6 +27,7 @@ from extender.certificates.own_certificate import (
 from extender.certificates.server_names import names_of_server
 from extender.cluster.client import JSON, ClusterClient, ClusterRefused, open_cluster
 from extender.config.reading import read_config
+from extender.server.operations import CheckResult
 from extender.server.tls import TlsFiles
 from extender.service.self_managed import LIFETIME, LOOK_SECONDS, SelfManaged
 from tests.integration.cluster.api_server import ApiServer, Refusal, Request, serve_api, write_kubeconfig
@@ -77,6 +78,21 @@ def trusted(api: ApiServer, name: str = "pods") -> bytes:
     """`caBundle` of a configuration."""
     (webhook,) = api.find(CONFIGURATIONS, name)["webhooks"]
     return base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
+
+
+async def test_a_replica_shows_until_when_its_certificate_is_good(tmp_path: Path) -> None:
+    """And why it could not look after it; it serves what it has."""
+    async with cluster(tmp_path) as (api, client):
+        managed = SelfManaged(client, CONFIG, tmp_path / "tls.pem")
+        assert managed.check() == CheckResult(ok=False, detail="the API server has not answered yet; there is none yet")
+        await managed.look()
+        ends = f"it ends {datetime.now(UTC) + LIFE:%Y-%m-%d}"
+        assert managed.check() == CheckResult(detail=ends)
+        api.denied = {f"{CONFIGURATIONS}/pods"}
+        await managed.look()
+        shown = managed.check()
+        assert not shown.ok
+        assert shown.detail.endswith(ends)
 
 
 async def test_configurations_get_the_certificate_and_nothing_else(tmp_path: Path) -> None:

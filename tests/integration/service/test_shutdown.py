@@ -16,7 +16,8 @@ from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
 from extender.server.operations import CheckResult
 from extender.service.cluster_view import ClusterView
-from extender.service.process import open_service, run_service
+from extender.service.compose import open_service
+from extender.service.process import run_service
 from tests.integration.cluster.api_server import serve_api, write_kubeconfig
 
 SETTINGS = (
@@ -107,7 +108,7 @@ async def test_background_work_that_ends_fails_liveness(monkeypatch: pytest.Monk
         def check(self) -> CheckResult:
             return CheckResult()
 
-    monkeypatch.setattr("extender.service.process.canary_of", lambda *_: Ending())
+    monkeypatch.setattr("extender.service.compose.canary_of", lambda *_: Ending())
     config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=0.1"])
     async with (
         open_service(config, ClusterView(), open_local_sources) as service,

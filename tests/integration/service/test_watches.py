@@ -18,7 +18,7 @@ from extender.placement.policy import Overrides
 from extender.resolver.pod_resolver import PodQuestion
 from extender.service import cluster_view as viewed
 from extender.service.cluster_view import ClusterView, open_cluster_view
-from extender.service.process import open_service
+from extender.service.compose import open_service
 from extender.service.resolving import open_pod_resolver
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
@@ -146,17 +146,17 @@ async def test_pending_pods_are_looked_at_only_where_they_tell_something(
 async def test_ready_and_live_checks_are_those_of_the_watches_that_run(
     api: ApiServer, tmp_path: Path, listen: str, setting: str, *, wants_pods: bool
 ) -> None:
-    """Readiness waits for the views alone."""
+    """Readiness waits for the views alone. Canaries are sent all the while, and only shown."""
     views = {path.rpartition("/")[2] for path in VIEWS}
     api.is_open.clear()
     async with service_in(api, tmp_path, listen, setting) as caller:
         assert await checks(caller, "/readyz") == (
             503,
-            {"shutdown": "[+]", "registries": "[+]"} | dict.fromkeys(views, "[-]"),
+            dict.fromkeys(["shutdown", "registries", "canary"], "[+]") | dict.fromkeys(views, "[-]"),
         )
         assert await checks(caller, "/livez") == (200, dict.fromkeys(["ping", "background"], "[+]"))
         api.is_open.set()
-        assert await until_ready(caller) == dict.fromkeys(["shutdown", "registries", *views], "[+]")
+        assert await until_ready(caller) == dict.fromkeys(["shutdown", "registries", "canary", *views], "[+]")
 
 
 async def test_what_waits_behind_a_cold_image_is_looked_up_before_a_scheduler_asks(

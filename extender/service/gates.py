@@ -10,7 +10,6 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import structlog
@@ -75,32 +74,6 @@ class Gates:
         """Whether somebody provably lifts gates. No request."""
         return self._election.is_led() and self._rights.are_proven()
 
-    @contextlib.asynccontextmanager
-    async def releasing(self, controller: GateController) -> AsyncIterator[None]:
-        """As `running`, from when the account may let pods go; it may never."""
-        async with in_background(self._rights.run(), "gate-rights"), in_background(self._release(controller), "gates"):
-            yield
-
-    async def _release(self, controller: GateController) -> None:
-        await self._rights.were_proven.wait()
-        await self._election.run(controller.run)
-
-    @contextlib.asynccontextmanager
-    async def running(self, controller: GateController, arming: PolicyArming | None) -> AsyncIterator[None]:
-        """Takes part in the election, and runs the controller whenever this replica leads; it arms the policy too."""
-
-        async def lead() -> None:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(controller.run())
-                if arming:
-                    tasks.create_task(arming.run())
-
-        async with (
-            in_background(self._rights.run(), "gate-rights"),
-            in_background(self._election.run(lead), "gates"),
-        ):
-            yield
-
     def check(self) -> CheckResult:
         """Whether held pods are let go.
 
@@ -144,37 +117,44 @@ async def open_gates(
     controller = _controller(config, client, events, cluster_view, pod_resolver)
     LIFTING["wanted"].set(holds)
     LIFTING["able"].set_function(lambda: float(gates.can_gate()))
+    gate = config.admission.gate
+    arming = (
+        PolicyArming(client, gate.policy, config.canary_namespace, can_let_go=gates.can_gate) if gate.policy else None
+    )
+
+    async def lead() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(controller.run())
+            if arming:
+                tasks.create_task(arming.run())
+
+    async def take_part() -> None:
+        if not holds:
+            await rights.were_proven.wait()
+        await election.run(lead)
+
     try:
-        if holds:
-            async with gates.running(controller, _arming(config, client, gates)), _counting_held(client, gates):
-                yield gates
-        else:
-            async with gates.releasing(controller), _counting_held(client, gates):
-                yield None
+        async with (
+            in_background(rights.run(), "gate-rights"),
+            in_background(take_part(), "gates"),
+            in_background(_count_held(client, gates.held_pods), "gates-count"),
+        ):
+            yield gates if holds else None
     finally:
         LIFTING["wanted"].set(0)
         LIFTING["able"].set_function(float)
 
 
-def _arming(config: Config, client: ClusterClient, gates: Gates) -> PolicyArming | None:
-    gate, canary_namespace = config.admission.gate, config.canary_namespace
-    return PolicyArming(client, gate.policy, canary_namespace, can_let_go=gates.can_gate) if gate.policy else None
-
-
-def _counting_held(client: ClusterClient, gates: Gates) -> AbstractAsyncContextManager[None]:
+async def _count_held(client: ClusterClient, held_pods: CountedPods) -> None:
     """Has the metric tell what is held, whoever leads; where the account may not list pods it tells nothing."""
-
-    async def count() -> None:
-        while not await _may_count(client):  # noqa: ASYNC110  # rights have no event
-            await asyncio.sleep(CHECK_SECONDS)
-        PODS["seen"].set_function(lambda: len(gates.held_pods))
-        try:
-            await ListWatch(client, HELD_PODS, gates.held_pods, clock=time.monotonic, random=random.random).run()
-        finally:
-            PODS["seen"].set_function(float)
-            AGE[HELD_PODS.name].set_function(float)
-
-    return in_background(count(), "gates-count")
+    while not await _may_count(client):  # noqa: ASYNC110  # rights have no event
+        await asyncio.sleep(CHECK_SECONDS)
+    PODS["seen"].set_function(lambda: len(held_pods))
+    try:
+        await ListWatch(client, HELD_PODS, held_pods, clock=time.monotonic, random=random.random).run()
+    finally:
+        PODS["seen"].set_function(float)
+        AGE[HELD_PODS.name].set_function(float)
 
 
 async def _may_count(client: ClusterClient) -> bool:

@@ -1,0 +1,194 @@
+"""One service: every part in the order in which it opens. It closes in the reverse order, and loses no request."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
+
+import msgspec
+import structlog
+
+from extender import __version__
+from extender.background import FILE_CHECK_SECONDS, background_problem, in_background
+from extender.cluster.node_trust import follow_node_trust
+from extender.config.checks import parse_listen
+from extender.config.tree import Config
+from extender.drift.drift_watch import DriftWatch
+from extender.metrics import gauge
+from extender.server.http import ADMISSION, SCHEDULER, Limits, Listener, open_listener
+from extender.server.operations import Check, CheckResult, Operations
+from extender.server.routes import PostRoutes, Route
+from extender.server.tls import TlsFiles
+from extender.service.canaries import canary_of
+from extender.service.cluster_view import ClusterView
+from extender.service.endpoints import admission_routes, scheduler_routes
+from extender.service.gates import open_gates
+from extender.service.resolving import OpenSources, open_pod_resolver_of
+from extender.service.self_managed import SelfManaged, open_own_certificate
+from extender.store.url import without_password
+
+log = structlog.get_logger()
+
+BUILD_INFO = gauge("multiarch_build_info", "Always 1; the version is the label.", "version", (__version__,))
+
+
+class Service(msgspec.Struct, frozen=True):
+    """A running service: the base URL of each listener, empty for one that is off."""
+
+    scheduler_url: str
+    admission_url: str
+    operations_url: str
+
+
+@contextlib.asynccontextmanager
+async def open_service(config: Config, cluster_view: ClusterView, open_sources: OpenSources) -> AsyncIterator[Service]:
+    """The whole service, which answers until the context is left; leaving drains it within the grace period.
+
+    Raises:
+        ConfigError: an address cannot be bound, or a file of the configuration cannot be used.
+    """
+    BUILD_INFO[__version__].set(1)
+    client, nodes, events = cluster_view.client, cluster_view.nodes, cluster_view.events
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def run(work: Coroutine[None, None, None], name: str) -> None:
+            await stack.enter_async_context(in_background(work, name))
+
+        identity = await stack.enter_async_context(open_own_certificate(config, client))
+        tls = open_tls(config, identity)
+        sources = await stack.enter_async_context(open_sources(config.registry))
+        pod_resolver = await stack.enter_async_context(open_pod_resolver_of(sources, config, cluster_view))
+        for each in cluster_view.watched:
+            await run(each.watch.run(), f"watch-{each.name}")
+        if client and cluster_view.mirrors:
+            await run(follow_node_trust(client, cluster_view.mirrors.note_trust), "openshift-trust")
+        if events:
+            await run(events.run(), "events")
+        # A scheduler asks about pending pods next; to reviews, a pod that exists is past.
+        if cluster_view.pending and config.scheduler.listen:
+            await run(cluster_view.pending.run(pod_resolver.warm), "watch-pods")
+        canary = canary_of(config, client)
+        if canary:
+            await run(canary.run(), "canaries")
+        gates = await stack.enter_async_context(open_gates(config, cluster_view, pod_resolver))
+        if client and nodes:
+            told = events if config.drift.events else None
+            await run(DriftWatch(client, pod_resolver, nodes, events=told, clock=time.monotonic).run(), "drift")
+
+        await sources.check()
+        if tls:
+            await run(tls.files.watch(FILE_CHECK_SECONDS), "tls-admission")
+        listeners = await stack.enter_async_context(_open_listeners(config))
+        ready: Mapping[str, Check] = {
+            "shutdown": listeners.check,
+            "registries": lambda: _check(sources.is_ready, "the files for them are not read yet"),
+            **{each.name: each.check for each in cluster_view.watched},
+            **({"gates": gates.check} if gates else {}),
+        }
+        seen: Mapping[str, Check] = {
+            **({"certificate": identity.check} if identity else {}),
+            **({"canary": canary.check} if canary else {}),
+        }
+        can_gate = gates.can_gate if gates else lambda: False
+        verbs = scheduler_routes(config, pod_resolver, nodes)
+        reviews = admission_routes(config, pod_resolver, cluster_view, can_gate)
+        service = Service(
+            scheduler_url=listeners.open("scheduler", config.scheduler.listen, verbs, SCHEDULER),
+            admission_url=listeners.open("admission", config.admission.listen, reviews, ADMISSION, tls),
+            operations_url=listeners.open_operations(config.operations.listen, ready, seen),
+        )
+        log.info("service.started", version=__version__, config=_shown(config))
+        yield service
+        await listeners.drain()
+
+
+def open_tls(config: Config, identity: SelfManaged | None = None) -> TlsFiles | None:
+    """The certificate of the webhook's listener, that of `identity` if there is one; None if there is no TLS.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    tls = config.admission.tls
+    if not config.admission.listen or tls is None:
+        return None
+    if identity:
+        return TlsFiles("admission", str(identity.file), str(identity.file), tls.client_ca)
+    return None if tls.self_managed else TlsFiles("admission", tls.certificate, tls.key, tls.client_ca)
+
+
+class _Listeners:
+    """The listeners of a service, and whether it is about to end."""
+
+    def __init__(self, grace_seconds: float) -> None:
+        self._stopping = asyncio.Event()
+        self._outlets: list[Listener] = []
+        self._operations: list[Listener] = []
+        # Readiness already fails and every answer says `Connection: close`, but requests of callers that do not know it
+        # yet still get an answer: of the default grace 5 s, in which kube-proxies learn of a changed EndpointSlice.
+        self._linger_seconds = grace_seconds / 4
+        # A tenth is left for everything else.
+        self._drain_seconds = (grace_seconds - self._linger_seconds) * 0.9
+
+    def check(self) -> CheckResult:
+        """Fails from when the service is to end."""
+        return _check(not self._stopping.is_set(), "shutting down")
+
+    def open(
+        self, name: str, listen: str, routes: Mapping[str, Route], limits: Limits, tls: TlsFiles | None = None
+    ) -> str:
+        """Answers there, and returns the base URL; empty where `listen` is. Raises ConfigError."""
+        if not listen:
+            return ""
+        responder = PostRoutes(routes, draining=self._stopping.is_set)
+        context = tls.context if tls else None
+        address = parse_listen(listen)
+        listener = open_listener(name, responder, *address, context, limits=limits, drain_seconds=self._drain_seconds)
+        self._outlets.append(listener)
+        return f"{'https' if tls else 'http'}://{listener.address}"
+
+    def open_operations(self, listen: str, ready: Mapping[str, Check], seen: Mapping[str, Check]) -> str:
+        """As `open`, of health checks and metrics."""
+        if not listen:
+            return ""
+        live: Mapping[str, Check] = {"ping": CheckResult, "background": _check_background}
+        listener = open_listener("operations", Operations(live, ready, seen), *parse_listen(listen))
+        self._operations.append(listener)
+        return f"http://{listener.address}"
+
+    async def drain(self) -> None:
+        """Fails readiness, and answers for the time in which callers hear of it."""
+        self._stopping.set()
+        if self._outlets:
+            await asyncio.sleep(self._linger_seconds)
+
+    async def close(self) -> None:
+        """Lets requests in flight end, and closes what answers them first and operations last."""
+        self._stopping.set()
+        await asyncio.gather(*(listener.close() for listener in self._outlets))
+        for listener in self._operations:
+            await listener.close()
+
+
+@contextlib.asynccontextmanager
+async def _open_listeners(config: Config) -> AsyncIterator[_Listeners]:
+    listeners = _Listeners(config.shutdown.grace_seconds)
+    try:
+        yield listeners
+    finally:
+        await listeners.close()
+
+
+def _check(ok: bool, otherwise: str) -> CheckResult:  # it is the result
+    return CheckResult(ok=ok, detail="" if ok else otherwise)
+
+
+def _check_background() -> CheckResult:
+    problem = background_problem()
+    return _check(not problem, problem)
+
+
+def _shown(config: Config) -> object:
+    """The settings as they may be logged."""
+    shown = msgspec.to_builtins(config)
+    shown["cache"]["url"] = without_password(config.cache.url)
+    return shown
