@@ -20,10 +20,8 @@ from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, kept_to, pod
 from tests.e2e.installed_chart import OURS, balanced
 from tests.e2e.policies import GATE, dry_run, gates_of
+from tests.e2e.releases import NEWEST, WAYS, PlayedRelease, held, helm, reached, registry, release, until_holding
 from tests.e2e.running import skip
-from tests.e2e.test_gate_life_cycle import WAYS, PlayedRelease, reached, registry, release, until_holding
-from tests.e2e.test_helm_release import NEWEST, helm
-from tests.e2e.test_helm_uninstall import held
 from tests.e2e.world import World
 
 __all__ = ["helm", "registry", "release"]

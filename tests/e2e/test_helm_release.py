@@ -1,19 +1,16 @@
 """The chart as helm itself installs, upgrades and uninstalls it on a real control plane, by Helm 3 and by Helm 4."""
 
 import asyncio
-import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from testbed.api_client import ApiClient, ApiError
-from testbed.binaries import cache_folder
-from testbed.chart import CHART, objects_of, render
+from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
@@ -24,104 +21,17 @@ from tests.e2e.installed_chart import (
     OURS,
     InstalledChart,
     balanced,
-    finalize_namespace,
-    finalizing_namespaces,
     recording,
     write_account,
 )
-from tests.e2e.running import skip
+from tests.e2e.releases import FROM_OUTSIDE, NAME, HelmRelease, helm, left_of, names_of, registry
+
+__all__ = ["helm", "registry"]
 
 pytestmark = pytest.mark.e2e
 
-NAME = "multiarch-extender-webhook"
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
-PROGRAMS: list[Path | None] = [*sorted((cache_folder() / "charts").glob("helm-v*/helm"))]
 SERVING_SECONDS = 10.0
-FROM_OUTSIDE: Mapping[str, Any] = {
-    "image": {"repository": "registry.example.org/multiarch-extender"},
-    "doctor": {"enabled": False},  # no kubelet here runs the image
-}
-
-
-class HelmRelease:
-    """One release of the chart, by one program."""
-
-    def __init__(self, program: Path, cluster: LocalCluster, folder: Path) -> None:
-        self._program, self._cluster, self._folder = program, cluster, folder
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The cluster's."""
-        return self._cluster.kubeconfig
-
-    async def run(self, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
-        """What helm prints. Raises RuntimeError with what it says if it fails."""
-        file = self._folder / "values.json"
-        file.write_bytes(msgspec.json.encode({**FROM_OUTSIDE, **(values or {})}))
-        given = [f"--values={file}"] if arguments[0] in ("install", "upgrade") else []
-        command = [
-            str(self._program),
-            *arguments,
-            *given,
-            f"--kubeconfig={self._cluster.kubeconfig}",
-            f"--namespace={OURS}",
-        ]
-        done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, check=False, timeout=120
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr + done.stdout)  # the logs of `helm test` are in the latter
-        return done.stdout
-
-    async def install(self, values: Mapping[str, Any]) -> None:
-        """Installs it into a namespace that it makes."""
-        await self.run("install", OURS, str(CHART), "--create-namespace", values=values)
-
-    async def upgrade(self, values: Mapping[str, Any]) -> None:
-        """Upgrades it to these values."""
-        await self.run("upgrade", OURS, str(CHART), values=values)
-
-    async def uninstall(self, api: ApiClient) -> None:
-        """Uninstalls it. No controller runs here, so the canary's namespace is let go of as one would."""
-        await self.run("uninstall", OURS)
-        await finalize_namespace(api, f"{NAME}-canary")
-
-    async def objects(self) -> list[KubernetesObject]:
-        """The objects of the release, as helm keeps them."""
-        return objects_of(await self.run("get", "manifest", OURS))
-
-
-NEWEST = pytest.mark.parametrize("helm", PROGRAMS[-1:] or [None], indirect=True)
-# Stories that take half a minute each: those with older ones are marked slow.
-EACH_HELM = pytest.mark.parametrize(
-    "helm",
-    [*(pytest.param(each, marks=pytest.mark.slow) for each in PROGRAMS[:-1]), *(PROGRAMS[-1:] or [None])],
-    indirect=True,
-)
-
-
-@pytest.fixture(params=PROGRAMS or [None], ids=lambda file: file.parent.name.rpartition("-")[0] if file else "none")
-async def helm(
-    request: pytest.FixtureRequest, api: ApiClient, control_plane: LocalCluster, tmp_path: Path
-) -> AsyncIterator[HelmRelease]:
-    """A release that is not there yet; what is left of it is gone afterwards."""
-    if request.param is None:
-        skip("needs helm: `python -m testbed.binaries helm` builds it")
-    release = HelmRelease(request.param, control_plane, tmp_path)
-    with suppress(ApiError):  # a service that ran here without the chart has made it
-        await api.delete("Lease", "multiarch-extender-held-pods", OURS, "coordination.k8s.io/v1")
-    async with finalizing_namespaces(api):
-        yield release
-        with suppress(RuntimeError):
-            await release.uninstall(api)
-
-
-@pytest.fixture
-async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    """A registry with an image for amd64 alone."""
-    async with EmbeddedRegistry() as running:
-        running.add_manifest("team/old", "1", "linux/amd64")
-        yield running
 
 
 async def client_config(api: ApiClient) -> dict[str, Any]:
@@ -200,22 +110,6 @@ async def test_from_nothing_to_reviews_and_to_nothing_again(
     assert await names_of(api) <= of_other_tests
 
 
-async def test_an_upgrade_keeps_the_certificate_where_a_service_is_called(
-    helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
-) -> None:
-    """As they are, while another field of the same webhook changes; and no replica has to write them again."""
-    await helm.install({})
-    async with serving(await helm.objects(), api, control_plane, registry, tmp_path, []):
-        published = await until_published(api)
-        assert published["service"]["path"] == "/admission/pods"
-    identity = await secret_data(api)
-    await helm.upgrade({"webhook": {"timeoutSeconds": 5}})
-    found = await api.get("MutatingWebhookConfiguration", NAME, api_version=ADMISSIONREGISTRATION)
-    assert found["webhooks"][0]["timeoutSeconds"] == 5
-    assert found["webhooks"][0]["clientConfig"] == published
-    assert await secret_data(api) == identity
-
-
 async def test_helm_waits_until_the_webhook_is_reached_and_tests_it_when_asked(
     helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
@@ -257,24 +151,3 @@ async def test_helm_waits_until_the_webhook_is_reached_and_tests_it_when_asked(
 async def until_there(api: ApiClient, wanted: KubernetesObject) -> None:
     """Returns when the object is there."""
     await eventually(lambda: left_of(api, [wanted]))
-
-
-async def left_of(api: ApiClient, objects: list[KubernetesObject]) -> list[str]:
-    """What is left of these objects."""
-    left = []
-    for each in objects:
-        metadata = each["metadata"]
-        with suppress(ApiError):
-            await api.get(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
-            left.append(f"{each['kind']} {metadata['name']}")
-    return left
-
-
-async def names_of(api: ApiClient) -> set[str]:
-    """The names of the Secrets, ConfigMaps and Leases of the namespace."""
-    paths = (
-        f"/api/v1/namespaces/{OURS}/secrets",
-        f"/api/v1/namespaces/{OURS}/configmaps",
-        f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases",
-    )
-    return {each["metadata"]["name"] for path in paths for each in (await api.request("GET", path))["items"]}

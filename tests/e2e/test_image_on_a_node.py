@@ -31,8 +31,8 @@ from tests.e2e.buildah import Image, ImageBuilder
 from tests.e2e.gates import GATE
 from tests.e2e.installed_chart import OURS
 from tests.e2e.policies import gates_of
+from tests.e2e.releases import HelmRelease
 from tests.e2e.running import RealImages
-from tests.e2e.test_helm_release import HelmRelease
 from tests.e2e.world import refusal_of
 
 pytestmark = pytest.mark.e2e

@@ -1,0 +1,341 @@
+"""Releases of the chart, by helm itself: their pods are processes of this machine, since no kubelet runs here.
+
+The Deployment's pods are replaced when the release changes, as `roll` does it, and so is the container of the Job that
+Helm runs before it uninstalls.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from testbed.api_client import ApiClient, ApiError
+from testbed.binaries import cache_folder
+from testbed.chart import CHART, objects_of
+from testbed.control_plane import LocalCluster
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
+from testbed.objects import KubernetesObject, fake_node, kept_to, pod
+from testbed.processes import Process
+from tests.e2e.examined_installation import ADMISSIONREGISTRATION
+from tests.e2e.installed_chart import (
+    OURS,
+    InstalledChart,
+    Recorder,
+    balanced,
+    finalize_namespace,
+    finalizing_namespaces,
+    recording,
+    write_account,
+)
+from tests.e2e.policies import GATE, dry_run, gates_of, until_free
+from tests.e2e.running import skip
+
+Values = Mapping[str, Any]
+
+NAME = "multiarch-extender-webhook"
+UNINSTALL = f"{OURS}-uninstall"
+PROGRAMS: list[Path | None] = [*sorted((cache_folder() / "charts").glob("helm-v*/helm"))]
+FROM_OUTSIDE: Values = {
+    "image": {"repository": "registry.example.org/multiarch-extender"},
+    "doctor": {"enabled": False},  # no kubelet here runs the image
+}
+ON_SECONDS, OFF_SECONDS = 60.0, 30.0
+PODS = 20
+WAYS: Mapping[str, Values] = {
+    "webhook": {"config": {"admission": {"unknown": "gate"}}},
+    "policy": {"modes": {"webhook": {"enabled": False}, "policy": {"enabled": True}}},
+    "both": {"modes": {"policy": {"enabled": True}}},
+}
+"""Values by which pods are held."""
+NEWEST = pytest.mark.parametrize("helm", PROGRAMS[-1:] or [None], indirect=True)
+# Stories that take half a minute each: those with older ones are marked slow.
+EACH_HELM = pytest.mark.parametrize(
+    "helm",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in PROGRAMS[:-1]), *(PROGRAMS[-1:] or [None])],
+    indirect=True,
+)
+
+
+class HelmRelease:
+    """One release of the chart, by one program."""
+
+    def __init__(self, program: Path, cluster: LocalCluster, folder: Path) -> None:
+        self._program, self._cluster, self._folder = program, cluster, folder
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The cluster's."""
+        return self._cluster.kubeconfig
+
+    async def run(self, *arguments: str, values: Values | None = None, only: Values | None = None) -> str:
+        """What helm prints, with `values` beside the usual ones, or with those of `only` alone.
+
+        Raises RuntimeError with what it says if it fails.
+        """
+        file = self._folder / "values.json"
+        file.write_bytes(msgspec.json.encode({**FROM_OUTSIDE, **(values or {})} if only is None else only))
+        given = [f"--values={file}"] if arguments[0] in ("install", "upgrade") else []
+        command = [
+            str(self._program),
+            *arguments,
+            *given,
+            f"--kubeconfig={self._cluster.kubeconfig}",
+            f"--namespace={OURS}",
+        ]
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, check=False, timeout=120
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr + done.stdout)  # the logs of `helm test` are in the latter
+        return done.stdout
+
+    async def install(self, values: Mapping[str, Any]) -> None:
+        """Installs it into a namespace that it makes."""
+        await self.run("install", OURS, str(CHART), "--create-namespace", values=values)
+
+    async def upgrade(self, values: Mapping[str, Any]) -> None:
+        """Upgrades it to these values."""
+        await self.run("upgrade", OURS, str(CHART), values=values)
+
+    async def uninstall(self, api: ApiClient) -> None:
+        """Uninstalls it. No controller runs here, so the canary's namespace is let go of as one would."""
+        await self.run("uninstall", OURS)
+        await finalize_namespace(api, f"{NAME}-canary")
+
+    async def objects(self) -> list[KubernetesObject]:
+        """The objects of the release, as helm keeps them."""
+        return objects_of(await self.run("get", "manifest", OURS))
+
+
+@pytest.fixture(params=PROGRAMS or [None], ids=lambda file: file.parent.name.rpartition("-")[0] if file else "none")
+async def helm(
+    request: pytest.FixtureRequest, api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> AsyncIterator[HelmRelease]:
+    """A release that is not there yet; what is left of it is gone afterwards."""
+    if request.param is None:
+        skip("needs helm: `python -m testbed.binaries helm` builds it")
+    release = HelmRelease(request.param, control_plane, tmp_path)
+    with suppress(ApiError):  # a service that ran here without the chart has made it
+        await api.delete("Lease", "multiarch-extender-held-pods", OURS, "coordination.k8s.io/v1")
+    async with finalizing_namespaces(api):
+        yield release
+        with suppress(RuntimeError):
+            await release.uninstall(api)
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[EmbeddedRegistry]:
+    """A registry with an image for amd64 alone."""
+    async with EmbeddedRegistry() as running:
+        running.add_manifest("team/old", "1", "linux/amd64")
+        yield running
+
+
+async def left_of(api: ApiClient, objects: list[KubernetesObject]) -> list[str]:
+    """What is left of these objects."""
+    left = []
+    for each in objects:
+        metadata = each["metadata"]
+        with suppress(ApiError):
+            await api.get(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
+            left.append(f"{each['kind']} {metadata['name']}")
+    return left
+
+
+async def names_of(api: ApiClient) -> set[str]:
+    """The names of the Secrets, ConfigMaps and Leases of the namespace."""
+    paths = (
+        f"/api/v1/namespaces/{OURS}/secrets",
+        f"/api/v1/namespaces/{OURS}/configmaps",
+        f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases",
+    )
+    return {each["metadata"]["name"] for path in paths for each in (await api.request("GET", path))["items"]}
+
+
+class PlayedRelease:
+    """A release of the chart whose Deployment's pod is a process of this machine."""
+
+    def __init__(
+        self, helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, folder: Path
+    ) -> None:
+        self.helm = helm
+        self._api, self._control_plane, self._registry, self._folder = api, control_plane, registry, folder
+        self._running = AsyncExitStack()
+        self._generation = 0
+        self.ports: list[int] = []
+        self.operations: list[int] = []
+
+    async def roll(self, unknown: str = "", *, replicas: int = 1) -> list[Process]:
+        """Has processes run as the release says, and ends those before once the new ones are ready.
+
+        With `unknown` somebody has changed `admission.unknown` in the ConfigMap since, and no policy is put into force.
+        """
+        before, self._running = self._running, AsyncExitStack()
+        self._generation += 1
+        folder = self._folder / str(self._generation)
+        folder.mkdir()
+        objects = await self.helm.objects()
+        for each in objects:
+            if unknown and each["kind"] == "ConfigMap":
+                settings = yaml.safe_load(each["data"]["config.yaml"])
+                settings["admission"]["unknown"] = unknown
+                settings["admission"]["gate"].pop("policy", None)
+                each["data"]["config.yaml"] = yaml.safe_dump(settings)
+        _, server = await self._running.enter_async_context(recording(self._control_plane))
+        account = await write_account(self._api, self._control_plane, server, objects, folder)
+        chart = InstalledChart(folder, objects, account, self._registry)
+        processes = await self._running.enter_async_context(chart.replicas(replicas))
+        self.ports[:] = [admission for _, admission, _ in chart.ports]
+        self.operations[:] = [operations for _, _, operations in chart.ports]
+        await before.aclose()
+        return processes
+
+    def kill(self, processes: Sequence[Process]) -> None:
+        """Kills them as a machine does that is gone."""
+        self.ports.clear()
+        self.operations.clear()
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Ends the process."""
+        self.ports.clear()
+        await self._running.aclose()
+
+
+@pytest.fixture
+async def release(
+    helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+) -> AsyncIterator[PlayedRelease]:
+    """A release to install, on a cluster with a node of each architecture. Nothing of it is left."""
+    if "mutatingadmissionpolicies" not in str(await api.request("GET", "/apis/admissionregistration.k8s.io/v1")):
+        pytest.skip("Kubernetes serves MutatingAdmissionPolicy from 1.36 on")
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
+    played = PlayedRelease(helm, api, control_plane, registry, tmp_path)
+    yield played
+    await played.end()
+    with suppress(RuntimeError):
+        await helm.run("uninstall", OURS, "--no-hooks")
+    for each in await api.list("MutatingAdmissionPolicyBinding", api_version=ADMISSIONREGISTRATION):
+        if each["spec"]["policyName"].startswith(OURS):  # its owner is gone, and no garbage collector runs here
+            await api.delete("MutatingAdmissionPolicyBinding", each["metadata"]["name"], "", ADMISSIONREGISTRATION)
+    await until_free(api)
+
+
+@asynccontextmanager
+async def reached(release: PlayedRelease, values: Values) -> AsyncIterator[Values]:
+    """The values with an address at which the API server reaches the webhook's process."""
+    async with balanced(release.ports) as port:
+        yield {**values, "webhook": {"url": f"https://127.0.0.1:{port}"}}
+
+
+async def until_holding(api: ApiClient, image: str) -> None:
+    """Returns when a new pod of this unknown image is held."""
+    await eventually(lambda: dry_run(api, pod("p", image)), lambda found: GATE in gates_of(found), seconds=ON_SECONDS)
+
+
+async def hold_pods(api: ApiClient, registry: EmbeddedRegistry, known: str = "") -> None:
+    """Creates pods of an image that is not pushed yet, and as many of one that never is; all of them are held.
+
+    With `known` the former have that image beside the latter.
+    """
+    never = f"{registry.host}/team/never:1"
+    await until_holding(api, never)
+    kinds = ([f"{registry.host}/{known}", never] if known else [f"{registry.host}/team/late:1"], [never])
+    for number in range(PODS):
+        await api.create(pod(f"p-{number}", *kinds[number % 2]))
+    assert len(await held(api)) == PODS
+
+
+async def until_let_go(api: ApiClient, since: float) -> float:
+    """How many seconds after that no pod was held any more."""
+    while left := await held(api):
+        assert time.monotonic() - since < OFF_SECONDS, f"held yet: {sorted(left)}"
+        await asyncio.sleep(0.1)
+    return time.monotonic() - since
+
+
+async def assert_let_go_by_what_is_known(api: ApiClient) -> None:
+    """The image that was pushed meanwhile keeps its pods to its architecture; new pods are held by nothing."""
+    for number in range(PODS):
+        found: KubernetesObject = await api.get("Pod", f"p-{number}")
+        assert kept_to(found["spec"], "kubernetes.io/arch") == (["arm64"], [])[number % 2]
+        assert "multiarch-extender.io/gated" not in found["metadata"].get("labels", {})
+    await until_free(api)
+
+
+async def held(api: ApiClient) -> set[str]:
+    """The names of the pods that our gate holds."""
+    return {each["metadata"]["name"] for each in await api.list("Pod", "default") if GATE in gates_of(each)}
+
+
+class Kubelet:
+    """Runs the container of the Job's pod, and tells the API server how it has ended."""
+
+    def __init__(self, api: ApiClient, control_plane: LocalCluster, server: str, folder: Path) -> None:
+        self.output = ""
+        self._api, self._control_plane, self._server, self._folder = api, control_plane, server, folder
+
+    async def run(self) -> None:
+        """Waits for the pod, and returns when it has ended."""
+        while not (found := await self._pods()):
+            await asyncio.sleep(0.1)
+        (container,) = found[0]["spec"]["containers"]
+        account = {"kind": "ServiceAccount", "metadata": {"name": found[0]["spec"]["serviceAccountName"]}}
+        kubeconfig = await write_account(self._api, self._control_plane, self._server, [account], self._folder)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "extender", *container["args"]),
+            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), 100)
+        self.output = out.decode()
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ended = {"exitCode": process.returncode, "startedAt": now, "finishedAt": now, "reason": "Completed"}
+        state = {"name": container["name"], "image": "", "imageID": "", "ready": False, "restartCount": 0}
+        status = {
+            "phase": "Failed" if process.returncode else "Succeeded",
+            "startTime": now,
+            "containerStatuses": [{**state, "state": {"terminated": ended}}],
+        }
+        path = f"/api/v1/namespaces/{OURS}/pods/{found[0]['metadata']['name']}/status"
+        await self._api.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
+
+    async def _pods(self) -> list[KubernetesObject]:
+        labelled = {"labelSelector": "app.kubernetes.io/component=uninstall"}
+        return await self._api.list("Pod", OURS, **labelled)
+
+
+@asynccontextmanager
+async def uninstalling(
+    api: ApiClient, control_plane: LocalCluster, folder: Path
+) -> AsyncIterator[tuple[Recorder, Kubelet]]:
+    """Runs the Job's container when it is there; what it asks of the API server is recorded."""
+    async with recording(control_plane) as (recorder, server):
+        kubelet = Kubelet(api, control_plane, server, folder)
+        task = asyncio.create_task(kubelet.run())
+        try:
+            yield recorder, kubelet
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def assert_kept_where_known(api: ApiClient) -> None:
+    """Each pod is kept to what its image runs on, if that is known."""
+    for number in range(PODS):
+        spec = (await api.get("Pod", f"p-{number}"))["spec"]
+        assert kept_to(spec, "kubernetes.io/arch") == (["arm64"], [])[number % 2]
