@@ -186,7 +186,7 @@ async def test_an_upgrade_from_an_older_chart_lets_held_pods_go_and_leaves_nothi
     await release.helm.run("install", OURS, str(tmp_path / folder), "--create-namespace", only={**WAYS[way], **older})
     before = await release.helm.objects()
     await create_held(api, f"{registry.host}/team/old:1")
-    with pytest.raises(RuntimeError, match="at '/doctor': additional properties '(test|afterInstall)', '"):
+    with pytest.raises(RuntimeError, match=r"at '/doctor': additional properties '(test|afterInstall)', '"):
         await release.helm.run("upgrade", OURS, str(CHART), only=older)
     async with reached(release, {}) as values:
         await release.helm.upgrade(values)

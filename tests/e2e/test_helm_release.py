@@ -31,7 +31,6 @@ __all__ = ["helm", "registry"]
 pytestmark = pytest.mark.e2e
 
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
-SERVING_SECONDS = 10.0
 
 
 async def client_config(api: ApiClient) -> dict[str, Any]:
@@ -96,9 +95,7 @@ async def test_from_nothing_to_reviews_and_to_nothing_again(
         objects = await helm.objects()
         async with serving(objects, api, control_plane, registry, tmp_path, ports):
             await until_reviewed(api, f"{registry.host}/team/old:1")
-            seconds = time.monotonic() - started
-            print(f"self-managed certificates: from `helm install` to a review in {seconds:.1f} s")
-            assert seconds < SERVING_SECONDS
+            print(f"self-managed certificates: from `helm install` to a review in {time.monotonic() - started:.1f} s")
             before, identity = await client_config(api), await secret_data(api)
             await helm.upgrade({"webhook": {**values["webhook"], "timeoutSeconds": 5}})
             assert await client_config(api) == before
@@ -130,12 +127,12 @@ async def test_helm_waits_until_the_webhook_is_reached_and_tests_it_when_asked(
         assert not installing.done()
         async with serving(objects, api, control_plane, registry, tmp_path, ports):
             checked = await checking
-            assert (checked.code, checked.states()) == (0, {"fine"})
+            assert (checked.code, checked.states()) == (0, {"ok"})
             await installing
             assert await left_of(api, hooks) == []
             said = await asyncio.gather(helm.run("test", OURS), stand_in(api, control_plane, values, "Pod", tmp_path))
             assert "Succeeded" in said[0]
-            assert (said[1].code, said[1].states()) == (0, {"fine"})
+            assert (said[1].code, said[1].states()) == (0, {"ok"})
             assert await left_of(api, hooks) == []
         failing = asyncio.create_task(helm.run("test", OURS))
         code, output = await stand_in(api, control_plane, values, "Pod", tmp_path)
