@@ -21,12 +21,12 @@ from extender.kubernetes.meta_v1 import OwnerReference, PartialObjectMetadata
 from extender.metrics import counter
 from extender.placement.affinity import AffinityMode
 from extender.placement.bounds import TOUCHED_BYTES
-from extender.placement.facts import Fit, RunsOn, facts_of, fit
+from extender.placement.facts import Fit, facts_of, fit
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_of_daemon_set
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Mode, is_exempt
-from extender.placement.reasons import NAME_CHARACTERS, Constraint, refusal_text, shorten
+from extender.placement.reasons import NAME_CHARACTERS, constraints_of, refusal_text, shorten
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 
 log = structlog.get_logger()
@@ -94,9 +94,9 @@ class DaemonPods:
         if platform is None or fit(facts, platform, self._policy.compatibility) is not Fit.NO:
             return None
         wrong = [
-            Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied)
-            for image, fact in zip(question.images, facts, strict=True)
-            if isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, self._policy.compatibility)
+            each
+            for each in constraints_of(question.images, facts)
+            if not runs_on(each.platforms, platform, self._policy.compatibility)
         ]
         refusal = refusal_text(wrong)
         if not review.dry_run:

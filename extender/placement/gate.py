@@ -101,7 +101,7 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
         return UnknownImages.PASS if choice is UnknownImages.ASSUME and not can_assume else choice
 
 
-def hold(document: JsonObject) -> None:
+def add_gate(document: JsonObject) -> None:
     """Gives the pod gate and label, in place; changes nothing if it has both. `document` holds the touched parts."""
     spec, metadata = cast("JsonObject", document["spec"]), document.get("metadata")
     gates = cast("list[Json] | None", spec.get("schedulingGates"))
@@ -114,8 +114,8 @@ def hold(document: JsonObject) -> None:
     metadata["labels"] = {**(labels or {}), GATED_LABEL: GATED}
 
 
-def let_go(document: JsonObject) -> None:
-    """Takes gate and label off a pod that has the gate, in place; the gates of others stay."""
+def remove_gate(document: JsonObject) -> None:
+    """Removes gate and label from a pod that has the gate, in place; the gates of others stay."""
     if not is_gated(document):
         return
     spec = cast("JsonObject", document["spec"])

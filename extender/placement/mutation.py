@@ -28,7 +28,7 @@ from extender.placement.additions import (
 )
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit
-from extender.placement.gate import ImpossiblePods, Unresolved, hold, is_gated, let_go
+from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import JsonObject, Operation, copy_of, diff, look
@@ -248,14 +248,14 @@ class Mutator:
         if excess := excess_with(added, after):
             after = cast("JsonObject", copy_of(before))
             take_back(after, record, self._offered, self._settings.scheduler_name)
-            let_go(after)
+            remove_gate(after)
             return _leave(overrides, excess, diff(before, after))
         if record and record.same_as(taken) and record.same_as(added) and _is_noted(before, after):
             after = cast("JsonObject", copy_of(before))  # ours would move behind what others have appended since
         if outcome is AdmissionOutcome.GATED:
-            hold(after)
+            add_gate(after)
         else:
-            let_go(after)
+            remove_gate(after)
         observed = overrides.mode is Mode.OBSERVE
         patch = b"" if outcome is AdmissionOutcome.DENIED else _encode(diff(before, after))
         if len(patch) > PATCH_BYTES and not observed:
@@ -377,7 +377,7 @@ def _ungating(pod: CreatedPod) -> list[Operation]:
     before = touched_parts(pod)
     after = cast("JsonObject", copy_of(before))
     if is_gated(after):
-        let_go(after)
+        remove_gate(after)
         annotations = look(after, ADDED_PATH[:-1])
         if isinstance(annotations, dict):
             annotations.pop(REASON, None)

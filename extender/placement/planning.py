@@ -37,7 +37,7 @@ from extender.placement.node_match import (
 from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM, ClusterNodes
 from extender.placement.patch import JsonObject
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
-from extender.placement.reasons import Constraint, constraints_of, platforms_text, refusal_text, shown_reference
+from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference
 from extender.placement.spread import plan_spread
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
 from extender.tables import ShareTable, declare_cache
@@ -240,15 +240,15 @@ class Planner:
         if not written and settings.impossible is not ImpossiblePods.DENY:
             return Wanted()
         assume = self._assumed_platforms(pod) if unknown else frozenset[Platform]()
-        assumed = [Constraint(image.reference, assume, assumed=True) for image, _ in unknown]
-        facts = (*pod.facts, *(RunsOn(constraint.platforms) for constraint in assumed))
+        assumed = {image for image, _ in unknown}
+        facts = (*pod.facts, *([RunsOn(assume)] if assumed else ()))
         if not pod.constrained and not assumed:
             return Wanted(warnings=_nothing_known(pod) if written else ())
         common = self.common(facts, pod.cluster)
         required = self._required_nodes(demands, common, pod.cluster, stored=stored)
         if common.nodes and not (required.restricts or required.contradiction):
             return Wanted()
-        refusal = refusal_text([*constraints_of(pod.images, pod.facts), *assumed])
+        refusal = refusal_text(constraints_of(pod.images, pod.facts, assumed, assume))
         why = required.contradiction if common.nodes else "no platform is common to all images"
         contradiction = f"{why}: {refusal}" if why else ""
         warnings = (contradiction,) if why else ()

@@ -37,13 +37,23 @@ class Constraint(msgspec.Struct, frozen=True):
     denied: tuple[DeniedPlatform, ...] = ()
 
 
-def constraints_of(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> list[Constraint]:
-    """What the known images require, in pod order; `facts` are those of `images`, in order."""
-    return [
-        Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied)
-        for image, fact in zip(images, facts, strict=True)
-        if isinstance(fact, RunsOn)
-    ]
+def constraints_of(
+    images: Sequence[PodImage],
+    facts: Sequence[ImageFact],
+    assumed: Set[PodImage] = frozenset(),
+    assume: frozenset[Platform] = frozenset(),
+) -> list[Constraint]:
+    """What the known images require, and those `assumed` to run on the platforms of `assume`, in pod order.
+
+    `facts` are those of `images`, in order.
+    """
+    found = []
+    for image, fact in zip(images, facts, strict=True):
+        if isinstance(fact, RunsOn):
+            found.append(Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied))
+        elif image in assumed:
+            found.append(Constraint(image.reference, assume, assumed=True))
+    return found
 
 
 NAME_CHARACTERS = 253

@@ -7,7 +7,7 @@ platforms. Only known images give scores. Depends on no registry and no cluster.
 import enum
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Generic, TypeVar
 
 import msgspec
@@ -21,7 +21,7 @@ from extender.kubernetes.extender_v1 import (
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
 )
-from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
+from extender.placement.facts import Fit, ImageFact, Pending, PodImage, Unknown, fit
 from extender.placement.nodes import USUAL, NodePlatforms
 from extender.placement.policy import (
     Choice,
@@ -34,7 +34,7 @@ from extender.placement.policy import (
     policy_for,
     preference_for,
 )
-from extender.placement.reasons import Constraint, refusal_text, retry_text
+from extender.placement.reasons import constraints_of, refusal_text, retry_text
 
 _Answer = TypeVar("_Answer")
 
@@ -105,7 +105,7 @@ class Decision:
         self.can_be_learned = any(fact.cause not in LOCAL for _, fact, _ in unresolved)
         self.retried = [(image, fact) for image, fact, choice in unresolved if choice is Choice.RETRY]
         assumed = {image for image, _, choice in unresolved if choice is Choice.ASSUME and not self.retried}
-        self.constraints = tuple(_constraints(images, facts, assumed, policy.assume))
+        self.constraints = tuple(constraints_of(images, facts, assumed, policy.assume))
         self.listable = _listable(self.retried)
         self.never_pulled = tuple(image for image, fact, _ in unresolved if fact.cause is Cause.NEVER_PULLED)
         self._facts = facts
@@ -315,16 +315,6 @@ def preempt_nodes(
     }
     decided = ExtenderPreemptionResult(kept)
     return DecidedAnswer(decided if decision.enforced else args.echo(), decided, Counter(verdicts.values()))
-
-
-def _constraints(
-    images: Sequence[PodImage], facts: Sequence[ImageFact], assumed: Set[PodImage], assume: frozenset[Platform]
-) -> Iterator[Constraint]:
-    for image, fact in zip(images, facts, strict=True):
-        if isinstance(fact, RunsOn):
-            yield Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied)
-        elif image in assumed:
-            yield Constraint(image.reference, assume, assumed=True)
 
 
 def _listable(retried: Sequence[tuple[PodImage, Pending | Unknown]]) -> tuple[PodImage, ...]:

@@ -418,9 +418,9 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json) -> None:
     held = {**case.pod, "metadata": metadata, "spec": {**case.pod["spec"], **gates}}
     reviewed = outlets.mutate(held, may_hold=True)
     if reviewed.outcome not in (AdmissionOutcome.GATED, AdmissionOutcome.DENIED):
-        let_go = apply(held, reviewed.patch)
-        assert "schedulingGates" not in let_go["spec"]
-        assert let_go["spec"] == alone["spec"]
+        ungated = apply(held, reviewed.patch)
+        assert "schedulingGates" not in ungated["spec"]
+        assert ungated["spec"] == alone["spec"]
     release = case.settings.releases.plan(
         _decoded(held, CreatedPod), outlets.images, outlets.facts, Overrides(), outlets.cluster, expired=True
     )
