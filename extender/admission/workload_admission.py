@@ -22,7 +22,7 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
 from extender.metrics import counter
-from extender.placement.bounds import PATCH_BYTES, TOUCHED_BYTES
+from extender.placement.bounds import PATCH_BYTES, POD_BYTES, TOUCHED_BYTES
 from extender.placement.facts import facts_of
 from extender.placement.mutation import Mutation
 from extender.placement.node_kinds import NodeKind
@@ -44,7 +44,6 @@ from extender.server.routes import Reply
 LOOKUP_SECONDS = 1.0
 """The longest time that whoever applies an object waits for lookups of its images."""
 _MOST_TEMPLATES = 64  # of one object: more are left as they are
-_MOST_BYTES = 1024 * 1024  # of all its templates: a large one has some ten thousand
 _TOO_LARGE = f"with those before it, its tolerations, affinity and selectors take more than {TOUCHED_BYTES // 1024} KiB"
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _ENCODER = msgspec.json.Encoder()
@@ -122,8 +121,8 @@ class WorkloadAdmission:
         for template, old in _changed(document, stored):
             raw = _ENCODER.encode(template.template)
             whole_bytes += len(raw)
-            if whole_bytes > _MOST_BYTES:
-                left.append(too_large(template.place, f"with those before it, it takes more than {_MOST_BYTES} bytes"))
+            if whole_bytes > POD_BYTES:  # of all its templates: a large one has some ten thousand
+                left.append(too_large(template.place, f"with those before it, it takes more than {POD_BYTES} bytes"))
                 break
             changed = ChangedTemplate(
                 template, read_template(raw), read_template(_ENCODER.encode(old.template)) if old else None

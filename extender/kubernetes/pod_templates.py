@@ -27,6 +27,7 @@ _OF_POLICIES = (
 _PATCH = re.compile(r"^patch|Patch|^(any|all)?[pP]atterns?$|^overlays?$|[oO]verrides?$")  # a key of what is laid over
 # Their operators put a main container before those that the object has.
 _WITH_A_MAIN_CONTAINER = ("monitoring.coreos.com", "operator.victoriametrics.com")
+_PLACEHOLDER_CHARACTERS = 1024  # twice what a reference may have
 # What a reference never has, or words that are no name of a repository.
 _PLACEHOLDER = re.compile(
     r"auto|.*(?:[${}<>()\[\]%#*!?|]|://|^@|@$|^_|_$).*"
@@ -121,7 +122,8 @@ def pods_of(manifest: Mapping[str, Any]) -> list[MadePod]:
 def is_given(image: str | None) -> bool:
     """Whether a container's image names one: some are filled in later, and have nothing or a placeholder until then."""
     text = image or ""
-    return bool(text.strip()) and not (text.isprintable() and _PLACEHOLDER.fullmatch(text))
+    is_placeholder = len(text) <= _PLACEHOLDER_CHARACTERS and text.isprintable() and _PLACEHOLDER.fullmatch(text)
+    return bool(text.strip()) and not is_placeholder
 
 
 def is_policy(manifest: Mapping[str, Any]) -> bool:
