@@ -83,7 +83,7 @@ class RedisStore:
         self._client = Redis(connection_pool=_pool_of(server))
 
     async def rows(self) -> AsyncIterator[Sequence[NameRow | None]]:
-        """Yields nothing: `find` reads the rows of other replicas when a lookup needs them."""
+        """Yields nothing: `get` reads the rows of other replicas when a lookup needs them."""
         nothing: tuple[Sequence[NameRow | None], ...] = ()
         for rows in nothing:
             yield rows
