@@ -172,11 +172,10 @@ class PodAdmission:
         return self._mutator.mutate(pod, question.images, facts, question.overrides, nodes, may_hold=may_hold)
 
 
-def unreadable(review: AdmissionReview, exc: Exception, what: str = "this pod", event: str = "pod.unreadable") -> Reply:
-    """Allows what cannot be decoded, with a warning: the API server validates objects, we do not."""
-    request = review.request
-    log.warning(event, namespace=request.namespace, kind=request.kind and request.kind.kind, why=str(exc))
-    return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read {what}: {exc}"]))
+def unreadable(review: AdmissionReview, exc: Exception) -> Reply:
+    """Allows a pod that cannot be decoded, with a warning: the API server validates pods, we do not."""
+    log.warning("pod.unreadable", namespace=review.request.namespace, why=str(exc))
+    return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read this pod: {exc}"]))
 
 
 def _log_unresolved(namespace: str | None, pod: CreatedPod, mutation: Mutation) -> None:

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
+import structlog
 
-from extender.admission.pod_admission import PodAdmission, unreadable
+from extender.admission.pod_admission import PodAdmission
 from extender.errors import UNDECODABLE
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
@@ -40,6 +41,8 @@ from extender.placement.templates import (
 )
 from extender.resolver.pod_resolver import PodQuestion
 from extender.server.routes import Reply
+
+log = structlog.get_logger()
 
 LOOKUP_SECONDS = 1.0
 """The longest time that whoever applies an object waits for lookups of its images."""
@@ -108,7 +111,11 @@ class WorkloadAdmission:
             resolved = (self._pods.resolve(each.question, LOOKUP_SECONDS) for each in workload.asked)
             decided = self._decide_all(workload, await asyncio.gather(*resolved))
         except UNDECODABLE as exc:
-            return unreadable(review, exc, "a pod template here", "workload.unreadable")
+            kind = request.kind and request.kind.kind
+            log.warning("workload.unreadable", namespace=request.namespace, kind=kind, why=str(exc))
+            return Reply(
+                encode_response(review, warnings=[f"multiarch-extender cannot read a pod template here: {exc}"])
+            )
         return _reply(review, workload, decided)
 
     fallback = staticmethod(PodAdmission.fallback)
