@@ -15,15 +15,11 @@ class WebhookClientConfig(Wire, frozen=True, omit_defaults=True):
 
 
 class MutatingWebhook(Wire, frozen=True, omit_defaults=True):
-    """admissionregistration/v1 MutatingWebhook."""
-
     name: str = ""
     client_config: WebhookClientConfig = WebhookClientConfig()
 
 
 class MutatingWebhookConfiguration(Wire, frozen=True):
-    """admissionregistration/v1 MutatingWebhookConfiguration."""
-
     metadata: VersionedMeta = VersionedMeta()
     webhooks: tuple[MutatingWebhook, ...] = ()
 
@@ -39,8 +35,6 @@ class LeaseSpec(Wire, frozen=True):
 
 
 class Lease(Wire, frozen=True):
-    """coordination/v1 Lease."""
-
     metadata: VersionedMeta = VersionedMeta()
     spec: LeaseSpec | None = None
 
@@ -63,14 +57,10 @@ class ResourceAttributes(Wire, frozen=True):
 
 
 class SelfSubjectAccessReviewSpec(Wire, frozen=True):
-    """authorization/v1 SelfSubjectAccessReviewSpec."""
-
     resource_attributes: ResourceAttributes
 
 
 class SubjectAccessReviewStatus(Wire, frozen=True):
-    """authorization/v1 SubjectAccessReviewStatus."""
-
     allowed: bool = False
 
 
@@ -84,8 +74,6 @@ class SelfSubjectAccessReview(Wire, frozen=True):
 
 
 class SubjectAccessReviewSpec(Wire, frozen=True):
-    """authorization/v1 SubjectAccessReviewSpec."""
-
     resource_attributes: ResourceAttributes
     user: str
     groups: tuple[str, ...]

@@ -16,8 +16,6 @@ PodUid = NewType("PodUid", str)
 
 
 class VolumeMount(Wire, frozen=True):
-    """core/v1 VolumeMount."""
-
     name: str = ""
     mount_path: str = ""
 
@@ -84,8 +82,6 @@ class PodOS(Wire, frozen=True):
 
 
 class PodSpec(Wire, frozen=True):
-    """core/v1 PodSpec."""
-
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     ephemeral_containers: tuple[Container, ...] | None = None
@@ -98,8 +94,6 @@ class PodSpec(Wire, frozen=True):
 
 
 class Pod(Wire, frozen=True):
-    """core/v1 Pod."""
-
     metadata: ObjectMeta | None = None
     spec: PodSpec | None = None
 
@@ -111,8 +105,6 @@ class LabelSelector(Wire, frozen=True):
 
 
 class TopologySpreadConstraint(Wire, frozen=True, omit_defaults=True):
-    """core/v1 TopologySpreadConstraint."""
-
     max_skew: int = 0
     topology_key: str = ""
     when_unsatisfiable: str = ""
@@ -140,8 +132,6 @@ class CreatedPod(Pod, frozen=True):
 
 
 class PodSchedulingGate(Wire, frozen=True):
-    """core/v1 PodSchedulingGate."""
-
     name: str = ""
 
 
@@ -178,16 +168,12 @@ class NodeStatus(Wire, frozen=True):
 
 
 class Taint(Wire, frozen=True):
-    """core/v1 Taint."""
-
     key: str = ""
     value: str | None = None
     effect: str = ""
 
 
 class NodeSpec(Wire, frozen=True):
-    """core/v1 NodeSpec."""
-
     taints: tuple[Taint, ...] | None = None
 
 
@@ -199,16 +185,12 @@ class NodeMeta(Wire, frozen=True):
 
 
 class Node(Wire, frozen=True):
-    """core/v1 Node."""
-
     metadata: NodeMeta | None = None
     status: NodeStatus | None = None
     spec: NodeSpec | None = None
 
 
 class ContainerImage(Wire, frozen=True):
-    """core/v1 ContainerImage."""
-
     names: list[str] | None = None
 
 
@@ -254,15 +236,11 @@ class OpaqueSecret(Wire, frozen=True):
 
 
 class Secret(Wire, frozen=True):
-    """core/v1 Secret."""
-
     type: str | None = None
     data: SecretData | None = None
 
 
 class NodeSelectorRequirement(Wire, frozen=True, omit_defaults=True):
-    """core/v1 NodeSelectorRequirement."""
-
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] | None = None
@@ -296,8 +274,6 @@ class NodeAffinity(
         "preferred": "preferredDuringSchedulingIgnoredDuringExecution",
     },
 ):
-    """core/v1 NodeAffinity."""
-
     required: NodeSelector | None = None
     preferred: tuple[PreferredSchedulingTerm, ...] | None = None
 
@@ -327,8 +303,6 @@ class EventMeta(Wire, frozen=True, omit_defaults=True):
 
 
 class EventSource(Wire, frozen=True):
-    """core/v1 EventSource."""
-
     component: str
 
 

@@ -28,8 +28,6 @@ class GroupVersionKind(Wire, frozen=True):
 
 
 class OwnerReference(Wire, frozen=True):
-    """metav1.OwnerReference."""
-
     kind: str = ""
     name: str = ""
     controller: bool | None = None

@@ -56,8 +56,6 @@ class ImageConfiguration(Wire, frozen=True):
 
 
 class ConfigMap(Wire, frozen=True):
-    """core/v1 ConfigMap."""
-
     data: dict[str, str] | None = None
 
 

@@ -18,8 +18,6 @@ class ReportedNodeSpec(NodeSpec, frozen=True):
 
 
 class ContainerStateWaiting(Wire, frozen=True):
-    """core/v1 ContainerStateWaiting."""
-
     reason: str | None = None
     message: str | None = None
 
@@ -60,8 +58,6 @@ class ContainerStatus(Wire, frozen=True):
 
 
 class PodStatus(Wire, frozen=True):
-    """core/v1 PodStatus."""
-
     phase: str | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
