@@ -5,7 +5,6 @@ import contextlib
 import inspect
 import json
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +15,9 @@ import typer
 
 from extender.cli import manifest_files
 from extender.cli.audit_html import write_html
+from extender.cli.audit_lookups import ImageLookups
+from extender.cli.audit_sources import read_cluster, read_files, read_images
 from extender.cli.audit_writers import WRITERS
-from extender.cli.audited_images import ClusterContents, ImageLookups, read_cluster
 from extender.cli.console import print_document, print_problem, progress_bar
 from extender.cli.installed_settings import GivenSettings
 from extender.cli.options import (
@@ -38,27 +38,13 @@ from extender.config.reading import read_config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
-from extender.kubernetes.pod_templates import (
-    KubernetesObject,
-    is_policy,
-    namespace_annotations,
-    pod_templates,
-    unread_images,
-)
-from extender.kubernetes.reported_v1 import ReportedSpec
 from extender.logs import configure_logs
-from extender.placement.facts import PodImage
-from extender.placement.patch import look
-from extender.reports.audit_findings import AuditInput, new_findings, new_problems, targets_of, wanted_newer, with_newer
+from extender.reports.audit_findings import AuditInput, new_findings, new_problems, wanted_newer, with_newer
 from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit
-from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
-from extender.resolver.platform_verifier import PlatformVerifier
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver_of, read_mirror_objects
-
-_MOST_IMAGES = 100_000  # lines of a list
 
 
 class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +56,6 @@ class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
     required: Sequence[Platform]
     own: Sequence[str]
     look_for_newer: bool
-    looks_inside: bool
 
     @property
     def is_live(self) -> bool:
@@ -101,9 +86,6 @@ def audit(
         typer.Option(metavar="PREFIX", help="Images under it, such as registry.example.com/team/, are your own."),
     ] = None,
     newer: Annotated[bool, typer.Option(help="Look for newer tags of images that block.")] = True,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read layers until it is known for which machine each program is.")
-    ] = False,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FORMAT", help=f"How to print: {', '.join(WRITERS)}.")
     ] = "table",
@@ -144,7 +126,6 @@ def audit(
         required=required,
         own=own or (),
         look_for_newer=newer,
-        looks_inside=verify,
     )
     report, audited = asyncio.run(_audit(GivenSettings(settings, file, assignments or ()), part))
     print_document(write_html(report, audited, datetime.now(UTC)) if output == "html" else WRITERS[output](report))
@@ -186,7 +167,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
             cluster_view = ClusterView(client=client)
             audited = f"context {client.context}" if client.context else "this cluster"
         else:
-            contents = _read_files(part.manifests, part.namespace) if part.manifests else _read_images(part.images)
+            contents = read_files(part.manifests, part.namespace) if part.manifests else read_images(part.images)
             cluster_view = ClusterView()
             audited = "a list of images" if part.images else "manifests"
         sources = await stack.enter_async_context(open_local_sources(settings.registry))
@@ -214,77 +195,11 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
             problems=contents.problems,
             running=await lookups.look_up_running(contents.workloads),
         )
-        if part.looks_inside:
-            inside = lookups.unverified(contents.workloads, targets_of(given))
-            images = len({(each.repository, each.digest) for each in inside})
-            print_problem(
-                f"looking inside {images} images for {len(inside)} platforms: two manifests, a configuration and, at "
-                f"most, all layers of each"
-            )
-            progress.begin(len(inside))
-            unverified = await lookups.look_inside(inside, PlatformVerifier(sources, pod_resolver.resolver.cache))
-            for line in unverified:
-                print_problem(line)
-            given = msgspec.structs.replace(given, evidence=await lookups.look_up(contents.workloads))
         report = make_audit(given)
         wanted = wanted_newer(report) if part.look_for_newer and not lookups.is_stopped else []
         progress.begin(len(wanted))
         report = with_newer(report, await lookups.look_for_newer(wanted, given.policy.compatibility))
         return msgspec.structs.replace(report, is_partial=lookups.is_stopped), audited
-
-
-def _read_files(manifests: manifest_files.Manifests, namespace: str) -> ClusterContents:
-    """The workloads of manifests; `namespace` is that of those that name none."""
-    collector, problems = WorkloadCollector(), [*manifests.unread]
-    policies, objects = 0, manifests.objects
-    for repeat in manifests.repeats:
-        print_problem(repeat)
-    for each in objects:
-        if namespace and isinstance(metadata := each.manifest.setdefault("metadata", {}), dict):
-            metadata["namespace"] = metadata.get("namespace") or namespace
-        try:
-            collector.add(each.manifest, each.source)
-            if path := unread_images(each.manifest):
-                problems.append(
-                    f"{each.source}: {_named(each.manifest)} names an image at {path}, which is no pod template"
-                )
-        except UnreadableWorkload as exc:
-            problems.append(f"{each.source}: {exc}")
-        policies += is_policy(each.manifest)
-        for template in pod_templates(each.manifest):
-            if template.gap:
-                print_problem(f"{each.source}: {template} is {template.gap}")
-    if policies:
-        print_problem(f"not workloads: {policies} policies, patches or reviews")
-    namespaces = namespace_annotations(each.manifest for each in objects)
-    return ClusterContents(collector.workloads(), [], namespaces, problems)
-
-
-def _named(manifest: KubernetesObject) -> str:
-    return f"{manifest['kind']} {look(manifest, ('metadata', 'name')) or 'without a name'}"
-
-
-def _read_images(path: str) -> ClusterContents:
-    """Each image of a list as a workload of its own; blank lines and those that begin with `#` are left out."""
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"--images {path}: it cannot be read: {exc}") from exc
-    if not text:
-        raise ConfigError(f"--images {path}: it is empty; see whether the command that wrote it failed")
-    lines = [line.strip() for line in text.splitlines()]
-    named = list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
-    if len(named) > _MOST_IMAGES:
-        raise ConfigError(f"--images {path}: it has {len(named)} images; give {_MOST_IMAGES} at most")
-    workloads = [
-        Workload(
-            key=WorkloadKey("", "Image", name),
-            spec=ReportedSpec(),
-            uses=(ImageUse(image=PodImage(name), used_as="image", name=""),),
-        )
-        for name in named
-    ]
-    return ClusterContents(workloads, [], {}, [])
 
 
 def _read_baseline(path: str) -> Audit:

@@ -22,8 +22,6 @@ from testbed.debian_registry import DebianRegistry
 from testbed.eventually import eventually
 from testbed.images import build_artifact, build_index, build_manifest
 from testbed.npm_package import SARIF_SCHEMA, NpmFile, find_npm_file
-from testbed.packed_layers import Put, gzipped
-from testbed.zoo_images import make_image, make_index
 from tests.unit.cli import commands
 
 CHARTS = Path(__file__).parents[1] / "data/audit/charts"
@@ -403,28 +401,3 @@ async def test_wrong_usage_is_told_with_what_would_be_right(arguments: list[str]
     code, out, err = await run(command("127.0.0.1:1", *arguments), "")
     assert (code, out) == (2, "")
     assert re.search(re.escape(complaint), err.replace('"', "'")), err
-
-
-async def test_verify_finds_images_that_lie(debian_registry: DebianRegistry, tmp_path: Path) -> None:
-    """Looks inside at the targets alone, says so first, and has a finding, in JSON and in SARIF."""
-    elf = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\0\x3e\0" + bytes(44)  # of amd64
-    lying, claims = [gzipped([Put("app", elf)])], (AMD, ARM, "linux/s390x")
-    images = [(platform, make_image(platform, lying, Entrypoint=["/app"])) for platform in claims]
-    debian_registry.push("shop/liar", "1.0", make_index(images))
-    (tmp_path / "images").write_text(f"{debian_registry.host}/shop/liar:1.0\n")
-    asked = ("--images", str(tmp_path / "images"), "--verify", "--require", AMD, "--require", ARM)
-    code, out, err = await run(command(debian_registry.host, *asked, "-o", "json"))
-    told, blocker = err.splitlines()[0], "claims linux/arm64, but its /app is for x86-64"
-    assert (code, told.startswith("looking inside 1 images for 2 platforms")) == (1, True)
-    report = json.loads(out)
-    (image,) = report["images"]
-    assert (image["platforms"], image["verified"]) == ([AMD, "linux/s390x"], [AMD])
-    assert [(each["platform"], each["state"], each["text"]) for each in image["denied"]] == [(ARM, "refuted", blocker)]
-    (finding,) = report["findings"]
-    assert (finding["rule"], finding["platform"]) == ("image-lies-about-platform", ARM)
-    assert finding["message"].endswith(blocker)
-    _, out, _ = await run(command(debian_registry.host, *asked, "-o", "sarif"))
-    (result,) = json.loads(out)["runs"][0]["results"]
-    assert (result["ruleId"], blocker in result["message"]["text"]) == ("image-lies-about-platform", True)
-    _, out, _ = await run(command(debian_registry.host, *asked, "-o", "html"))
-    assert blocker in out

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.cli.audited_images import read_cluster
+from extender.cli.audit_sources import read_cluster
 from extender.cluster.client import ClusterRefused
 from extender.cluster.workload_lists import PAGE_OBJECTS, WORKLOAD_KINDS, list_documents, list_objects
 from extender.errors import ClusterError

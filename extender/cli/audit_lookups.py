@@ -1,4 +1,4 @@
-"""Gathers what the audit goes by: workloads of a cluster, the answer for each of their images, and newer tags.
+"""Looks up what the audit goes by: the answer for each image of workloads, what nodes run of them, and newer tags.
 
 Lookups use the service's own resolver, cache and store, so that an audit that was interrupted goes on from there.
 """
@@ -6,98 +6,28 @@ Lookups use the service's own resolver, cache and store, so that an audit that w
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
-
-import msgspec
 
 from extender.cli.lookups import side_by_side
-from extender.cluster.client import ClusterRefused
-from extender.cluster.listwatch import Getter
-from extender.cluster.workload_lists import (
-    POD,
-    WORKLOAD_KINDS,
-    fetch_account_secrets,
-    fetch_namespace_annotations,
-    list_documents,
-    list_nodes,
-    list_objects,
-)
 from extender.credentials.keyring import Credential, JoinedKeyring, Keyring, sources_of
 from extender.errors import ExtenderError, InvalidReference, RegistryDenied
 from extender.images.content import Cause, Content, Failure
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
-from extender.images.platform_states import PlatformState
 from extender.images.reference import ImageReference, parse_reference
 from extender.images.tags import newer_tags, parse_tag
-from extender.kubernetes.core_v1 import LocalObjectReference, Pod, PodSpec
+from extender.kubernetes.core_v1 import Pod, PodSpec
 from extender.kubernetes.meta_v1 import ObjectMeta
-from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.facts import PodImage
-from extender.placement.nodes import name_of_node, platform_of_node
 from extender.reports.audit_findings import ImageEvidence, RunningEvidence
 from extender.reports.audit_report import NewerTag
-from extender.reports.workload_reports import UnreadableWorkload, Workload, WorkloadCollector
+from extender.reports.workload_reports import Workload
 from extender.resolver.image_cache import ImageQuery, Target
 from extender.resolver.keyring_lookup import CredentialOrder
-from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
 
 _WAIT_SECONDS = 120.0  # for one lookup: its turn at a host that 63 others want, and its requests
-_LOOK_SECONDS = 120.0  # for one platform of one image
 _MOST_TAG_LOOKUPS = 12  # of one image: the newest tag, and a search among 2,000 others
 _INTERRUPTED = Failure(Cause.LOOKING_UP, "the audit was interrupted before it was looked up")
 _ENDLESS = Failure(Cause.LOOKING_UP, f"its lookup did not end within {_WAIT_SECONDS:g} s")
-
-
-class LookInside(NamedTuple):
-    """A platform of an image that is to be verified."""
-
-    reference: str
-    repository: str
-    digest: str
-    platform: Platform
-
-
-class ClusterContents(msgspec.Struct, frozen=True):
-    """What a cluster has. `problems` tells which kinds could not be listed."""
-
-    workloads: list[Workload]
-    nodes: list[ReportedNode]
-    namespaces: Mapping[str, Mapping[str, str]]
-    problems: list[str]
-
-
-async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:
-    """The workloads of a namespace or, if that is empty, of all; the nodes, and the namespaces' annotations.
-
-    A kind that may not be listed is a problem, and so is an object that cannot be read.
-
-    Raises:
-        ClusterError: the API server cannot be reached, or refuses for another reason.
-    """
-    problems = list[str]()
-    nodes: list[ReportedNode] = []
-    with _noting(problems, "nodes"):
-        nodes = await list_nodes(client)
-    platforms = {name_of_node(node): platform_of_node(node) for node in nodes}
-    collector = WorkloadCollector({name: platform for name, platform in platforms.items() if platform})
-    for kind in WORKLOAD_KINDS:
-        with _noting(problems, kind.plural):
-            async for manifest in list_objects(client, kind, namespace):
-                with _noting(problems, kind.plural):
-                    collector.add(manifest)
-    with _noting(problems, POD.plural):
-        async for document in list_documents(client, POD.path(namespace)):
-            with _noting(problems, POD.plural):
-                collector.add_pod(document)
-    accounts: Mapping[tuple[str, str], tuple[str, ...]] = {}
-    with _noting(problems, "serviceaccounts"):
-        accounts = await fetch_account_secrets(client, namespace)
-    namespaces: Mapping[str, Mapping[str, str]] = {}
-    with _noting(problems, "namespaces"):
-        namespaces = await fetch_namespace_annotations(client, namespace)
-    workloads = [_with_account_secrets(workload, accounts) for workload in collector.workloads()]
-    return ClusterContents(workloads, nodes, namespaces, problems)
 
 
 FetchTags = Callable[[ImageReference, Credential], Awaitable[list[str]]]
@@ -113,7 +43,7 @@ class ImageLookups:
         self._on_done = on_done
         self._stopped = asyncio.Event()
         self._found: dict[tuple[object, ...], ImageEvidence] = {}
-        self._keyrings: dict[tuple[str, str], Keyring] = {}  # that an image was seen with, by name, and digest or ""
+        self._keyrings: dict[str, Keyring] = {}  # that an image was seen with, by its name
 
     def stop(self) -> None:
         """Ends the lookups: those that have not ended stay unknown."""
@@ -198,50 +128,6 @@ class ImageLookups:
             await asyncio.gather(*repositories.values(), return_exceptions=True)
         return found
 
-    def unverified(self, workloads: Sequence[Workload], targets: Sequence[Platform]) -> list[LookInside]:
-        """The platforms to look into: those among `targets` that the images found claim, and that are not verified."""
-        found: dict[LookInside, None] = {}
-        for workload in workloads:
-            for image in workload.images:
-                evidence = self._found.get(_key(image, workload))
-                target = self._pod_resolver.resolver.cache.references.target_of(image.reference)
-                if evidence and evidence.digest and isinstance(evidence.answer, Content) and isinstance(target, Target):
-                    platforms = evidence.answer.platforms - evidence.answer.verified
-                    for platform in sorted(platforms.intersection(targets)):
-                        found[LookInside(image.reference, target.repository, evidence.digest, platform)] = None
-        return list(found)
-
-    async def look_inside(self, wanted: Sequence[LookInside], verifier: PlatformVerifier) -> list[str]:
-        """Looks inside, one after the other for each host, and corrects what `look_up` gives.
-
-        Returns why platforms could not be verified, a sentence each.
-        """
-        problems: list[str] = []
-        cache = self._pod_resolver.resolver.cache
-        hosts: dict[str, list[LookInside]] = {}
-        for each in wanted:
-            hosts.setdefault(each.repository.partition("/")[0], []).append(each)
-
-        async def one(host: str) -> None:
-            for each in hosts[host]:
-                if self.is_stopped:
-                    return
-                target = cache.references.target_of(each.reference)
-                assert isinstance(target, Target)  # noqa: S101 - as `unverified` has them
-                keyring = self._keyrings.get((each.reference, each.digest), self._pod_resolver.keyring)
-                found = await verifier.verify(target, each.digest, each.platform, keyring, _LOOK_SECONDS)
-                if found.state is PlatformState.CLAIMED:
-                    problems.append(f"{each.reference} on {each.platform} is not verified: {found.detail}")
-                self._on_done(each.reference)
-
-        await side_by_side(hosts, one, self._stopped)
-        for key, evidence in self._found.items():
-            target = cache.references.target_of(str(key[0]))
-            if evidence.digest and isinstance(target, Target):
-                shown = cache.shown(target.repository, evidence.digest)
-                self._found[key] = ImageEvidence(shown or evidence.answer, evidence.digest)
-        return problems
-
     def _wanted(self, uses: Iterable[tuple[PodImage, Workload]]) -> dict[tuple[object, ...], tuple[PodImage, Workload]]:
         return {
             _key(image, workload): (image, workload)
@@ -256,8 +142,7 @@ class ImageLookups:
         if not isinstance(answer, Content):
             return ImageEvidence(answer or _ENDLESS)
         digest = self._pod_resolver.resolver.evidence(query, keyring).digest
-        for key in ((image.reference, ""), (image.reference, digest)):
-            self._keyrings.setdefault(key, keyring)
+        self._keyrings.setdefault(image.reference, keyring)
         return ImageEvidence(answer, digest)
 
     def _keyring_of(self, workload: Workload) -> Keyring:
@@ -281,7 +166,7 @@ class ImageLookups:
         if parse_tag(parsed.tag) is None:
             why = "it is named by digest alone" if not parsed.tag else f"its tag {parsed.tag} states no version"
             return NewerTag(str(platform), None, why)
-        keyring = self._keyrings.get((reference, ""), self._pod_resolver.keyring)
+        keyring = self._keyrings.get(reference, self._pod_resolver.keyring)
         if parsed.repository not in repositories:
             repositories[parsed.repository] = asyncio.create_task(self._list_tags(parsed, keyring))
         tags = await asyncio.shield(repositories[parsed.repository])
@@ -342,27 +227,3 @@ def _key(image: PodImage, workload: Workload) -> tuple[object, ...]:
     """What an answer depends on: the image, and the credentials of the namespace where it is used."""
     secrets = workload.spec.image_pull_secrets
     return (image.reference, image.pull_policy == "Always", workload.key.namespace if secrets else "", secrets)
-
-
-def _with_account_secrets(workload: Workload, accounts: Mapping[tuple[str, str], tuple[str, ...]]) -> Workload:
-    """The workload with the pull secrets of its ServiceAccount, which pods get only if they name none themselves."""
-    spec = workload.spec
-    names = accounts.get((workload.key.namespace, spec.service_account_name or "default"))
-    if spec.image_pull_secrets or not names:
-        return workload
-    secrets = tuple(LocalObjectReference(name) for name in names)
-    return msgspec.structs.replace(workload, spec=msgspec.structs.replace(spec, image_pull_secrets=secrets))
-
-
-@contextlib.contextmanager
-def _noting(problems: list[str], what: str) -> Iterator[None]:
-    try:
-        yield
-    except ClusterRefused as exc:
-        if exc.status == 404:  # a kind that this cluster does not have
-            return
-        if exc.status != 403:
-            raise
-        problems.append(f"{what} cannot be listed: {exc}")
-    except UnreadableWorkload as exc:
-        problems.append(f"{what}: {exc}")

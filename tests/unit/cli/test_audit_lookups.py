@@ -1,24 +1,21 @@
-"""The credentials of an audit: newer tags and looks inside go by those with which an image was seen."""
+"""The credentials of an audit: newer tags are looked for with those with which an image was seen."""
 
 import pytest
 
-from extender.cli.audited_images import ImageLookups
+from extender.cli.audit_lookups import ImageLookups
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, credential_id_of
 from extender.credentials.logins import Login
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Content
-from extender.images.platform import Compatibility, Platform, parse_platform
-from extender.images.platform_states import PlatformState
+from extender.images.platform import Compatibility, parse_platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.core_v1 import LocalObjectReference
 from extender.kubernetes.reported_v1 import ReportedSpec
 from extender.placement.facts import PodImage
 from extender.placement.policy import Policy
 from extender.reports.workload_reports import ImageUse, Workload, WorkloadKey
-from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
-from extender.verifier.verification import Verification
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys
 
@@ -41,14 +38,13 @@ def id_of(namespace: str, name: str) -> CredentialId:
 
 
 class Registry(FakeRegistry):
-    """Lists tags and looks inside, for its readers alone; records with which credential each was asked for."""
+    """Lists tags for its readers alone, and records with which credentials they were asked for."""
 
     def __init__(self, *, hides: bool) -> None:
         super().__init__()
         self.hides = hides
         self.readers = {"ghcr.io/team/app": {id_of("right", "pull")}}
         self.listed: list[CredentialId] = []
-        self.looked: list[CredentialId] = []
         self.push(APP, "linux/amd64")
         self.push(NEWER, "linux/amd64", "linux/arm64")
 
@@ -56,13 +52,6 @@ class Registry(FakeRegistry):
         self.listed.append(credential.id)
         await self._admit("GET", reference, credential)
         return ["1.0", "1.1"]
-
-    async def verify(
-        self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
-    ) -> Verification:
-        self.looked.append(credential.id)
-        await self._admit("GET", reference, credential)
-        return Verification(platform=platform, state=PlatformState.VERIFIED)
 
 
 def workload(namespace: str, *secrets: str) -> Workload:
@@ -74,7 +63,7 @@ def workload(namespace: str, *secrets: str) -> Workload:
 
 @pytest.mark.parametrize("hides", [False, True])
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_newer_tags_and_looks_inside_use_the_credentials_of_the_evidence(*, hides: bool, is_first: bool) -> None:
+async def test_newer_tags_use_the_credentials_of_the_evidence(*, hides: bool, is_first: bool) -> None:
     """Neither those of another namespace, nor another login of the same pod that is tried before it."""
     clock, registry = Clock(), Registry(hides=hides)
     resolver = Resolver(registry, size=100, tag_seconds=900, stale_seconds=3600, clock=clock, random=lambda: 0.0)
@@ -87,8 +76,5 @@ async def test_newer_tags_and_looks_inside_use_the_credentials_of_the_evidence(*
     assert [isinstance(each[0].answer, Content) for each in found] == [is_first, not is_first]
     newer = await lookups.look_for_newer([(APP, "linux/arm64")], Compatibility())
     assert newer[APP, "linux/arm64"].tag == "1.1"
-    await lookups.look_inside(
-        lookups.unverified(workloads, [parse_platform("linux/amd64")]), PlatformVerifier(registry, resolver.cache)
-    )
-    assert registry.listed == registry.looked == [id_of("right", "pull")]
+    assert registry.listed == [id_of("right", "pull")]
     await resolver.close()
