@@ -192,13 +192,6 @@ async def _lead_to(api: ApiClient, objects: dict[str, KubernetesObject], port: i
     await api.apply(configuration)
 
 
-async def labelled(api: ApiClient, name: str) -> None:
-    """A namespace whose pods go to the second scheduler."""
-    made = namespace(name)
-    made["metadata"]["labels"]["multiarch-extender.io/scheduler"] = "multiarch-scheduler"
-    await api.apply(made)
-
-
 CONTROLLER = {
     "apiVersion": "apps/v1",
     "name": "owner",
@@ -276,11 +269,11 @@ async def dry_run(api: ApiClient, made: KubernetesObject) -> KubernetesObject:
     return await api.request("POST", f"/api/v1/namespaces/{made['metadata']['namespace']}/pods?dryRun=All", made)
 
 
-async def test_match_conditions_pass_over_the_pods_that_the_service_leaves_alone(
+async def test_the_api_server_asks_about_the_pods_that_the_service_looks_at(
     api: ApiClient, apply: Apply, recorder: tuple[Recorder, Callable[[str], Awaitable[int]]], tmp_path: Path
 ) -> None:
-    """The API server evaluates them for each kind of pod, and comes to what the service itself would have said."""
-    await labelled(api, "conditions")
+    """By conditions and selectors it comes to what the service itself would have said."""
+    await api.apply(namespace("conditions"))
     objects = await apply("manifests/webhook.yaml")
     webhook, serve_as = recorder
     await _lead_to(api, objects, await serve_as(objects["Service"]["metadata"]["name"]), tmp_path)
@@ -292,8 +285,10 @@ async def test_match_conditions_pass_over_the_pods_that_the_service_leaves_alone
     mirror = pod("unbound-mirror", "registry.example.com/app:1", namespace="conditions", annotations={MIRROR: "hash"})
     with pytest.raises(ApiError, match=r"must set spec\.nodeName"):  # said after all webhooks have been asked
         await dry_run(api, mirror)
+    for name in ("default", "kube-system", "kube-public", "kube-node-lease", OURS):
+        await dry_run(api, pod("p", "registry.example.com/app:1", namespace=name))
     expected = {name for name, (_, _, reviewed) in PODS.items() if reviewed}
-    assert webhook.reviewed - {"conditions/probe"} == {f"conditions/{name}" for name in expected}
+    assert webhook.reviewed - {"conditions/probe"} == {"default/p", *(f"conditions/{name}" for name in expected)}
     told_of_only = {"of-a-daemon-set"}  # its node is chosen already
     assert {name for name in PODS if looked_at(pod_of(name))} == expected - told_of_only
 
@@ -310,27 +305,3 @@ def looked_at(made: KubernetesObject) -> bool:
     read = msgspec.convert(made, Pod)
     overrides = read_overrides(made["metadata"].get("annotations"), None)
     return untouched(read, overrides, Policy()) is None
-
-
-@pytest.mark.parametrize(
-    ("mode", "reviewed"),
-    [("webhook", {"default", "labelled"}), ("second-scheduler", {"labelled"})],
-    ids=["webhook", "second-scheduler"],
-)
-async def test_the_webhook_is_asked_about_pods_of_the_right_namespaces(
-    api: ApiClient,
-    apply: Apply,
-    recorder: tuple[Recorder, Callable[[str], Awaitable[int]]],
-    tmp_path: Path,
-    mode: str,
-    reviewed: set[str],
-) -> None:
-    """Never about the cluster's own or ours; else about all of them, or those with the label."""
-    await labelled(api, "labelled")
-    objects = await apply(f"manifests/{mode}.yaml")
-    webhook, serve_as = recorder
-    await _lead_to(api, objects, await serve_as(objects["Service"]["metadata"]["name"]), tmp_path)
-    await _asked_about(api, webhook, "labelled")
-    for name in ("default", "labelled", "kube-system", "kube-public", "kube-node-lease", OURS):
-        await dry_run(api, pod("p", "registry.example.com/app:1", namespace=name))
-    assert webhook.reviewed - {"labelled/probe"} == {f"{name}/p" for name in reviewed}
