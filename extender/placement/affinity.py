@@ -19,6 +19,7 @@ from extender.placement.node_match import (
     PlatformRequirements,
     can_match,
     is_implied,
+    is_met,
     is_open,
     requirements_of,
     selector_requirements,
@@ -145,7 +146,7 @@ def plan_required(
         added = () if entries else _or_no_node(alone, selector)
         return RequiredNodes(entries, (added,) if added else (), contradiction, impossible=alone is None)
     if stored:
-        wanted = wanted._replace(part_of=frozenset(Platform(node.os, node.architecture) for node in cluster))
+        wanted = wanted._replace(part_of=frozenset(_right_platforms(nodes, cluster)))
     additions, wrong = list[Alternatives](), 0
     for term in demands.terms:
         present = requirements_of(demands.selector, term)
@@ -170,6 +171,14 @@ def _others(nodes: RightNodes, cluster: Set[Platform]) -> frozenset[Platform] | 
     if not cluster:
         return None
     return frozenset(USUAL).union(Platform(node.os, node.architecture) for node in cluster) - nodes.keys()
+
+
+def _right_platforms(nodes: RightNodes, cluster: Set[Platform]) -> Iterator[Platform]:
+    """Those of the cluster that are among `nodes`, of their level too, without variant."""
+    for each in cluster:
+        node = Platform(each.os, each.architecture)
+        if node in nodes and ((level := nodes[node]) is None or is_met(level, each.variant)):
+            yield node
 
 
 def _entries(alone: Alternatives | None) -> Mapping[str, str]:

@@ -24,16 +24,16 @@ from extender.placement.affinity import AffinityMode
 from extender.placement.facts import PodImage, facts_of, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
-from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, platform_of_node
+from extender.placement.nodes import LABELS, NO_NODES, ClusterNodes, NodePlatforms, platform_of_node
 from extender.placement.planning import UNLABELLED, AdmissionSettings
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import Decision, filter_nodes
 from extender.placement.templates import TemplateAnswer, Templates
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
+from tests.unit.placement.held_pods import check_allowed, merged
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.kube_scheduler import allows, is_tolerated
 from tests.unit.placement.mutating import ARCH, ARM_RULE, BOTH_RULE, OS, PREFERRED, REQUIRED, expression
-from tests.unit.placement.test_ungating_properties import check_allowed, merged
 
 Json: TypeAlias = dict[str, Any]
 
@@ -113,7 +113,6 @@ def _settings(number: int) -> Settings:
 
 
 def draw(seed: int) -> Case:
-    """The case of this seed."""
     chosen = random.Random(seed)
     settings = _settings(chosen.randrange(96))
     nodes = [_node(chosen, f"n{number}", chosen.choice(_NODES)) for number in range(chosen.randint(1, 5))]
@@ -182,6 +181,8 @@ def _pod(chosen: random.Random, images: list[str]) -> Json:
         if chosen.random() < 0.8:
             terms = [_term(chosen) for _ in range(chosen.choices([1, 2, 3], [4, 2, 1])[0])]
             node_affinity[REQUIRED] = {"nodeSelectorTerms": terms}
+        if chosen.random() < 0.1:
+            node_affinity[PREFERRED] = [{"weight": 1, "preference": {"matchExpressions": [_expression(chosen)]}}]
         spec["affinity"] = chosen.choice([{"podAntiAffinity": {}}, {}]) | {"nodeAffinity": node_affinity}
     if chosen.random() < 0.1:
         spec["os"] = {"name": chosen.choice(["linux", "windows"])}
@@ -205,7 +206,6 @@ class Truth:
         self.assume = frozenset(it for it in case.settings.policy.assume if self.os in ("", it.os))
 
     def known(self) -> list[Content]:
-        """The images that constrain the pod."""
         spec = self.case.pod["spec"]
         containers = [*spec["containers"], *spec.get("initContainers", ())]
         answers = [(each, self.case.answers[each["image"]]) for each in containers]
@@ -217,11 +217,9 @@ class Truth:
 
     @property
     def unknown(self) -> list[Failure | None]:
-        """Why the others are not known."""
         return [answer for answer in self.case.answers.values() if not isinstance(answer, Content)]
 
     def runs(self, platforms: frozenset[Platform], name: str) -> bool:
-        """Whether an image of these platforms runs on the node."""
         node = self.nodes[name]["status"]["nodeInfo"]
         return runs(platforms, node["operatingSystem"], node["architecture"], self.levels[name], self._compatibility)
 
@@ -230,7 +228,6 @@ class Truth:
         return self.case.settings.policy.compatibility
 
     def is_right(self, name: str) -> bool:
-        """Whether every known image runs on the node."""
         system = self.nodes[name]["status"]["nodeInfo"]["operatingSystem"]
         known = self.known()
         return all(self.runs(it.platforms, name) for it in known) and (not known or self.os in ("", system))
@@ -266,7 +263,6 @@ class Truth:
         )
 
     def architectures(self) -> set[str]:
-        """Those on which all images run and that the author allows."""
         platforms = [Platform(os, each) for os in ("linux", "windows") for each in ("amd64", "arm64", "arm", "s390x")]
         return {each.architecture for each in platforms if self.runs_on((each,), "v4") and self.may_allow(each)}
 
@@ -323,13 +319,11 @@ class Outlets:
         self.cluster = ClusterNodes(seen, unlabelled) if case.is_watched else NO_NODES
 
     def mutate(self, pod: Json, *, may_hold: bool = False) -> Mutation:
-        """The webhook."""
         decoded = _decoded(pod, CreatedPod)
         mutator = self.case.settings.mutator
         return mutator.mutate(decoded, self.images, self.facts, Overrides(), self.cluster, may_hold=may_hold)
 
     def fix(self, spec: Json) -> tuple[Json, TemplateAnswer]:
-        """The spec of a workload's template after the command, and what that did."""
         document = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": spec}}}
         [template] = pod_templates(document)
         mutator = self.case.settings.templates
@@ -339,7 +333,6 @@ class Outlets:
         return fixed, change
 
     def kept(self) -> set[str] | None:
-        """The nodes that filter keeps; None for an error."""
         body = msgspec.json.encode({"Pod": self.case.pod, "Nodes": None, "NodeNames": list(self.platforms)})
         view = NodePlatforms({NodeName(name): platform for name, platform in self.platforms.items()})
         decision = Decision(self.images, self.facts, self.case.settings.policy, Overrides())
@@ -391,12 +384,14 @@ def check_preference(case: Case, truth: Truth, stored: Json) -> None:
     """A preference is written where it can matter: for a pod that runs on several architectures and may choose."""
     if not case.settings.admission.node_affinity.preferred or not case.settings.policy.preference:
         return
-    affinity = (stored["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    affinity, own = ((it["spec"].get("affinity") or {}).get("nodeAffinity") or {} for it in (stored, case.pod))
+    is_given = len(affinity.get(PREFERRED, ())) > len(own.get(PREFERRED, ()))
     found = truth.architectures()
-    matters = "arm64" in found and len(found) > 1
-    assert matters or not affinity.get(PREFERRED)
+    named = [item["key"] for term in own.get(PREFERRED, ()) for item in term["preference"]["matchExpressions"]]
+    matters = "arm64" in found and len(found) > 1 and not {ARCH, f"beta.{ARCH}"} & {*named}
+    assert matters or not is_given
     is_by_name = case.settings.policy.compatibility == Compatibility()  # others' images are no reason to prefer
-    assert not (matters and is_by_name) or affinity.get(PREFERRED)
+    assert not (matters and is_by_name) or is_given
 
 
 def check_fix(case: Case, truth: Truth, outlets: Outlets) -> None:
@@ -411,15 +406,23 @@ def check_fix(case: Case, truth: Truth, outlets: Outlets) -> None:
         assert is_right or not change.operations or not allows(fixed, node)
 
 
-def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json) -> None:
+def names_others(spec: Json) -> bool:
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {"nodeSelectorTerms": []}
+    items = [item for term in required["nodeSelectorTerms"] for part in term.values() for item in part]
+    return not {*spec.get("nodeSelector", ()), *(item["key"] for item in items)} <= LABELS.keys()
+
+
+def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json, seed: int) -> None:
     """A pod that the policy holds goes, once it is let go, to the nodes to which it would have gone without."""
     metadata = {**case.pod["metadata"], "uid": "u", "resourceVersion": "7", "labels": {GATED_LABEL: GATED}}
-    gates = {"schedulingGates": [{"name": GATE}]}
+    others = {"name": "kueue.x-k8s.io/admission"}
+    gates = {"schedulingGates": [[{"name": GATE}], [{"name": GATE}, others], [others, {"name": GATE}]][seed % 3]}
     held = {**case.pod, "metadata": metadata, "spec": {**case.pod["spec"], **gates}}
     reviewed = outlets.mutate(held, may_hold=True)
     if reviewed.outcome not in (AdmissionOutcome.GATED, AdmissionOutcome.DENIED):
         ungated = apply(held, reviewed.patch)
-        assert "schedulingGates" not in ungated["spec"]
+        left = ungated["spec"].pop("schedulingGates", [])
+        assert left == [gate for gate in gates["schedulingGates"] if gate == others]
         assert ungated["spec"] == alone["spec"]
     release = case.settings.releases.plan(
         _decoded(held, CreatedPod), outlets.images, outlets.facts, Overrides(), outlets.cluster, expired=True
@@ -431,6 +434,8 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json) -> None:
     here = {name for name, node in truth.labelled.items() if allows(released["spec"], node)}
     there = {name for name, node in truth.labelled.items() if allows(alone["spec"], node)}
     assert here == there if truth.is_product() or release.outcome is UngatingOutcome.IMPOSSIBLE else here <= there
+    in_view = {node["metadata"]["name"] for node in case.nodes} if case.is_watched else set()
+    assert here or not there & in_view or names_others(case.pod["spec"])
     for name in here:
         node = truth.nodes[name]
         assert is_tolerated(released["spec"], node) is is_tolerated(alone["spec"], node)
@@ -450,7 +455,6 @@ def check_filter(case: Case, truth: Truth, kept: set[str] | None) -> None:
 
 
 def check(seed: int) -> None:
-    """All that must hold of one case."""
     case = draw(seed)
     truth, outlets = Truth(case), Outlets(case)
     mutation = outlets.mutate(case.pod)
@@ -458,7 +462,7 @@ def check(seed: int) -> None:
     check_webhook(case, truth, mutation, stored)
     assert mutation.outcome is AdmissionOutcome.DENIED or outlets.mutate(stored).patch == b""
     check_preference(case, truth, stored)
-    check_gate(case, truth, outlets, stored)
+    check_gate(case, truth, outlets, stored, seed)
     check_fix(case, truth, outlets)
     check_filter(case, truth, outlets.kept())
 
