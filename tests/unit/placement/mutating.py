@@ -33,12 +33,10 @@ POLICY = Policy(preference={"arm64": 10}, runtime_classes={"wasm": RuntimeClass(
 
 
 def unzip(images: Sequence[tuple[PodImage, ImageFact]]) -> tuple[list[PodImage], list[ImageFact]]:
-    """Returns the images, and the fact about each."""
     return [image for image, _ in images], [fact for _, fact in images]
 
 
 def built_for(*texts: str) -> RunsOn:
-    """Returns the fact of an image built for these platforms."""
     return RunsOn(frozenset(map(parse_platform, texts)))
 
 
@@ -81,7 +79,6 @@ def pod(images: int = 1, metadata: dict[str, Any] | None = None, **spec: Any) ->
 
 
 def created(document: Any) -> CreatedPod:
-    """Returns the pod as the webhook decodes it."""
     return msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
 
 
@@ -105,25 +102,20 @@ def mutate(
 
 
 def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:
-    """Returns the pod with the patch applied."""
     return apply(document, mutate(document, *facts, **arguments).patch)
 
 
 def record_of(document: Any) -> Any:
-    """Returns what the annotation records as added."""
     return msgspec.json.decode(document["metadata"]["annotations"][ADDED])
 
 
 def terms_of(document: Any) -> Any:
-    """Returns the terms of the pod's required node affinity."""
     return document["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
 
 
 def with_terms(*terms: Any) -> dict[str, Any]:
-    """Returns an affinity with these required terms."""
     return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}
 
 
 def expression(key: str, *values: str, operator: str = "In") -> dict[str, Any]:
-    """Returns a match expression."""
     return {"key": key, "operator": operator, "values": list(values)}

@@ -96,7 +96,6 @@ class Case(msgspec.Struct, frozen=True):
     settings: Settings
 
     def __str__(self) -> str:
-        """The pod, the images and the settings, as JSON where they have it."""
         images = {name: sorted(map(str, it.platforms)) if isinstance(it, Content) else it.cause.value if it else None
                   for name, it in self.answers.items()}  # fmt: skip
         pod = msgspec.json.encode(self.pod).decode()
@@ -104,7 +103,6 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def draw(seed: int) -> Case:
-    """The case of this seed."""
     chosen = random.Random(seed)  # of tests
     nodes = [_node(chosen, f"n{index}") for index in range(chosen.randint(1, 6))]
     answers = {f"app-{index}:1": _answer(chosen) for index in range(chosen.randint(1, 3))}
@@ -132,7 +130,6 @@ def _node(chosen: random.Random, name: str) -> Json:
 
 
 def _as_beta(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels that the node controller adds to a node that has these."""
     return {f"beta.{key}": value for key, value in labels.items() if key in (OS, ARCH)}
 
 
@@ -231,7 +228,6 @@ class Outlets:
         self.is_left_alone = self.overrides.mode is Mode.IGNORE or is_exempt(self.created, self.policy)
 
     def answers(self) -> Mapping[str, Answers]:
-        """What each outlet says of each node."""
         said: dict[str, Callable[[], Answers]] = {
             "filter": self.filter, "webhook": self.webhook, "policy": self.policy_then_webhook,
             "gate release": self.release, "fix": self.fix, "explain": self.explain, "audit": self.audit,
@@ -256,7 +252,6 @@ class Outlets:
         return self._unless_assumed(found) if any(it.assumed for it in decision.constraints) else found
 
     def webhook(self) -> Answers:
-        """The pod as the webhook stores it."""
         return self._of_mutation(self.case.pod, self._mutate(self.created, may_hold=False))
 
     def policy_then_webhook(self) -> Answers:
@@ -265,7 +260,6 @@ class Outlets:
         return self._of_mutation(document, self._mutate(_decoded(document, CreatedPod), may_hold=True))
 
     def release(self) -> Answers:
-        """The policy holds the pod, and the gate controller lets it go."""
         document = self._held()
         stored = _decoded(document, CreatedPod)
         release = UngatingPlanner(self.policy, self.admission).plan(
@@ -286,7 +280,6 @@ class Outlets:
         return {name: it or None for name, it in said.items()}  # terms are narrowed to a part of what is no product
 
     def fix(self) -> Answers:
-        """The template of a workload, which may go to any cluster."""
         metadata, spec = self.case.pod["metadata"], self.case.pod["spec"]
         template = {"metadata": {"annotations": metadata["annotations"]}, "spec": spec}
         workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "w", "namespace": "shop"}}
@@ -302,7 +295,6 @@ class Outlets:
         return {name: None if it and self._is_low(self.platforms[name]) else it for name, it in said.items()}
 
     def explain(self) -> Answers:
-        """The command, of the cluster's pods."""
         named = _decoded(self.case.pod, CreatedPod)
         evidence = [
             Evidence(
@@ -413,15 +405,12 @@ class Outlets:
         return found if self.is_known or self.is_left_alone else {name: it or None for name, it in found.items()}
 
     def _unless_observed(self, found: Answers) -> Answers:
-        """Reports tell what would be refused if the pod were not merely observed."""
         return {name: it or None for name, it in found.items()} if self.overrides.mode is Mode.OBSERVE else found
 
     def _unless_unlabelled(self, found: Mapping[str, bool]) -> dict[str, bool | None]:
-        """Affinity goes by labels, and so says nothing right of nodes without."""
         return {name: it if self.labelled[name] else None for name, it in found.items()}
 
     def _own(self, document: Json) -> dict[str, bool]:
-        """For each node whether the pod's selector and affinity allow it."""
         demands = demands_of(_decoded(document["spec"], CreatedSpec))
         words = (Rule.SELECTOR, Rule.AFFINITY)
         return {

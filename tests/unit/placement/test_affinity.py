@@ -20,6 +20,7 @@ from extender.placement.affinity import (
     right_nodes,
 )
 from extender.placement.node_match import NodeDemands
+from extender.placement.nodes import LEVEL_LABEL
 
 ARCH = "kubernetes.io/arch"
 OS = "kubernetes.io/os"
@@ -27,17 +28,14 @@ BOTH_COMPATIBILITIES = Compatibility(run_386_on_amd64=True, run_arm_on_arm64=Tru
 
 
 def platforms(*texts: str) -> frozenset[Platform]:
-    """The platforms so written."""
     return frozenset(map(parse_platform, texts))
 
 
 def where(key: str, operator: str, *values: str) -> NodeSelectorRequirement:
-    """A requirement of a node selector term."""
     return NodeSelectorRequirement(key, operator, values or None)
 
 
 def anded(*requirements: NodeSelectorRequirement) -> Alternatives:
-    """What makes one term of one."""
     return (requirements,)
 
 
@@ -57,7 +55,6 @@ def required(*terms: NodeSelectorTerm) -> tuple[NodeSelectorTerm, ...]:
 
 
 def of(*requirements: NodeSelectorRequirement) -> NodeSelectorTerm:
-    """A term of these match expressions."""
     return NodeSelectorTerm(requirements)
 
 
@@ -324,7 +321,6 @@ def test_a_stored_pod_is_kept_to_a_product_of_its_nodes() -> None:
 
 
 def prefers(architecture: str, weight: int) -> PreferredSchedulingTerm:
-    """The preferred term for one architecture."""
     return PreferredSchedulingTerm(weight, of(where(ARCH, "In", architecture)))
 
 
@@ -360,3 +356,21 @@ def test_preferred_terms(
 def test_mode_says_what_is_written(mode: str, expected: tuple[bool, bool]) -> None:
     """The four words of the setting."""
     assert (AffinityMode(mode).required, AffinityMode(mode).preferred) == expected
+
+
+@pytest.mark.parametrize(
+    ("images", "cluster", "level"),
+    [
+        pytest.param(
+            ["linux/amd64/v3"], [], where(LEVEL_LABEL, "In", "v3", "amd64-v3", "v4", "amd64-v4"), id="at least"
+        ),
+        pytest.param(["linux/amd64/v5"], [], where(LEVEL_LABEL, "In", "v5", "amd64-v5"), id="one to come"),
+        pytest.param(["linux/amd64/v3", "linux/amd64"], [], None, id="of two platforms"),
+        pytest.param(["linux/arm/v7"], [], None, id="the baseline"),
+        pytest.param(["linux/arm/v7"], ["linux/arm/v6"], where(LEVEL_LABEL, "NotIn", "v6", "arm-v6"), id="below it"),
+    ],
+)
+def test_level_of_the_nodes(images: list[str], cluster: list[str], level: NodeSelectorRequirement | None) -> None:
+    """By the label, in both documented ways; what runs on the baseline is kept off lower levels that are there."""
+    found = right_nodes([platforms(*images)], platforms(*cluster), Compatibility())
+    assert list(found.values()) == [level]

@@ -39,7 +39,6 @@ WIDE = built_for(*(f"system{number % 8}/architecture{number}" for number in rang
 
 
 def terms(number: int, requirements: int = 1) -> Json:
-    """Returns so many terms, the first of so many requirements."""
     first = {"matchExpressions": [expression("zone", "a", operator="NotIn")] * requirements}
     return with_terms(first, *({"matchExpressions": [expression("zone", f"z{each}")]} for each in range(number - 1)))
 
@@ -51,7 +50,6 @@ def filling(size_bytes: int) -> Json:
 
 
 def decide(document: Json, *facts: ImageFact, may_hold: bool = False) -> Mutation:
-    """Returns the mutation; one fact counts for all images."""
     decoded = created(document)
     images = images_of(decoded)
     return Mutator(POLICY, ADMISSION).mutate(

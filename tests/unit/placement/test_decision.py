@@ -16,7 +16,6 @@ YES = "yes"
 
 
 def decide(facts: list[ImageFact], policy: Policy, overrides: Overrides | None = None) -> Decision:
-    """The decision about a pod of one image per fact."""
     images = [PodImage(f"r/image-{index}:1") for index in range(len(facts))]
     return Decision(images, facts, policy, overrides or Overrides())
 

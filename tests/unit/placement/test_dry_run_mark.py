@@ -18,7 +18,6 @@ def canary(value: object = NONCE) -> dict[str, Any]:
 
 
 def marked(pod: dict[str, Any], installation: str) -> dict[str, Any]:
-    """The pod as the webhook of `installation` leaves it."""
     patch = mark_canary(pod["metadata"]["annotations"], installation)
     assert patch is not None
     changed: dict[str, Any] = apply(pod, patch)

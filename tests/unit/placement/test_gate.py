@@ -30,17 +30,14 @@ HELD = "image app-0:1 is not known yet (looking-up: its lookup has not ended yet
 
 
 def gates_of(document: Any) -> list[Any]:
-    """The pod's scheduling gates."""
     return document["spec"].get("schedulingGates") or []
 
 
 def label_of(document: Any) -> Any:
-    """The value of our label."""
     return (document["metadata"].get("labels") or {}).get(GATED_LABEL)
 
 
 def gated(**spec: Any) -> dict[str, Any]:
-    """A pod as a policy in the API server has held it."""
     return pod(metadata={"labels": {"app": "a", GATED_LABEL: GATED}}, schedulingGates=[OURS], **spec)
 
 

@@ -47,7 +47,6 @@ UNRESOLVED: list[ImageFact] = [
 
 
 def operations(patch: bytes) -> list[tuple[str, str]]:
-    """The steps of a patch without their values."""
     return [(step["op"], step["path"]) for step in msgspec.json.decode(patch or b"[]")]
 
 

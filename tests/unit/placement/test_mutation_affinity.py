@@ -40,7 +40,6 @@ PREFER_ARM64 = {"weight": 100, "preference": {"matchExpressions": [expression(AR
 
 
 def expressions(*items: Any) -> dict[str, Any]:
-    """A term of these match expressions."""
     return {"matchExpressions": list(items)}
 
 

@@ -42,14 +42,12 @@ TENANT = {"key": "tenant", "operator": "Exists"}
 
 
 def with_sidecar(document: Any) -> Any:
-    """The pod after another webhook has put a container in."""
     document = copy.deepcopy(document)
     document["spec"]["containers"].append({"name": "sidecar", "image": "sidecar:1"})
     return document
 
 
 def in_one_pass(spec: dict[str, Any], *facts: ImageFact, admission: AdmissionSettings) -> Any:
-    """The pod with its sidecar, had the sidecar been there from the start."""
     return after(with_sidecar(pod(**spec)), *facts, admission=admission)
 
 
@@ -183,7 +181,6 @@ def test_no_scheduler_name_of_ours_takes_none_back() -> None:
 
 
 def claiming(record: object, **spec: Any) -> dict[str, Any]:
-    """A pod whose author wrote the record himself."""
     text = record if isinstance(record, str) else msgspec.json.encode(record).decode()
     return pod(metadata={"annotations": {ADDED: text}}, **spec)
 

@@ -12,7 +12,7 @@ from extender.images.content import RETRYABLE, Cause
 from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
-from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown, images_of
+from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown, images_of
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import ClusterNodes, NodeConditions
 from extender.placement.planning import AdmissionSettings
@@ -31,7 +31,6 @@ from tests.unit.placement.mutating import (
     after,
     built_for,
     created,
-    mutate,
     settings,
 )
 
@@ -50,7 +49,6 @@ FACTS: st.SearchStrategy[ImageFact] = KNOWN | UNRESOLVED | st.just(Anywhere())
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """That, null, or `...` for a key that is not there."""
     return strategy | st.none() | st.just(...)
 
 
@@ -129,16 +127,6 @@ SETTINGS = st.builds(
 
 @untimed
 @given(PODS, FACTS, FACTS, SETTINGS)
-def test_second_pass_over_the_result_changes_nothing(
-    document: Any, first: ImageFact, second: ImageFact, admission: AdmissionSettings
-) -> None:
-    """However the pod looked before."""
-    patched = after(document, first, second, admission=admission)
-    assert mutate(patched, first, second, admission=admission).patch == b""
-
-
-@untimed
-@given(PODS, FACTS, FACTS, SETTINGS)
 def test_taking_back_what_was_added_gives_the_original(
     document: Any, first: ImageFact, second: ImageFact, admission: AdmissionSettings
 ) -> None:
@@ -149,16 +137,6 @@ def test_taking_back_what_was_added_gives_the_original(
     taken = take_back(patched, record, tolerations, admission.scheduler_name)
     assert patched == document
     assert record is None or taken.same_as(record)
-
-
-@untimed
-@given(PODS, FACTS, FACTS, FACTS, SETTINGS)
-def test_pass_over_other_images_ends_where_they_would_have_begun(
-    document: Any, kept: ImageFact, before: ImageFact, then: ImageFact, admission: AdmissionSettings
-) -> None:
-    """Nothing of the first pass is left that the second would not have done."""
-    patched = after(document, kept, before, admission=admission)
-    assert after(patched, kept, then, admission=admission) == after(document, kept, then, admission=admission)
 
 
 LEVELLED = msgspec.structs.replace(
@@ -206,19 +184,6 @@ def test_whatever_is_written_can_be_read_and_taken_back(
     assert text is None or read_record(text) is not None
     assert passed(patched, before) == patched
     assert passed(patched, then) == passed(document, then)
-
-
-@untimed
-@given(PODS, FACTS, UNRESOLVED, SETTINGS)
-def test_the_unresolved_earn_no_toleration_and_no_preference(
-    document: Any, known: ImageFact, unresolved: ImageFact, admission: AdmissionSettings
-) -> None:
-    """Whatever the cause, and whatever the other image is; affinity only by what is known of the other."""
-    patched = after(document, known, unresolved, admission=admission)
-    assert patched["spec"].get("tolerations", ...) == document["spec"].get("tolerations", ...)
-    assert _node_affinity(patched).get(PREFERRED) == _node_affinity(document).get(PREFERRED)
-    if not isinstance(known, RunsOn):
-        assert patched["spec"].get("affinity", ...) == document["spec"].get("affinity", ...)
 
 
 @untimed

@@ -91,7 +91,6 @@ def filtered(
 
 
 def names_of(decided: DecidedAnswer[object]) -> list[str] | str:
-    """The nodes that remain, or the error."""
     result = decided.answer
     error = getattr(result, "error", "")
     return error or json.loads(bytes(getattr(result, "node_names", b"null")))

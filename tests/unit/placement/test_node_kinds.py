@@ -6,13 +6,11 @@ from extender.placement.node_kinds import NodeKinds
 
 
 def node(name: str, pool: str, *taints: Taint) -> Node:
-    """A node of a pool, with its own name among its labels."""
     labels = {"kubernetes.io/hostname": name, "pool": pool, "example.com/id": name}
     return Node(metadata=NodeMeta(name=name, labels=labels), spec=NodeSpec(taints=taints))
 
 
 def put(kinds: NodeKinds, name: str, made: Node) -> None:
-    """Adds the node of that name."""
     kinds.put(NodeName(name), made, Platform("linux", "amd64"))
 
 
@@ -45,5 +43,4 @@ def test_too_many_kinds_are_not_known_and_are_again_when_they_go() -> None:
 
 
 def number_of(kinds: NodeKinds) -> int | None:
-    """How many kinds there are; None if that is not known."""
     return None if kinds.numbers is None else len(kinds.numbers)

@@ -15,17 +15,14 @@ LABELS = {"kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux", "zone": "a
 
 
 def node(labels: dict[str, str] = LABELS, **spec: Any) -> ReportedNode:
-    """Returns a node of that name `n` with these labels."""
     return msgspec.convert({"metadata": {"name": "n", "labels": labels}, "spec": spec}, ReportedNode)
 
 
 def demands(**spec: Any) -> NodeDemands:
-    """Returns what a pod of this spec asks of nodes."""
     return demands_of(msgspec.json.decode(msgspec.json.encode(spec), type=CreatedSpec))
 
 
 def said(asked_for: NodeDemands, of: ReportedNode) -> list[str]:
-    """Returns each obstacle as rule and subject."""
     return [f"{each.rule} {each.subject}" for each in obstacles(asked_for, of)]
 
 

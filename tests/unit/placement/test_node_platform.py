@@ -14,7 +14,6 @@ LEVEL = "multiarch-extender.io/level"
 
 
 def node_of(info: dict[str, str] | None, labels: dict[str, str] | None) -> Node:
-    """A node as the API server writes it."""
     status = {"nodeInfo": info} if info is not None else None
     return msgspec.convert({"metadata": {"name": "n", "labels": labels}, "status": status}, Node)
 

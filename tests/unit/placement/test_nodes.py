@@ -21,7 +21,6 @@ changes = st.one_of(
 
 
 def change(nodes: NodePlatforms, model: dict[NodeName, Platform | None], how: tuple[object, ...]) -> None:
-    """The same change of both."""
     match how:
         case ("put", str(name), Platform() | None as platform):
             nodes.put(NodeName(name), platform)

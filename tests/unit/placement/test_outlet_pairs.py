@@ -13,7 +13,6 @@ CASES = 2_000
 
 
 def disagreements(seed: int) -> list[str]:
-    """What two outlets say of a node if one says yes and the other no."""
     case = draw(seed)
     outlets = Outlets(case)
     answers = outlets.answers()

@@ -20,7 +20,6 @@ JSON = st.recursive(
 
 
 def operations(before: Json, after: Json) -> list[tuple[object, ...]]:
-    """The patch as tuples, without the value where there is none."""
     steps = msgspec.to_builtins(list(diff(before, after)))
     return [tuple(step.values()) for step in steps]
 

@@ -33,7 +33,6 @@ def selector(name: str) -> dict[str, Any]:
 
 
 def terms(*names: tuple[str, str]) -> dict[str, Any]:
-    """A required node affinity with a term for each name, by label or field."""
     keys = {FIELD: "metadata.name", LABEL: HOST_NAME}
     written = [
         {kind: [{"key": keys[kind], "operator": "In", "values": [name]}]} if name else {} for kind, name in names
@@ -42,7 +41,6 @@ def terms(*names: tuple[str, str]) -> dict[str, Any]:
 
 
 def warnings(spec: dict[str, Any], fact: ImageFact, cluster: ClusterNodes = CLUSTER) -> tuple[str, ...]:
-    """The warnings of a pod of one image at its creation."""
     decoded = created(pod(**spec))
     mutator = Mutator(POLICY, settings("required"))
     return tuple(mutator.mutate(decoded, images_of(decoded), [fact], Overrides(), cluster).warnings)

@@ -22,7 +22,6 @@ ANYWHERE = Anywhere()
 
 
 def annotation(document: Any) -> str | None:
-    """The pod's annotation; None if it has none."""
     value: str | None = (document["metadata"].get("annotations") or {}).get(PLATFORMS)
     return value
 
@@ -115,7 +114,6 @@ def test_a_held_pod_that_is_let_go_unknown_loses_what_an_author_claims() -> None
 
 
 def release(annotations: dict[str, str], *facts: ImageFact) -> Any:
-    """The patch that lets a held pod go."""
     metadata = {
         "name": "p",
         "uid": "u",

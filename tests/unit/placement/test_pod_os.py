@@ -21,12 +21,10 @@ UNKNOWN = Failure(Cause.DENIED, "its registry denies access")
 
 
 def index(*platforms: str) -> Content:
-    """An image for these platforms."""
     return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), states_platforms=True)
 
 
 def decided(document: dict[str, Any], answer: Answer, policy: Policy) -> Decision:
-    """The decision about the pod, whose only image is what the answer says."""
     images = images_of(msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod))
     return Decision(images, facts_of(images, [answer], may_be_pending=False), policy, Overrides())
 

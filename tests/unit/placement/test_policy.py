@@ -22,7 +22,6 @@ POLICY = Policy(preference={"arm64": 7}, runtime_classes={"wasm": RuntimeClass("
 
 
 def built_for(*platforms: str) -> RunsOn:
-    """The fact of an image built for these."""
     return RunsOn(frozenset(map(parse_platform, platforms)))
 
 

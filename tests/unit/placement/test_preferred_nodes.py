@@ -23,7 +23,6 @@ WITHOUT_GPU = NodeConditions(without_resources=(GPU, "amd.com/gpu"))
 
 
 def node(name: str = "n", architecture: str = "arm64", **more: Any) -> dict[str, Any]:
-    """A node as the API server has it."""
     info = {"architecture": architecture, "operatingSystem": "linux"}
     return {
         "metadata": {"name": name, "labels": more.get("labels", {})},
@@ -58,7 +57,6 @@ def test_a_node_is_spared_unless_it_meets_every_condition(
 
 
 def decoded(found: Mapping[str, Any]) -> Node:
-    """The node as the service reads it."""
     return msgspec.json.decode(msgspec.json.encode(found), type=Node)
 
 
@@ -72,7 +70,6 @@ REQUEST = {"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": None}
 
 
 def request_of(form: str) -> Any:
-    """A request about these nodes, and what is known of them."""
     nodes = [decoded(each) for each in NODES]
     if form == "Nodes":
         args = decode_args(json.dumps({**REQUEST, "Nodes": {"items": NODES}}).encode())
@@ -133,7 +130,6 @@ def test_a_node_that_gets_a_device_is_spared_from_then_on() -> None:
 
 
 def spared_in(nodes: NodePlatforms) -> dict[str, bool]:
-    """Whether each node is spared."""
     return {name: name in nodes.excluded for name in nodes}
 
 

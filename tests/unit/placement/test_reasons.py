@@ -10,7 +10,6 @@ from extender.placement.reasons import Constraint, blame, platforms_text, refusa
 
 
 def built(reference: str, *platforms: str, assumed: bool = False) -> Constraint:
-    """An image and what it was built for, or is assumed to be."""
     return Constraint(reference, frozenset(map(parse_platform, platforms)), assumed)
 
 

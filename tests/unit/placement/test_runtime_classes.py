@@ -28,24 +28,20 @@ POLICY = Policy(
 
 
 def image(platforms: tuple[str, ...], denied: PlatformState | None = None, on: str = "linux/arm64") -> Content:
-    """An index of these platforms, of which it claims one more falsely."""
     lies = (DeniedPlatform(parse_platform(on), denied, "/app", "x86-64"),) if denied else ()
     return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), states_platforms=True, denied=lies)
 
 
 def created(**spec: Any) -> CreatedPod:
-    """The pod as the API server sends it."""
     return msgspec.json.decode(msgspec.json.encode(pod(**spec)), type=CreatedPod)
 
 
 def decided(answer: Answer, **spec: Any) -> Decision:
-    """What filter decides of a pod whose only image is what the answer says."""
     images = images_of(created(**spec), POLICY.runtime_classes)
     return Decision(images, facts_of(images, [answer], may_be_pending=False), POLICY, Overrides())
 
 
 def mutated(answer: Answer, **spec: Any) -> Mutation:
-    """What the webhook makes of it."""
     images = images_of(created(**spec), POLICY.runtime_classes)
     facts = facts_of(images, [answer], may_be_pending=False)
     return Mutator(POLICY, settings("required")).mutate(created(**spec), images, facts, Overrides())

@@ -38,29 +38,24 @@ Nodes = Mapping[str, str | None]
 
 
 def built_for(*platforms: str) -> RunsOn:
-    """The fact of an image built for these."""
     return RunsOn(frozenset(map(parse_platform, platforms)))
 
 
 def only(platforms: str, others: str = "") -> str:
-    """The reason that blames the pod's first image."""
     return f"image r/0:1 is built only for {platforms}{others}"
 
 
 def decide(facts: Sequence[ImageFact], policy: Policy | None = None, overrides: Overrides | None = None) -> Decision:
-    """The decision about a pod whose images are r/0:1, r/1:1, and so on."""
     images = [PodImage(f"r/{index}:1") for index in range(len(facts))]
     return Decision(images, facts, policy or Policy(), overrides or Overrides())
 
 
 def view_of(nodes: Nodes) -> NodePlatforms:
-    """A view of the cluster that has these nodes, by name and platform."""
     platforms = {NodeName(name): parse_platform(text) if text else None for name, text in nodes.items()}
     return NodePlatforms(platforms)
 
 
 def item_of(name: str, text: str | None) -> dict[str, Any]:
-    """A whole node; a variant is stated by label."""
     if text is None:
         return {"metadata": {"name": name}, "spec": {"taints": [{"key": "x"}]}}
     platform = parse_platform(text)
@@ -70,7 +65,6 @@ def item_of(name: str, text: str | None) -> dict[str, Any]:
 
 
 def ask(form: str, nodes: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
-    """A request about these nodes, and what is known of them."""
     body = {
         "Pod": {"metadata": {"name": "p"}},
         "Nodes": {"metadata": {}, "items": [item_of(*node) for node in nodes.items()]} if form == NODES else None,
@@ -81,7 +75,6 @@ def ask(form: str, nodes: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
 
 
 def filter_answer(form: str, nodes: Nodes, decision: Decision) -> dict[str, Any]:
-    """The filter answer as kube-scheduler reads it."""
     answer = json.loads(encode_filter_result(filter_nodes(*ask(form, nodes), decision).answer))
     assert isinstance(answer, dict)
     return answer
@@ -349,7 +342,6 @@ def test_prioritize_scores_the_nodes_of_multi_arch_pods(
 
 
 def preempt_body(victims: Mapping[str, Any], *, meta: bool) -> bytes:
-    """A preempt request in one of its two forms."""
     pods = {
         name: [{"UID": uid} if meta else {"metadata": {"uid": uid}} for uid in uids] for name, uids in victims.items()
     }

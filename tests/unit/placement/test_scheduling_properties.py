@@ -20,7 +20,7 @@ from extender.kubernetes.extender_v1 import (
 )
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.nodes import NodePlatforms, list_nodes
-from extender.placement.policy import Choice, Overrides, Policy
+from extender.placement.policy import Choice, Overrides, Policy, PreferenceBy
 from extender.placement.reasons import blame
 from extender.placement.scheduling import REFUSED, Decision, Verdict, filter_nodes, preempt_nodes, prioritize_nodes
 
@@ -50,13 +50,13 @@ policies = st.builds(
     assume=st.frozensets(platforms, max_size=2),
     compatibility=st.builds(Compatibility, run_386_on_amd64=st.booleans(), run_arm_on_arm64=st.booleans()),
     preference=st.dictionaries(st.sampled_from(["amd64", "arm64", "arm"]), st.integers(0, 10)),
+    preference_by=st.sampled_from(PreferenceBy),
 )
 overrides = st.builds(Overrides, unknown=st.none() | choices, prefer=st.sampled_from([None, "amd64", "none"]))
 references = st.sampled_from([f"r/{letter}:1" for letter in "abcdefgh"])
 
 
 def decide(images: Sequence[tuple[PodImage, ImageFact]], policy: Policy, overrides: Overrides) -> Decision:
-    """The decision about a pod of these images."""
     return Decision([image for image, _ in images], [fact for _, fact in images], policy, overrides)
 
 
@@ -69,13 +69,11 @@ quick = settings(max_examples=100, deadline=None)
 
 
 def by_name(cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
-    """The request for these nodes by name."""
     body = msgspec.json.encode({"Pod": {}, "NodeNames": list(cluster)})
     return decode_args(body), NodePlatforms(cluster)
 
 
 def by_node(cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
-    """The request for these nodes whole."""
     items = [
         {
             "metadata": {"name": name, "labels": {LEVEL: platform.variant} if platform else {}},
@@ -90,7 +88,6 @@ def by_node(cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
 
 
 def names_in(result: ExtenderFilterResult) -> list[str]:
-    """The kept nodes of an answer in either form."""
     if result.node_names is not None:
         return msgspec.json.decode(result.node_names, type=list[str])
     assert result.nodes is not None
@@ -98,7 +95,6 @@ def names_in(result: ExtenderFilterResult) -> list[str]:
 
 
 def reasons_in(result: ExtenderFilterResult) -> dict[str, str]:
-    """Why each refused node of an answer is refused."""
     return msgspec.json.decode(result.failed_and_unresolvable_nodes, type=dict[str, str])
 
 
@@ -113,7 +109,9 @@ def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Nodes
     if answer.error:
         return
     refused = reasons_in(answer)
-    assert names_in(answer) == [name for name in cluster if name not in refused]
+    scores = {name: decision.score(platform) for name, platform in cluster.items() if name not in refused}
+    best = max(scores.values(), default=0) if decision.leaves_out else 0
+    assert names_in(answer) == [name for name, score in scores.items() if score >= best]
     assert set(refused) <= set(cluster)
     assert set(refused.values()) <= {decision.refusal}
     assert "" not in refused.values()
@@ -194,7 +192,8 @@ def test_preempt_agrees_with_filter(decision: Decision, cluster: Nodes) -> None:
         msgspec.json.encode({"Pod": {}, "NodeNameToMetaVictims": {name: {} for name in cluster}})
     )
     kept = preempt_nodes(victims, nodes, decision).answer.node_name_to_meta_victims
-    assert list(kept) == ([] if decision.retried else names_in(filtered))
+    refused = reasons_in(filtered)
+    assert list(kept) == ([] if decision.retried else [name for name in cluster if name not in refused])
 
 
 @given(st.lists(facts, min_size=1, max_size=5), policies, overrides, platforms)

@@ -17,29 +17,24 @@ PODS = 1000
 
 
 def pod(name: str | None, kind: str = "", owner: str = "", **annotations: str) -> Pod:
-    """A pod of that controller."""
     owners = [{"kind": kind, "name": owner, "controller": True}] if kind else None
     metadata = {"name": name, "ownerReferences": owners, "annotations": annotations or None}
     return msgspec.json.decode(msgspec.json.encode({"metadata": metadata, "spec": {}}), type=Pod)
 
 
 def of_stateful_set(index: int) -> tuple[Pod, str]:
-    """A replica, which has its name before it is created."""
     return pod(f"db-{index}", "StatefulSet", "db"), ""
 
 
 def of_job(index: int) -> tuple[Pod, str]:
-    """A pod of an indexed Job, which has none."""
     return pod(None, "Job", "batch", **{INDEX: str(index)}), "draw"
 
 
 def of_replica_set(index: int) -> tuple[Pod, str]:
-    """A replica, as the scheduler sees it."""
     return pod(f"web-5d4f8c7b9-{index:05x}", "ReplicaSet", "web-5d4f8c7b9"), ""
 
 
 def of_template(index: int) -> tuple[Pod, str]:
-    """A replica without a name, as it is created, with the uid of its review."""
     return pod(None, "ReplicaSet", "web-5d4f8c7b9"), f"00000000-0000-4000-8000-{index:012x}"
 
 

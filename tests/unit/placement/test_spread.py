@@ -14,7 +14,6 @@ NONE = settings("none", rules=())
 
 
 def replica(labels: dict[str, str] | None = None, kind: str = "ReplicaSet", spread: str = "true", **spec: Any) -> Any:
-    """A pod that a controller has made."""
     metadata: dict[str, Any] = {"annotations": {SPREAD: spread}, "labels": HASH if labels is None else labels}
     if kind:
         metadata["ownerReferences"] = [{"kind": kind, "name": "web", "controller": True}]
@@ -22,7 +21,6 @@ def replica(labels: dict[str, str] | None = None, kind: str = "ReplicaSet", spre
 
 
 def weighed(key: str, skew: int, labels: dict[str, str], **more: str) -> dict[str, Any]:
-    """A constraint as the webhook writes it."""
     selector = {"matchLabels": labels}
     return {
         "maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector, **more
@@ -30,12 +28,10 @@ def weighed(key: str, skew: int, labels: dict[str, str], **more: str) -> dict[st
 
 
 def by_architecture(labels: dict[str, str]) -> dict[str, Any]:
-    """The constraint on the architecture."""
     return weighed(ARCH, 1, labels, nodeTaintsPolicy="Honor")
 
 
 def constraints_of(document: Any) -> Any:
-    """The pod's constraints."""
     return document["spec"].get("topologySpreadConstraints", [])
 
 

@@ -1,23 +1,19 @@
 """Preference by filter: which nodes remain, which are left out without being refused, and what the other verbs say."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import decode_args, decode_preemption_args, encode_filter_result
-from extender.placement.facts import Anywhere, ImageFact, PodImage
+from extender.placement.facts import Anywhere, ImageFact
 from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import Mode, Overrides, Policy, PreferenceBy
 from extender.placement.scheduling import (
     REFUSED,
-    Decision,
     Verdict,
     filter_nodes,
     preempt_nodes,
@@ -37,18 +33,6 @@ from tests.unit.placement.test_scheduling import (
     filter_answer,
     kept_names,
 )
-from tests.unit.placement.test_scheduling_properties import (
-    by_name,
-    by_node,
-    clusters,
-    names_in,
-    overrides,
-    policies,
-    quick,
-    reasons_in,
-    references,
-)
-from tests.unit.placement.test_scheduling_properties import facts as any_facts
 
 STRICT = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)
 THREE = built_for("linux/amd64", "linux/arm64", "linux/s390x")
@@ -56,7 +40,6 @@ ZOO: Nodes = {"x": "linux/s390x", "a": "linux/amd64", "b": "linux/arm64", "n": N
 
 
 def strictly(preference: Mapping[str, int]) -> Policy:
-    """The policy of this preference by filter."""
     return msgspec.structs.replace(STRICT, preference=preference)
 
 
@@ -165,62 +148,3 @@ def test_the_answer_is_what_go_would_write() -> None:
     view = NodePlatforms({NodeName(name): _platform(text) for name, text in MIXED.items()})
     answer = encode_filter_result(filter_nodes(decode_args(body), view, decide([MULTI], STRICT)).answer)
     assert answer == (b'{"Nodes":null,"NodeNames":["b"],"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}')
-
-
-strict_policies = policies.map(lambda policy: msgspec.structs.replace(policy, preference_by=PreferenceBy.FILTER))
-pods = st.lists(st.tuples(references.map(PodImage), any_facts), max_size=4)
-
-
-def _decide(images: Sequence[tuple[PodImage, ImageFact]], policy: Policy, own: Overrides) -> Decision:
-    return Decision([image for image, _ in images], [fact for _, fact in images], policy, own)
-
-
-@given(pods, strict_policies, overrides, clusters)
-@quick
-def test_a_pod_has_a_node_exactly_if_it_has_one_without_preference(
-    images: Any, policy: Policy, own: Overrides, cluster: Mapping[NodeName, Platform | None]
-) -> None:
-    """Errors and refusals are the same; what is kept is a part, and empty only where it would be empty anyway."""
-    scored = msgspec.structs.replace(policy, preference_by=PreferenceBy.SCORE)
-    strict, loose = (filter_nodes(*by_name(cluster), _decide(images, each, own)).answer for each in (policy, scored))
-    assert strict.error == loose.error
-    if strict.error:
-        return
-    assert reasons_in(strict) == reasons_in(loose)
-    kept, feasible = names_in(strict), names_in(loose)
-    assert kept == [name for name in feasible if name in kept]
-    assert bool(kept) == bool(feasible)
-
-
-@given(pods, strict_policies, overrides, clusters)
-@quick
-def test_what_remains_has_the_highest_score_of_all(
-    images: Any, policy: Policy, own: Overrides, cluster: Mapping[NodeName, Platform | None]
-) -> None:
-    """The score that prioritize would give, and both forms of a request get the same nodes."""
-    decision = _decide(images, policy, own)
-    named, whole = (filter_nodes(*ask(cluster), decision) for ask in (by_name, by_node))
-    assert named.verdicts == whole.verdicts
-    assert sum(named.verdicts.values()) == len(cluster)
-    if named.answer.error:
-        return
-    assert names_in(named.answer) == names_in(whole.answer)
-    scores = {name: decision.score(platform) for name, platform in cluster.items()}
-    refused = reasons_in(named.answer)
-    best = max((score for name, score in scores.items() if name not in refused), default=0)
-    expected = [name for name in cluster if name not in refused and scores[name] == best]
-    assert names_in(named.answer) == expected
-
-
-@given(pods, strict_policies, overrides, clusters)
-@quick
-def test_filter_is_idempotent(
-    images: Any, policy: Policy, own: Overrides, cluster: Mapping[NodeName, Platform | None]
-) -> None:
-    """What was kept is kept when asked about again, untouched."""
-    decision = _decide(images, policy, own)
-    first = filter_nodes(*by_name(cluster), decision).answer
-    if first.error:
-        return
-    args, nodes = by_name({NodeName(name): cluster[NodeName(name)] for name in names_in(first)})
-    assert filter_nodes(args, nodes, decision).answer == args.echo()

@@ -45,7 +45,6 @@ NOT_KNOWN = Unknown(Cause.MISSING, "the registry has no such image")
 
 
 def template(kind: str = "Deployment", /, *, annotations: Mapping[str, str] | None = None, **spec: Any) -> PodTemplate:
-    """The template of a workload with one container."""
     made = {"metadata": {"annotations": dict(annotations or {})}, "spec": {"containers": [{"image": "app:1"}], **spec}}
     document = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "it"}, "spec": {"template": made}}
     [found] = pod_templates(document)
@@ -58,7 +57,6 @@ def change(
     admission: AdmissionSettings = ADMISSION,
     namespace: dict[str, str] | None = None,
 ) -> TemplateAnswer:
-    """What becomes of the template with these facts."""
     mutator = Templates(Policy(preference={"arm64": 10}), admission)
     return mutator.fix(found, mutator.question(found, namespace), facts)
 
@@ -200,14 +198,12 @@ NOBODY = TemplateOwner({})
 
 
 def job(**spec: object) -> Json:
-    """A Job of one image."""
     containers = [{"name": "c", "image": "app:1", "args": ["run"]}]
     template = {"spec": {"containers": containers, "initContainers": [{"name": "i", "image": "init:1"}], **spec}}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
 
 
 def template_of(document: Json) -> PodTemplate:
-    """Its only template."""
     [found] = pod_templates(document)
     return found
 
@@ -231,7 +227,6 @@ def reviewed(
 
 
 def stored(document: Json, owner: TemplateOwner) -> Json:
-    """The spec of the Job's template as it would be stored."""
     found = template_of(document)
     after = apply(copy.deepcopy(dict(found.template)), reviewed(TEMPLATES, found, AMD64, owner=owner).operations)
     assert isinstance(after, dict)

@@ -41,7 +41,6 @@ LETTING_GO = [{"$patch": "delete", "name": GATE}]
 
 
 def held(images: int = 1, annotations: dict[str, str] | None = None, uid: str = "u1", **spec: Any) -> CreatedPod:
-    """A held pod as the API server stores it."""
     metadata = {
         "name": "p",
         "uid": uid,
@@ -60,13 +59,11 @@ def release(
     admission: AdmissionSettings = HOLDING,
     namespace: dict[str, str] | None = None,
 ) -> Ungating:
-    """The release of the pod, with one fact for each of its images in order."""
     overrides = read_overrides(stored.metadata.annotations if stored.metadata else None, namespace)
     return UngatingPlanner(POLICY, admission).plan(stored, images_of(stored), facts, overrides, expired=expired)
 
 
 def patch_of(found: Ungating) -> Any:
-    """The body as JSON."""
     return msgspec.json.decode(found.patch)
 
 

@@ -46,7 +46,6 @@ def test_a_node_that_states_nothing_has_no_labels() -> None:
 
 
 def mutated(cluster: ClusterNodes, *facts: RunsOn) -> Mutation:
-    """The mutation of a pod of these images."""
     decoded = created(pod(len(facts)))
     return Mutator(Policy(), settings("required")).mutate(decoded, images_of(decoded), facts, Overrides(), cluster)
 
