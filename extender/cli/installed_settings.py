@@ -83,7 +83,7 @@ def deciding_parts(parts: Sequence[InstalledPart]) -> list[InstalledPart]:
 
 async def _may_list_mirrors(client: ClusterClient) -> bool:
     try:
-        await client.get(DIGEST_MIRRORS.path, {"limit": "1"})
+        await client.get(DIGEST_MIRRORS.path(""), {"limit": "1"})
     except ClusterRefused as exc:
         return exc.status != 403
     return True

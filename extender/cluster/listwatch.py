@@ -60,16 +60,7 @@ AGE = gauge(
     "Time since the API server last proved (by list, event or bookmark) that our view of the resource is current; "
     "0: it is not watched.",
     "resource",
-    (
-        "nodes",
-        "namespaces",
-        "gated-pods",
-        "held-pods",
-        "imagedigestmirrorsets",
-        "imagetagmirrorsets",
-        "imagecontentsourcepolicies",
-        "images",
-    ),
+    ("nodes", "namespaces", "gated-pods", "held-pods"),
 )
 log = structlog.get_logger()
 

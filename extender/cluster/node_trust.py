@@ -5,9 +5,7 @@ github.com/openshift/machine-config-operator). It merges the image configuration
 registry's own `image-registry-ca` into one of the ConfigMaps; the network operator does so for the proxy's authorities.
 """
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import msgspec
@@ -15,14 +13,9 @@ import msgspec
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.secrets import ClusterSecrets
 from extender.credentials.logins import InvalidLogins
-from extender.errors import UNDECODABLE, ClusterError
+from extender.errors import UNDECODABLE
 from extender.kubernetes.openshift_v1 import ConfigMap, NodeTrust
-from extender.watched_files import FileSetting, report_refused
 
-KEEP_SECONDS = 30.0
-"""How long a reading is used. A corrected pull secret counts as soon as any other."""
-
-_FIRST_RETRY_SECONDS = 1.0  # until there is a reading, no registry is asked
 _TIMEOUT_SECONDS = 5.0
 _MOST_BYTES = 2 << 20  # a ConfigMap may have 1 MiB, and line ends of certificates take two bytes each
 _PORT = re.compile(r"\.\.([0-9]+)$")  # keys of a ConfigMap have no colons
@@ -88,28 +81,6 @@ async def read_node_trust(client: ClusterClient, secrets: ClusterSecrets, before
     bundle = "\n".join(filter(None, (each.get(_BUNDLE_KEY) for each in (proxy, cluster))))
     authorities = {_PORT.sub(r":\1", key): text for key, text in hosts.items()}
     return TrustReading(NodeTrust(bundle, authorities, logins), tuple(problems))
-
-
-async def follow_node_trust(
-    client: ClusterClient, tell: Callable[[NodeTrust], None], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-) -> None:
-    """Calls `tell` with each reading, every half minute until cancelled. Logs and counts other problems than before."""
-    secrets = ClusterSecrets(client)
-    trust, known = NodeTrust(), ""
-    wait_seconds = _FIRST_RETRY_SECONDS
-    while True:
-        try:
-            trust, problems = await read_node_trust(client, secrets, trust)
-        except ClusterError as exc:
-            unusable = str(exc)
-        else:
-            unusable = "; ".join(map(str, problems))
-            tell(trust)
-            wait_seconds = KEEP_SECONDS
-        if unusable and unusable != known:
-            report_refused(FileSetting.MIRRORS, unusable)
-        known = unusable
-        await sleep(wait_seconds)
 
 
 async def _read(client: ClusterClient, what: NamedObject, problems: list[TrustProblem]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import msgspec
 
 from extender.cluster.client import ClusterClient, open_chosen_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Reader, Resource
-from extender.cluster.openshift_objects import RESOURCES, Lenient, MirrorViews
+from extender.cluster.openshift_objects import FollowedMirrors
 from extender.cluster.pod_events import PodEvents
 from extender.cluster.views import NAMESPACES, NODES, NamespaceView, PendingPods, WatchedNodes
 from extender.config.tree import Config
@@ -64,7 +64,7 @@ class ClusterView(msgspec.Struct, frozen=True, eq=False):
     namespaces: NamespaceView | None = None
     pending: PendingPods | None = None
     events: PodEvents | None = None
-    mirrors: MirrorViews | None = None
+    mirrors: FollowedMirrors | None = None
     watched: tuple[WatchedView, ...] = ()
 
     def namespace_annotations(self, namespace: str) -> Mapping[str, str] | None:
@@ -108,20 +108,14 @@ def _watched(config: Config, client: ClusterClient) -> ClusterView:
         clock=time.monotonic,
     )
     namespaces = NamespaceView()
-    mirrors = MirrorViews() if config.registry.mirrors_of_openshift else None
     watched_nodes = WatchedView(client, NODES, nodes)
     nodes.follow(watched_nodes.watch)
-    of_mirrors = (
-        [WatchedView(Lenient(client), resource, mirrors.kinds[resource.name]) for resource in RESOURCES]
-        if mirrors
-        else []
-    )
     return ClusterView(
         nodes=nodes,
         client=client,
         namespaces=namespaces,
         pending=PendingPods(client, clock=time.monotonic, random=random.random),
         events=PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time),
-        mirrors=mirrors,
-        watched=(watched_nodes, WatchedView(client, NAMESPACES, namespaces), *of_mirrors),
+        mirrors=FollowedMirrors(client) if config.registry.mirrors_of_openshift else None,
+        watched=(watched_nodes, WatchedView(client, NAMESPACES, namespaces)),
     )

@@ -10,7 +10,6 @@ import structlog
 
 from extender import __version__
 from extender.background import FILE_CHECK_SECONDS, background_problem, in_background
-from extender.cluster.node_trust import follow_node_trust
 from extender.config.checks import parse_listen
 from extender.config.tree import Config
 from extender.drift.drift_watch import DriftWatch
@@ -49,6 +48,7 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
     """
     BUILD_INFO[__version__].set(1)
     client, nodes, events = cluster_view.client, cluster_view.nodes, cluster_view.events
+    mirrors = cluster_view.mirrors
     async with contextlib.AsyncExitStack() as stack:
 
         async def run(work: Coroutine[None, None, None], name: str) -> None:
@@ -60,8 +60,6 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         pod_resolver = await stack.enter_async_context(open_pod_resolver_of(sources, config, cluster_view))
         for each in cluster_view.watched:
             await run(each.watch.run(), f"watch-{each.name}")
-        if client and cluster_view.mirrors:
-            await run(follow_node_trust(client, cluster_view.mirrors.note_trust), "openshift-trust")
         if events:
             await run(events.run(), "events")
         # A scheduler asks about pending pods next; to reviews, a pod that exists is past.
@@ -83,6 +81,7 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
             "shutdown": listeners.check,
             "registries": lambda: _check(sources.is_ready, "the files for them are not read yet"),
             **{each.name: each.check for each in cluster_view.watched},
+            **({"mirrors": lambda: _check(mirrors.are_known, "never read")} if mirrors else {}),
             **({"gates": gates.check} if gates else {}),
         }
         seen: Mapping[str, Check] = {

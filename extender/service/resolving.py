@@ -152,7 +152,7 @@ async def open_pod_resolver_of(
 ) -> AsyncIterator[PodResolver]:
     """As `open_pod_resolver`, with sources that are open already; `head_first` as in `Resolver`.
 
-    `mirrors` is what OpenShift's objects say, where `cluster_view` does not watch them.
+    `mirrors` is what OpenShift's objects say, where `cluster_view` does not follow them.
     """
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
@@ -171,7 +171,7 @@ async def open_pod_resolver_of(
         if mirrors:
             tell_mirrors(mirrors)
         if cluster_view.mirrors:
-            cluster_view.mirrors.tell_to(tell_mirrors)
+            await stack.enter_async_context(in_background(cluster_view.mirrors.run(tell_mirrors), "openshift-mirrors"))
 
         def cluster_platforms() -> frozenset[Platform]:
             return cluster_view.nodes.platforms.distinct if cluster_view.nodes else frozenset()

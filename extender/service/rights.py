@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from extender.cluster.node_trust import TRUST_OBJECTS
-from extender.cluster.openshift_objects import RESOURCES
+from extender.cluster.openshift_objects import KINDS
 from extender.config.tree import Config
 from extender.kubernetes.api_groups import ResourceAttributes
 from extender.placement.gate import UnknownImages
@@ -43,7 +43,8 @@ class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
     names: tuple[str, ...] = ()
 
 
-_GET, _CREATE, _WATCH, _CHANGE = ("get",), ("create",), ("list", "watch"), ("get", "patch")
+_GET, _LIST, _CREATE = ("get",), ("list",), ("create",)
+_WATCH, _CHANGE = ("list", "watch"), ("get", "patch")
 _CONFIGURATIONS, _BINDINGS = "mutatingwebhookconfigurations", "mutatingadmissionpolicybindings"
 _CHANGE_HELD = ("get", "list", "watch", "patch")
 TABLE: tuple[Rights, ...] = (
@@ -51,7 +52,7 @@ TABLE: tuple[Rights, ...] = (
     Rights("asked", "nodes", _GET, "one that is asked about before the watch has seen it"),
     Rights("always", "namespaces", _WATCH, "their annotations"),
     Rights("scheduler", "pods", _WATCH, "pending ones"),
-    Rights("driftEvents", "pods", ("list",), "those whose tag has moved"),
+    Rights("driftEvents", "pods", _LIST, "those whose tag has moved"),
     Rights("gates", "pods", _CHANGE_HELD, "held ones, by their label; get: one that changed; patch: removes the gate"),
     Rights("webhook", "events", _CREATE, "on DaemonSets whose images lack a node's platform"),
     Rights("driftEvents", "events", _CREATE, "on workloads whose image has changed"),
@@ -67,7 +68,10 @@ TABLE: tuple[Rights, ...] = (
     Rights("canary", "pods", _CREATE, "dry runs, where nothing is that a pod could read", place=_CANARY),
     Rights("selfManaged", "secrets", _CHANGE, "the webhook's certificate", place=_OWN, named="identity"),
     Rights("selfManaged", _CONFIGURATIONS, _CHANGE, "whom the API server trusts", _ADMISSION, named="configurations"),
-    *(Rights("openshift", kind.name, _WATCH, "where nodes pull from", kind.path.split("/")[2]) for kind in RESOURCES),
+    *(
+        Rights("openshift", kind.plural, _LIST, "where nodes pull from", kind.api_version.split("/")[0])
+        for kind in KINDS
+    ),
     *(
         Rights("openshift", each.resource, _GET, "what nodes trust", place=each.namespace, names=(each.name,))
         for each in TRUST_OBJECTS

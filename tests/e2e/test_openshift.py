@@ -16,12 +16,12 @@ from aiohttp import web
 from extender.cluster.node_trust import (
     CLUSTER,
     HOSTS,
-    KEEP_SECONDS,
     PROXY,
     PULL_SECRET,
     TRUST_OBJECTS,
     NamedObject,
 )
+from extender.cluster.openshift_objects import KEEP_SECONDS
 from testbed.api_client import ApiClient, ApiError
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
@@ -45,9 +45,9 @@ KINDS = {
     "ImageContentSourcePolicy": (OPERATOR, "v1alpha1", "imagecontentsourcepolicies"),
 }
 RULES: list[KubernetesObject] = [
-    {"apiGroups": [group], "resources": [plural], "verbs": ["list", "watch"]} for group, _, plural in KINDS.values()
+    {"apiGroups": [group], "resources": [plural], "verbs": ["list"]} for group, _, plural in KINDS.values()
 ]
-FOLLOWED_SECONDS = 5.0
+FOLLOWED_SECONDS = KEEP_SECONDS + 5.0
 RBAC = "rbac.authorization.k8s.io/v1"
 
 
@@ -80,7 +80,7 @@ async def is_served(api: ApiClient, kind: str) -> bool:
 
 
 async def install(world: World, mode: Mode, kinds: Sequence[str] = tuple(KINDS)) -> None:
-    """Creates the kinds, and gives the service's account the right to watch them."""
+    """Creates the kinds, and gives the service's account the right to list them."""
     for kind in kinds:
         await world.api.apply(definition(kind))
     async with asyncio.timeout(30):
@@ -277,7 +277,7 @@ async def test_mirror_of_the_clusters_own_authority_and_login_is_asked(world: Wo
                 await asyncio.sleep(0.1)
         await put_pull_secret(world.api, mirror)
         began, accepted = time.monotonic(), mirror.accepted
-        async with asyncio.timeout(KEEP_SECONDS + FOLLOWED_SECONDS):
+        async with asyncio.timeout(FOLLOWED_SECONDS):
             while mirror.accepted == accepted:
                 await service.ask("filter", filter_of(f"{UPSTREAM}/team/app:{time.monotonic_ns()}"))
                 await asyncio.sleep(0.5)

@@ -14,9 +14,9 @@ from extender.cluster.node_trust import (
     PROXY,
     PULL_SECRET,
     NamedObject,
-    follow_node_trust,
     read_node_trust,
 )
+from extender.cluster.openshift_objects import DIGEST_MIRRORS, FollowedMirrors
 from extender.cluster.secrets import ClusterSecrets
 from extender.kubernetes.openshift_v1 import NodeTrust
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api
@@ -98,11 +98,11 @@ async def test_changes_are_followed_and_problems_said_once(api: ApiServer, clien
         steps.pop(0)()
 
     with capture_logs() as logs, pytest.raises(Enough):
-        await follow_node_trust(client, told.append, sleep)
-    assert [each.logins for each in told] == [LOGINS, LOGINS, LOGINS, {"n.io": ("ann", "new")}]
+        await FollowedMirrors(client, sleep).run(lambda objects: told.append(objects.trust))
+    assert [each.logins for each in told] == [LOGINS, {"n.io": ("ann", "new")}]
     assert waits == [30.0] * 5
     refused = [each["why"] for each in logs if each["event"] == "file.refused"]
-    assert [words.partition(": ")[0] for words in refused] == [str(PULL_SECRET), path_of(HOSTS) + f"/{HOSTS.name}"]
+    assert [words.partition(": ")[0] for words in refused] == [str(PULL_SECRET), DIGEST_MIRRORS.path("")]
 
 
 async def test_first_reading_is_tried_again_soon(api: ApiServer, client: ClusterClient) -> None:
@@ -117,6 +117,6 @@ async def test_first_reading_is_tried_again_soon(api: ApiServer, client: Cluster
             raise ConnectionAbortedError
 
     with pytest.raises(ConnectionAbortedError):
-        await follow_node_trust(client, told.append, sleep)
+        await FollowedMirrors(client, sleep).run(lambda objects: told.append(objects.trust))
     assert told == []
     assert waits == [1.0, 1.0]

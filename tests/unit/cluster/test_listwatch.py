@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from extender.cluster.client import JSON, ClusterRefused
 from extender.cluster.gated_pods import GATED_PODS
 from extender.cluster.listwatch import WATCH_SECONDS, ListWatch, Resource
-from extender.cluster.openshift_objects import RESOURCES
 from extender.cluster.views import NODES, PENDING_PODS
 from extender.errors import ClusterError
 from extender.metrics import REGISTRY
@@ -436,8 +435,7 @@ async def test_right_that_is_taken_during_a_watch_is_named() -> None:
         (NODES, "nodes"),
         (PENDING_PODS, "pods"),
         (GATED_PODS, "pods"),
-        (RESOURCES[0], "imagedigestmirrorsets.config.openshift.io"),
-        (RESOURCES[2], "imagecontentsourcepolicies.operator.openshift.io"),
+        (Resource(name="jobs", path="/apis/batch/v1/jobs"), "jobs.batch"),
     ],
 )
 def test_right_is_named_as_roles_have_it(resource: Resource, granted_as: str) -> None:

@@ -1,15 +1,15 @@
 """OpenShift's objects: what they say together, when that is told, and kinds that a cluster does not have."""
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import msgspec
 import pytest
 
 from extender.cluster.client import JSON, ClusterClient, ClusterRefused
-from extender.cluster.openshift_objects import RESOURCES, MirrorViews, list_mirror_objects
-from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust, RegistrySources, SourceMirrors
+from extender.cluster.openshift_objects import KEEP_SECONDS, FollowedMirrors, list_mirror_objects
+from extender.kubernetes.openshift_v1 import MirrorObjects, RegistrySources, SourceMirrors
 
 
 def document(name: str, **spec: object) -> msgspec.Raw:
@@ -25,7 +25,7 @@ def one(source: str, *mirrors: str) -> dict[str, object]:
 class Reader:
     """A cluster that has some kinds. Others are not found, or with `status` refused otherwise."""
 
-    def __init__(self, kinds: Mapping[str, list[msgspec.Raw]], status: int = 404) -> None:
+    def __init__(self, kinds: dict[str, list[msgspec.Raw]], status: int = 404) -> None:
         self.kinds = kinds
         self.status = status
 
@@ -37,10 +37,8 @@ class Reader:
             raise ClusterRefused(f"{path}: {self.status}", self.status)
         return msgspec.json.encode({"metadata": {"resourceVersion": "5"}, "items": self.kinds[plural]})
 
-    def stream(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
-    ) -> AsyncGenerator[bytes, None]:
-        raise AssertionError("nothing is watched")
+    def fail(self, status: int) -> None:
+        self.status = status
 
 
 async def test_kind_that_the_cluster_does_not_have_is_empty() -> None:
@@ -60,31 +58,30 @@ async def test_kind_that_the_cluster_does_not_have_is_empty() -> None:
         await list_mirror_objects(cast("ClusterClient", Reader({}, status=403)))
 
 
-def test_objects_are_told_once_all_are_known_and_when_they_change() -> None:
-    """Whoever comes later is told at once; a change that says nothing new is not told."""
-    views, told = MirrorViews(), list[MirrorObjects]()
-    views.tell_to(told.append)
-    for resource in RESOURCES:
-        assert told == []
-        views.kinds[resource.name].keep_only(set())
-    assert told == []
-    views.note_trust(NodeTrust())
-    tags = views.kinds["imagetagmirrorsets"]
-    tags.upsert(document("a", imageTagMirrors=[one("a.io", "m.io")]))
-    tags.upsert(document("a", imageTagMirrors=[one("a.io", "m.io")]))
-    views.kinds["imagecontentsourcepolicies"].upsert(document("p", repositoryDigestMirrors=[one("p.io", "n.io")]))
-    tags.delete("a")
-    views.note_trust(NodeTrust("b"))
-    views.note_trust(NodeTrust("b"))
-    sets = (SourceMirrors("a.io", ("m.io",)),)
-    policies = (SourceMirrors("p.io", ("n.io",)),)
-    assert told == [
-        MirrorObjects(),
-        MirrorObjects(tag_mirrors=sets),
-        MirrorObjects(tag_mirrors=sets, digest_policies=policies),
-        MirrorObjects(digest_policies=policies),
-        MirrorObjects(digest_policies=policies, trust=NodeTrust("b")),
+async def test_what_the_objects_say_is_told_at_first_and_when_it_changes() -> None:
+    """A cluster that cannot be read leaves what was told."""
+    reader, told, pauses = Reader({}), list[MirrorObjects](), list[float]()
+    tags = [document("a", imageTagMirrors=[one("a.io", "m.io")])]
+    changes: list[Callable[[], None]] = [
+        lambda: None,
+        lambda: reader.kinds.update(imagetagmirrorsets=tags),
+        lambda: reader.fail(500),
+        lambda: reader.fail(404),
+        reader.kinds.clear,
     ]
-    later: list[MirrorObjects] = []
-    views.tell_to(later.append)
-    assert later == told[-1:]
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if not changes:
+            raise ConnectionAbortedError
+        changes.pop(0)()
+
+    followed = FollowedMirrors(cast("ClusterClient", reader), sleep)
+    known = [followed.are_known]
+    with pytest.raises(ConnectionAbortedError):
+        await followed.run(told.append)
+    assert [*known, followed.are_known] == [False, True]
+    assert told == [
+        MirrorObjects(), MirrorObjects(tag_mirrors=(SourceMirrors("a.io", ("m.io",)),)), MirrorObjects()
+    ]  # fmt: skip
+    assert pauses == [KEEP_SECONDS] * 6
