@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from extender.cluster.views import NAMESPACES, NODES, PODS, PendingPods
+from extender.cluster.views import NAMESPACES, NODES, PENDING, PODS, PendingPods
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
 from extender.placement.facts import PodImage
@@ -21,9 +21,20 @@ from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.compose import open_service
 from extender.service.resolving import open_pod_resolver
 from testbed.embedded_registry import EmbeddedRegistry
-from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
+from tests.integration.cluster.api_server import (
+    ApiServer,
+    Request,
+    is_selected,
+    namespace,
+    node,
+    pod,
+    selector_of,
+    serve_api,
+    write_kubeconfig,
+)
 from tests.integration.registry.faulty import GuardedRegistry
-from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of
+from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of, with_names
+from tests.integration.service.caller import pod as asked_pod
 
 VIEWS = {NODES.path, NAMESPACES.path}
 ALWAYS = VIEWS | {"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"}  # whether held pods may be let go
@@ -254,3 +265,22 @@ async def readiness_text(caller: Caller) -> str:
     """The words of the readiness checks."""
     async with caller.session.get(f"{caller.service.operations_url}/readyz?verbose") as response:
         return await response.text()
+
+
+async def test_a_start_reads_no_pod_that_is_bound(api: ApiServer, tmp_path: Path) -> None:
+    """Of which a cluster may have 150,000: whatever asks for pods selects those that wait for a node, or are held."""
+    bound = pod("bound", "app:1", "a", "Running")
+    api.put(PODS, bound)
+    settings = ("admission.unknown=gate", "admission.node_affinity=required", "drift.events=true")
+    async with EmbeddedRegistry() as registry:
+        registry.add_manifest("app", "1", AMD64)
+        async with service_in(api, tmp_path, "127.0.0.1:0", *settings, registries=(registry.host,)) as caller:
+            await until_ready(caller)
+            await caller.filter(with_names(asked_pod(f"{registry.host}/app:1"), ["a"]))
+            await until(lambda: any(each.query.get("fieldSelector") == PENDING for each in of_pods(api)))
+            await until(lambda: {each.query.get("labelSelector", "") for each in of_pods(api)} > {""})
+    assert not [each for each in of_pods(api) if is_selected(bound, selector_of(each))]
+
+
+def of_pods(api: ApiServer) -> list[Request]:
+    return [each for each in api.requests if each.path == PODS]
