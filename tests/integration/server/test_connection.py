@@ -220,39 +220,6 @@ async def test_what_has_to_wait_makes_the_next_request_no_slower(peer: Peer, let
 
 
 @direct
-@pytest.mark.parametrize(
-    ("start", "fields", "body", "status"),
-    [
-        pytest.param("POST", ["X-Any: y", "Content-Length: 1"], "3", 200, id="field"),
-        pytest.param("POST", ["Content-Length: 1", "Connection: keep-alive"], "3", 200, id="connection"),
-        pytest.param("POST", ["Transfer-Encoding: chunked"], "1\r\n3\r\n0\r\n\r\n", 200, id="chunked"),
-        pytest.param("POST", ["Content-Length: 1", "Content-Length: 1"], "3", 400, id="two lengths"),
-        pytest.param("POST", ["Content-Length: 5", "Transfer-Encoding: chunked"], "0\r\n\r\n", 400, id="both"),
-        pytest.param("POST", ["Content-Length: -1"], "3", 400, id="negative"),
-        pytest.param("POST", ["Host: y", "Content-Length: 1"], "3", 400, id="two hosts"),
-        pytest.param("POST", ["User-Agent: a", "Content-Length: 1", "user-agent: b"], "3", 400, id="two agents"),
-        pytest.param("post", ["Content-Length: 1"], "3", 400, id="lower-case method"),
-        pytest.param("POST", ["Content-Length: 1", "bad field"], "3", 400, id="bad field"),
-        pytest.param("POST", ["User-Agent: " + "x" * 3000, "Content-Length: 1"], "3", 200, id="long head"),
-        pytest.param("nonsense\r\n", [], "", 400, id="nonsense"),
-    ],
-)
-async def test_the_unusual_is_aiohttps(peer: Peer, start: str, fields: list[str], body: str, status: int) -> None:
-    """It knows HTTP better, and its answer says what is wrong."""
-    peer.writer.write("\r\n".join([f"{start} {PATH} HTTP/1.1", "Host: x", *fields, "", body]).encode())
-    said = await peer.reader.readuntil(b"\r\n")
-    assert said.split()[1] == str(status).encode()
-
-
-@direct
-async def test_a_request_without_a_host_is_refused(peer: Peer, letters: Letters) -> None:
-    """RFC 9112, section 3.2: a server answers 400 to it."""
-    peer.writer.write(f"POST {PATH} HTTP/1.1\r\nContent-Length: 1\r\n\r\n3".encode())
-    assert (await peer.reader.readuntil(b"\r\n")).split()[1] == b"400"
-    assert letters.at_once == 0
-
-
-@direct
 async def test_a_head_of_many_fields_takes_no_time(peer: Peer) -> None:
     """Whoever can connect could otherwise stop the event loop with some hundred bytes."""
     started = time.process_time()

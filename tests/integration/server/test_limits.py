@@ -253,23 +253,6 @@ async def test_compressed_body_is_not_made_larger(scene: Scene) -> None:
     assert (await (await scene.connect()).ask(packed, "Content-Encoding: gzip\r\n"))[2] == b"%d" % len(packed)
 
 
-async def test_refusal_does_not_pass_for_the_answer_to_an_earlier_request(scene: Scene) -> None:
-    """Who sends a request before the answer to the last one reads that answer alone."""
-    await scene.open()
-    impatient = await scene.connect()
-    impatient.writer.write(head_of(4) + b"wait")
-    await some_turns()
-    impatient.writer.write(head_of(50_000) + b"x" * 40_000)
-    await some_turns()
-    for _ in range(2):
-        (await scene.connect()).writer.write(head_of(50_000) + b"x" * 49_999)
-        await some_turns()
-    status, headers, _ = await impatient.read()
-    assert status == 200
-    assert headers["Connection"] == "close"
-    assert await impatient.ends() == b""
-
-
 async def test_full_listener_closes_new_connections(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """While all that it has are new or in use."""
     monkeypatch.setattr(limits_module, "IDLE_SECONDS", 60.0)
@@ -293,16 +276,6 @@ async def test_silent_connections_give_way_before_those_that_have_asked(scene: S
     assert await (await scene.connect()).is_open()
     assert await silent[0].ends() == b""
     assert (await waiting.read())[0] == 200
-    assert await idle.is_open()
-
-
-async def test_connection_that_has_asked_outlives_silent_ones_that_are_new(scene: Scene) -> None:
-    """However long it has idled: there is no room until one of them has been silent for long enough."""
-    await scene.open()
-    idle = await scene.connect()
-    assert await idle.is_open()
-    await asyncio.sleep(0.15)
-    await scene.flood(2 * LIMITS.connections)
     assert await idle.is_open()
 
 

@@ -94,8 +94,8 @@ async def test_new_files_serve_new_connections(
         await status(opened[0], client(server), host)
 
 
-def test_the_end_of_the_served_certificate_is_a_metric(files: Files, server: trustme.CA) -> None:
-    """It is that of the certificate in use: a refused one does not count."""
+async def test_half_written_files_keep_the_old_leaf(files: Files, server: trustme.CA, opened: list[Listener]) -> None:
+    """A key that does not fit the certificate is refused; a metric tells when the certificate in use ends."""
 
     def ends() -> datetime:
         value = REGISTRY.get_sample_value("multiarch_certificate_expiry_timestamp_seconds", {"listener": "admission"})
@@ -105,6 +105,7 @@ def test_the_end_of_the_served_certificate_is_a_metric(files: Files, server: tru
     first, second = datetime(2031, 1, 1, tzinfo=UTC), datetime(2032, 1, 1, tzinfo=UTC)
     files.write_leaf(server, not_after=first)
     tls = files.open(client_ca=False)
+    opened.append(await serve(tls))
     assert ends() == first
     old = files.key.read_bytes()
     files.write_leaf(server, not_after=second)
@@ -112,24 +113,10 @@ def test_the_end_of_the_served_certificate_is_a_metric(files: Files, server: tru
     files.key.write_bytes(old)
     assert not tls.files.reload_if_changed()
     assert ends() == first
-    files.key.write_bytes(new)
-    assert tls.files.reload_if_changed()
-    assert ends() == second
-
-
-async def test_half_written_files_keep_the_old_leaf(files: Files, server: trustme.CA, opened: list[Listener]) -> None:
-    """A key that does not fit the certificate is refused, and the next look at whole files succeeds."""
-    files.write_leaf(server)
-    tls = files.open(client_ca=False)
-    opened.append(await serve(tls))
-    old = files.key.read_bytes()
-    files.write_leaf(server)
-    new = files.key.read_bytes()
-    files.key.write_bytes(old)
-    assert not tls.files.reload_if_changed()
     assert await status(opened[0], client(server)) == 200
     files.key.write_bytes(new)
     assert tls.files.reload_if_changed()
+    assert ends() == second
     assert await status(opened[0], client(server)) == 200
 
 
