@@ -19,7 +19,7 @@ from extender.kubernetes.core_v1 import (
     Taint,
     Toleration,
 )
-from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
+from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec, ReportedSpec
 from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
@@ -64,7 +64,7 @@ def demands_of(spec: CreatedSpec) -> NodeDemands:
     return demands_in(msgspec.json.decode(msgspec.json.encode(raw), type=SchedulingSpec))
 
 
-def demands_in(spec: SchedulingSpec) -> NodeDemands:
+def demands_in(spec: SchedulingSpec | ReportedSpec) -> NodeDemands:
     """As `demands_of`, of a spec that is decoded."""
     required = spec.affinity and spec.affinity.node_affinity and spec.affinity.node_affinity.required
     return NodeDemands(

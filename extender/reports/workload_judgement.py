@@ -1,0 +1,189 @@
+"""What the audit makes of one workload: the facts of its images, what keeps it from a platform, and what it takes."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from extender.images.content import Answer
+from extender.images.platform import Platform, runs_on
+from extender.kubernetes.core_v1 import NodeName, Toleration
+from extender.kubernetes.reported_v1 import ReportedNode
+from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of, fit
+from extender.placement.node_match import (
+    NodeDemands,
+    Obstacle,
+    Rule,
+    as_daemon_pods,
+    demands_in,
+    may_allow,
+    obstacles,
+    requirement_text,
+)
+from extender.placement.nodes import platform_of_node
+from extender.placement.pinned_nodes import names_of_node
+from extender.placement.policy import MODE, Mode, Policy, read_overrides
+from extender.placement.reasons import claims_text
+from extender.reports.audit_report import AuditedWorkload, Blocker, FindingRule, RunAnswer, Weight, WorkloadPlatform
+from extender.reports.workload_reports import Workload
+
+
+class JudgedWorkload(msgspec.Struct, frozen=True):
+    """A workload with what decides about it: the facts of its images, in order, and what its pods ask of nodes.
+
+    `skipped` tells why it is not judged, else it is empty. `has_handler`: its RuntimeClass decides what runs where.
+    """
+
+    workload: Workload
+    images: Sequence[tuple[PodImage, ImageFact]]
+    demands: NodeDemands
+    skipped: str
+    has_handler: bool
+
+    @property
+    def facts(self) -> list[ImageFact]:
+        """The facts of its images."""
+        return [fact for _, fact in self.images]
+
+    @property
+    def identity(self) -> str:
+        """Its name in fingerprints, which no other workload has."""
+        return f"{self.workload}@{self.workload.namesake}" if self.workload.namesake else str(self.workload)
+
+
+class WorkloadJudge:
+    """Judges workloads by the operator's policy, the nodes of a cluster if there are any, and their namespaces."""
+
+    def __init__(
+        self, policy: Policy, nodes: Sequence[ReportedNode], namespaces: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """`namespaces` has the annotations of each."""
+        self._policy = policy
+        self._all_nodes = nodes
+        self._namespaces = namespaces
+        self._obstacles: dict[tuple[bytes, Platform], tuple[Obstacle, ...]] = {}
+        self.nodes: dict[Platform | None, list[ReportedNode]] = {}
+        self.by_name: dict[NodeName, Platform | None] = {}
+        for node in nodes:
+            platform = platform_of_node(node)
+            self.nodes.setdefault(platform, []).append(node)
+            self.by_name |= dict.fromkeys(names_of_node(node), platform)
+
+    def judge(self, workload: Workload, answers: Iterable[Answer]) -> JudgedWorkload:
+        """The workload with its facts; `answers` are those for its images, in order."""
+        runtime = self._policy.runtime_classes.get(workload.spec.runtime_class_name or "")
+        images = [msgspec.structs.replace(image, runtime=runtime) if runtime else image for image in workload.images]
+        demands = demands_in(workload.spec)
+        if workload.is_daemon_set:
+            demands = as_daemon_pods(demands, host_network=workload.spec.host_network is True)
+        namespace = self._namespaces.get(workload.key.namespace)
+        mode = read_overrides(workload.annotations, namespace, self._policy.overrides).mode
+        skipped = f"the annotation {MODE} is ignore" if mode is Mode.IGNORE else ""
+        if runtime and not runtime.platforms:
+            skipped = f"placement.runtime_classes leaves its RuntimeClass {runtime.name} alone"
+        facts = [
+            (image, fact_of(image, answer, may_be_pending=False)) for image, answer in zip(images, answers, strict=True)
+        ]
+        return JudgedWorkload(workload, facts, demands, skipped, runtime is not None)
+
+    def audited(self, judged: JudgedWorkload, targets: Sequence[Platform]) -> AuditedWorkload:
+        """What is reported of the workload."""
+        workload = judged.workload
+        return AuditedWorkload(
+            namespace=workload.key.namespace,
+            kind=workload.key.kind,
+            name=workload.key.name,
+            source=workload.source,
+            managed_by=workload.managed_by,
+            weight=self._weight(judged),
+            images=list(dict.fromkeys(image.reference for image in workload.images)),
+            platforms=[] if judged.skipped else [self._platform(target, judged) for target in targets],
+            skipped=judged.skipped,
+        )
+
+    def targeted(self, judged: JudgedWorkload) -> Iterator[ReportedNode]:
+        """The nodes that a DaemonSet wants a pod on, were it not for taints."""
+        demands = msgspec.structs.replace(judged.demands, tolerations=(Toleration(operator="Exists"),))
+        return (node for node in self._all_nodes if not obstacles(demands, node))
+
+    def _weight(self, judged: JudgedWorkload) -> Weight:
+        workload, pods = judged.workload, judged.workload.pods
+        if pods is None:
+            pods = len(list(self.targeted(judged))) if self._all_nodes else 1
+        return Weight(1, pods, round(pods * workload.cpu_cores, 6), int(pods * workload.memory_bytes))
+
+    def _platform(self, target: Platform, judged: JudgedWorkload) -> WorkloadPlatform:
+        fits = fit(judged.facts, target, self._policy.compatibility)
+        images = {Fit.YES: RunAnswer.YES, Fit.NO: RunAnswer.NO, Fit.UNRESOLVED: RunAnswer.UNKNOWN}[fits]
+        in_the_way = [_blocker(obstacle, target) for obstacle in self._obstacles_on(target, judged.demands)]
+        os = judged.workload.spec.os.name if judged.workload.spec.os else ""
+        if os and target.os != os:
+            text = f"on {target}: its spec.os.name is {os}"
+            in_the_way.insert(0, Blocker(FindingRule.SELECTOR_BLOCKS, f"spec.os.name={os}", text))
+        answer = RunAnswer.NO if in_the_way else images
+        blockers = [*self._image_blockers(target, judged), *in_the_way]
+        return WorkloadPlatform(str(target), answer, images, len(self.nodes.get(target, ())), blockers)
+
+    def _image_blockers(self, target: Platform, judged: JudgedWorkload) -> Iterator[Blocker]:
+        for image, fact in judged.images:
+            match fact:
+                case RunsOn() if not runs_on(fact.platforms, target, self._policy.compatibility):
+                    has, claims = ", ".join(map(str, sorted(fact.platforms))), claims_text(fact.denied)
+                    built = (
+                        f"is built only for {has}" if has else f"is not built for {fact.asked}" if fact.asked else ""
+                    )
+                    text = f"image {image.reference} {'; it '.join(filter(None, (built, claims)))}"
+                    yield Blocker(FindingRule.IMAGE_LACKS_PLATFORM, image.reference, text)
+                case Pending() | Unknown():
+                    text = f"image {image.reference} is not known: {fact.detail}"
+                    yield Blocker(FindingRule.IMAGE_UNKNOWN, image.reference, text)
+
+    def _obstacles_on(self, target: Platform, demands: NodeDemands) -> tuple[Obstacle, ...]:
+        """Why no node of the platform takes pods with these demands; empty if one does."""
+        key = msgspec.json.encode(demands), target
+        found = self._obstacles.get(key)
+        if found is None:
+            found = self._obstacles[key] = tuple(self._find_obstacles(target, demands))
+        return found
+
+    def _find_obstacles(self, target: Platform, demands: NodeDemands) -> Iterable[Obstacle]:
+        nodes = self.nodes.get(target)
+        if not nodes:
+            return _contradictions(target, demands)
+        kinds: Counter[tuple[Obstacle, ...]] = Counter()
+        for node in nodes:
+            met = obstacles(demands, node)
+            if not met:
+                return ()
+            kinds[met] += 1
+        (nearest, _), *_ = sorted(kinds.items(), key=lambda item: (len(item[0]), -item[1], item[0]))
+        return nearest
+
+
+def _contradictions(target: Platform, demands: NodeDemands) -> Iterator[Obstacle]:
+    """What a workload's own selector and affinity say against any node of the platform."""
+    if not may_allow(NodeDemands(demands.selector), target):
+        for key, value in sorted(demands.selector.items()):
+            if key.endswith(("kubernetes.io/arch", "kubernetes.io/os")):
+                yield Obstacle(Rule.SELECTOR, f"{key}={value}")
+    elif demands.terms and not may_allow(demands, target):
+        texts = dict.fromkeys(
+            requirement_text(each)
+            for term in demands.terms
+            for each in term.match_expressions or ()
+            if each.key.endswith(("kubernetes.io/arch", "kubernetes.io/os"))
+        )
+        yield Obstacle(Rule.AFFINITY, "; or ".join(texts) or "no term that any node can match")
+
+
+_BLOCKER_RULES = {
+    Rule.SELECTOR: (FindingRule.SELECTOR_BLOCKS, "its nodeSelector asks for {}"),
+    Rule.AFFINITY: (FindingRule.AFFINITY_BLOCKS, "its node affinity asks for {}"),
+    Rule.TAINT: (FindingRule.TAINT_NOT_TOLERATED, "it does not tolerate the taint {}"),
+    Rule.UNSCHEDULABLE: (FindingRule.TAINT_NOT_TOLERATED, "every such node is cordoned ({})"),
+}
+
+
+def _blocker(obstacle: Obstacle, target: Platform) -> Blocker:
+    rule, text = _BLOCKER_RULES[obstacle.rule]
+    return Blocker(rule, obstacle.subject, f"on {target}: {text.format(obstacle.subject)}")
