@@ -30,6 +30,11 @@ PAUSE_SECONDS = 0.25
 REAL_NODES = "MULTIARCH_REAL_NODES"
 """The environment variable; `required` makes tests fail that would be skipped for want of a machine."""
 
+CONTAINERDS = [
+    pytest.param(version, marks=() if version is Containerd.DEBIAN else pytest.mark.slow) for version in Containerd
+]
+"""For tests with each containerd; those that have to be built first are for the night."""
+
 
 class Outcome(StrEnum):
     """What becomes of a pod's container."""

@@ -27,11 +27,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.of_the_machine]
 LIMITATIONS = Path(__file__).resolve().parents[2] / "docs" / "limitations.md"
 SHAPES: Mapping[Architecture, Sequence[Shape]] = {"amd64": ON_AMD64, "arm64": ON_ARM64}
 ROWS = [
-    pytest.param(version, architecture, shape, id=f"containerd {version}, {architecture}, {shape.name}")
+    pytest.param(
+        version, architecture, shape, id=f"containerd {version}, {architecture}, {shape.name}",
+        marks=() if version is Containerd.DEBIAN else pytest.mark.slow,
+    )
     for version in Containerd
     for architecture, shapes in SHAPES.items()
     for shape in shapes
-]
+]  # fmt: skip
 
 
 class Seen(NamedTuple):

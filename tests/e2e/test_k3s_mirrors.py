@@ -27,7 +27,7 @@ from testbed.nodes.configuration import encode_toml
 from testbed.nodes.node import RealNode
 from testbed.nodes.programs import Containerd, is_built
 from testbed.objects import pod
-from tests.e2e.running import RealImages, find_programs
+from tests.e2e.running import CONTAINERDS, RealImages, find_programs
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
@@ -137,7 +137,7 @@ async def ask(mirrors: EndpointSource, image: str) -> None:
             await client.fetch_manifest(parse_reference(image), ANONYMOUS)
 
 
-@pytest.mark.parametrize("version", list(Containerd))
+@pytest.mark.parametrize("version", CONTAINERDS)
 async def test_containerd_asks_where_the_service_asks(
     world: World, pytestconfig: pytest.Config, real_images: RealImages, version: Containerd, tmp_path: Path
 ) -> None:

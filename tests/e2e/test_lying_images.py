@@ -14,13 +14,13 @@ from testbed.nodes.images import PROGRAM, build_image
 from testbed.nodes.programs import Containerd, is_built
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode
-from tests.e2e.running import Observation, Outcome, RealImages, find_programs, observe, open_nodes
+from tests.e2e.running import CONTAINERDS, Observation, Outcome, RealImages, find_programs, observe, open_nodes
 from tests.e2e.world import SCHEDULER_NAMES, World
 
 pytestmark = pytest.mark.e2e
 
 LATER = 8
-VERSIONS = pytest.mark.parametrize("version", Containerd)
+VERSIONS = pytest.mark.parametrize("version", CONTAINERDS)
 """Tests run with each containerd that is built."""
 
 

@@ -43,16 +43,14 @@ class Clients(NamedTuple):
 
     kubectl: Path
     helm: Path
-    helm_3: Path
 
 
 @pytest.fixture(scope="session")
 def clients(pytestconfig: pytest.Config) -> Clients:
-    """kubectl and both helms, which are built when a test first asks for them."""
+    """kubectl and helm, which are built when a test first asks for them."""
     return Clients(
         find_or_skip(pytestconfig, lambda: build(KUBECTL) / "kubectl"),
         find_or_skip(pytestconfig, lambda: build(HELM) / "helm"),
-        find_or_skip(pytestconfig, lambda: build(HELM_3) / "helm"),
     )
 
 
@@ -205,21 +203,22 @@ def by_helm(world: World, helm: Path, folder: Path, where: str) -> Apply:
     return apply
 
 
-@pytest.mark.parametrize("client", ["kubectl", "kubectl server-side", "helm 3", "helm 4"])
+@pytest.mark.parametrize(
+    "client", ["kubectl", "kubectl server-side", pytest.param("helm 3", marks=pytest.mark.slow), "helm 4"]
+)
 async def test_applying_twice_changes_nothing(
-    world: World, clients: Clients, custom_kinds: None, tmp_path: Path, client: str
+    world: World, clients: Clients, custom_kinds: None, tmp_path: Path, pytestconfig: pytest.Config, client: str
 ) -> None:
     """No diff, no conflict, no *field is immutable*: the stored object stays as it is but for its own version."""
     await world.create_nodes("amd64", 1)
     await world.create_nodes("arm64", 1)
     await start(world, GUARD, RULE)
     where = await world.namespace()
-    apply = {
-        "kubectl": by_kubectl(world, clients),
-        "kubectl server-side": by_kubectl(world, clients, "--server-side"),
-        "helm 3": by_helm(world, clients.helm_3, tmp_path / "chart", where),
-        "helm 4": by_helm(world, clients.helm, tmp_path / "chart", where),
-    }[client]
+    if client.startswith("kubectl"):
+        apply = by_kubectl(world, clients, *(["--server-side"] if client == "kubectl server-side" else []))
+    else:
+        helm = clients.helm if client == "helm 4" else find_or_skip(pytestconfig, lambda: build(HELM_3) / "helm")
+        apply = by_helm(world, helm, tmp_path / "chart", where)
     documents = list(shapes(world, where))
     await apply(documents)
     first = [await stored(world, each) for each in documents]
