@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 import aiohttp
 import msgspec
 
+from testbed.eventually import USUAL_SECONDS
 from testbed.objects import MADE_HERE, KubernetesObject
 
 CONNECTIONS = 32  # also the number of requests that create_all has under way at once
@@ -147,7 +148,7 @@ class ApiClient:
         is_awaited: Callable[[KubernetesObject], bool],
         namespace: str = "default",
         api_version: str = "v1",
-        timeout_seconds: float = 30,
+        timeout_seconds: float = USUAL_SECONDS,
         **selectors: str,
     ) -> KubernetesObject:
         """Waits for the first object, existing or new, for which the predicate is true, and returns it.
@@ -161,7 +162,9 @@ class ApiClient:
                         if change != "DELETED" and is_awaited(found):
                             return found
 
-    async def wait_until_bound(self, pod: str, namespace: str = "default", timeout_seconds: float = 30) -> str:
+    async def wait_until_bound(
+        self, pod: str, namespace: str = "default", timeout_seconds: float = USUAL_SECONDS
+    ) -> str:
         """Waits until the pod is bound and returns the node's name. Raises TimeoutError."""
         bound = await self.wait_for(
             "Pod",
@@ -177,7 +180,7 @@ class ApiClient:
         pod: str,
         reason: str = "FailedScheduling",
         namespace: str = "default",
-        timeout_seconds: float = 30,
+        timeout_seconds: float = USUAL_SECONDS,
         containing: str = "",
     ) -> str:
         """Waits for the pod's first event with that reason and that in its text, as `kubectl describe pod` shows it.

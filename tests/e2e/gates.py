@@ -13,7 +13,7 @@ import msgspec
 
 from testbed.api_client import ApiError
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.eventually import eventually
+from testbed.eventually import USUAL_SECONDS, eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode
@@ -92,7 +92,7 @@ class Releases:
             self.held.discard(name)
             self.at.setdefault(name, time.monotonic())
 
-    async def are(self, count: int, timeout_seconds: float = 60) -> None:
+    async def are(self, count: int, timeout_seconds: float = USUAL_SECONDS) -> None:
         """Returns when so many pods were let go. Raises TimeoutError."""
         try:
             await eventually(lambda: len(self.at) >= count, seconds=timeout_seconds)

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
+from testbed.eventually import USUAL_SECONDS
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, kept_to, pod
 from testbed.processes import free_port
@@ -248,7 +249,7 @@ async def test_a_webhook_that_fails_lets_pods_through_and_with_the_policy_they_a
         of_other_tests = await failures(world.api, name)
         await world.api.apply(configuration)
         try:
-            async with asyncio.timeout(30):  # until the API server calls it
+            async with asyncio.timeout(USUAL_SECONDS):  # until the API server calls it
                 while await failures(world.api, name) == of_other_tests:
                     await dry_run(world.api, pod("first", world.images.amd, namespace=where))
             before = await failures(world.api, name)

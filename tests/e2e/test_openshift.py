@@ -26,7 +26,7 @@ from testbed.api_client import ApiClient, ApiError
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.eventually import eventually
+from testbed.eventually import USUAL_SECONDS, eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, namespace
 from testbed.shipped_files import Mode, identity_manifests
@@ -83,7 +83,7 @@ async def install(world: World, mode: Mode, kinds: Sequence[str] = tuple(KINDS))
     """Creates the kinds, and gives the service's account the right to list them."""
     for kind in kinds:
         await world.api.apply(definition(kind))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(USUAL_SECONDS):
         while not all([await is_served(world.api, kind) for kind in kinds]):
             await asyncio.sleep(0.1)
     own = next(each["metadata"] for each in identity_manifests(mode) if each["kind"] == "ServiceAccount")
@@ -271,7 +271,7 @@ async def test_mirror_of_the_clusters_own_authority_and_login_is_asked(world: Wo
         assert mirror.denied == 0
         mirror.login = "node:second"
         mirror.add_manifest("team/app", "2", "linux/amd64")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(USUAL_SECONDS):
             while not mirror.denied:
                 await service.ask("filter", filter_of(f"{UPSTREAM}/team/denied:{time.monotonic_ns()}"))
                 await asyncio.sleep(0.1)
@@ -305,7 +305,7 @@ async def test_commands_ask_where_the_nodes_ask(world: World, tmp_path: Path) ->
 async def until_known(service: ExtenderProcess, image: str) -> None:
     """Asks for the image until the service knows it."""
     known = await service.metric("multiarch_images", state="known")
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(USUAL_SECONDS):
         while await service.metric("multiarch_images", state="known") == known:
             await service.ask("filter", filter_of(image))
             await asyncio.sleep(0.1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.eventually import eventually
+from testbed.eventually import USUAL_SECONDS, eventually
 from testbed.nodes.images import PROGRAM, build_image, image_archive
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import KubernetesObject, fake_node, pod
@@ -73,7 +73,7 @@ async def test_pods_of_preloaded_images_go_to_nodes_that_have_them(world: World)
         lost = pod("lost", "registry.invalid/airgapped/lost:1", namespace=where, spec={"schedulerName": SECOND})
         await world.api.create(lost)
         await bound.create(world, where, EACH)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(USUAL_SECONDS):
             await watching
         assert set(bound.nodes.values()) == {"full-0", "full-1"}
         assert "lost" not in await world.placed(where)
@@ -115,7 +115,7 @@ async def test_pods_of_images_in_a_nodes_own_store_run_there(
             await world.wait_all_bound(where, 1)  # kube-scheduler has begun
             watching = asyncio.create_task(bound.watch(world, where))
             await bound.create(world, where, REAL_EACH)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(USUAL_SECONDS):
                 await watching
             seen = await observe(world.api, where, 1 + 2 * REAL_EACH, 120)
         await world.api.delete_all("Pod", where)

@@ -18,6 +18,7 @@ import msgspec
 from testbed.api_client import ApiClient, ApiError
 from testbed.cluster_provider import ClusterProvider, running_scheduler
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import USUAL_SECONDS
 from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.objects import KubernetesObject, fake_node, namespace, pod
 from testbed.shipped_files import (
@@ -33,7 +34,6 @@ from tests.unit.cli.commands import run
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 # kube-scheduler's default limit of 50 requests a second would make the tests longer.
 FAST = {"qps": 1000.0, "burst": 1000}
-BOUND_SECONDS = 60.0
 SCHEDULER_NAMES = {Mode.SECOND: SECOND_SCHEDULER, Mode.DEFAULT: "", Mode.WEBHOOK: ""}
 """The schedulerName of pods in that mode; empty for the default scheduler."""
 
@@ -178,7 +178,7 @@ class World:
         webhook, *_ = configuration["webhooks"]
         probe = await self.namespace(labels=selected_labels(webhook["namespaceSelector"]))
         before = await service.calls("admission")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(USUAL_SECONDS):
             while await service.calls("admission") == before:
                 await self.review(pod("probe", self.images.multi, namespace=probe))
 
@@ -289,12 +289,12 @@ class World:
         """Calls the filter verb with a pod of these images until the service has cached them."""
         known = await service.metric("multiarch_images", state="known")
         args = {"Pod": pod("warm", *images, namespace=where), "NodeNames": ["nowhere"]}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(USUAL_SECONDS):
             while await service.metric("multiarch_images", state="known") < known + len(images):
                 await service.ask("filter", args)
                 await asyncio.sleep(0.02)
 
-    async def wait_all_bound(self, where: str, count: int, timeout_seconds: float = BOUND_SECONDS) -> dict[str, str]:
+    async def wait_all_bound(self, where: str, count: int, timeout_seconds: float = USUAL_SECONDS) -> dict[str, str]:
         """Returns the node of each pod, by its name, once so many pods of the namespace have one.
 
         Raises TimeoutError.
@@ -313,7 +313,7 @@ class World:
             raise TimeoutError(f"{len(bound)} of {count} pods bound in {timeout_seconds:g} s") from None
 
     async def wait_refused(
-        self, where: str, name: str, saying: str = "", timeout_seconds: float = 30
+        self, where: str, name: str, saying: str = "", timeout_seconds: float = USUAL_SECONDS
     ) -> KubernetesObject:
         """Waits until the pod's condition PodScheduled is False with that text in its `message`; returns it."""
         found = await self.api.wait_for(
