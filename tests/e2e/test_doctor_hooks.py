@@ -14,7 +14,6 @@ import pytest
 from extender.cluster.dry_run import restricted_pod
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
-from testbed.eventually import eventually
 from tests.e2e.chart_hooks import WORKLOADS, Hook, hook_of, hooks_of
 from tests.e2e.examined_installation import WEBHOOK, Installation, open_installation
 from tests.e2e.installed_chart import READY_SECONDS, Right, rights_of, used_rights
@@ -60,40 +59,6 @@ async def test_of_a_right_installation_it_says_so_and_uses_every_right(
         assert used_rights(hook.recorder, hooks) <= rights_of(hooks)
         if kind == "Pod":  # which makes all checks
             assert used_rights(hook.recorder, hooks) == rights_of(hooks) - {once_pods_are_held}
-
-
-@pytest.mark.parametrize("kind", WORKLOADS)
-async def test_of_a_broken_installation_it_names_the_cause(
-    api: ApiClient, control_plane: LocalCluster, tmp_path: Path, kind: str
-) -> None:
-    """The proof is the dry run: where nobody listens, nothing else is wrong."""
-    async with (
-        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
-        hooked(installation, kind) as hook,
-    ):
-        installation.ports.clear()
-        said = await hook.run("--wait=0")
-    assert said.code == 1
-    assert "wrong probe webhook" in said.output
-    assert said.states() == {"ok", "wrong"}
-    assert "came back unmarked" in said.output
-
-
-async def test_it_looks_again_until_the_webhook_is_reached(
-    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
-) -> None:
-    """As after an installation, when pods and certificate take a while."""
-    async with (
-        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
-        hooked(installation, "Job") as hook,
-    ):
-        ports = installation.ports.copy()
-        installation.ports.clear()
-        waiting = asyncio.create_task(hook.run("--wait=50"))
-        await eventually(lambda: len([right for right in hook.recorder.used if right.resource == "pods"]) >= 2)
-        installation.ports.extend(ports)
-        said = await waiting
-    assert (said.code, said.states()) == (0, {"ok"})
 
 
 async def test_what_it_cannot_check_is_a_failure_and_said(
