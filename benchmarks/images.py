@@ -17,11 +17,12 @@ import uvloop
 from benchmarks.cores import cores, pinned
 from benchmarks.far_registry import Counts, FarRegistry, far_registry
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from extender.credentials.keyring import JoinedKeyring
+from extender.credentials.keyring import Keyring
+from extender.credentials.operator_keyring import OperatorKeyring
+from extender.fetcher.sources import LocalSources
 from extender.images.content import Content
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
-from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
@@ -32,7 +33,7 @@ BURST = 500
 KINDS = ("multi-arch", "single")
 COLD, COLD_ONE_HOST, ONE_BY_ONE = 10_000, 1_000, 100
 PER_HOST = 16  # lookups that the service has under way at one registry host
-KEYRING = JoinedKeyring(())
+KEYRING = Keyring()
 _BURST_COLUMNS = ("image", "callers", "HEAD manifests", "GET manifests", "GET blobs", "all, ms", "one alone, ms")
 _COLD_COLUMNS = ("", "images", "seconds", "images/s", "requests", "connections", "most at one host")
 
@@ -127,7 +128,7 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
             guard=guard,
         )
         resolver = Resolver(
-            RegistryImages(client),
+            LocalSources(client, OperatorKeyring(), None),
             size=100_000,
             tag_seconds=900,
             stale_seconds=86_400,

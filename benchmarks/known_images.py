@@ -17,7 +17,7 @@ from benchmarks.cores import cores, pinned
 from benchmarks.far_registry import FarRegistry, far_registry
 from benchmarks.images import KEYRING, learn, names_at, open_resolver
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from extender.credentials.keyring import JoinedKeyring
+from extender.credentials.keyring import Keyring
 from extender.images.content import Answer
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
@@ -84,7 +84,7 @@ async def _measure(registry: FarRegistry, known: int, lookups: int) -> list[Cost
         await learn([ImageQuery(name) for name in names], resolver)
         answers = resolver.peek_all([ImageQuery(name) for name in names], KEYRING)
         by_name = dict(zip(names, answers, strict=True))
-        operators = JoinedKeyring((KEYRING,))
+        operators = Keyring()
         costs = [Cost("dictionary", 1, _dictionary(by_name, names, lookups))]
         costs.append(Cost("alru_cache", 1, await _alru_cache(by_name, names, lookups)))
         costs += [Cost("peek_all", size, _peek_all(resolver, operators, _pods(names, size), lookups)) for size in SIZES]
@@ -125,7 +125,7 @@ async def _alru_cache(answers: dict[str, Answer], names: Sequence[str], lookups:
     return watch.least
 
 
-def _peek_all(resolver: Resolver, keyring: JoinedKeyring, pods: Sequence[Sequence[str]], lookups: int) -> float:
+def _peek_all(resolver: Resolver, keyring: Keyring, pods: Sequence[Sequence[str]], lookups: int) -> float:
     size = len(pods[0])
     watch = _Watch(lookups // size * size)
     for _ in range(ROUNDS):
@@ -136,9 +136,7 @@ def _peek_all(resolver: Resolver, keyring: JoinedKeyring, pods: Sequence[Sequenc
     return watch.least
 
 
-async def _resolve_all(
-    resolver: Resolver, keyring: JoinedKeyring, pods: Sequence[Sequence[str]], lookups: int
-) -> float:
+async def _resolve_all(resolver: Resolver, keyring: Keyring, pods: Sequence[Sequence[str]], lookups: int) -> float:
     size = len(pods[0])
     watch = _Watch(lookups // size * size)
     for _ in range(ROUNDS):

@@ -8,23 +8,24 @@ the client and its HTTP are the service's own with default settings.
 import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.fetcher.image_verifier import ImageVerifier
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring
+from extender.credentials.operator_keyring import OperatorKeyring
+from extender.fetcher.messages import Failed, Verified, Verify
+from extender.fetcher.sources import LocalSources
 from extender.images.content import Content
 from extender.images.manifest import Kind
-from extender.images.platform import Platform, parse_platform
+from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, pack_digest
 from extender.logs import configure_logs
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
-from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
@@ -32,7 +33,6 @@ from extender.resolver.resolver import Resolver
 from extender.resolver.verify_queue import VerifyQueue
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
-from extender.verifier.verification import Verification
 from testbed.clock import Clock
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.hostile_layers import AMD64_ELF, ARM64_ELF
@@ -77,36 +77,38 @@ class Hub(EmbeddedRegistry):
         return web.json_response({"token": token, "expires_in": _TOKEN_SECONDS})
 
 
-class Keys:
-    """A tenant with one login, or an anonymous one."""
+class Login:
+    """A tenant's one login, which is at hand."""
 
-    def __init__(self, name: str = "") -> None:
-        self.tenant = name
-        self._credentials = (Credential(name, "secret", CredentialId(name)), ANONYMOUS) if name else (ANONYMOUS,)
-
-    @property
-    def identity(self) -> Hashable:
-        """The tenant: each has one keyring."""
-        return self.tenant
+    def __init__(self, name: str) -> None:
+        self.identity = name
+        self._credential = Credential(name, "secret", CredentialId(name))
 
     def credential_ids_for(self, _reference: ImageReference) -> tuple[CredentialId, ...]:
-        """Returns the ids of the login and of anonymous access."""
-        return tuple(credential.id for credential in self._credentials)
+        """Returns the login's id."""
+        return (self._credential.id,)
 
-    def is_due(self, _reference: ImageReference) -> bool:
-        """False: the credentials never change."""
+    def label_of(self, _reference: ImageReference, credential_id: CredentialId) -> str:
+        """Returns the id."""
+        return credential_id
+
+    def is_due(self) -> bool:
+        """False: the login never changes."""
         return False
 
-    def is_unread(self, _reference: ImageReference) -> bool:
-        """False: they need no reading."""
+    def is_unread(self) -> bool:
+        """False: it needs no reading."""
         return False
 
-    async def load(
-        self, _reference: ImageReference, *, refresh: bool = False, tenant: str = ""
-    ) -> tuple[Credential, ...]:
-        """Returns the same credentials every time."""
-        del refresh, tenant
-        return self._credentials
+    async def load(self, _reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+        """Returns the login."""
+        del refresh
+        return (self._credential,)
+
+
+def keyring_of(name: str) -> Keyring:
+    """Returns the keyring of a tenant with one login."""
+    return Keyring(Login(name), tenant=name)
 
 
 class SharedStore(SqliteStore):
@@ -115,17 +117,16 @@ class SharedStore(SqliteStore):
     is_shared = True
 
 
-class Looks:
+class Looks(LocalSources):
     """Looks inside images, each time with a new client, as the process that the service starts for each look."""
 
-    def __init__(self, make_client: Callable[[], Awaitable[RegistryClient]]) -> None:
+    def __init__(self, client: RegistryClient, make_client: Callable[[], Awaitable[RegistryClient]]) -> None:
+        super().__init__(client, OperatorKeyring(), None)
         self._make_client = make_client
 
-    async def verify(
-        self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
-    ) -> Verification:
-        """As `PlatformSource`."""
-        return await ImageVerifier(await self._make_client(), reference, platform, credential, tenant).verify(seconds)
+    async def verify(self, verify: Verify) -> Verified | Failed:
+        """As `LocalSources`."""
+        return await LocalSources(await self._make_client(), OperatorKeyring(), None).verify(verify)
 
 
 class Simulation:
@@ -154,7 +155,7 @@ class Simulation:
                 kept, clock=self.clock, wall_clock=self.clock, limits=PersistenceLimits(read_seconds=10.0)
             )
             resolver = Resolver(
-                RegistryImages(await self._client()),
+                LocalSources(await self._client(), OperatorKeyring(), None),
                 size=_SIZE,
                 tag_seconds=900,
                 stale_seconds=86_400,
@@ -167,10 +168,10 @@ class Simulation:
             self._stores.append(persistence)
             self.replicas.append(resolver)
 
-    async def ask(self, image: str, *, keys: Keys | None = None, always: bool = False) -> None:
+    async def ask(self, image: str, *, keyring: Keyring | None = None, always: bool = False) -> None:
         """Has each replica decide about a pod of this image; returns when their background work is done."""
         for resolver, store in zip(self.replicas, self._stores, strict=True):
-            await resolver.resolve_all([ImageQuery(f"{self.hub.host}/{image}", always)], keys or Keys(), 60.0)
+            await resolver.resolve_all([ImageQuery(f"{self.hub.host}/{image}", always)], keyring or Keyring(), 60.0)
             while resolver.counts()["in_flight"]:
                 await asyncio.sleep(0)
             await store.flush()
@@ -178,12 +179,13 @@ class Simulation:
     async def verify(self, image: str) -> None:
         """Has the first replica decide about a pod of this image, and look inside until all is known of it."""
         resolver = self.replicas[0]
-        looks = Looks(self._client)
+        looks = Looks(await self._client(), self._client)
         queue = VerifyQueue(looks, resolver.cache, lambda: frozenset(map(parse_platform, BOTH)), clock=self.clock)
         resolver.tell_of_confirmed(queue.note)
         working = asyncio.create_task(queue.run())
         await self.ask(image)
-        while not resolver.counts()["verified"]:
+        query = ImageQuery(f"{self.hub.host}/{image}")
+        while len(getattr(resolver.peek(query, Keyring()), "verified", ())) < len(BOTH):
             await asyncio.sleep(0)
         working.cancel()
         await asyncio.gather(working, resolver.child_checks.settle(), return_exceptions=True)
@@ -326,7 +328,7 @@ async def _tenants(simulation: Simulation) -> None:
     images = simulation.push(1)
     await simulation.start()
     for number in range(5):
-        await simulation.ask(images[0], keys=Keys(f"tenant-{number}"))
+        await simulation.ask(images[0], keyring=keyring_of(f"tenant-{number}"))
 
 
 async def _missing(simulation: Simulation) -> None:

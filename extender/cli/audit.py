@@ -181,7 +181,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
             )
         )
         progress = stack.enter_context(progress_bar())
-        lookups = ImageLookups(pod_resolver, sources.registry.fetch_tags, progress.step)
+        lookups = ImageLookups(pod_resolver, sources.list_tags, progress.step)
         stack.enter_context(_until_interrupted(lookups))
         progress.begin(lookups.count(contents.workloads))
         given = AuditInput(

@@ -4,12 +4,12 @@ Lookups use the service's own resolver, cache and store, so that an audit that w
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 from extender.cli.lookups import side_by_side
-from extender.credentials.keyring import Credential, JoinedKeyring, Keyring, sources_of
+from extender.credentials.keyring import Keyring
 from extender.errors import ExtenderError, InvalidReference, RegistryDenied
+from extender.fetcher.messages import Look
 from extender.images.content import Cause, Content, Failure
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
 from extender.images.reference import ImageReference, parse_reference
@@ -21,8 +21,8 @@ from extender.reports.audit_findings import ImageEvidence, RunningEvidence
 from extender.reports.audit_report import NewerTag
 from extender.reports.workload_reports import Workload
 from extender.resolver.image_cache import ImageQuery, Target
-from extender.resolver.keyring_lookup import CredentialOrder
 from extender.resolver.pod_resolver import PodResolver
+from extender.turns import OPERATOR
 
 _WAIT_SECONDS = 120.0  # for one lookup: its turn at a host that 63 others want, and its requests
 _MOST_TAG_LOOKUPS = 12  # of one image: the newest tag, and a search among 2,000 others
@@ -30,14 +30,14 @@ _INTERRUPTED = Failure(Cause.LOOKING_UP, "the audit was interrupted before it wa
 _ENDLESS = Failure(Cause.LOOKING_UP, f"its lookup did not end within {_WAIT_SECONDS:g} s")
 
 
-FetchTags = Callable[[ImageReference, Credential], Awaitable[list[str]]]
+FetchTags = Callable[[Look], Awaitable[list[str]]]
 
 
 class ImageLookups:
     """Looks up the images of workloads side by side, until it is stopped."""
 
     def __init__(self, pod_resolver: PodResolver, fetch_tags: FetchTags, on_done: Callable[[str], None]) -> None:
-        """`fetch_tags` returns the tags of a repository. `on_done` is called with each image looked up."""
+        """`fetch_tags` returns the tags of the image's repository. `on_done` is called with each image looked up."""
         self._pod_resolver = pod_resolver
         self._fetch_tags = fetch_tags
         self._on_done = on_done
@@ -149,8 +149,9 @@ class ImageLookups:
         namespace = workload.key.namespace
         pod = Pod(ObjectMeta(namespace=namespace), PodSpec(image_pull_secrets=workload.spec.image_pull_secrets))
         overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
-        keyring = self._pod_resolver.question(pod, namespace, overrides, may_read=True).keyring
-        return JoinedKeyring(sources_of(keyring))  # of no tenant: all lookups are the caller's own
+        return self._pod_resolver.question(
+            pod, namespace, overrides, may_read=True
+        ).keyring.as_operator()  # all lookups are the caller's own
 
     async def _first_newer(
         self,
@@ -188,19 +189,17 @@ class ImageLookups:
 
     async def _list_tags(self, reference: ImageReference, keyring: Keyring) -> list[str] | Failure:
         """The tags as the credentials see them with which the image was seen, or else the keyring's others."""
-        cache = self._pod_resolver.resolver.cache
-        target = cache.references.target_of(str(reference))
+        resolver = self._pod_resolver.resolver
+        target = resolver.cache.references.target_of(str(reference))
         assert isinstance(target, Target)  # noqa: S101 - a name with a tag
-        order = CredentialOrder(keyring, target.reference, lambda each: cache.find(target, each) is not None)
-        failure = Failure(Cause.DENIED, f"{reference.domain} denies it")
+        access = await resolver.access_of(target, keyring)
+        look = Look(tenant=OPERATOR, reference=reference, kubelet_name=target.reference, access=access)
         try:
-            async with contextlib.aclosing(order.credentials()) as credentials:
-                async for credential in credentials:
-                    with contextlib.suppress(RegistryDenied):
-                        return await self._fetch_tags(reference, credential)
+            return await self._fetch_tags(look)
+        except RegistryDenied:
+            return Failure(Cause.DENIED, f"{reference.domain} denies it")
         except ExtenderError as exc:
             return Failure(Cause.UNAVAILABLE, str(exc))
-        return failure
 
 
 async def _first(number: int, has: Callable[[int], Awaitable[bool]]) -> int | None:

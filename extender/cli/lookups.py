@@ -12,22 +12,26 @@ from extender.config.registry_section import RegistryConfig
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import RegistryError
+from extender.fetcher.messages import Failed
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image
 from extender.images.platform import Platform
+from extender.images.platform_states import PlatformState
 from extender.registry.endpoint import Endpoint
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import Target
-from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
+from extender.resolver.verify_queue import verify_platform
 from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
+from extender.turns import OPERATOR
 from extender.verifier.verification import Verification
 
 AT_ONCE = 64
 """Lookups under way. Of these 16 are at one host; the others wait for their turns."""
+_MOST_WHY = 200  # characters of why a look failed
 VERIFY_SECONDS = 120.0
 """How long a look at one platform of an image may take."""
 
@@ -127,8 +131,8 @@ async def _look_up_all(
         heard[_repository_of(endpoint)] = said
 
     @contextlib.asynccontextmanager
-    async def open_sources(registry_settings: RegistryConfig) -> AsyncIterator[LocalSources]:
-        async with open_local_sources(registry_settings, hear) as sources:
+    async def open_sources(registry_settings: RegistryConfig, id_key: bytes, /) -> AsyncIterator[LocalSources]:
+        async with open_local_sources(registry_settings, id_key, heard=hear) as sources:
             opened.append(sources)
             yield sources
 
@@ -152,14 +156,20 @@ async def _look_inside(
     sources: LocalSources, pod_resolver: PodResolver, reference: str, image: Image, wanted: Sequence[Platform]
 ) -> tuple[Verification, ...]:
     """What is found of the wanted platforms that the image claims, of all if none are wanted."""
-    cache = pod_resolver.resolver.cache
-    target, verifier = cache.references.target_of(reference), PlatformVerifier(sources, cache)
+    resolver = pod_resolver.resolver
+    target = resolver.cache.references.target_of(reference)
     if isinstance(target, Failure):
         return ()
-    platforms = [entry.platform for entry in image.entries if not wanted or entry.platform in wanted]
-    return tuple(
-        [await verifier.verify(target, image.digest, each, pod_resolver.keyring, VERIFY_SECONDS) for each in platforms]
-    )
+    access = await resolver.access_of(target, pod_resolver.keyring)
+    found: list[Verification] = []
+    for platform in (entry.platform for entry in image.entries if not wanted or entry.platform in wanted):
+        answer = await verify_platform(
+            sources, resolver.cache, target, image.digest, platform, access, OPERATOR, VERIFY_SECONDS
+        )
+        if isinstance(answer, Failed):
+            answer = Verification(platform=platform, state=PlatformState.CLAIMED, detail=answer.why[:_MOST_WHY])
+        found.append(answer)
+    return tuple(found)
 
 
 def _answers(registry: RegistryClient, target: Target | Failure, heard: Mapping[str, str]) -> Iterator[EndpointAnswer]:

@@ -1,4 +1,4 @@
-"""A Docker configuration file as a keyring: the logins in it and those of its credential helpers.
+"""A Docker configuration file: the logins in it and those of its credential helpers.
 
 Implements the helpers' protocol (github.com/docker/docker-credential-helpers). The kubelet does not support helpers, so
 a pull secret that names one gets nothing from it.
@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from extender.credential_sources import Source
-from extender.credentials.keyring import DockerConfigKeyring, JoinedKeyring, Keyring
 from extender.credentials.logins import InvalidLogins, Login, Logins, decode_docker_config
 from extender.credentials.programs import ProgramFailed, run_program
-from extender.credentials.provider_specs import AskedBy, HelpersSpec, asked_here
-from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
-from extender.credentials.watched_keyring import WatchedKeyring
+from extender.credentials.providers import (
+    CredentialsUnavailable,
+    FixedLogins,
+    OperatorFile,
+    OperatorSource,
+    ProvidedCredentials,
+    ProviderLogins,
+)
 from extender.errors import UNDECODABLE, ConfigError
-from extender.watched_files import FileSetting, WatchedFiles
-
-log = structlog.get_logger()
 
 _TIMEOUT_SECONDS = 60.0  # a helper may ask a person to unlock a key store
 _KEEP_SECONDS = 60.0
@@ -80,49 +80,41 @@ class CredentialHelpers:
         return ProvidedCredentials(_logins_in(answer, host, program), _KEEP_SECONDS)
 
 
-def load_docker_config(
-    path: str, *, key: bytes, clock: Callable[[], float], asked_by: AskedBy = asked_here
-) -> WatchedKeyring:
-    """Returns the keyring of the Docker configuration file at `path`, as `docker login` writes it.
+class DockerConfigFile:
+    """Reads the file, as `docker login` writes it. The helpers' credentials come before those in `auths`.
 
-    Credentials of helpers come before those in `auths`. `asked_by` decides which process runs the helpers.
-
-    Raises:
-        ConfigError: the file cannot be read or is not a Docker configuration. The message names the path and the
-            problem, and holds none of the file's secrets.
+    What helpers have answered is kept as long as the file names the same helpers.
     """
-    file = _DockerConfigFile(path, key, clock, asked_by)
-    return WatchedKeyring(WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [path], file.load))
 
-
-class _DockerConfigFile:
-    """Reads the file. What helpers have answered is kept as long as the file names the same helpers."""
-
-    def __init__(self, path: str, key: bytes, clock: Callable[[], float], asked_by: AskedBy) -> None:
+    def __init__(self, path: str, *, key: bytes, clock: Callable[[], float]) -> None:
+        """`key` is the hash key of the ids; `clock` gives monotonic seconds."""
         self._path = path
-        self._asked_by = asked_by
         self._key = key
         self._clock = clock
         self._named = _Helpers()
-        self._helpers: tuple[Keyring, ...] = ()
+        self._helpers: tuple[OperatorSource, ...] = ()
 
-    def load(self) -> Keyring:
+    def load(self) -> OperatorFile:
+        """Returns the sources that the file names.
+
+        Raises:
+            ConfigError: the file cannot be read or is not a Docker configuration. The message names the path and the
+                problem, and holds none of the file's secrets.
+        """
         try:
             raw = Path(self._path).read_bytes()
-            logins = DockerConfigKeyring(Logins(decode_docker_config(raw).logins), key=self._key)
+            logins = Logins(decode_docker_config(raw).logins)
             named = _helpers_in(raw)
         except OSError as exc:
             raise ConfigError(f"registry.docker_config: {self._path} cannot be read: {exc.strerror}") from exc
         except InvalidLogins as exc:
             raise ConfigError(f"registry.docker_config: {self._path}: {exc}") from exc
         if named != self._named:
-            spec = HelpersSpec(named.cred_helpers, named.creds_store)
-            provider = self._asked_by(spec, CredentialHelpers(spec.helpers, spec.store))
-            self._helpers = (
-                (ProviderKeyring(provider, key=self._key, clock=self._clock),) if named != _Helpers() else ()
-            )
-            self._named = named
-        return JoinedKeyring([*self._helpers, logins]) if self._helpers else logins
+            provider = CredentialHelpers(named.cred_helpers, named.creds_store)
+            helpers = (ProviderLogins(provider, key=self._key, clock=self._clock),)
+            self._named, self._helpers = named, helpers if named != _Helpers() else ()
+        in_file = FixedLogins(logins, label="the operator's Docker configuration", key=self._key)
+        return OperatorFile(raw, (*self._helpers, in_file))
 
 
 def _helpers_in(raw: bytes) -> _Helpers:

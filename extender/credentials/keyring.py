@@ -1,21 +1,19 @@
-"""The credentials that a lookup may use, in the order to try them, and the ids that stand for them.
+"""The credentials that a pod's lookups may use, in the order to try them, and the ids that stand for them.
 
 A password leaves this file only inside a `Credential`. Logs, metrics, stores and cache keys have its `CredentialId`
-instead. Other files obtain the credentials from clusters, programs and clouds.
+instead. The operator's credentials are in the process that asks registries: here they are one id, whichever of them
+opens an image, since they serve every pod.
 """
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import NewType, Protocol
 
 import msgspec
-import structlog
 
-from extender.credentials.logins import Login, Logins
+from extender.credentials.logins import Login
 from extender.images.reference import ImageReference
-from extender.turns import OPERATOR, NoTurn
-
-log = structlog.get_logger()
+from extender.turns import OPERATOR
 
 CredentialId = NewType("CredentialId", str)
 
@@ -37,48 +35,101 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 ANONYMOUS = Credential("", "", CredentialId("anonymous"))
-_NO_LOGIN = (ANONYMOUS.id,)
+NO_OPERATOR = CredentialId("")
+"""The id of an operator's credentials if there are none."""
 
 
-class Keyring(Protocol):
-    """A source of credentials: pull secrets, a Docker configuration, a program, or a cloud's identity.
+class LoginSource(Protocol):
+    """Where a pod's own logins come from. Between lookups only ids are needed, which take no I/O and no password.
 
-    `load` obtains the credentials for a lookup. Between lookups only ids are needed, which take no I/O and no password.
-    No method raises for a source that fails: `load` leaves its credentials out, logs the failure, and
-    `is_unread` says so.
+    No method raises for a secret that cannot be read: `load` leaves its logins out, and `is_unread` says so.
     """
 
     @property
     def identity(self) -> Hashable:
-        """Equal for keyrings that give the same credentials, so that lookups are shared. Holds no secret."""
-
-    @property
-    def tenant(self) -> str:
-        """The tenant that lookups are accounted to; empty for the operator."""
+        """Equal for sources that give the same logins, so that lookups are shared. Holds no secret."""
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """Returns the ids of this image's credentials as of the last `load`, in the order to try them. No I/O."""
+        """Returns the ids of this image's logins as of the last `load`, in the order to try them. No I/O."""
 
-    def is_due(self, reference: ImageReference) -> bool:
-        """Whether `load` may return other credentials than those of `credential_ids_for`. No I/O.
+    def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
+        """Returns the words for where a login comes from; empty if it is not there any more."""
 
-        This is so if they were never loaded, or not lately.
-        """
+    def is_due(self) -> bool:
+        """Whether `load` may return other logins than the last time, as it was never called or not lately. No I/O."""
 
-    def is_unread(self, reference: ImageReference) -> bool:
-        """Whether this image's credentials may lack some, because the last reading of a source failed. No I/O."""
+    def is_unread(self) -> bool:
+        """Whether logins may be missing, because the last reading of a source failed. No I/O."""
 
-    async def load(
-        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
-    ) -> tuple[Credential, ...]:
-        """Returns the credentials to try for this image, most specific first, `ANONYMOUS` last.
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+        """Returns this image's logins, most specific first.
 
-        `refresh`: the previous credentials were denied, so those that may have changed are obtained again. `tenant` is
-        the one whose turns at a source are used.
+        `refresh`: the previous ones were denied, so those that may have changed are read again.
 
         Raises:
             NoTurn: no turn at a source has come in time.
         """
+
+
+class Keyring:
+    """What a lookup may use: a pod's own logins, then the operator's credentials, then none."""
+
+    def __init__(
+        self,
+        logins: LoginSource | None = None,
+        *,
+        operator: Callable[[], CredentialId] = lambda: NO_OPERATOR,
+        tenant: str = OPERATOR,
+    ) -> None:
+        """`operator` gives the id of the operator's credentials as they are now. `tenant` is accounted for lookups."""
+        self._logins = logins
+        self._operator = operator
+        self.tenant = tenant
+
+    @property
+    def operator_id(self) -> CredentialId:
+        """The id of the operator's credentials; empty if there are none."""
+        return self._operator()
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for keyrings that give the same credentials. Holds no secret."""
+        return self._logins.identity if self._logins else None
+
+    def of(self, tenant: str, logins: LoginSource | None = None) -> "Keyring":
+        """Returns a keyring of other logins, or none, with the same operator's credentials."""
+        return Keyring(logins, operator=self._operator, tenant=tenant)
+
+    def as_operator(self) -> "Keyring":
+        """Returns a keyring of the same credentials whose lookups are the operator's own."""
+        return self.of(OPERATOR, self._logins)
+
+    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        """Returns the ids of all credentials for this image, in the order to try them. No I/O."""
+        operator = self._operator()
+        shared = (operator, ANONYMOUS.id) if operator else (ANONYMOUS.id,)
+        own = self._logins.credential_ids_for(reference) if self._logins else ()
+        return (*dict.fromkeys(own), *shared) if own else shared
+
+    def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
+        """Returns the words for where a credential comes from, such as `pull secret team-a`; empty if from nowhere."""
+        if credential_id == ANONYMOUS.id:
+            return "anonymous"
+        if credential_id == self._operator():
+            return "the operator's credentials"
+        return self._logins.label_of(reference, credential_id) if self._logins else ""
+
+    def is_due(self) -> bool:
+        """Whether `load` may return other logins than those of `credential_ids_for`. No I/O."""
+        return self._logins is not None and self._logins.is_due()
+
+    def is_unread(self) -> bool:
+        """Whether a pod's logins may be missing, because a secret could not be read. No I/O."""
+        return self._logins is not None and self._logins.is_unread()
+
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+        """Returns the pod's own logins for this image, as `LoginSource.load`."""
+        return await self._logins.load(reference, refresh=refresh) if self._logins else ()
 
 
 class SecretReader(Protocol):
@@ -93,163 +144,11 @@ class SecretReader(Protocol):
         """
 
 
-class DockerConfigKeyring:
-    """The logins of a Docker configuration, matched as the kubelet matches them."""
-
-    tenant = ""
-
-    def __init__(self, logins: Logins, *, key: bytes, label: str = "the operator's Docker configuration") -> None:
-        """`key` (up to 64 random bytes) is the hash key of the ids: a login has the same id only under the same key.
-
-        `label` says in words where the logins are from.
-        """
-        self._label = label
-        self._credentials = logins.map(lambda login: credentials_of([login], key=key)[0])
-        self._credential_ids = self._credentials.map(lambda credential: credential.id)
-
-    @property
-    def identity(self) -> Hashable:
-        """The object's own id."""
-        return id(self)
-
-    def label_of(self, _reference: ImageReference, _credential_id: CredentialId) -> str:
-        """Returns where the logins are from."""
-        return self._label
-
-    def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
-        """Returns the matching logins without duplicates, then `ANONYMOUS`. O(logins)."""
-        return with_anonymous(self._credentials.matching(reference.repository))
-
-    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """Returns the ids of the credentials that `load` returns."""
-        return tuple(dict.fromkeys((*self._credential_ids.matching(reference.repository), ANONYMOUS.id)))
-
-    def is_due(self, _reference: ImageReference) -> bool:
-        """False: there is nothing else to load."""
-        return False
-
-    def is_unread(self, _reference: ImageReference) -> bool:
-        """False: the file has been read."""
-        return False
-
-    async def load(
-        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
-    ) -> tuple[Credential, ...]:
-        """As `credentials_for`."""
-        del refresh, tenant
-        return self.credentials_for(reference)
-
-
-class JoinedKeyring:
-    """Several keyrings as one: their credentials in the order of the keyrings, then `ANONYMOUS`."""
-
-    def __init__(self, parts: Sequence[Keyring], *, tenant: str = "") -> None:
-        self._parts = tuple(parts)
-        self.tenant = tenant
-
-    @property
-    def identity(self) -> Hashable:
-        """The parts' identities, in order."""
-        return tuple(part.identity for part in self._parts)
-
-    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """Returns the parts' ids without duplicates."""
-        found: tuple[CredentialId, ...] = ()
-        for part in self._parts:
-            credential_ids = part.credential_ids_for(reference)
-            if credential_ids and credential_ids != _NO_LOGIN:
-                found = found + credential_ids if found else credential_ids
-        if not found:
-            return _NO_LOGIN
-        if found[-1] == ANONYMOUS.id and len(set(found)) == len(found):
-            return found
-        logins = (credential_id for credential_id in found if credential_id != ANONYMOUS.id)
-        return tuple(dict.fromkeys((*logins, ANONYMOUS.id)))
-
-    def is_due(self, reference: ImageReference) -> bool:
-        """Whether a part is due."""
-        return any(part.is_due(reference) for part in self._parts)
-
-    def is_unread(self, reference: ImageReference) -> bool:
-        """Whether a part is unread."""
-        return any(part.is_unread(reference) for part in self._parts)
-
-    @property
-    def sources(self) -> tuple[Keyring, ...]:
-        """The parts, and in place of a part that is joined itself its own, in order."""
-        return tuple(source for part in self._parts for source in sources_of(part))
-
-    async def load(
-        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
-    ) -> tuple[Credential, ...]:
-        """Returns the parts' credentials without duplicates. A part that raises is left out, logged and counted."""
-        found: list[Credential] = []
-        for part in self._parts:
-            found += await load_source(part, reference, refresh=refresh, tenant=tenant or self.tenant)
-        return with_anonymous(found)
-
-
-def sources_of(keyring: Keyring) -> tuple[Keyring, ...]:
-    """Returns the sources that the keyring is made of, in the order to try them; the keyring itself if of none.
-
-    A keyring that is made of others has them as `sources`.
-    """
-    sources: tuple[Keyring, ...] | None = getattr(keyring, "sources", None)  # to check for a Protocol takes 7 us
-    return (keyring,) if sources is None else sources
-
-
-def label_of(keyring: Keyring, reference: ImageReference, credential_id: CredentialId) -> str:
-    """Returns the words for where a credential of the keyring comes from, such as `pull secret team-a`.
-
-    Only the first source that has the credential is named. Empty if none has it any more.
-    """
-    if credential_id == ANONYMOUS.id:
-        return "anonymous"
-    for source in sources_of(keyring):
-        if credential_id in source.credential_ids_for(reference):
-            label: Callable[[ImageReference, CredentialId], str] | None = getattr(source, "label_of", None)
-            return (label(reference, credential_id) if label else "") or "the operator's credentials"
-    return ""
-
-
-def is_operators(keyring: Keyring, reference: ImageReference, credential_id: CredentialId) -> bool:
-    """Whether the credential is the operator's own for the image, and not of a pull secret or anonymous."""
-    return credential_id != ANONYMOUS.id and any(
-        credential_id in source.credential_ids_for(reference)
-        for source in sources_of(keyring)
-        if source.tenant == OPERATOR
-    )
-
-
-async def load_source(
-    source: Keyring, reference: ImageReference, *, refresh: bool = False, tenant: str
-) -> tuple[Credential, ...]:
-    """Returns the source's credentials, or none if it crashes, which is logged.
-
-    Raises:
-        NoTurn: as `Keyring.load`.
-    """
-    try:
-        return await source.load(reference, refresh=refresh, tenant=tenant)
-    except NoTurn:
-        raise
-    except Exception as exc:  # noqa: BLE001 - a defect of ours in one source must not cost the others' credentials
-        # Neither message nor traceback: an exception may quote its input.
-        log.error("keyring.crashed", kind=type(source).__name__, why=type(exc).__name__)  # noqa: TRY400
-        return ()
-
-
-def with_anonymous(credentials: Iterable[Credential]) -> tuple[Credential, ...]:
-    """Returns the credentials without duplicates, then `ANONYMOUS`."""
-    found = (credential for credential in credentials if credential != ANONYMOUS)
-    return tuple(dict.fromkeys((*found, ANONYMOUS)))
-
-
 def credentials_of(logins: Iterable[Login], *, key: bytes) -> tuple[Credential, ...]:
-    """Returns the logins as credentials, in their order."""
+    """Returns the logins as credentials, in their order, each name and password once."""
     return tuple(
-        Credential(login.username, login.password, credential_id_of(login.username, login.password, key=key))
-        for login in logins
+        Credential(username, password, credential_id_of(username, password, key=key))
+        for username, password in dict.fromkeys((login.username, login.password) for login in logins)
     )
 
 

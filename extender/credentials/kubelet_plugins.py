@@ -11,14 +11,17 @@ import msgspec
 
 from extender.bounded_yaml import InvalidYaml, read_yaml
 from extender.credential_sources import Source
-from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.logins import Login, Pattern, parse_pattern
 from extender.credentials.programs import run_program
-from extender.credentials.provider_specs import AskedBy, PluginSpec, asked_here
-from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
-from extender.credentials.watched_keyring import WatchedKeyring
+from extender.credentials.providers import (
+    CredentialsUnavailable,
+    OperatorFile,
+    OperatorSource,
+    ProvidedCredentials,
+    ProviderLogins,
+)
 from extender.durations import parse_seconds
-from extender.errors import ConfigError
+from extender.errors import ConfigError, naming
 from extender.kubernetes.credential_provider_v1 import (
     CONFIG_VERSIONS,
     PROTOCOL,
@@ -27,7 +30,6 @@ from extender.kubernetes.credential_provider_v1 import (
     CredentialProviderRequest,
     CredentialProviderResponse,
 )
-from extender.watched_files import FileSetting, WatchedFiles
 
 TIMEOUT_SECONDS = 60.0  # the kubelet's
 
@@ -77,49 +79,43 @@ class CredentialPlugin:
         return ProvidedCredentials(logins, keep_seconds, response.cache_key_type)
 
 
-def load_credential_plugins(
-    path: str,
-    bin_dir: str,
-    *,
-    key: bytes,
-    clock: Callable[[], float],
-    timeout_seconds: float = TIMEOUT_SECONDS,
-    asked_by: AskedBy = asked_here,
-) -> WatchedKeyring:
-    """Returns the keyring of the plugins in the file at `path`, in its order. The programs are in `bin_dir`.
+class PluginsFile:
+    """Reads the plugins' configuration. A plugin that stays as it was keeps what it has answered."""
 
-    `asked_by` decides which process runs them.
-
-    Raises:
-        ConfigError: the file cannot be read, or the kubelet would not start with it.
-    """
-
-    def keyring_of(plugin: CredentialProvider) -> Keyring:
-        spec = PluginSpec(plugin, bin_dir, timeout_seconds)
-        provider = asked_by(spec, CredentialPlugin(plugin, bin_dir, timeout_seconds=timeout_seconds))
-        return ProviderKeyring(provider, key=key, clock=clock)
-
-    file = _PluginsFile(path, keyring_of)
-    return WatchedKeyring(WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [path], file.load))
-
-
-class _PluginsFile:
-    """Reads the file. A plugin that stays as it was keeps its keyring, and with it what it has answered."""
-
-    def __init__(self, path: str, keyring_of: Callable[[CredentialProvider], Keyring]) -> None:
+    def __init__(
+        self,
+        path: str,
+        bin_dir: str,
+        *,
+        key: bytes,
+        clock: Callable[[], float],
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        """The programs are in `bin_dir`. `key` is the hash key of the ids; `clock` gives monotonic seconds."""
         self._path = path
-        self._keyring_of = keyring_of
-        self._keyrings: Mapping[bytes, Keyring] = {}
+        self._bin_dir = bin_dir
+        self._key = key
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+        self._sources: Mapping[bytes, OperatorSource] = {}
 
-    def load(self) -> Keyring:
+    def load(self) -> OperatorFile:
+        """Returns the plugins in the file's order.
+
+        Raises:
+            ConfigError: the file cannot be read, or the kubelet would not start with it.
+        """
         plugins = {msgspec.json.encode(plugin): plugin for plugin in _read_config(self._path).providers}
-        try:
-            self._keyrings = {
-                written: self._keyrings.get(written) or self._keyring_of(plugin) for written, plugin in plugins.items()
+        with naming(_setting_of(self._path)):
+            self._sources = {
+                written: self._sources.get(written) or self._source_of(plugin) for written, plugin in plugins.items()
             }
-        except ConfigError as exc:
-            raise ConfigError(f"{_setting_of(self._path)}: {exc}") from exc
-        return JoinedKeyring(tuple(self._keyrings.values()))
+        stamp = b"\n".join((self._bin_dir.encode(), *plugins))
+        return OperatorFile(stamp, tuple(self._sources.values()))
+
+    def _source_of(self, plugin: CredentialProvider) -> OperatorSource:
+        provider = CredentialPlugin(plugin, self._bin_dir, timeout_seconds=self._timeout_seconds)
+        return ProviderLogins(provider, key=self._key, clock=self._clock)
 
 
 def plugin_programs(path: str, bin_dir: str) -> list[str]:

@@ -1,23 +1,188 @@
-"""The operator's credentials as one keyring: a Docker configuration, credential-provider plugins, cloud identities.
+"""The operator's credentials: the cluster's pull secret, a Docker configuration, credential-provider plugins, clouds.
 
-Their order is the kubelet's: files, then plugins. Cloud identities come last, since the kubelet no longer supports
-them itself.
+They are tried in this order. That of files and plugins is the kubelet's, and clouds come last, since the kubelet no
+longer supports them itself. Everything here is in the process that asks registries: others know the credentials by one
+id.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import hashlib
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from pkgutil import resolve_name
+from typing import NamedTuple
+
+import msgspec
+import structlog
 
 from extender.credential_sources import Cloud
 from extender.credentials.cloud_api import CloudAccess, open_cloud_session
-from extender.credentials.docker_config import CredentialHelpers, load_docker_config
-from extender.credentials.keyring import JoinedKeyring, Keyring
-from extender.credentials.kubelet_plugins import CredentialPlugin, load_credential_plugins
-from extender.credentials.provider_specs import AskedBy, CloudSpec, HelpersSpec, PluginSpec, ProviderSpec, asked_here
-from extender.credentials.providers import LoginProvider, ProviderKeyring
-from extender.credentials.watched_keyring import WatchedKeyring
+from extender.credentials.docker_config import DockerConfigFile
+from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId
+from extender.credentials.kubelet_plugins import PluginsFile
+from extender.credentials.logins import Login, Logins
+from extender.credentials.providers import FixedLogins, LoginProvider, OperatorFile, OperatorSource, ProviderLogins
 from extender.errors import ConfigError
-from extender.watched_files import FileWatcher
+from extender.images.reference import ImageReference
+from extender.tables import LruTable, declare_cache
+from extender.turns import OPERATOR, NoTurn
+from extender.watched_files import FileSetting, FileWatcher, WatchedFiles
+
+log = structlog.get_logger()
+
+_OPENED = declare_cache("credentials.operator_keyring.opened", key="repository", rows=1024, most_mb=0.5)
+
+
+class OperatorCredential(NamedTuple):
+    """A credential, and the words for where it comes from."""
+
+    credential: Credential
+    label: str
+
+
+class OperatorKeyring:
+    """The operator's credentials, as the files and the cluster's pull secret have them now."""
+
+    def __init__(
+        self,
+        files: Sequence[WatchedFiles[OperatorFile]] = (),
+        clouds: Sequence[ProviderLogins] = (),
+        *,
+        id_key: bytes = b"",
+        patience_seconds: float | None = None,
+    ) -> None:
+        """`id_key` is the hash key of `id`: equal credentials have the same id under the same key. Empty: a random one.
+
+        `patience_seconds` is how long one lookup waits for providers together; None: for as long as they take. An
+        answer that comes later serves the next lookup.
+        """
+        self._files = files
+        self._clouds = clouds
+        self._id_key = id_key or secrets.token_bytes(32)
+        self._patience_seconds = patience_seconds
+        self._cluster_logins: tuple[Login, ...] = ()
+        self._cluster = FixedLogins(Logins(()), label="the cluster's pull secret", key=b"")
+        self._opened: LruTable[str, CredentialId] = LruTable(_OPENED.bound())
+        self._asking: set[asyncio.Task[tuple[Credential, ...]]] = set()
+        self._id: tuple[tuple[object, ...], CredentialId] | None = None
+
+    @property
+    def id(self) -> CredentialId:
+        """What stands for all of these credentials: another one when a login or the specification of a source changes.
+
+        So a login that was removed opens nothing any more, after a restart too. Empty without any credentials.
+        """
+        stamps = (*(each.value.stamp for each in self._files), *(each.stamp for each in self._clouds))
+        state = (self._cluster_logins, stamps)
+        if self._id is None or self._id[0] != state:
+            self._id = (state, self._id_of(stamps))
+        return self._id[1]
+
+    def _id_of(self, stamps: Sequence[bytes]) -> CredentialId:
+        if not (stamps or self._cluster_logins):
+            return NO_OPERATOR
+        logins = [msgspec.structs.astuple(login) for login in self._cluster_logins]
+        parts = msgspec.msgpack.encode((logins, stamps))
+        return CredentialId(hashlib.blake2b(parts, key=self._id_key, digest_size=16).hexdigest())
+
+    @property
+    def _of_settings(self) -> tuple[OperatorSource, ...]:
+        """The sources that the settings name, in the order to try them."""
+        of_files = (source for each in self._files for source in each.value.sources)
+        return (*of_files, *self._clouds)
+
+    @property
+    def _sources(self) -> tuple[OperatorSource, ...]:
+        """All sources, in the order to try them."""
+        return (self._cluster, *self._of_settings)
+
+    def tell_cluster_logins(self, logins: Mapping[str, tuple[str, str]]) -> None:
+        """Takes names and passwords by registry or repository from the nodes' own pull secret."""
+        self._cluster_logins = tuple(Login(pattern, *login) for pattern, login in logins.items())
+        self._cluster = FixedLogins(
+            Logins(self._cluster_logins), label="the cluster's pull secret", key=secrets.token_bytes(32)
+        )
+
+    async def refresh(self) -> bool:
+        """Reads files that have changed again. Returns whether one of them had."""
+        before = self.id
+        for each in self._files:
+            await each.refresh()
+        return self.id != before
+
+    async def credentials(
+        self, reference: ImageReference, tenant: str = OPERATOR
+    ) -> AsyncGenerator[OperatorCredential, None]:
+        """Yields the image's credentials: what opened its repository before, then all, source by source.
+
+        A source is asked only when its credentials are wanted, so that one that hangs holds up no image that others
+        open.
+        """
+        opened = self._opened.get(reference.repository)
+        for source in self._sources if opened else ():
+            for credential in source.at_hand(reference) or ():
+                if credential.id == opened:
+                    yield OperatorCredential(credential, source.label)
+        async with contextlib.aclosing(self._loaded(self._sources, reference, tenant)) as found:
+            async for each in found:
+                yield each
+
+    async def _loaded(
+        self, sources: Sequence[OperatorSource], reference: ImageReference, tenant: str
+    ) -> AsyncGenerator[OperatorCredential, None]:
+        patience, loop = self._patience_seconds, asyncio.get_running_loop()
+        for source in sources:
+            began_at = loop.time()
+            credentials = await self._load(source, reference, tenant, patience)
+            if patience is not None:
+                patience = max(0.0, patience - (loop.time() - began_at))
+            for credential in credentials:
+                yield OperatorCredential(credential, source.label)
+
+    def note_opened(self, reference: ImageReference, credential: Credential) -> None:
+        """Remembers which credential opened the repository, which is tried first from now on."""
+        self._opened.put(reference.repository, credential.id)
+
+    async def load(self, reference: ImageReference) -> tuple[Credential, ...]:
+        """Returns what the sources of the settings have for this image, then `ANONYMOUS`."""
+        found = [each.credential async for each in self._loaded(self._of_settings, reference, OPERATOR)]
+        return (*dict.fromkeys(found), ANONYMOUS)
+
+    def is_unread(self, reference: ImageReference) -> bool:
+        """Whether credentials for this image may be missing, because a provider has failed or not answered yet."""
+        return any(source.at_hand(reference) is None or source.has_failed(reference) for source in self._sources)
+
+    def may_change(self, reference: ImageReference) -> bool:
+        """Whether a provider serves the image, which may give another credential when the last one has expired."""
+        return any(source.serves(reference) for source in self._sources)
+
+    async def _load(
+        self, source: OperatorSource, reference: ImageReference, tenant: str, patience: float | None
+    ) -> tuple[Credential, ...]:
+        """Returns the source's credentials; none if it crashes, which is logged, or takes too long."""
+        found = source.at_hand(reference)
+        if found is not None:
+            return found
+        asking = asyncio.get_running_loop().create_task(source.load(reference, tenant))
+        self._asking.add(asking)
+        asking.add_done_callback(self._note_asked)
+        await asyncio.wait([asking], timeout=patience)
+        return () if not asking.done() or asking.exception() else asking.result()
+
+    def _note_asked(self, asking: "asyncio.Task[tuple[Credential, ...]]") -> None:
+        self._asking.discard(asking)
+        error = None if asking.cancelled() else asking.exception()
+        if error and not isinstance(error, NoTurn):
+            # Neither message nor traceback: an exception may quote its input.
+            log.error("keyring.crashed", kind="operator", why=type(error).__name__)
+
+    async def close(self) -> None:
+        """Ends what is being asked."""
+        asking = list(self._asking)
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -27,49 +192,43 @@ async def open_operator_keyring(  # noqa: PLR0913 - settings and parts, each by 
     plugin_config: str,
     plugin_dir: str,
     clouds: Sequence[Cloud],
+    id_key: bytes,
     environment: Mapping[str, str],
-    key: bytes,
     clock: Callable[[], float],
     wall_clock: Callable[[], float],
     watcher: FileWatcher,
-    asked_by: AskedBy = asked_here,
-) -> AsyncIterator[Keyring]:
+    patience_seconds: float | None = None,
+) -> AsyncIterator[OperatorKeyring]:
     """Opens the keyring until the context is left. An empty path or list leaves its part out.
 
     `environment` has the variables that a cloud's webhook sets in our pod. Requests to clouds go without a proxy and
     without an address guard, since metadata servers have link-local addresses. This is safe because no pod can choose
-    where they go. `watcher` gets the files to watch. `asked_by` decides which process asks plugins, helpers and clouds.
+    where they go. `watcher` gets the files to watch. `id_key` and `patience_seconds` as in
+    `OperatorKeyring`.
 
     Raises:
         ConfigError: one of the files cannot be used.
     """
-    of_files: list[WatchedKeyring] = []
+    key = secrets.token_bytes(32)  # the ids of single credentials stay in this process
+    files: list[WatchedFiles[OperatorFile]] = []
     if docker_config:
-        of_files.append(load_docker_config(docker_config, key=key, clock=clock, asked_by=asked_by))
+        docker = DockerConfigFile(docker_config, key=key, clock=clock)
+        files.append(WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [docker_config], docker.load))
     if bool(plugin_config) != bool(plugin_dir):
         raise ConfigError("registry.credential_providers: config and bin_dir are needed together")
     if plugin_config:
-        of_files.append(load_credential_plugins(plugin_config, plugin_dir, key=key, clock=clock, asked_by=asked_by))
-    for part in of_files:
-        watcher.add(part.files)
-    parts: list[Keyring] = [*of_files]
+        plugins = PluginsFile(plugin_config, plugin_dir, key=key, clock=clock)
+        files.append(WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [plugin_config], plugins.load))
+    for each in files:
+        watcher.add(each)
     async with open_cloud_session() as session:
         access = CloudAccess(session, environment, wall_clock)
-        for cloud in dict.fromkeys(clouds):
-            provider = asked_by(CloudSpec(cloud), open_cloud(cloud, access))
-            parts.append(ProviderKeyring(provider, key=key, clock=clock))
-        yield JoinedKeyring(parts)
-
-
-def provider_of(spec: ProviderSpec, access: CloudAccess) -> LoginProvider:
-    """Returns the provider that another process has made from the same `spec`."""
-    match spec:
-        case PluginSpec():
-            return CredentialPlugin(spec.plugin, spec.bin_dir, timeout_seconds=spec.timeout_seconds)
-        case HelpersSpec():
-            return CredentialHelpers(spec.helpers, spec.store)
-        case CloudSpec():
-            return open_cloud(spec.cloud, access)
+        of_clouds = [ProviderLogins(open_cloud(cloud, access), key=key, clock=clock) for cloud in dict.fromkeys(clouds)]
+        keyring = OperatorKeyring(files, of_clouds, id_key=id_key, patience_seconds=patience_seconds)
+        try:
+            yield keyring
+        finally:
+            await keyring.close()
 
 
 def open_cloud(cloud: Cloud, access: CloudAccess) -> LoginProvider:

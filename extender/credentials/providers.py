@@ -1,10 +1,9 @@
-"""Keyrings of short-lived credentials from a program or a cloud, which are cached until they expire.
+"""The sources of the operator's credentials: logins at hand, and short-lived ones of a program or a cloud.
 
-Decides how long an answer is cached and which images share it. Each provider implements its own requests.
+Decides how long a provider's answer is kept and which images share it. Each provider implements its own requests.
 """
 
-import hashlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -12,12 +11,12 @@ import structlog
 from async_lru import alru_cache
 
 from extender.credential_sources import Cloud, Source
-from extender.credentials.keyring import Credential, CredentialId, credential_id_of
-from extender.credentials.logins import ByPattern, Login, Logins, cost_bytes
+from extender.credentials.keyring import Credential, credentials_of
+from extender.credentials.logins import Login, Logins, cost_bytes
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
-from extender.tables import LruTable, ShareTable, declare_cache
+from extender.tables import ShareTable, declare_cache
 from extender.turns import OPERATOR, Turns
 
 log = structlog.get_logger()
@@ -25,7 +24,6 @@ log = structlog.get_logger()
 # After a failure, or as long as the failure took: a provider that hangs is not asked all the time. At most as long as
 # a corrected one may take to be used.
 _RETRY_SECONDS, _MOST_RETRY_SECONDS = 10.0, 30.0
-_SETTLED_SECONDS = 30.0  # least time before an image that stays unresolved makes `is_due` true again
 _LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
 # Requests to one provider at a time, those of one tenant, and those for one registry: a program takes some 50 MB, and
 # one that hangs a minute.
@@ -33,7 +31,6 @@ _AT_ONCE, _EACH, _AT_REGISTRY = 8, 4, 4
 _ANSWER_BYTES = 16 << 20  # of each provider; an answer with one password of 2 KB takes some 5 KB
 _EMPTY_BYTES = 1500  # of an answer without a login
 _ANSWERS = declare_cache("credentials.providers.answers", key="image, registry or neither", most_mb=17)
-_FAILURES = declare_cache("credentials.providers.failures", key="registry", rows=1024, most_mb=1)
 
 
 class CredentialsUnavailable(ExtenderError):
@@ -51,8 +48,7 @@ class ProvidedCredentials(msgspec.Struct, frozen=True):
 class LoginProvider(Protocol):
     """A source of short-lived credentials.
 
-    `name` is its name in logs. `principal` identifies the account behind the credentials, if the account stays the
-    same when the password changes. It is empty if another password may mean another account.
+    `name` is its name in logs. `principal` identifies the account behind the credentials.
     """
 
     @property
@@ -73,167 +69,167 @@ class LoginProvider(Protocol):
         """
 
 
-class _Held(msgspec.Struct):
-    """A cached answer, and the tenant for which it is kept.
+class OperatorSource(Protocol):
+    """One of the operator's sources of credentials. `label` says in words which."""
 
-    The credential ids stay until another answer replaces them. The logins stay until they expire or fail to renew.
-    """
+    label: str
 
-    credential_ids: ByPattern[CredentialId]
+    def serves(self, reference: ImageReference) -> bool:
+        """Whether it may give other credentials for the image some time later."""
+
+    def at_hand(self, reference: ImageReference) -> tuple[Credential, ...] | None:
+        """Returns the image's credentials; None if they have to be loaded. No I/O."""
+
+    def has_failed(self, reference: ImageReference) -> bool:
+        """Whether it could not give this image's credentials the last time, and is not asked again yet."""
+
+    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Credential, ...]:
+        """Returns the image's credentials, most specific first. Raises NoTurn if no turn of the tenant has come."""
+
+
+class OperatorFile(msgspec.Struct, frozen=True):
+    """The sources that a file of the operator's names. `stamp` differs where the file gives other credentials."""
+
+    stamp: bytes
+    sources: tuple[OperatorSource, ...]
+
+
+class FixedLogins:
+    """Logins that are at hand, matched as the kubelet matches them."""
+
+    def __init__(self, logins: Logins, *, label: str, key: bytes) -> None:
+        """`key` (up to 64 random bytes) is the hash key of the ids: a login has the same id only under the same key."""
+        self.label = label
+        self._logins = logins
+        self._key = key
+
+    def serves(self, _reference: ImageReference) -> bool:
+        """False: there is nothing else to load."""
+        return False
+
+    def at_hand(self, reference: ImageReference) -> tuple[Credential, ...]:
+        """Returns the matching logins without duplicates."""
+        return credentials_of(self._logins.matching(reference.repository), key=self._key)
+
+    def has_failed(self, _reference: ImageReference) -> bool:
+        """False."""
+        return False
+
+    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Credential, ...]:
+        """As `at_hand`."""
+        del tenant
+        return self.at_hand(reference)
+
+
+class _ProviderAnswer(msgspec.Struct, frozen=True):
+    """What a provider has answered, and the tenant for which it is kept; a failure has no logins."""
+
     logins: Logins
-    fresh_until: float
-    due_at: float
+    until: float
     tenant: str = OPERATOR
-    cost_bytes: int = 0
+    cost_bytes: int = _EMPTY_BYTES
+    is_failure: bool = False
 
 
-_NO_ANSWER = _Held(ByPattern(()), Logins(()), 0.0, 0.0)
+_Key = tuple[CacheKeyType | None, str]  # what an answer is for; None: a failure for a registry
 
 
-class ProviderKeyring:
-    """A keyring of one provider's credentials. A cached answer is given without waiting for any other request."""
-
-    tenant = ""
+class ProviderLogins:
+    """One provider's credentials. An answer that is kept is given without waiting for any other request."""
 
     def __init__(self, provider: LoginProvider, *, key: bytes, clock: Callable[[], float]) -> None:
         """`key` is the hash key of the ids; `clock` gives monotonic seconds."""
+        self.label = f"the operator's {provider.source} {provider.name}"
+        self.stamp = msgspec.json.encode((provider.source, provider.name, provider.principal))
         self._provider = provider
         self._key = key
         self._clock = clock
-        self._held: ShareTable[tuple[CacheKeyType, str], _Held] = ShareTable(
-            _ANSWERS.bound(_ANSWER_BYTES), owner_of=lambda _, held: held.tenant, cost_of=lambda _, held: held.cost_bytes
+        self._answers: ShareTable[_Key, _ProviderAnswer] = ShareTable(
+            _ANSWERS.bound(_ANSWER_BYTES),
+            owner_of=lambda _, answer: answer.tenant,
+            cost_of=lambda _, answer: answer.cost_bytes,
         )
-        self._failed: LruTable[str, float] = LruTable(_FAILURES.bound())  # when each registry may be asked for again
         self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_REGISTRY)
         self._obtain = alru_cache(maxsize=None, ttl=0, key=lambda key, *_: key)(self._obtain_once)
         self._is_by_image = False  # whether the last answer was for its image only
 
-    @property
-    def identity(self) -> Hashable:
-        """The object's own id: each provider has one keyring."""
-        return id(self)
+    def serves(self, reference: ImageReference) -> bool:
+        """Whether the provider may have credentials for the image."""
+        return self._provider.serves(reference.repository)
 
-    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """Returns the ids of the matching credentials as of the last answer."""
-        held = self._find(reference.repository)
-        return held.credential_ids.matching(reference.repository) if held else ()
-
-    def label_of(self, _reference: ImageReference, _credential_id: CredentialId) -> str:
-        """Returns the kind and the name of the provider."""
-        return f"the operator's {self._provider.source} {self._provider.name}"
-
-    def is_due(self, reference: ImageReference) -> bool:
-        """Whether the cached answer is due for renewal, or is missing although the provider serves the image."""
-        held = self._find(reference.repository)
-        is_due = self._clock() >= held.due_at if held else self._provider.serves(reference.repository)
-        return is_due and not self._has_just_failed(reference.domain)
-
-    def is_unread(self, reference: ImageReference) -> bool:
-        """Whether the provider, which serves the image, has just failed for its registry, and no answer is fresh."""
-        is_served = self._provider.serves(reference.repository)
-        return is_served and self._has_just_failed(reference.domain) and self._current(reference) is _NO_ANSWER
-
-    async def load(
-        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
-    ) -> tuple[Credential, ...]:
-        """Returns the matching credentials. Ignores `refresh`: tenants cause denials, so only expiry renews them.
-
-        Raises:
-            NoTurn: no turn of the tenant has come in time.
-        """
-        del refresh
-        repository = reference.repository
-        if not self._provider.serves(repository):
+    def at_hand(self, reference: ImageReference) -> tuple[Credential, ...] | None:
+        """Returns the matching credentials of a kept answer, none after a failure; None if it has to be asked."""
+        if not self.serves(reference):
             return ()
-        held = self._current(reference) or await self._share(reference, tenant)
-        return tuple(
-            Credential(login.username, login.password, self._credential_id_of(login))
-            for login in held.logins.matching(repository)
-        )
+        answer = self._current(reference)
+        return None if answer is None else self._credentials_of(answer, reference)
 
-    def _current(self, reference: ImageReference) -> _Held | None:
-        """Returns the cached answer, or none at all after a failure; None if the provider is to be asked."""
-        held = self._find(reference.repository)
-        if held and self._clock() < held.fresh_until:
-            return held
-        return _NO_ANSWER if self._has_just_failed(reference.domain) else None
+    def has_failed(self, reference: ImageReference) -> bool:
+        """Whether the provider, which serves the image, has just failed for its registry, and no answer is kept."""
+        if not self.serves(reference):
+            return False
+        answer = self._current(reference)
+        return answer is not None and answer.is_failure
 
-    def _has_just_failed(self, domain: str) -> bool:
-        retry_at = self._failed.get(domain)
-        return retry_at is not None and self._clock() < retry_at
+    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Credential, ...]:
+        """Returns the matching credentials, asked for once by all who want them at the same time.
 
-    async def _share(self, reference: ImageReference, tenant: str) -> _Held:
+        A denial renews none, since tenants cause denials: only expiry does. Raises as `OperatorSource.load`.
+        """
+        found = self.at_hand(reference)
+        return self._credentials_of(await self._share(reference, tenant), reference) if found is None else found
+
+    def _credentials_of(self, answer: _ProviderAnswer, reference: ImageReference) -> tuple[Credential, ...]:
+        return credentials_of(answer.logins.matching(reference.repository), key=self._key)
+
+    def _current(self, reference: ImageReference) -> _ProviderAnswer | None:
+        """Returns the most specific answer that is kept, in the kubelet's order; a failure only without one."""
+        keys = (*_keys(reference).items(), (None, reference.domain))
+        now = self._clock()
+        answers = (self._answers.get(key) for key in keys)
+        return next((answer for answer in answers if answer and now < answer.until), None)
+
+    async def _share(self, reference: ImageReference, tenant: str) -> _ProviderAnswer:
         """Returns the answer of a request that all share who want it and have a turn.
 
         That is one request per registry, whose answer may be for all its images, and one per image if it is not.
         """
         async with self._turns.turn(tenant, reference.domain):
-            held = self._current(reference)  # that has come meanwhile
-            if held is None and not self._is_by_image:
+            answer = self._current(reference)  # that has come meanwhile
+            if answer is None and not self._is_by_image:
                 await self._obtain(reference.domain, reference, tenant)
-                held = self._current(reference)
-            return held or await self._obtain(reference.repository, reference, tenant)
+                answer = self._current(reference)
+            return answer or await self._obtain(reference.repository, reference, tenant)
 
-    def _find(self, repository: str) -> _Held | None:
-        """Returns the most specific fresh answer for the repository, in the kubelet's order; without one, an older."""
-        host = repository.partition("/")[0]
-        keys = ((CacheKeyType.IMAGE, repository), (CacheKeyType.REGISTRY, host), (CacheKeyType.GLOBAL, ""))
-        found = [held for key in keys if (held := self._held.get(key))]
-        now = self._clock()
-        return next((held for held in found if now < held.fresh_until), found[0] if found else None)
-
-    async def _obtain_once(self, _key: str, reference: ImageReference, tenant: str) -> _Held:
+    async def _obtain_once(self, _key: str, reference: ImageReference, tenant: str) -> _ProviderAnswer:
         """Asks the provider. `alru_cache` wraps this method, so that all share the request who give the same key."""
         started = self._clock()
         try:
             given = await self._provider.provide(reference.repository)
         except CredentialsUnavailable as exc:
             log.warning("provider.failed", provider=self._provider.name, registry=reference.domain, why=str(exc))
-            return self._hold_failure(reference, self._clock() - started)
-        now = self._clock()
-        fresh_until = now + max(given.keep_seconds, _LEAST_KEPT_SECONDS)
-        credential_ids = ByPattern((login.pattern, self._credential_id_of(login)) for login in given.logins)
+            return self._keep_failure(reference, self._clock() - started)
         tenant = OPERATOR if given.cache_key_type is CacheKeyType.GLOBAL else tenant
-        held = _Held(
-            credential_ids, Logins(given.logins), fresh_until, max(fresh_until, now + _SETTLED_SECONDS),
-            tenant, _EMPTY_BYTES + cost_bytes(given.logins),
-        )  # fmt: skip
+        until = self._clock() + max(given.keep_seconds, _LEAST_KEPT_SECONDS)
+        answer = _ProviderAnswer(Logins(given.logins), until, tenant, _EMPTY_BYTES + cost_bytes(given.logins))
         self._is_by_image = given.cache_key_type is CacheKeyType.IMAGE
-        self._failed.remove(reference.domain)
-        self._hold(given.cache_key_type, reference, held)
-        return held
+        for key in (*_keys(reference).items(), (None, reference.domain)):  # a more specific answer would hide it
+            self._answers.remove(key)
+        self._answers.put((given.cache_key_type, _keys(reference)[given.cache_key_type]), answer)
+        return answer
 
-    def _hold_failure(self, reference: ImageReference, seconds: float) -> _Held:
-        """Remembers that the provider fails for the registry, for `seconds`: as long as that took.
+    def _keep_failure(self, reference: ImageReference, seconds: float) -> _ProviderAnswer:
+        """Keeps a failure for the registry as long as it took; returns what another request has brought meanwhile."""
+        until = self._clock() + min(max(_RETRY_SECONDS, seconds), _MOST_RETRY_SECONDS)
+        failure = _ProviderAnswer(Logins(()), until, is_failure=True)
+        self._answers.put((None, reference.domain), failure)
+        return self._current(reference) or failure
 
-        Returns the answer that another request has brought meanwhile, or none. An expired one loses its passwords;
-        its credential ids stay.
-        """
-        self._failed.put(reference.domain, self._clock() + min(max(_RETRY_SECONDS, seconds), _MOST_RETRY_SECONDS))
-        held = self._find(reference.repository)
-        if held and self._clock() < held.fresh_until:
-            return held
-        if held:
-            held.logins = Logins(())
-        return _NO_ANSWER
 
-    def _hold(self, cache_key_type: CacheKeyType, reference: ImageReference, held: _Held) -> None:
-        names = {
-            CacheKeyType.IMAGE: reference.repository,
-            CacheKeyType.REGISTRY: reference.domain,
-            CacheKeyType.GLOBAL: "",
-        }
-        for key in names.items():  # a more specific entry would hide the new one
-            self._held.remove(key)
-        self._held.put((cache_key_type, names[cache_key_type]), held)
-
-    def _credential_id_of(self, login: Login) -> CredentialId:
-        """Returns the login's id, which depends on the principal if there is one, and else on the password.
-
-        With a principal, cached images stay usable after the password has changed.
-        """
-        principal = self._provider.principal
-        if not principal:
-            return credential_id_of(login.username, login.password, key=self._key)
-        identity = msgspec.json.encode((self._provider.name, principal, login.pattern, login.username))
-        return CredentialId(hashlib.blake2b(identity, key=self._key, digest_size=16).hexdigest())
+def _keys(reference: ImageReference) -> dict[CacheKeyType, str]:
+    """Returns for what an answer may be kept, the most specific first."""
+    return {
+        CacheKeyType.IMAGE: reference.repository,
+        CacheKeyType.REGISTRY: reference.domain,
+        CacheKeyType.GLOBAL: "",
+    }

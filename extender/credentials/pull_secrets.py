@@ -14,12 +14,12 @@ import msgspec
 import structlog
 from async_lru import alru_cache
 
-from extender.credentials.keyring import Credential, CredentialId, Keyring, SecretReader, credentials_of
+from extender.credentials.keyring import Credential, CredentialId, LoginSource, SecretReader, credentials_of
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
 from extender.tables import ShareTable, declare_cache
-from extender.turns import OPERATOR, Turns
+from extender.turns import Turns
 
 log = structlog.get_logger()
 
@@ -102,8 +102,8 @@ class PullSecrets:
         self._read = alru_cache(maxsize=None, ttl=0)(self._read_once)
         self._sweep_at: asyncio.TimerHandle | None = None
 
-    def keyring(self, namespace: str, names: Sequence[str]) -> Keyring:
-        """Returns the keyring of a pod in `namespace` that names these secrets. Leaves out empty names.
+    def of_pod(self, namespace: str, names: Sequence[str]) -> LoginSource:
+        """Returns the logins of a pod in `namespace` that names these secrets. Leaves out empty names.
 
         It is for callers that may have these secrets read: it also gives what was read for others.
         """
@@ -288,13 +288,12 @@ def _matching(readings: Sequence[_Reading], repository: str) -> list[Login]:
 
 
 class _PodSecrets:
-    """One pod's keyring. Its identity is the same for pods of a namespace that name the same secrets."""
+    """One pod's logins. Their identity is the same for pods of a namespace that name the same secrets."""
 
     def __init__(self, secrets: PullSecrets, namespace: str, names: tuple[str, ...]) -> None:
         self._secrets = secrets
         self._namespace = namespace
         self._names = names
-        self.tenant = namespace
 
     @property
     def identity(self) -> Hashable:
@@ -307,15 +306,12 @@ class _PodSecrets:
         name = self._secrets.secret_with(self._namespace, self._names, reference.repository, credential_id)
         return f"pull secret {name}" if name else ""
 
-    def is_due(self, _reference: ImageReference) -> bool:
+    def is_due(self) -> bool:
         return self._secrets.is_due(self._namespace, self._names)
 
-    def is_unread(self, _reference: ImageReference) -> bool:
+    def is_unread(self) -> bool:
         return self._secrets.is_unread(self._namespace, self._names)
 
-    async def load(
-        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
-    ) -> tuple[Credential, ...]:
-        del tenant  # the secrets are of the pod's namespace
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         found = await self._secrets.load(self._namespace, self._names, reference.repository, refresh=refresh)
         return self._secrets.credentials_of(found)

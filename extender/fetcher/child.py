@@ -12,22 +12,23 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
+from extender.credentials.keyring import NO_OPERATOR
 from extender.errors import ConfigError
 from extender.fetcher.bounds import OVER_MEMORY, kill_session
 from extender.fetcher.messages import (
     Channel,
-    Describe,
+    Look,
     NodeMirrors,
+    OperatorIs,
     Ping,
     Pong,
     ProtocolError,
-    Provide,
     Ready,
     Refused,
-    StateDigest,
     ToQuestion,
     Verify,
     decode_from_fetcher,
@@ -72,7 +73,10 @@ class FetcherEnded(Exception):
 
 
 class FetcherChild:
-    """A fetcher's process. `cause` is why it has ended, empty before that."""
+    """A fetcher's process. `cause` is why it has ended, empty before that.
+
+    `operator_id` stands for the operator's credentials, as the process has said last.
+    """
 
     def __init__(self, settings: FetcherSettings, name: str) -> None:
         """`name` is MAIN, ALONE or VERIFIER."""
@@ -87,6 +91,7 @@ class FetcherChild:
         self._socket_ended = asyncio.Event()
         self._finishing: asyncio.Task[None] | None = None
         self.cause = ""
+        self.operator_id = NO_OPERATOR
 
     @property
     def pid(self) -> int:
@@ -99,8 +104,8 @@ class FetcherChild:
         """Whether it can be asked nothing any more."""
         return self._socket_ended.is_set() or self.cause != ""
 
-    async def start(self) -> None:
-        """Returns when questions can be asked.
+    async def start(self, mirrors: Sequence[NodeMirrors] = ()) -> None:
+        """Returns when questions can be asked. `mirrors` are told before anything is.
 
         Raises:
             OSError: the program cannot be started.
@@ -109,7 +114,7 @@ class FetcherChild:
             FetcherEnded: it ended.
         """
         try:
-            await self._open()
+            await self._open(mirrors)
         except BaseException:
             self.kill("unstarted")
             raise
@@ -121,7 +126,7 @@ class FetcherChild:
             raise FetcherEnded(self.cause) from None
         self._pinging = asyncio.create_task(self._ping())
 
-    async def _open(self) -> None:
+    async def _open(self, mirrors: Sequence[NodeMirrors]) -> None:
         """Starts the program, and sends it the settings."""
         ours, theirs = socket.socketpair()
         try:
@@ -138,8 +143,10 @@ class FetcherChild:
             ours.close()
             raise
         self._channel.send(self._settings)
+        for each in mirrors:
+            self._channel.send(each)
 
-    async def ask(self, question: StateDigest | Describe | Verify | Provide | Ping) -> ToQuestion:
+    async def ask(self, question: Look | Verify | Ping) -> ToQuestion:
         """Returns the answer.
 
         Raises:
@@ -182,6 +189,9 @@ class FetcherChild:
         answer = decode_from_fetcher(message)
         if isinstance(answer, (Ready, Refused)):
             self._conclude_start(answer)
+            return
+        if isinstance(answer, OperatorIs):
+            self.operator_id = answer.credentials
             return
         pending = self._pending.pop(answer.id, None)
         if pending is None:

@@ -9,10 +9,10 @@ time.
 import asyncio
 import contextlib
 import math
+import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import TypeVar
 
 import msgspec
 import structlog
@@ -20,41 +20,31 @@ import structlog
 from extender.background import in_background
 from extender.circuit_breaker import Backoff
 from extender.config.registry_section import RegistryConfig
-from extender.credential_sources import Cloud, Source
-from extender.credentials.keyring import Credential
-from extender.credentials.provider_specs import ProviderSpec
-from extender.credentials.providers import CredentialsUnavailable, LoginProvider, ProvidedCredentials
-from extender.errors import ConfigError, RegistryDenied, RegistryNotAsked, RegistryUnavailable
+from extender.credentials.keyring import NO_OPERATOR, CredentialId
+from extender.errors import ConfigError, RegistryError, RegistryNotAsked, RegistryUnavailable
 from extender.fetcher.child import ALONE, DEATHS, MAIN, VERIFIER, FetcherChild, FetcherEnded
 from extender.fetcher.messages import (
-    Describe,
-    Described,
-    DigestStated,
-    FailedAnswer,
+    Failed,
+    Look,
     NodeMirrors,
     ProtocolError,
-    Provide,
-    Provided,
-    StateDigest,
+    SeenImage,
     ToQuestion,
     Verified,
     Verify,
-    error_of,
+    failed_of,
     frame,
 )
-from extender.fetcher.settings import FetcherSettings, LogLevel
-from extender.images.manifest import Image
-from extender.images.platform import Platform
+from extender.fetcher.settings import PATIENCE_SECONDS, FetcherSettings, LogLevel
+from extender.images.content import Cause
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.metrics import counter
 from extender.tables import LruTable
 from extender.turns import NoTurn, Turns
-from extender.verifier.verification import Verification
 from extender.watched_files import FileSetting, report_refused
 
 log = structlog.get_logger()
-Asked = TypeVar("Asked", bound=StateDigest | Describe | Verify)
 
 ENDS = counter(
     "multiarch_fetcher_ends_total",
@@ -73,10 +63,8 @@ _WELL_SECONDS = 1.0
 _RESTART = Backoff(first_seconds=1.0, max_seconds=10.0)
 _ALONE_SECONDS = 3.0  # for which one image is asked for alone, since others wait
 _LEEWAY_SECONDS = 0.5  # in which a fetcher says that the time is over, before its caller does
-_PROVIDE_SECONDS = 65.0  # a program has a minute
 _SUSPECTED_SECONDS, _MOST_SUSPECTS = 300.0, 4096
 _MOST_MIRRORS = 4  # that a new fetcher is told, since it may refuse the last ones, and then goes by those before
-_MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
 
 
 class _Starts:
@@ -99,7 +87,7 @@ class _Starts:
 
 
 class FetcherClient:
-    """Asks registries and providers by a fetcher, as `sources.LocalSources` does in its own process.
+    """Asks registries by a fetcher, as `sources.LocalSources` does in its own process.
 
     `is_ready`: a fetcher has opened its files. It may have ended since, and another one be on its way.
     """
@@ -113,61 +101,41 @@ class FetcherClient:
         self._turns = Turns(total=2, each=2, at_host=1)  # of an image alone, and of one that is looked into
         self._children: set[FetcherChild] = set()
         self._mirrors: deque[NodeMirrors] = deque(maxlen=_MOST_MIRRORS)
+        self._last: FetcherChild | None = None
         self._is_closed = False
         self.is_ready = False
 
-    async def state_digest(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> str | None:
-        """As `ImageSource`."""
-        answer = await self._ask(StateDigest(tenant=tenant, reference=reference, credential=credential), seconds)
-        assert isinstance(answer, DigestStated)  # noqa: S101 - what the fetcher answers to it
-        return answer.digest
+    @property
+    def operator_id(self) -> CredentialId:
+        """What stands for the operator's credentials, by the last fetcher that has opened them; empty without any."""
+        return self._last.operator_id if self._last else NO_OPERATOR
 
-    async def describe(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> Image:
-        """As `ImageSource`."""
-        answer = await self._ask(Describe(tenant=tenant, reference=reference, credential=credential), seconds)
-        assert isinstance(answer, Described)  # noqa: S101 - what the fetcher answers to it
-        return answer.image
-
-    async def verify(
-        self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
-    ) -> Verification:
-        """As `PlatformSource`: by a process of its own, which reads one image at a time and exists while it does."""
-        _check_length(credential)
-        question = Verify(tenant=tenant, reference=reference, credential=credential, platform=platform, seconds=seconds)
+    async def look(self, look: Look) -> SeenImage | Failed:
+        """As `LocalSources`, also when a fetcher ends meanwhile."""
+        seconds = look.seconds + PATIENCE_SECONDS + _LEEWAY_SECONDS
+        ends_at = asyncio.get_running_loop().time() + seconds
         try:
-            answer = await self._ask_in_child(VERIFIER, VERIFIER_RESIDENT_BYTES, question)
+            async with asyncio.timeout_at(ends_at):
+                answer = await self._find(look, ends_at)
+        except (TimeoutError, NoTurn):
+            return failed_of(RegistryNotAsked(f"{look.reference.domain} was not asked within {seconds:.3g} s"))
+        except RegistryError as exc:
+            return failed_of(exc)
+        assert isinstance(answer, SeenImage | Failed)  # noqa: S101 - what the fetcher answers to it
+        return answer
+
+    async def verify(self, verify: Verify) -> Verified | Failed:
+        """As `LocalSources`: by a process of its own, which reads one image at a time and exists while it does."""
+        try:
+            answer = await self._ask_in_child(VERIFIER, VERIFIER_RESIDENT_BYTES, verify)
         except NoTurn:
-            raise RegistryNotAsked("other images were looked into first") from None
+            return failed_of(RegistryNotAsked("other images were looked into first"))
         except FetcherEnded as exc:
-            raise RegistryNotAsked(f"the process that looks inside images ended: {exc}") from None
-        if isinstance(answer, FailedAnswer):
-            raise error_of(answer)
-        assert isinstance(answer, Verified)  # noqa: S101 - what the fetcher answers to it
-        return answer.verification
-
-    async def provide(self, spec: ProviderSpec, repository: str) -> ProvidedCredentials:
-        """Returns what the provider has for the repository. Raises CredentialsUnavailable."""
-        question = Provide(provider=spec, repository=repository)
-        try:
-            async with asyncio.timeout(_PROVIDE_SECONDS):
-                try:
-                    answer = await (await self.running()).ask(question)
-                except FetcherEnded:  # which no program of the operator's has caused
-                    answer = await (await self.running()).ask(question)
-        except (TimeoutError, FetcherEnded, ProtocolError, RegistryNotAsked):
-            raise CredentialsUnavailable("the process that asks for credentials ended or did not answer") from None
-        if isinstance(answer, FailedAnswer):
-            raise error_of(answer)
-        assert isinstance(answer, Provided)  # noqa: S101 - what the fetcher answers to it
-        return answer.credentials
-
-    def provider_from_here(self, spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
-        """Returns the provider as one that the fetcher asks."""
-        return _RemoteProvider(self, spec, provider)
+            return failed_of(RegistryNotAsked(f"the process that looks inside images ended: {exc}"))
+        except RegistryError as exc:
+            return failed_of(exc)
+        assert isinstance(answer, Verified | Failed)  # noqa: S101 - what the fetcher answers to it
+        return answer
 
     def tell_mirrors(self, objects: MirrorObjects) -> None:
         """Has fetchers ask where the objects say, from the next question on; too many objects change nothing."""
@@ -180,10 +148,6 @@ class FetcherClient:
         self._mirrors.append(mirrors)
         if self._main.done() and not self._main.exception():
             self._main.result().tell(mirrors)
-
-    def _tell(self, child: FetcherChild) -> None:
-        for mirrors in self._mirrors:
-            child.tell(mirrors)
 
     async def check(self) -> None:
         """Returns when the fetcher has opened its files, or has ended before that.
@@ -215,9 +179,12 @@ class FetcherClient:
         """Runs a fetcher until it ends; returns the cause."""
         child = FetcherChild(msgspec.structs.replace(self._settings, resident_bytes=RESIDENT_BYTES), MAIN)
         try:
-            await child.start()
-            self._tell(child)
-            self.is_ready = True
+            told = tuple(self._mirrors)
+            await child.start(told)
+            for mirrors in self._mirrors:
+                if mirrors not in told:
+                    child.tell(mirrors)
+            self._last, self.is_ready = child, True
             self._note_checked(None)
             self._main.set_result(child)
             await child.wait_end()
@@ -258,52 +225,40 @@ class FetcherClient:
             await asyncio.sleep(0)  # in which it is replaced by the next
         raise RegistryNotAsked("the service is stopping")
 
-    async def _ask(self, question: StateDigest | Describe, seconds: float) -> ToQuestion:
-        """Returns the answer, or raises the error that it is."""
-        _check_length(question.credential)
-        try:
-            async with asyncio.timeout(seconds + _LEEWAY_SECONDS):
-                answer = await self._find(question, asyncio.get_running_loop().time() + seconds)
-        except (TimeoutError, NoTurn):
-            raise RegistryNotAsked(f"{question.reference.domain} was not asked within {seconds:.3g} s") from None
-        if isinstance(answer, FailedAnswer):
-            raise error_of(answer)
-        return answer
-
-    async def _find(self, question: StateDigest | Describe, ends_at: float) -> ToQuestion:
-        deaths: float = DEATHS if (self._alone_until.get(question.reference) or 0.0) > time.monotonic() else 0
+    async def _find(self, look: Look, ends_at: float) -> ToQuestion:
+        deaths: float = DEATHS if (self._alone_until.get(look.reference) or 0.0) > time.monotonic() else 0
         while deaths < DEATHS:
             main = await self.running()
             try:
-                return await main.ask(_with_seconds(question, ends_at - asyncio.get_running_loop().time()))
+                return await main.ask(_with_seconds(look, ends_at))
             except ProtocolError:
                 raise RegistryNotAsked("the question is too long") from None
             except FetcherEnded as exc:
                 deaths += exc.deaths
-        return await self._find_alone(question, ends_at)
+        return await self._find_alone(look, ends_at)
 
-    async def _find_alone(self, question: StateDigest | Describe, ends_at: float) -> ToQuestion:
+    async def _find_alone(self, look: Look, ends_at: float) -> ToQuestion:
         """Asks in a process of its own, and again if that ends, unless by its size: another end may be chance.
 
         For some minutes the image is asked for in this way at once, unless its registry now tells about it.
         """
-        image, question = question.reference, _with_seconds(question, _ALONE_SECONDS)
+        image, look = look.reference, msgspec.structs.replace(look, seconds=_ALONE_SECONDS)
         self._alone_until.put(image, time.monotonic() + _SUSPECTED_SECONDS)
         for _ in range(DEATHS):
             try:
-                answer = await self._ask_in_child(ALONE, ALONE_RESIDENT_BYTES, question, ends_at)
+                answer = await self._ask_in_child(ALONE, ALONE_RESIDENT_BYTES, look, ends_at)
             except FetcherEnded as exc:
                 if exc.is_over:
                     break
             else:
-                if not isinstance(answer, FailedAnswer) or answer.kind != RegistryUnavailable.__name__:
+                if not isinstance(answer, Failed) or answer.failure.cause is not Cause.UNAVAILABLE:
                     self._alone_until.remove(image)
                 return answer
-        log.warning("fetcher.ended_by", image=str(image), tenant=question.tenant)
+        log.warning("fetcher.ended_by", image=str(image), tenant=look.tenant)
         raise RegistryUnavailable(f"{image.domain} sent more than could be read")
 
     async def _ask_in_child(
-        self, name: str, resident_bytes: int, question: StateDigest | Describe | Verify, ends_at: float = math.inf
+        self, name: str, resident_bytes: int, question: Look | Verify, ends_at: float = math.inf
     ) -> ToQuestion:
         """Returns the answer of a process that exists only for this question. One of a name at a time; tenants in turn.
 
@@ -326,21 +281,18 @@ class FetcherClient:
                 await child.end()
                 self._children.discard(child)
 
-    async def _ask_child(
-        self, child: FetcherChild, question: StateDigest | Describe | Verify, ends_at: float
-    ) -> ToQuestion:
+    async def _ask_child(self, child: FetcherChild, question: Look | Verify, ends_at: float) -> ToQuestion:
         try:
-            await child.start()
+            await child.start(tuple(self._mirrors))
         except (OSError, ConfigError, ProtocolError, FetcherEnded) as exc:
             await child.wait_end()
             self._note_end(child.name, child.cause, self._starts_alone, is_well=False)
             raise RegistryNotAsked(f"no process could be started to ask for the image: {type(exc).__name__}") from None
         self._starts_alone.note(is_well=True)
-        self._tell(child)
         left = min(ends_at - asyncio.get_running_loop().time(), question.seconds)
         try:
             async with asyncio.timeout(left + 2 * _LEEWAY_SECONDS):  # an asker that waits no longer is first
-                return await child.ask(_with_seconds(question, left))
+                return await child.ask(msgspec.structs.replace(question, seconds=max(0.0, left)))
         except ProtocolError:
             raise RegistryNotAsked("the question is too long") from None
         except (TimeoutError, FetcherEnded) as exc:
@@ -351,31 +303,17 @@ class FetcherClient:
             raise FetcherEnded(child.cause) from None
 
 
-class _RemoteProvider:
-    """A provider that the fetcher asks. What needs no request is as `known` says."""
-
-    def __init__(self, client: FetcherClient, spec: ProviderSpec, known: LoginProvider) -> None:
-        self.name = known.name
-        self.principal = known.principal
-        self._client = client
-        self._spec = spec
-        self._known = known
-
-    @property
-    def source(self) -> Source | Cloud:
-        return self._known.source
-
-    def serves(self, repository: str) -> bool:
-        return self._known.serves(repository)
-
-    async def provide(self, repository: str) -> ProvidedCredentials:
-        return await self._client.provide(self._spec, repository)
-
-
 @contextlib.asynccontextmanager
-async def open_fetcher(registry: RegistryConfig, log_level: LogLevel = "info") -> AsyncIterator[FetcherClient]:
-    """Runs a fetcher until the context is left. Returns before it is ready; questions wait for it."""
-    client = FetcherClient(FetcherSettings(registry=registry, log_level=log_level))
+async def open_fetcher(
+    registry: RegistryConfig, id_key: bytes = b"", *, log_level: LogLevel = "info"
+) -> AsyncIterator[FetcherClient]:
+    """Runs a fetcher until the context is left. Returns before it is ready; questions wait for it.
+
+    `id_key` is the hash key of the id that stands for the operator's credentials. Empty: a random one.
+    """
+    client = FetcherClient(
+        FetcherSettings(registry=registry, log_level=log_level, id_key=id_key or secrets.token_bytes(32))
+    )
     async with in_background(client.keep_running(), "fetcher"):
         try:
             yield client
@@ -383,11 +321,7 @@ async def open_fetcher(registry: RegistryConfig, log_level: LogLevel = "info") -
             await client.close()
 
 
-def _with_seconds(question: Asked, seconds: float) -> Asked:
-    """Returns the question with the time that there is for it."""
-    return msgspec.structs.replace(question, seconds=max(0.0, seconds))
-
-
-def _check_length(credential: Credential) -> None:
-    if len(credential.username) + len(credential.password) > _MOST_CREDENTIAL:
-        raise RegistryDenied("the credential is longer than a registry takes")
+def _with_seconds(look: Look, ends_at: float) -> Look:
+    """Returns the question with the registry's time, less what would be over before the answer."""
+    left = ends_at - asyncio.get_running_loop().time() - _LEEWAY_SECONDS
+    return msgspec.structs.replace(look, seconds=max(0.0, min(look.seconds, left)))

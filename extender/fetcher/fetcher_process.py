@@ -14,32 +14,29 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
+import msgspec
 import structlog
 
 from extender.background import background_problem
-from extender.errors import ConfigError, ExtenderError, RegistryNotAsked, RegistryUnavailable
+from extender.credentials.keyring import NO_OPERATOR
+from extender.errors import ConfigError, RegistryNotAsked, RegistryUnavailable
 from extender.fetcher.bounds import end_too_large, kill_session, stay_within
 from extender.fetcher.messages import (
     Channel,
-    Describe,
-    Described,
-    DigestStated,
+    Look,
     NodeMirrors,
+    OperatorIs,
     Ping,
     Pong,
     ProtocolError,
-    Provide,
-    Provided,
     Ready,
     Refused,
-    StateDigest,
     ToQuestion,
-    Verified,
     Verify,
     decode_to_fetcher,
-    failure_of,
+    failed_of,
 )
-from extender.fetcher.settings import FetcherSettings
+from extender.fetcher.settings import PATIENCE_SECONDS, FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.logs import configure_logs
@@ -96,7 +93,8 @@ class _Server:
         """`stack` closes what is opened for the settings."""
         self._stack = stack
         self._sources: LocalSources | None = None
-        self._mirrors: MirrorObjects | None = None
+        self._mirrors: list[MirrorObjects] = []  # that the sources are to be told, the last one at last
+        self._operator = NO_OPERATOR  # as the service knows it
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_asked = threading.Event()
         self._told: dict[tuple[str, ...], float] = {}
@@ -107,11 +105,12 @@ class _Server:
             case Ping(id=number):
                 if background_problem():  # files are not read again; the next fetcher does so
                     _end(1)
+                self._tell_operator()
                 self.channel.send(self._pong(number))
             case FetcherSettings() as settings:
                 self._begin(self._open(settings))
             case NodeMirrors(objects=objects):
-                self._mirrors = objects
+                self._mirrors.append(objects)
                 self._tell_mirrors()
             case question:
                 self._begin(self._answer(question))
@@ -132,8 +131,10 @@ class _Server:
         if settings.resident_bytes:
             stay_within(settings.resident_bytes, READ_FOR, self._is_asked)
         try:
-            self._sources = await self._stack.enter_async_context(open_local_sources(settings.registry))
+            opening = open_local_sources(settings.registry, settings.id_key, patience_seconds=PATIENCE_SECONDS)
+            self._sources = await self._stack.enter_async_context(opening)
             self._tell_mirrors()
+            self._tell_operator()
         except Exception as exc:  # noqa: BLE001 - whatever it is, the service is told
             why = str(exc) if isinstance(exc, ConfigError) else f"the fetcher cannot start: {type(exc).__name__}"
             self.channel.send(Refused(why))
@@ -142,44 +143,41 @@ class _Server:
             self.channel.send(Ready())
 
     def _tell_mirrors(self) -> None:
-        if self._sources and self._mirrors:
-            self._sources.tell_mirrors(self._mirrors)
+        while self._sources and self._mirrors:
+            self._sources.tell_mirrors(self._mirrors.pop(0))
+            self._tell_operator()
 
-    async def _answer(self, question: StateDigest | Describe | Verify | Provide) -> None:
+    def _tell_operator(self) -> None:
+        """Tells what stands for the operator's credentials, if that has changed."""
+        if self._sources and self._sources.operator_id != self._operator:
+            self._operator = self._sources.operator_id
+            self.channel.send(OperatorIs(self._operator))
+
+    async def _answer(self, question: Look | Verify) -> None:
         ASKED_BY.set(question.id)
         try:
             answer = await self._find(question)
-            self.channel.send(answer)
+            self._tell_operator()
+            self.channel.send(msgspec.structs.replace(answer, id=question.id))
         except MemoryError:
             end_too_large(READ_FOR)
-        except ExtenderError as exc:
-            self.channel.send(failure_of(exc, question.id))
         except ProtocolError:
-            self.channel.send(failure_of(RegistryUnavailable("the answer is too long"), question.id))
+            self._fail(question, "the answer is too long")
         except Exception:  # a defect of ours must not leave the question without an answer
             log.exception("fetcher.crashed", question=type(question).__name__)
-            self.channel.send(failure_of(RegistryUnavailable("asking for it failed"), question.id))
+            self._fail(question, "asking for it failed")
         finally:
             READ_FOR.discard(question.id)
 
-    async def _find(self, question: StateDigest | Describe | Verify | Provide) -> ToQuestion:
-        sources = self._sources
-        if sources is None:
-            raise RegistryNotAsked("the fetcher has not opened its files")
-        if isinstance(question, Provide):
-            return Provided(question.id, await sources.provide(question.provider, question.repository))
-        reference, credential = question.reference, question.credential
-        tenant, seconds = question.tenant, question.seconds
-        match question:
-            case StateDigest():
-                digest = await sources.state_digest(reference, credential, tenant=tenant, seconds=seconds)
-                return DigestStated(question.id, digest)
-            case Describe():
-                image = await sources.describe(reference, credential, tenant=tenant, seconds=seconds)
-                return Described(question.id, image)
-            case Verify(platform=platform):
-                found = await sources.verify(reference, platform, credential, tenant=tenant, seconds=seconds)
-                return Verified(question.id, found)
+    def _fail(self, question: Look | Verify, why: str) -> None:
+        self.channel.send(msgspec.structs.replace(failed_of(RegistryUnavailable(why)), id=question.id))
+
+    async def _find(self, question: Look | Verify) -> ToQuestion:
+        if self._sources is None:
+            return failed_of(RegistryNotAsked("the fetcher has not opened its files"))
+        if isinstance(question, Look):
+            return await self._sources.look(question)
+        return await self._sources.verify(question)
 
     def _pong(self, number: int) -> Pong:
         """Returns the answer to a ping, with what was counted since the last one."""

@@ -13,33 +13,11 @@ from typing import cast
 
 import msgspec
 
-from extender.credentials.keyring import Credential
-from extender.credentials.provider_specs import ProviderSpec
-from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
-from extender.errors import (
-    AddressRefused,
-    CertificateUntrusted,
-    EndpointUnavailable,
-    ExtenderError,
-    HostDenied,
-    InnerAddress,
-    InvalidManifest,
-    ManifestNotFound,
-    NameUnresolved,
-    PrivateAddress,
-    RegistryDenied,
-    RegistryError,
-    RegistryFailed,
-    RegistryNotAllowed,
-    RegistryNotAsked,
-    RegistryRefusedImage,
-    RegistryThrottled,
-    RegistryUnavailable,
-    RegistryUnreachable,
-    RegistryWithoutTls,
-    UnsupportedManifest,
-)
+from extender.credentials.keyring import NO_OPERATOR, Credential, CredentialId
+from extender.errors import NameUnresolved, RegistryNotAsked, RegistryThrottled
 from extender.fetcher.settings import FetcherSettings
+from extender.images.content import Failure
+from extender.images.failures import failure_of
 from extender.images.manifest import Image
 from extender.images.platform import Platform, shared_platform
 from extender.images.reference import ImageReference
@@ -47,47 +25,53 @@ from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.verifier.verification import Verification
 
 MOST_BYTES = 2 << 20
-"""Of a message: twice what a credential provider's answer may have."""
+"""Of a message: eight times what the logins of a question may have together."""
 
 _LENGTH = struct.Struct(">I")
 _MOST_TEXT = 1024  # characters of an error's
+_RETRY_AFTER_SECONDS = 30.0  # after a 429 that states no time
+_NOT_ASKED_SECONDS = 2.0  # no host is to blame, and none is asked: a fetcher is back within seconds
 
 
 class ProtocolError(Exception):
     """A message that is malformed or too long."""
 
 
+class PullAccess(msgspec.Struct, frozen=True):
+    """The pod's own logins for an image, and the id of the credential that opened it before: that is tried first."""
+
+    logins: tuple[Credential, ...] = ()
+    first: CredentialId = NO_OPERATOR
+
+
 class _OfImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A question about an image, for pods of a tenant, with the credential to show."""
+    """A question about an image, for pods of a tenant: its name as the runtime reads it, and as the kubelet does.
+
+    The pod's logins are tried in order, then the operator's credentials, then none. The registry has `seconds` for it.
+    """
 
     id: int = 0
     seconds: float = 0.0
     tenant: str
     reference: ImageReference
-    credential: Credential
+    kubelet_name: ImageReference
+    access: PullAccess = PullAccess()
 
 
-class StateDigest(_OfImage, frozen=True, tag="state", kw_only=True):
-    """Which digest does the registry state for the reference?"""
+class Look(_OfImage, frozen=True, tag="look", kw_only=True):
+    """What is the image? The bytes behind the digests that are `known` need not be read.
 
+    `by_head`: a HEAD comes first, which costs no quota and may show a digest that is known.
+    """
 
-class Describe(_OfImage, frozen=True, tag="describe", kw_only=True):
-    """What do the bytes behind the reference say?"""
+    known: tuple[str, ...] = ()
+    by_head: bool = True
 
 
 class Verify(_OfImage, frozen=True, tag="verify", kw_only=True):
     """For which machine is the program that the image starts on a platform that it claims?"""
 
     platform: Platform
-
-
-class Provide(msgspec.Struct, frozen=True, tag="provide", kw_only=True):
-    """Which logins has the provider for the repository?"""
-
-    id: int = 0
-    seconds: float = 0.0
-    provider: ProviderSpec
-    repository: str
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
@@ -102,7 +86,7 @@ class NodeMirrors(msgspec.Struct, frozen=True, tag="mirrors"):
     objects: MirrorObjects
 
 
-Question = StateDigest | Describe | Verify | Provide | Ping
+Question = Look | Verify | Ping
 ToFetcher = FetcherSettings | NodeMirrors | Question
 
 
@@ -116,44 +100,47 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     why: str
 
 
-class DigestStated(msgspec.Struct, frozen=True, tag="stated"):
-    """The answer to `StateDigest`; None: describe it instead."""
+class OperatorIs(msgspec.Struct, frozen=True, tag="operator"):
+    """This is what stands for the operator's credentials from now on."""
 
-    id: int
-    digest: str | None
-
-
-class Described(msgspec.Struct, frozen=True, tag="described"):
-    """The answer to `Describe`."""
-
-    id: int
-    image: Image
+    credentials: CredentialId
 
 
-class Verified(msgspec.Struct, frozen=True, tag="verified"):
+class SeenImage(msgspec.Struct, frozen=True, tag="seen", kw_only=True):
+    """An answer to `Look`: the digest, and the image unless its digest is one of those that are known.
+
+    `by` is the id of the credential that opened it, and `label` says where that is from if it is one of the operator's.
+    `denied` are the credentials that were denied before.
+    """
+
+    id: int = 0
+    by: CredentialId
+    digest: str
+    image: Image | None = None
+    label: str = ""
+    denied: tuple[CredentialId, ...] = ()
+
+
+class Verified(msgspec.Struct, frozen=True, tag="verified", kw_only=True):
     """The answer to `Verify`."""
 
-    id: int
+    id: int = 0
     verification: Verification
 
 
-class Provided(msgspec.Struct, frozen=True, tag="provided"):
-    """The answer to `Provide`."""
+class Failed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):
+    """An answer to `Look` or `Verify`: why it is not known, for pods' authors, and `why` for our log.
 
-    id: int
-    credentials: ProvidedCredentials
+    It holds for `retry_after` seconds, if that is known. `by` is the id of the credential that met it, empty if no
+    other would do better. `denied` are those that were denied.
+    """
 
-
-class FailedAnswer(msgspec.Struct, frozen=True, tag="failed"):
-    """The answer to any question but `Ping`: an error of the class `kind`, with what that class has."""
-
-    id: int
-    kind: str
-    text: str
-    host_is_well: bool = False
-    retry_after_seconds: float | None = None
-    status: int = 0
-    said: str = ""
+    id: int = 0
+    failure: Failure
+    retry_after: float | None = None
+    by: CredentialId = NO_OPERATOR
+    denied: tuple[CredentialId, ...] = ()
+    why: str = ""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
@@ -164,19 +151,8 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     gauges: dict[tuple[str, str], float]
 
 
-ToQuestion = DigestStated | Described | Verified | Provided | FailedAnswer | Pong
-FromFetcher = Ready | Refused | ToQuestion
-
-_ERRORS: dict[str, type[ExtenderError]] = {
-    error.__name__: error
-    for error in (
-        AddressRefused, CertificateUntrusted, CredentialsUnavailable, EndpointUnavailable, HostDenied,
-        InnerAddress, InvalidManifest,
-        ManifestNotFound, NameUnresolved, PrivateAddress, RegistryDenied, RegistryFailed, RegistryNotAllowed,
-        RegistryNotAsked, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable, RegistryUnreachable,
-        RegistryWithoutTls, UnsupportedManifest,
-    )
-}  # fmt: skip
+ToQuestion = SeenImage | Verified | Failed | Pong
+FromFetcher = Ready | Refused | OperatorIs | ToQuestion
 
 _ENCODER = msgspec.msgpack.Encoder()
 _TO_FETCHER = msgspec.msgpack.Decoder(ToFetcher)
@@ -284,7 +260,9 @@ def decode_from_fetcher(message: bytes) -> FromFetcher:
         counted = answer.counted.values()
         if min(counted, default=0.0) < 0 or not all(map(math.isfinite, (*counted, *answer.gauges.values()))):
             raise ProtocolError("a figure is none")
-    return Described(answer.id, _with_shared_platforms(answer.image)) if isinstance(answer, Described) else answer
+    if isinstance(answer, SeenImage) and answer.image:
+        return msgspec.structs.replace(answer, image=_with_shared_platforms(answer.image))
+    return answer
 
 
 def _with_shared_platforms(image: Image) -> Image:
@@ -293,30 +271,15 @@ def _with_shared_platforms(image: Image) -> Image:
     return msgspec.structs.replace(image, entries=tuple(entries))
 
 
-def failure_of(error: ExtenderError, question_id: int) -> FailedAnswer:
-    """Returns the error as a message: one that `error_of` makes the same error of."""
-    kind = type(error)
-    return FailedAnswer(
-        question_id,
-        kind.__name__ if kind.__name__ in _ERRORS else RegistryUnavailable.__name__,
-        str(error)[:_MOST_TEXT],
-        host_is_well=getattr(error, "host_is_well", False),
-        retry_after_seconds=getattr(error, "retry_after_seconds", None),
-        status=getattr(error, "status", 0),
-        said=getattr(error, "said", ""),
+def failed_of(error: Exception, *, by: CredentialId = NO_OPERATOR, denied: tuple[CredentialId, ...] = ()) -> Failed:
+    """Returns the answer that an error is."""
+    return Failed(
+        failure=failure_of(error), retry_after=_retry_after(error), by=by, denied=denied, why=str(error)[:_MOST_TEXT]
     )
 
 
-def error_of(failed: FailedAnswer) -> ExtenderError:
-    """Returns the error that the fetcher has met."""
-    kind = _ERRORS.get(failed.kind, RegistryUnavailable)
-    error: ExtenderError
-    if kind is RegistryRefusedImage:
-        error = RegistryRefusedImage(failed.text, failed.status, failed.said)
-    elif issubclass(kind, (RegistryThrottled, RegistryUnavailable)):
-        error = kind(failed.text, failed.retry_after_seconds)
-    else:
-        error = kind(failed.text)
-    if isinstance(error, RegistryError):
-        error.host_is_well = failed.host_is_well
-    return error
+def _retry_after(error: Exception) -> float | None:
+    if isinstance(error, RegistryNotAsked) and not isinstance(error, NameUnresolved):
+        return _NOT_ASKED_SECONDS
+    stated: float | None = getattr(error, "retry_after_seconds", None)
+    return _RETRY_AFTER_SECONDS if stated is None and isinstance(error, RegistryThrottled) else stated

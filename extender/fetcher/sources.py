@@ -5,26 +5,24 @@ The service has the same from `fetcher_client`, and nothing of it in its own pro
 
 import contextlib
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.config.registry_section import RegistryConfig
-from extender.credentials.cloud_api import CloudAccess, open_cloud_session
-from extender.credentials.keyring import Credential
-from extender.credentials.operator_keyring import open_operator_keyring, provider_of
-from extender.credentials.provider_specs import ProviderSpec
-from extender.credentials.providers import LoginProvider, ProvidedCredentials
-from extender.errors import ConfigError
-from extender.images.platform import Platform
+from extender.credentials.keyring import Credential, CredentialId
+from extender.credentials.operator_keyring import OperatorKeyring, open_operator_keyring
+from extender.errors import ConfigError, InvalidManifest, RegistryError, UnsupportedManifest
+from extender.fetcher.looker import Looker
+from extender.fetcher.messages import Failed, Look, SeenImage, Verified, Verify, failed_of
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session
 from extender.registry.image import RegistryImages
-from extender.registry.mirror_failover import Heard, MirrorCredentials, nobody, unheard
+from extender.registry.mirror_failover import Heard, MirrorCredentials, unheard
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.openshift import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
@@ -34,54 +32,71 @@ from extender.watched_files import FileWatcher
 Mirrors = MirrorFiles | OpenShiftMirrors
 
 
-class LocalSources(RegistryImages):
-    """Asks registries and providers in this process. `registry` is the client, for what the service does not ask."""
+class LocalSources:
+    """Asks registries and credential providers in this process. `registry` is the client, for what commands show."""
 
-    def __init__(self, registry: RegistryClient, access: CloudAccess, mirrors: Mirrors | None) -> None:
-        super().__init__(registry)
+    is_ready = True  # settings that cannot be used have not been opened
+
+    def __init__(self, registry: RegistryClient, operator: OperatorKeyring, mirrors: Mirrors | None) -> None:
         self.registry = registry
+        self._looker = Looker(RegistryImages(registry), operator)
+        self._operator = operator
         self._mirrors = mirrors
-        self._access = access
 
-    async def verify(
-        self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
-    ) -> Verification:
-        """As `PlatformSource`. Imports what reads layers: most processes never do."""
+    @property
+    def operator_id(self) -> CredentialId:
+        """What stands for the operator's credentials; empty if there are none."""
+        return self._operator.id
+
+    async def look(self, look: Look) -> SeenImage | Failed:
+        """Returns what the image is, or why that is not known."""
+        return await self._looker.look(look)
+
+    async def verify(self, verify: Verify) -> Verified | Failed:
+        """Returns what is known of a platform that the image claims. Imports what reads layers: few processes do."""
         from extender.fetcher.image_verifier import ImageVerifier
 
-        return await ImageVerifier(self.registry, reference, platform, credential, tenant).verify(seconds)
+        async def ask(credential: Credential) -> Verification:
+            verifier = ImageVerifier(self.registry, verify.reference, verify.platform, credential, verify.tenant)
+            return await verifier.verify(verify.seconds)
 
-    async def provide(self, spec: ProviderSpec, repository: str) -> ProvidedCredentials:
-        """Returns what the provider has for the repository. Raises CredentialsUnavailable."""
-        return await provider_of(spec, self._access).provide(repository)
+        try:
+            return Verified(verification=await self._looker.ask(verify, ask))
+        except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
+            return failed_of(exc)
 
-    def provider_from_here(self, _spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
-        """Returns the provider itself, which is asked here."""
-        return provider
+    async def list_tags(self, look: Look) -> list[str]:
+        """Returns the tags of the image's repository, as the registry orders them. Raises RegistryError."""
+        return await self._looker.ask(look, partial(self.registry.fetch_tags, look.reference))
 
     def tell_mirrors(self, objects: MirrorObjects) -> None:
         """Goes by what OpenShift's objects say from the next question on, if the settings say so."""
         if isinstance(self._mirrors, OpenShiftMirrors):
+            self._operator.tell_cluster_logins(objects.trust.logins)
             self._mirrors.update(objects)
-
-    is_ready = True  # settings that cannot be used have not been opened
 
     async def check(self) -> None:
         """Returns."""
 
 
 @contextlib.asynccontextmanager
-async def open_local_sources(settings: RegistryConfig, heard: Heard = unheard) -> AsyncIterator[LocalSources]:
+async def open_local_sources(
+    settings: RegistryConfig,
+    id_key: bytes = b"",
+    *,
+    patience_seconds: float | None = None,
+    heard: Heard = unheard,
+) -> AsyncIterator[LocalSources]:
     """Opens the files that the settings name, and watches them until the context is left; sends no request yet.
 
-    `heard` is told what each endpoint answered.
+    `id_key` and `patience_seconds` as in `OperatorKeyring`. `heard` is told what each endpoint answered.
 
     Raises:
         ConfigError: a file or a value cannot be used.
     """
     async with contextlib.AsyncExitStack() as stack:
         try:
-            sources = await _open(settings, heard, stack)
+            sources = await _open(settings, id_key, patience_seconds, heard, stack)
         except ConfigError:
             raise
         except Exception as exc:  # whose text may have a secret of the environment, such as a proxy's password
@@ -89,7 +104,13 @@ async def open_local_sources(settings: RegistryConfig, heard: Heard = unheard) -
         yield sources
 
 
-async def _open(settings: RegistryConfig, heard: Heard, stack: contextlib.AsyncExitStack) -> LocalSources:
+async def _open(
+    settings: RegistryConfig,
+    id_key: bytes,
+    patience_seconds: float | None,
+    heard: Heard,
+    stack: contextlib.AsyncExitStack,
+) -> LocalSources:
     watcher = FileWatcher()
     guard = AddressGuard(allow=settings.allow, deny=settings.deny, private_addresses=settings.private_addresses)
     trust = RegistryTrust(settings.ca_files)
@@ -102,38 +123,41 @@ async def _open(settings: RegistryConfig, heard: Heard, stack: contextlib.AsyncE
         mirrors = MirrorFiles(settings.mirrors, ca_files=settings.ca_files)
         watcher.add(mirrors.files)
     session = await stack.enter_async_context(open_session(trust=trust, guard=guard))
-    mirror_credentials: MirrorCredentials = nobody
-    if mirrors:  # the operator's alone, since a mirror's answers serve every pod
-        keyring = open_operator_keyring(
+    operator = await stack.enter_async_context(
+        open_operator_keyring(
             docker_config=settings.docker_config,
             plugin_config=settings.credential_providers.config,
             plugin_dir=settings.credential_providers.bin_dir,
             clouds=settings.clouds,
+            id_key=id_key,
             environment=os.environ,
-            key=secrets.token_bytes(32),  # its ids stay here
             clock=time.monotonic,
             wall_clock=time.time,
             watcher=watcher,
+            patience_seconds=patience_seconds,
         )
-        mirror_credentials = _before((await stack.enter_async_context(keyring)).load, mirrors)
-    clouds = await stack.enter_async_context(open_cloud_session())
+    )
     registry = RegistryClient(
         session,
         timeout_seconds=settings.timeout_seconds,
         plain_http=frozenset(settings.plain_http),
         mirrors=mirrors,
-        mirror_credentials=mirror_credentials,
+        mirror_credentials=_for_mirrors(operator, mirrors),
         guard=guard,
         heard=heard,
     )
     await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS), "registry-files"))
-    return LocalSources(registry, CloudAccess(clouds, os.environ, time.time), mirrors)
+    return LocalSources(registry, operator, mirrors)
 
 
-def _before(load: MirrorCredentials, mirrors: Mirrors) -> MirrorCredentials:
-    """Returns `load` with the credentials that the nodes' own file has before the others."""
+def _for_mirrors(operator: OperatorKeyring, mirrors: Mirrors | None) -> MirrorCredentials:
+    """Returns what gives a mirror's credentials: those of the nodes' own file, then the operator's.
+
+    No pod's, since a mirror's answers serve every pod.
+    """
 
     async def credentials(reference: ImageReference) -> tuple[Credential, ...]:
-        return (*mirrors.credentials_for(reference), *await load(reference))
+        of_nodes = mirrors.credentials_for(reference) if mirrors else ()
+        return (*of_nodes, *await operator.load(reference))
 
     return credentials

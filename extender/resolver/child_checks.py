@@ -13,22 +13,15 @@ from typing import NamedTuple
 
 import structlog
 
-from extender.credentials.keyring import Credential
-from extender.errors import (
-    InvalidManifest,
-    ManifestNotFound,
-    RegistryError,
-    RegistryThrottled,
-    UnsupportedManifest,
-)
-from extender.images.content import Content
+from extender.fetcher.messages import Failed, Look
+from extender.images.content import Cause
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, Platform, satisfies
 from extender.images.platform_states import DeniedPlatform, PlatformState
-from extender.images.reference import ImageReference
 from extender.placement.nodes import USUAL
+from extender.resolver.asking import Confirmed, Sources
 from extender.resolver.image_cache import ImageCache
-from extender.resolver.image_source import ImageSource
+from extender.turns import NoTurn, Turns
 
 log = structlog.get_logger()
 
@@ -46,28 +39,30 @@ class _Child(NamedTuple):
 
 
 class _WaitingIndex(NamedTuple):
-    """An index and those of its children that are to be checked, with the credential that was shown the index."""
+    """An index, as a registry has shown it, and those of its children that are to be checked."""
 
-    reference: ImageReference
+    shown: Confirmed
     children: tuple[_Child, ...]
-    credential: Credential
-    tenant: str
 
 
 class ChildChecks:
     """The checks that wait, a queue for each registry host. Close it at the end."""
 
     def __init__(
-        self, source: ImageSource, cache: ImageCache, cluster_platforms: Callable[[], frozenset[Platform]]
+        self, sources: Sources, cache: ImageCache, turns: Turns, cluster_platforms: Callable[[], frozenset[Platform]]
     ) -> None:
-        """`cluster_platforms` gives the platforms of the cluster's nodes, none while they are not known."""
-        self._source = source
+        """Each request takes one of the `turns`.
+
+        `cluster_platforms` gives the platforms of the cluster's nodes, none while they are not known.
+        """
+        self._sources = sources
+        self._turns = turns
         self._cache = cache
         self._cluster_platforms = cluster_platforms
         self._waiting: dict[str, deque[_WaitingIndex]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def note_image(self, reference: ImageReference, image: Image, credential: Credential, tenant: str) -> None:
+    def note_image(self, shown: Confirmed, image: Image) -> None:
         """Has the children of an index that was just described checked; of no other image. Takes microseconds."""
         if image.kind is Kind.INDEX and image.states_platforms:
             nodes = self._cluster_platforms()
@@ -77,17 +72,15 @@ class ChildChecks:
                 child for child in children if any(satisfies(node, child.platform, _EXACTLY) for node in nodes)
             )
             if wanted:
-                self._add(_WaitingIndex(reference.pinned_to(image.digest), wanted, credential, tenant))
+                self._add(_WaitingIndex(shown, wanted))
 
-    def note_confirmed(
-        self, reference: ImageReference, digest: str, content: Content, credential: Credential, tenant: str
-    ) -> None:
+    def note_confirmed(self, shown: Confirmed) -> None:
         """Has children checked again that were missing, now that the registry has confirmed the index."""
         missing = tuple(
-            _Child(each.platform, each.detail) for each in content.denied if each.state is PlatformState.MISSING
+            _Child(each.platform, each.detail) for each in shown.content.denied if each.state is PlatformState.MISSING
         )
         if missing:
-            self._add(_WaitingIndex(reference.pinned_to(digest), missing, credential, tenant))
+            self._add(_WaitingIndex(shown, missing))
 
     async def settle(self) -> None:
         """Returns when nothing waits any more."""
@@ -103,7 +96,7 @@ class ChildChecks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _add(self, index: _WaitingIndex) -> None:
-        host = index.reference.domain
+        host = index.shown.target.reference.domain
         waiting = self._waiting.get(host, ())
         if len(waiting) >= _MOST_WAITING or (host not in self._tasks and len(self._tasks) >= _MOST_HOSTS):
             return
@@ -137,7 +130,7 @@ class ChildChecks:
                 running.append((child.platform, PlatformState.CLAIMED))
             else:
                 denied.append(found)
-        digest, repository = index.reference.digest, index.reference.repository
+        digest, repository = index.shown.digest, index.shown.target.repository
         known = self._cache.shown(repository, digest)
         running = [
             each
@@ -147,7 +140,7 @@ class ChildChecks:
         if denied:
             log.warning(
                 "image.children_denied",
-                image=str(index.reference),
+                image=str(index.shown.target.asked.pinned_to(digest)),
                 platforms=[f"{each.platform}: {each.state}" for each in denied],
             )
         if denied or running:
@@ -155,25 +148,28 @@ class ChildChecks:
 
     async def _find(self, index: _WaitingIndex, child: _Child) -> DeniedPlatform | None:
         """What is known of the child now, *claimed* if it is there; None if that cannot be found out."""
-        reference = index.reference.pinned_to(child.digest)
+        shown = index.shown
+        look = Look(
+            tenant=shown.tenant,
+            reference=shown.target.asked.pinned_to(child.digest),
+            kubelet_name=shown.target.reference,
+            access=shown.access,
+            seconds=_CHECK_SECONDS,
+            known=(child.digest,),
+        )
         try:
-            try:
-                stated = await self._source.state_digest(
-                    reference, index.credential, tenant=index.tenant, seconds=_CHECK_SECONDS
-                )
-            except ManifestNotFound:
-                image = await self._source.describe(
-                    reference, index.credential, tenant=index.tenant, seconds=_CHECK_SECONDS
-                )
-                return _judge(child, image)
-        except ManifestNotFound:
+            async with self._turns.turn(shown.tenant, shown.target.reference.domain):
+                answer = await self._sources.look(look)
+        except NoTurn:
+            return None
+        if not isinstance(answer, Failed):
+            there = DeniedPlatform(child.platform, PlatformState.CLAIMED)
+            return _judge(child, answer.image) if answer.image else there
+        if answer.failure.cause is Cause.MISSING:
             return DeniedPlatform(child.platform, PlatformState.MISSING, detail=child.digest)
-        except RegistryThrottled:
-            self._waiting.get(reference.domain, deque()).clear()  # which costs lookups nothing
-            return None
-        except (RegistryError, InvalidManifest, UnsupportedManifest):
-            return None
-        return DeniedPlatform(child.platform, PlatformState.CLAIMED) if stated else None
+        if answer.failure.cause is Cause.THROTTLED:
+            self._waiting.get(shown.target.reference.domain, deque()).clear()  # which costs lookups nothing
+        return None
 
 
 def _judge(child: _Child, image: Image) -> DeniedPlatform:

@@ -142,13 +142,15 @@ class CachedImage(msgspec.Struct, frozen=True, gc=False):
     """The digest and content of a target for one credential.
 
     `confirmed_at` is when the registry last confirmed it to that credential, by the caller's clock. `owner` is the
-    tenant whose lookup wrote the row, empty for the operator and for rows of the store.
+    tenant whose lookup wrote the row, empty for the operator and for rows of the store. `label` says where the
+    credential is from if it is one of the operator's, and that is known.
     """
 
     content: Content
     packed: PackedDigest
     confirmed_at: float
     owner: str = ""
+    label: str = ""
 
     @property
     def digest(self) -> str:
@@ -316,17 +318,19 @@ class ImageCache:
         content: Content,
         at: float,
         owner: str = "",
+        label: str = "",
     ) -> CachedImage:
         """Records that the registry gave `credential_id` the bytes of `target` at `at`. Returns the row.
 
-        The bytes hash to `digest`, and `content` was read from them. `owner` is the tenant for which they were fetched.
+        The bytes hash to `digest`, and `content` was read from them. `owner` is the tenant for which they were fetched,
+        and `label` as in `CachedImage`.
         """
         packed = pack_digest(digest)
         content = self._show(target.repository, packed, content, owner)
-        return self._write(target, credential_id, CachedImage(content, packed, at, owner))
+        return self._write(target, credential_id, CachedImage(content, packed, at, owner, label))
 
     def confirm(
-        self, target: Target, credential_id: CredentialId, digest: str, at: float, owner: str = ""
+        self, target: Target, credential_id: CredentialId, digest: str, at: float, owner: str = "", label: str = ""
     ) -> CachedImage | None:
         """Records that the registry stated `digest` for `target` to `credential_id` at `at`. Returns the row.
 
@@ -337,7 +341,7 @@ class ImageCache:
         shown = self._contents.get((target.repository, packed))
         if shown is None:
             return None
-        return self._write(target, credential_id, CachedImage(shown.content, packed, at, owner))
+        return self._write(target, credential_id, CachedImage(shown.content, packed, at, owner, label))
 
     async def judge(
         self,
@@ -364,7 +368,7 @@ class ImageCache:
             for key in keys[first : first + _ROWS_AT_ONCE]:
                 known = self._names.get(key) if key[0] == repository else None
                 if known is not None and known.packed == packed:
-                    self._rewrite(key, known, CachedImage(content, known.packed, known.confirmed_at, known.owner))
+                    self._rewrite(key, known, msgspec.structs.replace(known, content=content))
             await asyncio.sleep(0)
 
     def _rewrite(self, key: NameKey, before: CachedImage, known: CachedImage) -> None:
@@ -442,7 +446,7 @@ class ImageCache:
         before = self._names.get(key)
         if before and before.packed == known.packed:
             # the bytes object that `contents` has too
-            known = CachedImage(known.content, before.packed, known.confirmed_at, known.owner)
+            known = msgspec.structs.replace(known, packed=before.packed)
         self._names.put(key, known)
         if self._write_log:
             self._write_log.note(key, known)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from extender.credentials.keyring import JoinedKeyring, Keyring
+from extender.credentials.keyring import Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.kubernetes.core_v1 import Pod
@@ -107,11 +107,10 @@ class PodResolver(msgspec.Struct, frozen=True):
         references = (pod.spec and pod.spec.image_pull_secrets) or ()
         names = [reference.name for reference in references if reference.name]
         if not may_read:
-            return JoinedKeyring((self.keyring,), tenant=UNAUTHENTICATED)
+            return self.keyring.of(UNAUTHENTICATED)
         if self.pull_secrets is None or not names or not self.reads_secrets_in(namespace):
-            return JoinedKeyring((self.keyring,), tenant=namespace)
-        secrets = self.pull_secrets.keyring(namespace, names)
-        return JoinedKeyring((secrets, self.keyring), tenant=namespace)
+            return self.keyring.of(namespace)
+        return self.keyring.of(namespace, self.pull_secrets.of_pod(namespace, names))
 
 
 def _is_denied(answer: Content | Failure) -> bool:

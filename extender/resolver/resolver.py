@@ -15,20 +15,22 @@ import msgspec
 import structlog
 from prometheus_client import Histogram
 
-from extender.credentials.keyring import CredentialId, Keyring, label_of
+from extender.credentials.keyring import CredentialId, Keyring
+from extender.fetcher.messages import PullAccess
 from extender.images.content import Answer, Content, Evidence, Failure
+from extender.images.failures import ENDED, UNREAD, depends_on_credential
 from extender.images.manifest import Image
 from extender.images.platform import Platform
 from extender.images.platform_states import PlatformState
 from extender.images.reference import PackedDigest
 from extender.metrics import REGISTRY, gauge
+from extender.resolver.asking import Confirmed, Sources
 from extender.resolver.child_checks import ChildChecks
-from extender.resolver.failures import ENDED, FEWEST_FAILURES, Failures, depends_on_credential, judged, summary
+from extender.resolver.failures import FEWEST_FAILURES, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes, Target
-from extender.resolver.image_source import ImageSource
-from extender.resolver.keyring_lookup import THROTTLED, KeyringLookup, OnConfirmed
+from extender.resolver.lookups import THROTTLED, Lookups
 from extender.resolver.persistence import Persistence
-from extender.turns import NoTurn, Slots
+from extender.turns import NoTurn, Slots, Turns
 
 R = TypeVar("R", CachedImage, Image)
 
@@ -60,6 +62,11 @@ IMAGES = gauge(
 # credentials or wait for a turn. An image beyond that stays pending until the next request for it. 10 KB each.
 _MOST_LOOKUPS, _MOST_LOOKUPS_EACH = 2_000, 164
 
+# Lookups that ask registries at a time, those of one tenant, and those at one host: so that a host that hangs, or a
+# tenant that names many of them, holds up only so many. Sixteen at a registry that answers in 50 ms are 320 lookups a
+# second, and open as many connections to it as the pulls of a few nodes.
+_AT_ONCE, _EACH, _AT_HOST = 256, 64, 16
+
 _Key = tuple[str, str, PackedDigest, Hashable, str]  # what is wanted, repository, tag or digest, keyring, tenant
 
 
@@ -87,7 +94,7 @@ class Resolver:
 
     def __init__(  # noqa: PLR0913 - settings and parts, each by its name
         self,
-        source: ImageSource,
+        sources: Sources,
         *,
         size: int,
         tag_seconds: float,
@@ -102,7 +109,7 @@ class Resolver:
     ) -> None:
         """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
 
-        `lookup_seconds` bounds the requests of a lookup for one credential. `cluster_platforms` gives the platforms of
+        `lookup_seconds` bounds the requests of a lookup. `cluster_platforms` gives the platforms of
         the cluster's nodes, for which the children of indexes are checked. `short_names` is as in `References`.
         """
         self._clock = clock
@@ -110,13 +117,15 @@ class Resolver:
         lifetimes = Lifetimes(tag_seconds=tag_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, self._persistence, short_names=short_names)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
-        self.child_checks = ChildChecks(source, self.cache, cluster_platforms)
-        self._lookup = KeyringLookup(
-            source,
+        turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST)
+        self.child_checks = ChildChecks(sources, self.cache, turns, cluster_platforms)
+        self._lookup = Lookups(
+            sources,
             self.cache,
             self._persistence,
             self._failures,
             self.child_checks,
+            turns=turns,
             clock=clock,
             random=random,
             head_first=head_first,
@@ -138,7 +147,7 @@ class Resolver:
         self._loading = asyncio.get_running_loop().create_task(load)
         await asyncio.wait([self._loading], timeout=wait_seconds)
 
-    def tell_of_confirmed(self, on_confirmed: OnConfirmed | None) -> None:
+    def tell_of_confirmed(self, on_confirmed: Callable[[Confirmed], None] | None) -> None:
         """Has `on_confirmed` called whenever a registry confirms an image; it must be quick. None ends it.
 
         Images of which not all is known are then confirmed again and again, those named by digest too.
@@ -176,7 +185,7 @@ class Resolver:
                 return Evidence(
                     answer=answer,
                     digest=known.digest,
-                    credential=label_of(keyring, target.reference, credential_id),
+                    credential=known.label or keyring.label_of(target.reference, credential_id),
                     age_seconds=max(now - known.confirmed_at, 0.0),
                     is_fresh=is_fresh,
                 )
@@ -238,6 +247,10 @@ class Resolver:
         await asyncio.wait([call])
         return ENDED if call.cancelled() else call.result()
 
+    async def access_of(self, target: Target, keyring: Keyring) -> PullAccess:
+        """What the keyring has for the image: for other questions than what it is. Raises NoTurn."""
+        return await self._lookup.access_of(target, keyring)
+
     def counts(self) -> Mapping[str, int]:
         """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`.
 
@@ -279,25 +292,21 @@ class Resolver:
                 return CacheState(known.content, "hit")
             if now - known.confirmed_at < self.cache.lifetimes.stale_seconds:
                 return CacheState(
-                    known.content,
-                    "stale",
-                    None if self._lookup.expected_failure(target, credential_id) else target,
+                    known.content, "stale", None if self._failures.get(target, credential_ids) else target
                 )
         failure = self._current_failure(target, keyring, credential_ids)
-        if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):
-            # Only the registry could answer.
-            failure = summary(self._lookup.expected_failure(target, each) for each in credential_ids)
-        failure = judged(failure, is_unread=keyring.is_unread(target.reference))
         return CacheState(failure, "negative") if failure else CacheState(None, "", target)
 
     def _current_failure(
         self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]
     ) -> Failure | None:
         """The failure that still holds; None if the keyring may by now have another credential to try."""
-        failure = summary(self._failures.current(target, credential_id) for credential_id in credential_ids)
-        if failure and depends_on_credential(failure) and keyring.is_due(target.reference):
+        failure = self._failures.get(target, credential_ids)
+        if failure is None or not depends_on_credential(failure):
+            return failure
+        if keyring.is_due():
             return None
-        return failure
+        return UNREAD if keyring.is_unread() else failure
 
     def _count(self, state: str) -> int:
         match state:

@@ -7,19 +7,16 @@ so many seconds, and what could not be found out is not tried again by this proc
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 import structlog
 
-from extender.credentials.keyring import Credential
-from extender.errors import InvalidManifest, RegistryError, RegistryThrottled, UnsupportedManifest
-from extender.images.content import Content
+from extender.fetcher.messages import Failed, PullAccess, Verify
+from extender.images.content import Cause, Content
 from extender.images.platform import Compatibility, Platform, satisfies
 from extender.images.platform_states import PlatformState, claim_text
-from extender.images.reference import ImageReference
 from extender.metrics import counter
-from extender.resolver.image_cache import ImageCache
-from extender.resolver.platform_verifier import PlatformSource, PlatformVerifier
+from extender.resolver.asking import Confirmed, Sources
+from extender.resolver.image_cache import ImageCache, Target
 from extender.tables import LruTable, declare_cache
 from extender.verifier.verification import Verification
 
@@ -49,20 +46,12 @@ _EXACTLY = Compatibility()
 _Key = tuple[str, str]  # repository, digest
 
 
-class _WaitingImage(NamedTuple):
-    """An image and the credential that a registry has shown it to."""
-
-    reference: ImageReference
-    credential: Credential
-    tenant: str
-
-
 class VerifyQueue:
     """The images that wait to be looked into. `run` works them off."""
 
     def __init__(
         self,
-        source: PlatformSource,
+        sources: Sources,
         cache: ImageCache,
         cluster_platforms: Callable[[], frozenset[Platform]],
         *,
@@ -71,14 +60,13 @@ class VerifyQueue:
         host_seconds: float = HOST_SECONDS,
     ) -> None:
         """`cluster_platforms` gives the platforms of the cluster's nodes: others are not looked at."""
-        self._source = source
-        self._verifier = PlatformVerifier(source, cache)
+        self._sources = sources
         self._cache = cache
         self._cluster_platforms = cluster_platforms
         self._clock = clock
         self._sleep = sleep
         self._host_seconds = host_seconds
-        self._waiting: dict[_Key, _WaitingImage] = {}
+        self._waiting: dict[_Key, Confirmed] = {}
         self._tenants = Counter[str]()  # how many images of each wait
         self._turns: dict[str, int] = {}  # the number of the last turn of each tenant that waits
         self._turn = 0
@@ -90,19 +78,17 @@ class VerifyQueue:
         """How many images wait."""
         return len(self._waiting)
 
-    def note(
-        self, reference: ImageReference, digest: str, content: Content, credential: Credential, tenant: str
-    ) -> None:
+    def note(self, image: Confirmed) -> None:
         """Has an image looked into that a registry has confirmed, unless all is known or it was tried. Microseconds."""
-        key = (reference.repository, digest)
-        if key in self._waiting or self._tried.get(key) or not self._unverified(content):
+        key = (image.target.repository, image.digest)
+        if key in self._waiting or self._tried.get(key) or not self._unverified(image.content):
             return
-        if len(self._waiting) >= _MOST_WAITING or self._tenants[tenant] >= _MOST_WAITING_EACH:
+        if len(self._waiting) >= _MOST_WAITING or self._tenants[image.tenant] >= _MOST_WAITING_EACH:
             LOOKS["dropped"].inc()
             return
-        self._waiting[key] = _WaitingImage(reference.with_digest(digest), credential, tenant)
-        self._tenants[tenant] += 1
-        self._turns.setdefault(tenant, self._turn)  # behind those that wait already
+        self._waiting[key] = image
+        self._tenants[image.tenant] += 1
+        self._turns.setdefault(image.tenant, self._turn)  # behind those that wait already
         self._wanted.set()
 
     async def run(self) -> None:
@@ -115,7 +101,7 @@ class VerifyQueue:
                 continue
             image = self._take(key)
             await self._look(key, image)
-            self._peace_until[image.reference.domain] = self._clock() + self._host_seconds
+            self._peace_until[image.target.asked.domain] = self._clock() + self._host_seconds
 
     def _unverified(self, content: Content) -> list[Platform]:
         """The platforms of the cluster that the image claims and of which nothing more is known."""
@@ -126,7 +112,7 @@ class VerifyQueue:
             if any(satisfies(node, platform, _EXACTLY) for node in nodes)
         ]
 
-    def _take(self, key: _Key) -> _WaitingImage:
+    def _take(self, key: _Key) -> Confirmed:
         image = self._waiting.pop(key)
         self._tenants[image.tenant] -= 1
         self._turn += 1
@@ -141,43 +127,68 @@ class VerifyQueue:
         """The image that waits longest of the tenant whose turn is longest ago, at a host that may be asked now."""
         now = self._clock()
         self._peace_until = {host: until for host, until in self._peace_until.items() if until > now}
-        ready = [key for key, image in self._waiting.items() if image.reference.domain not in self._peace_until]
+        ready = [key for key, image in self._waiting.items() if image.target.asked.domain not in self._peace_until]
         return min(ready, key=lambda key: self._turns[self._waiting[key].tenant], default=None)
 
     def _peace_seconds(self) -> float:
         return max(0.0, min(self._peace_until.values(), default=0.0) - self._clock())
 
-    async def _look(self, key: _Key, image: _WaitingImage) -> None:
+    async def _look(self, key: _Key, image: Confirmed) -> None:
         repository, digest = key
         content = self._cache.shown(repository, digest)
         if content is None:
             return
-        found: list[Verification] = []
         for platform in self._unverified(content):
-            try:
-                each = await self._source.verify(
-                    image.reference, platform, image.credential, tenant=image.tenant, seconds=_LOOK_SECONDS
-                )
-            except RegistryThrottled:
+            found = await verify_platform(
+                self._sources, self._cache, image.target, digest, platform, image.access, image.tenant, _LOOK_SECONDS
+            )
+            if isinstance(found, Failed):
                 LOOKS["failed"].inc()
-                break  # to be noted again
-            except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
-                LOOKS["failed"].inc()
-                log.info("image.unverifiable", image=str(image.reference), platform=str(platform), why=str(exc))
-                self._tried.put(key, True)
-                break
-            found.append(each)
-            LOOKS[each.state].inc()
-            BYTES["read"].inc(each.read_bytes)
-            BYTES["unread"].inc(max(0, each.layer_bytes - each.read_bytes))
-            self._tell(image.reference, each)
-        else:
-            self._tried.put(key, True)
-        await self._verifier.record(repository, digest, found)
+                if found.failure.cause is not Cause.THROTTLED:  # else it is to be noted again
+                    log.info("image.unverifiable", image=_name(image), platform=str(platform), why=found.why)
+                    self._tried.put(key, True)
+                return
+            LOOKS[found.state].inc()
+            BYTES["read"].inc(found.read_bytes)
+            BYTES["unread"].inc(max(0, found.layer_bytes - found.read_bytes))
+            if found.denied:
+                log.warning("image.lies", image=_name(image), said=claim_text(found.denied))
+            elif found.state is PlatformState.CLAIMED:
+                log.info("image.unverifiable", image=_name(image), platform=str(platform), why=found.detail)
+        self._tried.put(key, True)
 
-    @staticmethod
-    def _tell(reference: ImageReference, found: Verification) -> None:
-        if found.denied:
-            log.warning("image.lies", image=str(reference), said=claim_text(found.denied))
-        elif found.state is PlatformState.CLAIMED:
-            log.info("image.unverifiable", image=str(reference), platform=str(found.platform), why=found.detail)
+
+async def verify_platform(
+    sources: Sources,
+    cache: ImageCache,
+    target: Target,
+    digest: str,
+    platform: Platform,
+    access: PullAccess,
+    tenant: str,
+    seconds: float,
+) -> Verification | Failed:
+    """Looks inside an image for one platform, and records what is known now in the cache; returns what was found."""
+    reference = target.asked.with_digest(digest)
+    answer = await sources.verify(
+        Verify(
+            tenant=tenant,
+            reference=reference,
+            kubelet_name=target.reference,
+            access=access,
+            seconds=seconds,
+            platform=platform,
+        )
+    )
+    if isinstance(answer, Failed):
+        return answer
+    found = answer.verification
+    denied = [found.denied] if found.denied else []
+    verified = [(found.platform, found.state)] if found.state is PlatformState.VERIFIED else []
+    if denied or verified:
+        await cache.judge(target.repository, digest, denied, verified)
+    return found
+
+
+def _name(image: Confirmed) -> str:
+    return str(image.target.asked.with_digest(image.digest))

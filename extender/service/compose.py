@@ -22,7 +22,7 @@ from extender.service.canaries import canary_of
 from extender.service.cluster_view import ClusterView
 from extender.service.endpoints import admission_routes, scheduler_routes
 from extender.service.gates import open_gates
-from extender.service.resolving import OpenSources, open_pod_resolver_of
+from extender.service.resolving import OpenSources, open_pod_resolver_of, operator_key
 from extender.service.self_managed import SelfManaged, open_own_certificate
 from extender.store.url import without_password
 
@@ -56,7 +56,7 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
 
         identity = await stack.enter_async_context(open_own_certificate(config, client))
         tls = open_tls(config, identity)
-        sources = await stack.enter_async_context(open_sources(config.registry))
+        sources = await stack.enter_async_context(open_sources(config.registry, operator_key(config)))
         pod_resolver = await stack.enter_async_context(open_pod_resolver_of(sources, config, cluster_view))
         for each in cluster_view.watched:
             await run(each.watch.run(), f"watch-{each.name}")

@@ -1,9 +1,9 @@
-"""Opens what resolves images: the operator's credentials, the cache and its store, over what asks registries."""
+"""Opens what resolves images: the cache, its store and pods' secrets, over what asks registries."""
 
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
@@ -13,23 +13,18 @@ from extender.cluster.openshift_objects import list_mirror_objects
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.registry_section import RegistryConfig
 from extender.config.tree import Config
-from extender.credentials.keyring import JoinedKeyring, Keyring
-from extender.credentials.operator_keyring import open_operator_keyring
-from extender.credentials.provider_specs import ProviderSpec
-from extender.credentials.providers import LoginProvider
+from extender.credentials.keyring import Keyring
 from extender.credentials.pull_secrets import PullSecrets
-from extender.credentials.watched_keyring import ClusterLogins
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
 from extender.kubernetes.openshift_v1 import MirrorObjects
-from extender.resolver.image_source import ImageSource
+from extender.resolver.asking import Sources
 from extender.resolver.persistence import Persistence
-from extender.resolver.platform_verifier import PlatformSource
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
 from extender.resolver.verify_queue import VerifyQueue
 from extender.service.cluster_view import ClusterView
-from extender.service.keys import random_keys, watch_keys
+from extender.service.keys import load_keys, random_keys, watch_keys
 from extender.service.operator_policies import policy_of
 from extender.store.rows import Store
 from extender.store.url import default_store_url, open_store
@@ -42,11 +37,8 @@ STALE_SECONDS = 86_400.0
 LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is loaded while the service answers
 
 
-class Sources(ImageSource, PlatformSource, Protocol):
-    """What asks registries and credential providers: a fetcher, or this process itself."""
-
-    def provider_from_here(self, spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
-        """Returns the provider as it is asked from here."""
+class OpenableSources(Sources, Protocol):
+    """What asks registries, and what it is told and tells when the service is opened."""
 
     def tell_mirrors(self, objects: MirrorObjects) -> None:
         """Has it ask where OpenShift's objects say, from the next question on."""
@@ -59,30 +51,32 @@ class Sources(ImageSource, PlatformSource, Protocol):
         """Returns once all files are known to be usable, or cannot be known. Raises ConfigError if one is not."""
 
 
-OpenSources = Callable[[RegistryConfig], AbstractAsyncContextManager[Sources]]
+class OpenSources(Protocol):
+    """Opens what asks registries, by the settings and the hash key of the id for the operator's credentials."""
+
+    def __call__(self, settings: RegistryConfig, id_key: bytes, /) -> AbstractAsyncContextManager[OpenableSources]:
+        """Opens it until the context is left."""
 
 
-class OpenedCaches(NamedTuple):
-    """The operator's credentials, and where what is known outlives a restart.
+class CacheFiles(NamedTuple):
+    """Where what is known outlives a restart.
 
     `store` is None if nothing does. `credential_key` makes the ids of credentials. `watcher` reads the files again that
     hold any of it.
     """
 
-    keyring: Keyring
     store: Store | None
     credential_key: bytes
     watcher: FileWatcher
 
 
-@contextlib.asynccontextmanager
-async def open_caches(config: Config, sources: Sources) -> AsyncIterator[OpenedCaches]:
-    """Opens the files that the settings of credentials and cache name; asks no provider and no store yet.
+def open_cache_files(config: Config) -> CacheFiles:
+    """Opens the files that the settings of the cache name; asks no store yet.
 
     Raises:
         ConfigError: a file or a value of the configuration cannot be used.
     """
-    registry, cache = config.registry, config.cache
+    cache = config.cache
     watcher = FileWatcher()
     keys = random_keys()
     if cache.key_file:
@@ -91,19 +85,16 @@ async def open_caches(config: Config, sources: Sources) -> AsyncIterator[OpenedC
         keys = key_files.value
     url = cache.url or default_store_url(os.environ)
     store = open_store(url, size=cache.size, stale_seconds=STALE_SECONDS, watcher=watcher)
-    async with open_operator_keyring(
-        docker_config=registry.docker_config,
-        plugin_config=registry.credential_providers.config,
-        plugin_dir=registry.credential_providers.bin_dir,
-        clouds=registry.clouds,
-        environment=os.environ,
-        key=keys.credential_ids,
-        clock=time.monotonic,
-        wall_clock=time.time,
-        watcher=watcher,
-        asked_by=sources.provider_from_here,
-    ) as keyring:
-        yield OpenedCaches(keyring, store, keys.credential_ids, watcher)
+    return CacheFiles(store, keys.credential_ids, watcher)
+
+
+def operator_key(config: Config) -> bytes:
+    """Returns the hash key of the id for the operator's credentials. Raises ConfigError if its file cannot be used.
+
+    It is another one in each process, unless a file gives it.
+    """
+    key_file = config.cache.key_file
+    return (load_keys(key_file) if key_file else random_keys()).credential_ids
 
 
 @contextlib.asynccontextmanager
@@ -116,7 +107,7 @@ async def open_pod_resolver(
         ConfigError: a file or a value of the configuration cannot be used.
     """
     async with (
-        open_sources(config.registry) as sources,
+        open_sources(config.registry, operator_key(config)) as sources,
         open_pod_resolver_of(
             sources, config, cluster_view, mirrors=await read_mirror_objects(config, cluster_view.client)
         ) as resolver,
@@ -143,7 +134,7 @@ async def read_mirror_objects(config: Config, client: ClusterClient | None) -> M
 
 @contextlib.asynccontextmanager
 async def open_pod_resolver_of(
-    sources: Sources,
+    sources: OpenableSources,
     config: Config,
     cluster_view: ClusterView,
     *,
@@ -156,22 +147,13 @@ async def open_pod_resolver_of(
     """
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
-        opened = await stack.enter_async_context(open_caches(config, sources))
+        opened = open_cache_files(config)
         await stack.enter_async_context(in_background(opened.watcher.run(FILE_CHECK_SECONDS)))
-
-        cluster_logins = ClusterLogins(opened.credential_key)
-        keyring = opened.keyring
-        if config.registry.mirrors_of_openshift:
-            keyring = JoinedKeyring([cluster_logins, keyring])
-
-        def tell_mirrors(objects: MirrorObjects) -> None:
-            cluster_logins.tell(objects.trust.logins)
-            sources.tell_mirrors(objects)
-
         if mirrors:
-            tell_mirrors(mirrors)
+            sources.tell_mirrors(mirrors)
         if cluster_view.mirrors:
-            await stack.enter_async_context(in_background(cluster_view.mirrors.run(tell_mirrors), "openshift-mirrors"))
+            reading = cluster_view.mirrors.run(sources.tell_mirrors)
+            await stack.enter_async_context(in_background(reading, "openshift-mirrors"))
 
         def cluster_platforms() -> frozenset[Platform]:
             return cluster_view.nodes.platforms.distinct if cluster_view.nodes else frozenset()
@@ -201,7 +183,7 @@ async def open_pod_resolver_of(
         )
         yield PodResolver(
             resolver,
-            keyring,
+            Keyring(operator=lambda: sources.operator_id),
             policy_of(config),
             cluster_view.namespace_annotations,
             cluster_view.look_at_pending_pods,

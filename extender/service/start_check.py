@@ -12,7 +12,7 @@ from extender.errors import ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import open_cluster_view
 from extender.service.compose import open_tls
-from extender.service.resolving import open_caches
+from extender.service.resolving import open_cache_files
 from extender.store.url import SQLITE, default_store_url
 
 
@@ -44,7 +44,8 @@ async def check_start(config: Config) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _open_sources(config: Config) -> AsyncIterator[None]:
-    async with open_local_sources(config.registry) as sources, open_caches(config, sources):
+    async with open_local_sources(config.registry):
+        open_cache_files(config)
         yield
 
 

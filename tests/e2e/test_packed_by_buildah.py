@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from extender.config.registry_section import RegistryConfig
-from extender.credentials.keyring import ANONYMOUS
+from extender.fetcher.messages import Verified, Verify
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import parse_platform
 from extender.images.reference import parse_reference
@@ -58,6 +58,11 @@ async def test_an_image_by_buildah(
         digest = builder.push(name, f"{registry.host}/{name}:1", compression)
         image = parse_reference(f"{registry.host}/{name}@{digest}")
         async with open_local_sources(settings) as sources:
-            found = await sources.verify(image, parse_platform(ARM), ANONYMOUS, tenant="", seconds=60.0)
+            question = Verify(
+                tenant="", reference=image, kubelet_name=image, platform=parse_platform(ARM), seconds=60.0
+            )
+            answer = await sources.verify(question)
+        assert isinstance(answer, Verified)
+        found = answer.verification
         assert found.state == state, found
         assert found.read_bytes <= found.layer_bytes, found

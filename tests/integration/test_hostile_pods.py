@@ -38,7 +38,7 @@ from extender.server.routes import Reply
 from testbed.clock import Clock
 from testbed.hostile_pods import PARTS, encode_review, gated, hostile_pod, of_daemon_set
 from tests.unit.placement.mutating import POLICY, settings
-from tests.unit.resolver.fake_registry import Keys, index_of
+from tests.unit.resolver.fake_registry import LocalLooks, index_of, keyring_of
 
 WIDE = "wide:1"
 """An image of 64 platforms over 8 systems, as many as are read."""
@@ -49,7 +49,7 @@ _SECONDS_A_MEGABYTE = 0.05
 _MOST_CALLS = 500_000  # 10,000 maps of an object are searched for templates; no pod takes a tenth of it
 
 
-class _EmptyRegistry:
+class _EmptyRegistry(LocalLooks):
     """Has no image, and answers at once."""
 
     async def state_digest(
@@ -90,7 +90,7 @@ class Outlets:
             resolver.cache.learn(target, ANONYMOUS.id, digest_of(name.encode()), content, clock())
         conditions = NodeConditions(without_resources=("nvidia.com/gpu",))
         policy = msgspec.structs.replace(POLICY, preferred_nodes=conditions)
-        pod_resolver = PodResolver(resolver, Keys(ANONYMOUS), policy, lambda _: None, lambda: None)
+        pod_resolver = PodResolver(resolver, keyring_of(), policy, lambda _: None, lambda: None)
         view: Any = _View()
         nodes = ClusterNodes(frozenset(_NODES.values()))
         guards = DaemonPods(pod_resolver, admission, view, cluster_nodes=lambda: nodes, events=None, guards=True)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.credentials.keyring import JoinedKeyring
+from extender.credentials.keyring import Keyring
 from extender.images.content import Answer, Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
@@ -58,7 +58,7 @@ async def test_a_pod_is_waited_for_once_however_often_it_is_tried() -> None:
     client: Any = None
     view: Any = View()
     resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
-    pods = Unknown(resolver, JoinedKeyring(()), Policy(), lambda _: {}, lambda: None)
+    pods = Unknown(resolver, Keyring(), Policy(), lambda _: {}, lambda: None)
     verbs = SchedulerVerbs(pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=lambda: now)
 
     async def waits(uid: str) -> list[float]:
@@ -104,7 +104,7 @@ async def test_only_a_node_that_is_not_in_view_is_looked_up_first(names: list[st
     client: Any = None
     view: Any = MixedView()
     resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
-    pods = Known(resolver, JoinedKeyring(()), Policy(), lambda _: {}, lambda: None)
+    pods = Known(resolver, Keyring(), Policy(), lambda _: {}, lambda: None)
     verbs = SchedulerVerbs(pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=time.monotonic)
     await verbs.filter(msgspec.json.encode({**msgspec.json.decode(request("a")), "NodeNames": names}))
     assert view.looked_up == looked_up

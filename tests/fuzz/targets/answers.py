@@ -29,7 +29,7 @@ from testbed.clock import Clock
 from tests.fuzz.target import Target, at_end, check_sentence, run, settle
 from tests.unit.placement import json_patch
 from tests.unit.placement.mutating import POLICY, settings
-from tests.unit.resolver.fake_registry import Keys, index_of
+from tests.unit.resolver.fake_registry import LocalLooks, index_of, keyring_of
 
 _KNOWN = {
     "app-amd64:1": index_of("linux/amd64"),
@@ -41,7 +41,7 @@ _NODES = {"node-amd64": "linux/amd64", "node-arm64": "linux/arm64", "node-2": "l
 _WARNING_CHARACTERS = 256
 
 
-class _EmptyRegistry:
+class _EmptyRegistry(LocalLooks):
     """Has no image, and answers at once."""
 
     async def state_digest(
@@ -90,7 +90,7 @@ class _Service:
             resolver.cache.learn(target, ANONYMOUS.id, digest_of(name.encode()), content, self.clock())
         policy = POLICY
         pod_resolver = PodResolver(
-            resolver, Keys(ANONYMOUS), policy, {"shop": {f"{PREFIX}prefer": "arm64"}}.get, lambda: None
+            resolver, keyring_of(), policy, {"shop": {f"{PREFIX}prefer": "arm64"}}.get, lambda: None
         )
         views: list[Any] = [_View(), None]
         self.verbs = [

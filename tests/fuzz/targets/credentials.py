@@ -15,8 +15,8 @@ from extender.cluster.secrets import ClusterSecrets
 from extender.credential_sources import Cloud
 from extender.credentials import docker_config, kubelet_plugins
 from extender.credentials.cloud_api import CloudAccess
-from extender.credentials.docker_config import CredentialHelpers, load_docker_config
-from extender.credentials.kubelet_plugins import CredentialPlugin, load_credential_plugins
+from extender.credentials.docker_config import CredentialHelpers, DockerConfigFile
+from extender.credentials.kubelet_plugins import CredentialPlugin, PluginsFile
 from extender.credentials.logins import (
     InvalidLogins,
     Logins,
@@ -24,7 +24,7 @@ from extender.credentials.logins import (
     decode_legacy_config,
 )
 from extender.credentials.operator_keyring import open_cloud
-from extender.credentials.providers import CredentialsUnavailable, LoginProvider, ProviderKeyring
+from extender.credentials.providers import CredentialsUnavailable, LoginProvider, ProviderLogins
 from extender.errors import ClusterError, ConfigError
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.credential_provider_v1 import PROTOCOL, CredentialProvider
@@ -61,11 +61,12 @@ def docker_configs(data: bytes) -> None:
         file.write(data)
         file.flush()
         try:
-            keyring = load_docker_config(file.name, key=_KEY, clock=Clock())
+            found_in = DockerConfigFile(file.name, key=_KEY, clock=Clock()).load()
         except ConfigError:
             return
     for repository in _HOSTS:
-        keyring.credential_ids_for(_reference(repository))
+        for source in found_in.sources:
+            source.at_hand(_reference(repository))
 
 
 def _reference(repository: str) -> ImageReference:
@@ -102,7 +103,7 @@ def pull_secrets(data: bytes) -> None:
 
 async def _ask(provider: LoginProvider, repositories: Iterable[str]) -> None:
     """Asks the provider, and the keyring that keeps its answers, which raises nothing."""
-    keyring = ProviderKeyring(provider, key=_KEY, clock=Clock())
+    source = ProviderLogins(provider, key=_KEY, clock=Clock())
     for repository in repositories:
         try:
             given = await provider.provide(repository)
@@ -110,9 +111,9 @@ async def _ask(provider: LoginProvider, repositories: Iterable[str]) -> None:
             check_sentence(exc)
             continue
         assert not math.isnan(given.keep_seconds)  # it would be kept for ever
-        await keyring.load(_reference(repository))
-        keyring.credential_ids_for(_reference(repository))
-        keyring.is_due(_reference(repository))
+        await source.load(_reference(repository))
+        source.at_hand(_reference(repository))
+        source.has_failed(_reference(repository))
 
 
 _PLUGIN = CredentialProvider("plugin", ("*.example:5000", "quay.io"), "10m", PROTOCOL)
@@ -140,10 +141,11 @@ def plugin_configs(data: bytes) -> None:
         file.write(data)
         file.flush()
         try:
-            keyring = load_credential_plugins(file.name, "/bin", key=_KEY, clock=Clock())
+            found = PluginsFile(file.name, "/bin", key=_KEY, clock=Clock()).load()
         except ConfigError:
             return
-    keyring.is_due(_reference(_HOSTS[1]))
+    for source in found.sources:
+        source.serves(_reference(_HOSTS[1]))
 
 
 def cloud_tokens(data: bytes) -> None:

@@ -383,7 +383,7 @@ async def test_a_failing_cloud_costs_its_credentials_only(cloud: Cloud) -> None:
     gcp, ecr = sources.Cloud.GCP, sources.Cloud.ECR
     settings = open_operator_keyring(
         docker_config="", plugin_config="", plugin_dir="", clouds=[gcp, ecr, gcp],
-        environment=environment, key=KEY, clock=lambda: 0.0, wall_clock=lambda: NOW, watcher=FileWatcher(),
+        environment=environment, id_key=KEY, clock=lambda: 0.0, wall_clock=lambda: NOW, watcher=FileWatcher(),
     )  # fmt: skip
     async with settings as keyring:
         with capture_logs() as lines:

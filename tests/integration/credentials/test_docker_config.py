@@ -3,16 +3,17 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from extender.credentials.docker_config import load_docker_config
-from extender.credentials.keyring import ANONYMOUS, Credential, Keyring, credential_id_of
+from extender.credentials.docker_config import DockerConfigFile
+from extender.credentials.keyring import Credential, credential_id_of
 from extender.errors import ConfigError
-from extender.images.reference import parse_reference
-from extender.watched_files import RELOADS
+from extender.images.reference import ImageReference, parse_reference
+from extender.watched_files import RELOADS, FileSetting, WatchedFiles
 from testbed.clock import Clock
 from tests.integration.credentials.programs import Program
 
@@ -37,22 +38,38 @@ def write(folder: Path, **document: object) -> str:
     return str(path)
 
 
+class Keyring:
+    """What the file's sources give, one after the other, as it is now."""
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        file = DockerConfigFile(path, key=KEY, clock=clock)
+        self._files = WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [path], file.load)
+
+    @property
+    def stamp(self) -> bytes:
+        return self._files.value.stamp
+
+    async def load(self, reference: ImageReference) -> list[Credential]:
+        await self._files.refresh()
+        return [each for source in self._files.value.sources for each in await source.load(reference)]
+
+
 def load(folder: Path, **document: object) -> Keyring:
     """Its keyring."""
-    return load_docker_config(write(folder, **document), key=KEY, clock=time.monotonic)
+    return Keyring(write(folder, **document))
 
 
 async def test_configuration_without_helpers_is_its_logins(tmp_path: Path) -> None:
     """`docker login` writes such a file where there is no key store."""
     keyring = load(tmp_path, auths={"quay.io": {"username": "ann", "password": "p"}})
-    assert await keyring.load(APP) == (Credential("ann", "p", credential_id_of("ann", "p", key=KEY)), ANONYMOUS)
+    assert await keyring.load(APP) == [Credential("ann", "p", credential_id_of("ann", "p", key=KEY))]
 
 
 async def test_helper_of_a_registry_is_asked_by_its_host(tmp_path: Path, helper: Program) -> None:
     """`get` with the server's address on standard input; its login comes before those in the file."""
     keyring = load(tmp_path, credHelpers={"quay.io": "test"}, auths={"quay.io": {"username": "ann", "password": "p"}})
-    assert [item.username for item in await keyring.load(APP)] == ["helped", "ann", ""]
-    assert [item.username for item in await keyring.load(HUB)] == [""]
+    assert [item.username for item in await keyring.load(APP)] == ["helped", "ann"]
+    assert [item.username for item in await keyring.load(HUB)] == []
     assert [(call["arguments"], call["question"]) for call in helper.calls] == [(["get"], "quay.io")]
 
 
@@ -60,7 +77,7 @@ async def test_helper_of_a_registry_is_asked_by_its_host(tmp_path: Path, helper:
 async def test_hub_is_asked_for_by_its_old_name(tmp_path: Path, helper: Program, server: str) -> None:
     """Under which Docker has always kept its login, however the configuration names it."""
     keyring = load(tmp_path, credHelpers={server: "test"})
-    assert [item.username for item in await keyring.load(HUB)] == ["helped", ""]
+    assert [item.username for item in await keyring.load(HUB)] == ["helped"]
     assert [call["question"] for call in helper.calls] == ["https://index.docker.io/v1/"]
 
 
@@ -68,15 +85,15 @@ async def test_store_is_asked_for_every_other_registry(tmp_path: Path, helper: P
     """`credHelpers` overrides `credsStore` for its registry, even with a helper that is not there."""
     keyring = load(tmp_path, credsStore="test", credHelpers={"quay.io": "absent"})
     with capture_logs() as lines:
-        assert [item.username for item in await keyring.load(APP)] == [""]
+        assert [item.username for item in await keyring.load(APP)] == []
     assert lines[0]["why"] == "docker-credential-absent cannot be started: No such file or directory"
-    assert [item.username for item in await keyring.load(HUB)] == ["helped", ""]
+    assert [item.username for item in await keyring.load(HUB)] == ["helped"]
 
 
 async def test_helper_is_asked_once_a_minute(tmp_path: Path, helper: Program) -> None:
     """However many images."""
     clock = Clock()
-    keyring = load_docker_config(write(tmp_path, credsStore="test"), key=KEY, clock=clock)
+    keyring = Keyring(write(tmp_path, credsStore="test"), clock)
     for name in ("a", "b", "a"):
         await keyring.load(parse_reference(f"quay.io/team/{name}"))
     assert len(helper.calls) == 1
@@ -108,7 +125,7 @@ async def test_helper_without_a_login_is_passed_over(
     helper.rewrite(body)
     keyring = load(tmp_path, credsStore="test", auths={"quay.io": {"username": "ann", "password": "p"}})
     with capture_logs() as lines:
-        assert [item.username for item in await keyring.load(APP)] == ["ann", ""]
+        assert [item.username for item in await keyring.load(APP)] == ["ann"]
     assert [line["why"][: len(why or "")] for line in lines] == ([why] if why else [])
     assert "hunter2" not in str(lines)
 
@@ -131,34 +148,32 @@ def test_unusable_docker_configuration_is_the_operators_error(
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=complaint) as caught:
-        load_docker_config(str(path), key=KEY, clock=time.monotonic)
+        Keyring(str(path))
     assert str(caught.value).startswith(f"registry.docker_config: {path}")
     assert "hunter2" not in str(caught.value)
 
 
 async def test_a_new_password_is_another_credential(tmp_path: Path) -> None:
-    """Access must be shown again: the id has changed, and so has the identity that lookups are shared by."""
-    keyring = load_docker_config(
-        write(tmp_path, auths={"quay.io": {"username": "ann", "password": "old"}}), key=KEY, clock=time.monotonic
-    )
-    before = (keyring.identity, keyring.credential_ids_for(APP))
+    """Access must be shown again: the id has changed, and so has what stands for the file."""
+    keyring = load(tmp_path, auths={"quay.io": {"username": "ann", "password": "old"}})
+    (old,), before = await keyring.load(APP), keyring.stamp
     write(tmp_path, auths={"quay.io": {"username": "ann", "password": "new"}})
-    assert [item.password for item in await keyring.load(APP)] == ["old", ""]
-    assert [item.password for item in await keyring.load(APP, refresh=True)] == ["new", ""]
-    assert keyring.identity != before[0]
-    assert keyring.credential_ids_for(APP) == (credential_id_of("ann", "new", key=KEY), ANONYMOUS.id) != before[1]
+    (new,) = await keyring.load(APP)
+    assert (old.password, new.password) == ("old", "new")
+    assert old.id != new.id
+    assert keyring.stamp != before
 
 
 async def test_a_file_that_breaks_keeps_the_old_logins(tmp_path: Path) -> None:
     """It is said once and counted, without a word of the file."""
     login = {"quay.io": {"username": "ann", "password": "hunter2"}}
-    keyring = load_docker_config(write(tmp_path, auths=login), key=KEY, clock=time.monotonic)
+    keyring = load(tmp_path, auths=login)
     refused = RELOADS["registry.docker_config"]["refused"].value
     for content in ("", '{"auths": {"quay.io": {"auth": "hunter2"}}}', "hunter2"):
         (tmp_path / "config.json").write_text(content)
         with capture_logs() as lines:
             for _ in range(3):
-                assert [item.username for item in await keyring.load(APP, refresh=True)] == ["ann", ""]
+                assert [item.username for item in await keyring.load(APP)] == ["ann"]
         assert [(line["event"], line["setting"]) for line in lines] == [("file.refused", "registry.docker_config")]
         assert "hunter2" not in str(lines)
     assert RELOADS["registry.docker_config"]["refused"].value == refused + 3
@@ -167,13 +182,13 @@ async def test_a_file_that_breaks_keeps_the_old_logins(tmp_path: Path) -> None:
 async def test_a_change_of_logins_does_not_run_helpers_again(tmp_path: Path, helper: Program) -> None:
     """What they answered is kept for its minute, unless the file names others."""
     document: dict[str, object] = {"credHelpers": {"quay.io": "test"}}
-    keyring = load_docker_config(write(tmp_path, **document), key=KEY, clock=Clock())
+    keyring = Keyring(write(tmp_path, **document), Clock())
     await keyring.load(APP)
     write(tmp_path, **document, auths={"quay.io": {"username": "ann", "password": "p"}})
-    assert [item.username for item in await keyring.load(APP, refresh=True)] == ["helped", "ann", ""]
+    assert [item.username for item in await keyring.load(APP)] == ["helped", "ann"]
     assert len(helper.calls) == 1
     write(tmp_path, credHelpers={"ghcr.io": "test"})
-    assert [item.username for item in await keyring.load(APP, refresh=True)] == [""]
+    assert [item.username for item in await keyring.load(APP)] == []
     write(tmp_path, **document)
-    assert [item.username for item in await keyring.load(APP, refresh=True)] == ["helped", ""]
+    assert [item.username for item in await keyring.load(APP)] == ["helped"]
     assert len(helper.calls) == 2

@@ -5,7 +5,7 @@ import json
 import os
 import select
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ import uvloop
 import yaml
 from structlog.testing import capture_logs
 
-from extender.credentials.keyring import JoinedKeyring, Keyring
-from extender.credentials.kubelet_plugins import load_credential_plugins
+from extender.credentials.keyring import Credential
+from extender.credentials.kubelet_plugins import PluginsFile
 from extender.credentials.programs import run_program
-from extender.credentials.providers import CredentialsUnavailable
+from extender.credentials.providers import CredentialsUnavailable, OperatorSource
 from extender.errors import ConfigError
-from extender.images.reference import parse_reference
-from extender.watched_files import RELOADS
+from extender.images.reference import ImageReference, parse_reference
+from extender.watched_files import RELOADS, FileSetting, WatchedFiles
 from testbed.clock import Clock
 from tests.integration.credentials.programs import Program
 
@@ -61,9 +61,25 @@ def write(folder: Path, *plugins: dict[str, Any], **fields: Any) -> str:
     return str(path)
 
 
+class Keyring:
+    """What the plugins of the file give, one after the other, as it is now; their programs are in `folder`."""
+
+    def __init__(self, path: str, folder: Path, clock: Clock, timeout_seconds: float = 60.0) -> None:
+        file = PluginsFile(path, str(folder), key=KEY, clock=clock, timeout_seconds=timeout_seconds)
+        self._files = WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [path], file.load)
+
+    @property
+    def sources(self) -> Sequence[OperatorSource]:
+        return self._files.value.sources
+
+    async def load(self, reference: ImageReference) -> list[Credential]:
+        await self._files.refresh()
+        return [each for source in self.sources for each in await source.load(reference)]
+
+
 def load(folder: Path, clock: Clock, *plugins: dict[str, Any]) -> Keyring:
     """The keyring of these plugins, whose programs are in `folder`."""
-    return load_credential_plugins(write(folder, *plugins), str(folder), key=KEY, clock=clock)
+    return Keyring(write(folder, *plugins), folder, clock)
 
 
 @pytest.fixture
@@ -86,7 +102,7 @@ async def test_plugin_is_asked_as_the_kubelet_asks_it(
     monkeypatch.setenv("AWS_PROFILE", "ours")
     fields: dict[str, Any] = {"args": ["get-credentials", "-v=3"], "env": [{"name": "AWS_PROFILE", "value": "theirs"}]}
     found = await load(tmp_path, clock, plugin(**fields)).load(APP)
-    assert [(item.username, item.password) for item in found] == [("AWS", "hunter2"), ("", "")]
+    assert [(item.username, item.password) for item in found] == [("AWS", "hunter2")]
     (call,) = program.calls
     assert json.loads(call["question"]) == {
         "kind": "CredentialProviderRequest", "apiVersion": V1, "image": APP.repository,
@@ -102,7 +118,7 @@ async def test_images_that_do_not_match_are_not_asked_about(tmp_path: Path, cloc
     """`matchImages` are globs label by label, as in a pull secret."""
     ring = load(tmp_path, clock, plugin())
     for image in ("redis", "a.b.dkr.ecr.eu-central-1.amazonaws.com/app", "dkr.ecr.eu.amazonaws.com/app"):
-        assert [item.username for item in await ring.load(parse_reference(image))] == [""]
+        assert [item.username for item in await ring.load(parse_reference(image))] == []
     assert program.calls == []
 
 
@@ -117,7 +133,7 @@ async def test_cache_key_type_says_for_what_else_an_answer_holds(
     program.rewrite(answer(cacheKeyType=cache_key_type))
     ring = load(tmp_path, clock, plugin())
     for reference in (APP, OTHER_APP, ELSEWHERE, APP):
-        assert len(await ring.load(reference)) == 2
+        assert len(await ring.load(reference)) == 1
     assert len(program.calls) == calls
 
 
@@ -159,7 +175,7 @@ async def test_images_looked_up_together_run_one_program(tmp_path: Path, clock: 
     """Single flight per registry."""
     ring = load(tmp_path, clock, plugin())
     found = await asyncio.gather(*(ring.load(reference) for reference in (APP, OTHER_APP) for _ in range(10)))
-    assert {len(each) for each in found} == {2}
+    assert {len(each) for each in found} == {1}
     assert len(program.calls) == 1
 
 
@@ -171,7 +187,7 @@ async def test_auth_is_matched_like_a_pull_secret(tmp_path: Path, clock: Clock, 
     }
     program.rewrite(answer(auth=auth))
     found = await load(tmp_path, clock, plugin()).load(APP)
-    assert [item.username for item in found] == [f"{host}/team", host, ""]
+    assert [item.username for item in found] == [f"{host}/team", host]
 
 
 async def test_several_plugins_are_tried_in_their_order(tmp_path: Path, clock: Clock, program: Program) -> None:
@@ -179,7 +195,7 @@ async def test_several_plugins_are_tried_in_their_order(tmp_path: Path, clock: C
     program.rewrite(answer(auth=None))
     Program(tmp_path / "second", answer(auth={APP.domain: {"username": "second", "password": "p"}}))
     found = await load(tmp_path, clock, plugin(), plugin("second")).load(APP)
-    assert [item.username for item in found] == ["second", ""]
+    assert [item.username for item in found] == ["second"]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +220,7 @@ async def test_a_plugin_that_fails_has_no_credentials(
     program.rewrite(body)
     with capture_logs() as lines:
         found = await load(tmp_path, clock, plugin()).load(APP)
-    assert [item.username for item in found] == [""]
+    assert [item.username for item in found] == []
     assert [(line["event"], line["why"]) for line in lines] == [("provider.failed", why)]
     assert "hunter2" not in str(lines)
 
@@ -235,9 +251,7 @@ async def test_a_program_that_hangs_is_ended_with_all_it_started(tmp_path: Path)
 
 def test_each_plugin_is_a_source_of_its_own(tmp_path: Path, clock: Clock) -> None:
     """So that one that hangs delays no image that a plugin before it opens."""
-    path = write(tmp_path, plugin("ecr"), plugin("other"))
-    ring = JoinedKeyring([load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock)])
-    assert len(ring.sources) == 2
+    assert len(load(tmp_path, clock, plugin("ecr"), plugin("other")).sources) == 2
 
 
 async def test_a_program_that_has_left_the_group_holds_up_nobody(tmp_path: Path) -> None:
@@ -269,7 +283,7 @@ async def test_time_out_is_said(tmp_path: Path, clock: Clock, program: Program) 
     """The kubelet's minute, shortened here to none at all."""
     program.rewrite("time.sleep(1000)")
     path = write(tmp_path, plugin())
-    keyring = load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock, timeout_seconds=0.001)
+    keyring = Keyring(path, tmp_path, clock, timeout_seconds=0.001)
     with capture_logs() as lines:
         await keyring.load(APP)
     assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]
@@ -338,7 +352,7 @@ def test_configuration_the_kubelet_refuses_is_refused(
     """At start, with setting and path."""
     path = write(tmp_path, **({"providers": [plugin()]} | document))
     with pytest.raises(ConfigError, match=complaint) as caught:
-        load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock)
+        Keyring(path, tmp_path, clock)
     assert str(caught.value).startswith(f"registry.credential_providers.config: {path}")
 
 
@@ -353,32 +367,32 @@ def test_configuration_that_is_no_yaml_is_refused(tmp_path: Path, clock: Clock, 
     path = tmp_path / "plugins.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"registry.credential_providers.config: .*plugins.yaml: "):
-        load_credential_plugins(str(path), str(tmp_path), key=KEY, clock=clock)
+        Keyring(str(path), tmp_path, clock)
 
 
 def test_configuration_may_be_yaml(tmp_path: Path, clock: Clock) -> None:
     """As the kubelet's files usually are; a missing one is an error."""
     path = Path(write(tmp_path, plugin(tokenAttributes=None)))
     path.write_text(yaml.safe_dump(json.loads(path.read_text())))
-    assert load_credential_plugins(str(path), str(tmp_path), key=KEY, clock=clock).is_due(APP)
+    assert Keyring(str(path), tmp_path, clock).sources[0].serves(APP)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        load_credential_plugins(str(tmp_path / "absent"), str(tmp_path), key=KEY, clock=clock)
+        Keyring(str(tmp_path / "absent"), tmp_path, clock)
 
 
 async def test_a_changed_configuration_is_used(tmp_path: Path, clock: Clock, program: Program) -> None:
     """A plugin that stays as it was keeps its answers; one whose entry changed is run again; a bad file is refused."""
     path = write(tmp_path, plugin())
-    keyring = load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock)
+    keyring = Keyring(path, tmp_path, clock)
     before = await keyring.load(APP)
     write(tmp_path, plugin(), plugin("other", matchImages=["elsewhere.example"]))
-    assert await keyring.load(APP, refresh=True) == before
+    assert await keyring.load(APP) == before
     assert len(program.calls) == 1
     refused = RELOADS["registry.credential_providers.config"]["refused"].value
     for content in ("", "providers: [", "apiVersion: v1"):
         Path(path).write_text(content)
         for _ in range(2):
-            assert await keyring.load(APP, refresh=True) == before
+            assert await keyring.load(APP) == before
     assert RELOADS["registry.credential_providers.config"]["refused"].value == refused + 3
     write(tmp_path, plugin(args=["--another"]))
-    await keyring.load(APP, refresh=True)
+    await keyring.load(APP)
     assert [call["arguments"] for call in program.calls] == [[], ["--another"]]

@@ -1,7 +1,9 @@
 """The operator's credentials together: real files, a real program, and a stand-in of a cloud."""
 
+import asyncio
 import base64
 import json
+import os
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -10,11 +12,12 @@ import pytest
 from aiohttp import web
 
 from extender.credential_sources import Cloud
-from extender.credentials.keyring import ANONYMOUS, Keyring
-from extender.credentials.operator_keyring import open_operator_keyring
+from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR
+from extender.credentials.operator_keyring import OperatorKeyring, open_operator_keyring
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
 from extender.watched_files import FileWatcher
+from testbed.eventually import eventually
 from tests.integration.credentials.programs import Program
 
 HOST = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
@@ -22,8 +25,15 @@ APP = parse_reference(f"{HOST}/team/app:1")
 
 
 def opened(
-    *, docker: str = "", plugins: str = "", folder: str = "", clouds: Sequence[Cloud] = (), **environment: str
-) -> AbstractAsyncContextManager[Keyring]:
+    *,
+    docker: str = "",
+    plugins: str = "",
+    folder: str = "",
+    clouds: Sequence[Cloud] = (),
+    id_key: bytes = b"k" * 32,
+    patience_seconds: float | None = None,
+    **environment: str,
+) -> AbstractAsyncContextManager[OperatorKeyring]:
     """The keyring of these settings."""
     return open_operator_keyring(
         docker_config=docker,
@@ -31,7 +41,8 @@ def opened(
         plugin_dir=folder,
         clouds=clouds,
         environment=environment,
-        key=b"k" * 32,
+        id_key=id_key,
+        patience_seconds=patience_seconds,
         clock=lambda: 1000.0,
         wall_clock=lambda: 1000.0,
         watcher=FileWatcher(),
@@ -74,12 +85,9 @@ async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Pat
         AWS_ENDPOINT_URL_ECR=f"http://127.0.0.1:{runner.addresses[0][1]}",
     )
     async with settings as keyring:
-        assert keyring.is_due(APP)
         for reference in (APP, parse_reference(f"{HOST}/team/other:1")):
             found = await keyring.load(reference)
             assert [credential.username for credential in found] == ["file", "plugin", "cloud", ""]
-            assert keyring.credential_ids_for(reference) == tuple(credential.id for credential in found)
-        assert not keyring.is_due(APP)
     await runner.cleanup()
     assert len(program.calls) == 1
 
@@ -88,8 +96,68 @@ async def test_without_settings_all_lookups_are_anonymous() -> None:
     """And no cloud is asked, whatever the environment holds."""
     async with opened(AWS_ACCESS_KEY_ID="a") as keyring:
         assert await keyring.load(APP) == (ANONYMOUS,)
-        assert not keyring.is_due(APP)
-        assert keyring.tenant == ""
+        assert keyring.id == NO_OPERATOR
+
+
+def write_login(path: Path, password: str) -> None:
+    path.write_text(json.dumps({"auths": {HOST: {"username": "file", "password": password}}}))
+
+
+async def test_the_id_changes_with_a_login_and_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    """So a login that was removed opens nothing any more, whatever process knows what it opened."""
+    path, found = tmp_path / "config.json", []
+    for password in ("one", "one", "two"):
+        write_login(path, password)
+        async with opened(docker=str(path)) as keyring:
+            found.append(keyring.id)
+    write_login(path, "one")
+    async with opened(docker=str(path)) as keyring:
+        assert keyring.id == found[0]
+        write_login(path, "two")
+        assert await keyring.refresh()
+        assert keyring.id == found[2]
+        assert not await keyring.refresh()
+        keyring.tell_cluster_logins({HOST: ("node", "p")})
+        found.append(keyring.id)
+        assert [each.username for each in await keyring.load(APP)] == ["file", ""]
+    async with opened(docker=str(path), id_key=b"another") as keyring:
+        found.append(keyring.id)
+    assert found[0] == found[1]
+    assert len(set(found)) == 4
+
+
+async def test_what_opened_a_repository_comes_first_and_the_clusters_login_before_the_files(tmp_path: Path) -> None:
+    write_login(tmp_path / "config.json", "p")
+    async with opened(docker=str(tmp_path / "config.json")) as keyring:
+        keyring.tell_cluster_logins({HOST: ("node", "p")})
+        found = [each async for each in keyring.credentials(APP)]
+        assert [(each.credential.username, each.label) for each in found] == [
+            ("node", "the cluster's pull secret"),
+            ("file", "the operator's Docker configuration"),
+        ]
+        keyring.note_opened(APP, found[1].credential)
+        assert [each.credential.username async for each in keyring.credentials(APP)] == ["file", "node", "file"]
+
+
+async def test_a_program_that_takes_its_time_serves_the_next_lookup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lookup waits for so long; the image is not denied meanwhile, and the program runs once."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    body = f"open({str(gate)!r}).read(); print(json.dumps(dict(Username='helped', Secret='p')))"
+    program = Program(tmp_path / "docker-credential-slow", body)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"credsStore": "slow"}))
+    async with opened(docker=str(path), patience_seconds=0.01) as keyring:
+        assert [each async for each in keyring.credentials(APP)] == []
+        assert keyring.is_unread(APP)
+        assert keyring.may_change(APP)
+        await asyncio.to_thread(gate.write_text, "go")
+        await eventually(lambda: not keyring.is_unread(APP))
+        assert [each.credential.username async for each in keyring.credentials(APP)] == ["helped"]
+    assert len(program.calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from extender.config.registry_section import RegistryConfig
-from extender.credentials.keyring import ANONYMOUS
-from extender.errors import RegistryNotAsked
 from extender.fetcher import fetcher_client
 from extender.fetcher.child import FetcherChild
 from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
+from extender.fetcher.messages import Failed, Look, SeenImage, Verified, Verify
 from extender.fetcher.settings import FetcherSettings
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, parse_reference
@@ -40,9 +39,12 @@ def push(registry: DebianRegistry, name: str, layer: Layer) -> ImageReference:
     return parse_reference(f"{registry.host}/{name}@{registry.push(name, '1', image)}")
 
 
-async def look(client: FetcherClient, image: ImageReference, seconds: float = 60.0) -> Verification:
+async def look(client: FetcherClient, image: ImageReference, seconds: float = 60.0) -> Verification | Failed:
     """What the process finds."""
-    return await client.verify(image, parse_platform(ARM), ANONYMOUS, tenant="team", seconds=seconds)
+    answer = await client.verify(
+        Verify(tenant="team", reference=image, kubelet_name=image, platform=parse_platform(ARM), seconds=seconds)
+    )
+    return answer.verification if isinstance(answer, Verified) else answer
 
 
 async def test_a_lie_is_found_by_a_process_that_then_ends(
@@ -60,7 +62,7 @@ async def test_a_lie_is_found_by_a_process_that_then_ends(
 
     monkeypatch.setattr(fetcher_client, "FetcherChild", Kept)
     found = await asyncio.gather(look(client, liar), look(client, liar))
-    assert [(each.state, each.program, each.detail) for each in found] == [("refuted", "/app", "x86-64")] * 2
+    assert [_facts(each) for each in found] == [("refuted", "/app", "x86-64")] * 2
     assert [child.has_ended for child in children] == [True, True]
 
 
@@ -73,7 +75,7 @@ async def test_it_asks_where_nodes_pull_from(debian_registry: DebianRegistry) ->
     async with open_fetcher(RegistryConfig(timeout_seconds=10.0, mirrors="openshift", allow=("*", host))) as client:
         client.tell_mirrors(objects)
         found = await look(client, parse_reference(f"quay.io/mirrored@{liar.digest}"))
-    assert (found.state, found.program) == ("refuted", "/app")
+    assert _facts(found) == ("refuted", "/app", "x86-64")
 
 
 @pytest.mark.slow
@@ -90,11 +92,15 @@ async def test_a_hostile_image_ends_within_its_bounds_and_the_fetcher_answers_me
     slowest, loop = 0.0, asyncio.get_running_loop()
     while not looking.done():
         began = loop.time()
-        assert await client.state_digest(image, ANONYMOUS, tenant="team", seconds=10.0)
+        answer = await client.look(
+            Look(tenant="team", reference=image, kubelet_name=image, seconds=10.0, known=(image.digest,))
+        )
+        assert isinstance(answer, SeenImage)
         slowest = max(slowest, loop.time() - began)
         await asyncio.sleep(0.05)
     found = looking.result()
-    assert (found.state, KINDS[kind].why in found.detail) == ("claimed", True), found
+    state, _, why = _facts(found)
+    assert (state, KINDS[kind].why in why) == ("claimed", True), found
     assert slowest < 5.0
 
 
@@ -104,7 +110,12 @@ async def test_a_process_that_dies_denies_nothing(
     """Whatever ended it; the next look has another process."""
     liar = push(debian_registry, "verifier/dies", gzipped([Put("app", AMD64_ELF)]))
     monkeypatch.setattr(fetcher_client, "VERIFIER_RESIDENT_BYTES", 1 << 20)
-    with pytest.raises(RegistryNotAsked):
-        await look(client, liar)
+    assert _facts(await look(client, liar))[0] == "unavailable"
     monkeypatch.undo()
-    assert (await look(client, liar)).state == "refuted"
+    assert _facts(await look(client, liar))[0] == "refuted"
+
+
+def _facts(found: Verification | Failed) -> tuple[str, str, str]:
+    if isinstance(found, Failed):
+        return found.failure.cause, "", found.why
+    return found.state, found.program, found.detail

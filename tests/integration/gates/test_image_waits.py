@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from extender.credentials.keyring import JoinedKeyring, Keyring
+from extender.credentials.keyring import Keyring
 from extender.gates.held_pods import HeldPod
 from extender.gates.image_waits import ImageWaits
 from extender.images.content import Answer
@@ -17,7 +17,7 @@ from extender.resolver.image_cache import ImageQuery
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
 
-QUESTION = PodQuestion(Overrides(), (PodImage("registry.example.com/app:1"),), JoinedKeyring((), tenant="shop"))
+QUESTION = PodQuestion(Overrides(), (PodImage("registry.example.com/app:1"),), Keyring(tenant="shop"))
 
 
 class CountingResolver(Resolver):
@@ -54,7 +54,7 @@ def judged() -> list[HeldPod]:
 @pytest.fixture
 def waits(resolver: CountingResolver, judged: list[HeldPod]) -> ImageWaits:
     """The waits, none at first."""
-    pod_resolver = PodResolver(resolver, JoinedKeyring(()), Policy(), lambda _: None, lambda: None)
+    pod_resolver = PodResolver(resolver, Keyring(), Policy(), lambda _: None, lambda: None)
     return ImageWaits(pod_resolver, judged.append, clock=time.monotonic, sleep=asyncio.sleep)
 
 

@@ -8,17 +8,18 @@ import pytest
 from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS, Credential
+from extender.credentials.operator_keyring import OperatorKeyring
 from extender.errors import NameUnresolved
+from extender.fetcher.sources import LocalSources
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.reference import parse_reference
-from extender.registry.image import RegistryImages
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from testbed.images import build_index
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import GuardedRegistry
-from tests.unit.resolver.fake_registry import OTHER, TENANT, Keys
+from tests.unit.resolver.fake_registry import OTHER, TENANT, keyring_of
 
 IMAGE = build_index(["linux/amd64", "linux/arm64"])
 
@@ -35,7 +36,7 @@ async def registry() -> AsyncIterator[GuardedRegistry]:
 @pytest.fixture
 async def resolver(registry: GuardedRegistry, make_client: MakeClient, clock: Clock) -> AsyncIterator[Resolver]:
     opened = Resolver(
-        RegistryImages(make_client(registry.host)),
+        LocalSources(make_client(registry.host), OperatorKeyring(), None),
         size=100,
         tag_seconds=900,
         stale_seconds=86_400,
@@ -48,7 +49,7 @@ async def resolver(registry: GuardedRegistry, make_client: MakeClient, clock: Cl
 
 async def answer_of(resolver: Resolver, image: str, credential: Credential = ANONYMOUS) -> Answer:
     """What is known of an image after waiting for it."""
-    (answer,) = await resolver.resolve_all([ImageQuery(image)], Keys(credential), 10.0)
+    (answer,) = await resolver.resolve_all([ImageQuery(image)], keyring_of(credential), 10.0)
     return answer
 
 

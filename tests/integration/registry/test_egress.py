@@ -14,12 +14,12 @@ from aiohttp import web
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import AddressRefused, RegistryError, RegistryUnavailable
 from extender.images.content import RETRYABLE, Cause
+from extender.images.failures import failure_of
 from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
-from extender.resolver.failures import failure_of
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.images import build_index
 from tests.integration.registry.faulty import FaultyRegistry, GuardedRegistry

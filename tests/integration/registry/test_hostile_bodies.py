@@ -14,6 +14,7 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import ExtenderError
 from extender.images.content import Cause, Failure
+from extender.images.failures import failure_of
 from extender.images.manifest import Image, Kind
 from extender.images.reference import digest_of, parse_reference
 from extender.registry.addresses import AddressGuard
@@ -21,7 +22,6 @@ from extender.registry.auth import MAX_DOCUMENT_BYTES
 from extender.registry.http import open_session
 from extender.registry.image import LISTED_SKIPPED, MAX_PLATFORMS, describe_image
 from extender.registry.registry_client import RegistryClient
-from extender.resolver.failures import failure_of
 from testbed.images import OCI
 
 Script = Callable[[asyncio.StreamWriter], Awaitable[None]]

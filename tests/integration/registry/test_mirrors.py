@@ -10,19 +10,20 @@ import pytest
 import trustme
 from aiohttp import web
 
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, DockerConfigKeyring
-from extender.credentials.logins import Logins
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring
+from extender.credentials.operator_keyring import OperatorKeyring
 from extender.errors import (
     ManifestNotFound,
     RegistryDenied,
     RegistryThrottled,
     RegistryUnavailable,
 )
+from extender.fetcher.sources import LocalSources
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
-from extender.registry.image import RegistryImages, describe_image
+from extender.registry.image import describe_image
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import ImageQuery
@@ -146,10 +147,10 @@ async def test_image_stays_known_while_the_mirror_that_has_it_fails(make_mirrore
         mirror.add("team/app", "1", IMAGE)
         client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
         resolver = Resolver(
-            RegistryImages(client), size=100, tag_seconds=60, stale_seconds=3600, clock=clock,
+            LocalSources(client, OperatorKeyring(), None), size=100, tag_seconds=60, stale_seconds=3600, clock=clock,
             cluster_platforms=lambda: frozenset(map(parse_platform, BOTH)),
         )  # fmt: skip
-        query, keyring = ImageQuery(f"{upstream.host}/team/app:1"), DockerConfigKeyring(Logins(()), key=b"k")
+        query, keyring = ImageQuery(f"{upstream.host}/team/app:1"), Keyring()
         (known,) = await resolver.resolve_all([query], keyring, 5.0)
         failing = True
         await resolver.child_checks.settle()
@@ -411,7 +412,7 @@ async def resolve(clock: Clock) -> AsyncIterator[Callable[[RegistryClient], Reso
 
         def make(client: RegistryClient) -> Resolver:
             resolver = Resolver(
-                RegistryImages(client),
+                LocalSources(client, OperatorKeyring(), None),
                 size=100,
                 tag_seconds=900,
                 stale_seconds=86_400,
@@ -426,7 +427,7 @@ async def resolve(clock: Clock) -> AsyncIterator[Callable[[RegistryClient], Reso
 
 async def answer_of(resolver: Resolver, image: str) -> Answer:
     """What is known of an image after waiting for it."""
-    keyring = DockerConfigKeyring(Logins([]), key=b"x")
+    keyring = Keyring()
     (answer,) = await resolver.resolve_all([ImageQuery(image)], keyring, 10.0, revalidate=True)
     return answer
 

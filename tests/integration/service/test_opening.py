@@ -48,8 +48,8 @@ async def test_nobody_can_call_before_the_files_for_registries_have_been_read(is
             await outcome
 
     @contextlib.asynccontextmanager
-    async def reading(settings: RegistryConfig) -> AsyncIterator[LocalSources]:
-        async with open_local_sources(settings) as sources:
+    async def reading(settings: RegistryConfig, id_key: bytes, /) -> AsyncIterator[LocalSources]:
+        async with open_local_sources(settings, id_key) as sources:
             sources.__class__ = Reading
             yield sources
 

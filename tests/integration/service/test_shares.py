@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from extender.credentials.keyring import ANONYMOUS, JoinedKeyring
+from extender.credentials.keyring import ANONYMOUS, Keyring
 from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
@@ -47,7 +47,7 @@ def verbs(annotations: dict[str, dict[str, str]]) -> SchedulerVerbs:
     content = Content(Kind.INDEX, frozenset({AMD64, ARM64}), states_platforms=True)
     resolver.cache.learn(target, ANONYMOUS.id, digest_of(b"x"), content, time.monotonic())
     policy = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)
-    pods = PodResolver(resolver, JoinedKeyring(()), policy, annotations.get, lambda: None)
+    pods = PodResolver(resolver, Keyring(), policy, annotations.get, lambda: None)
     return SchedulerVerbs(pods, nodes=view, wait_seconds=0, pending_limit_seconds=30, clock=time.monotonic)
 
 

@@ -22,10 +22,10 @@ from extender.admission.pod_admission import PodAdmission
 from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
-from extender.credentials.docker_config import load_docker_config
-from extender.credentials.keyring import DockerConfigKeyring, Keyring
-from extender.credentials.logins import Login, Logins
+from extender.credentials.keyring import Keyring
+from extender.credentials.operator_keyring import OperatorKeyring
 from extender.credentials.pull_secrets import PullSecrets
+from extender.fetcher.sources import LocalSources
 from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
@@ -35,7 +35,6 @@ from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Overrides
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
-from extender.registry.image import RegistryImages
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import LOOKUPS, ImageCache, ImageQuery
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
@@ -79,8 +78,16 @@ class TenantRegistry(EmbeddedRegistry):
 class World:
     """A cluster with secrets, a registry with users, and what we know between them."""
 
-    def __init__(self, api: ApiServer, registry: TenantRegistry, pod_resolver: PodResolver, clock: Clock) -> None:
+    def __init__(
+        self,
+        api: ApiServer,
+        registry: TenantRegistry,
+        pod_resolver: PodResolver,
+        operator: OperatorKeyring,
+        clock: Clock,
+    ) -> None:
         self.api = api
+        self.operator = operator
         self.registry = registry
         self.pod_resolver = pod_resolver
         self.clock = clock
@@ -170,18 +177,20 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         cluster = await open_cluster("kubeconfig", str(tmp_path / "kubeconfig"))
         stack.push_async_callback(cluster.close)
         clock = Clock()
-        resolver = await open_resolver(stack, registry.host, clock)
+        operator = OperatorKeyring()
+        resolver = await open_resolver(stack, registry.host, operator, clock)
         secrets = PullSecrets(ClusterSecrets(cluster), key=KEY, clock=clock)
-        nothing = DockerConfigKeyring(Logins([]), key=KEY)
+        keyring = Keyring(operator=lambda: operator.id)
         yield World(
             api,
             registry,
-            PodResolver(resolver, nothing, policy_of(Config()), lambda _: None, lambda: None, secrets),
+            PodResolver(resolver, keyring, policy_of(Config()), lambda _: None, lambda: None, secrets),
+            operator,
             clock,
         )
 
 
-async def open_resolver(stack: AsyncExitStack, plain_http: str, clock: Clock) -> Resolver:
+async def open_resolver(stack: AsyncExitStack, plain_http: str, operator: OperatorKeyring, clock: Clock) -> Resolver:
     """A resolver over a session of its own."""
     session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
     client = RegistryClient(
@@ -190,7 +199,7 @@ async def open_resolver(stack: AsyncExitStack, plain_http: str, clock: Clock) ->
         plain_http=frozenset({plain_http}),
     )
     resolver = Resolver(
-        RegistryImages(client),
+        LocalSources(client, operator, None),
         size=1000,
         tag_seconds=900,
         stale_seconds=86_400,
@@ -265,15 +274,14 @@ async def test_secrets_are_not_read_where_that_is_switched_off(world: World) -> 
     assert world.secret_reads == 0
 
 
-async def test_operator_s_credentials_come_after_the_pod_s_own(world: World, tmp_path: Path) -> None:
+async def test_operator_s_credentials_come_after_the_pod_s_own(world: World) -> None:
     """They serve every pod, and `inspect`, which has no other: it agrees with the service on pods without secrets."""
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"auths": {world.registry.host: {"username": "ann", "password": "a-secret"}}}))
-    operator = load_docker_config(str(config), key=KEY, clock=world.clock)
-    world.pod_resolver = msgspec.structs.replace(world.pod_resolver, keyring=operator)
+    world.operator.tell_cluster_logins({world.registry.host: ("ann", "a-secret")})
     world.write_secret("b", "bob", "b-secret")
     assert await world.verdict("b", "pull") == await world.verdict("c") == ARM64
-    inspected = await world.pod_resolver.resolver.describe(f"{world.registry.host}/team/app:1", operator)
+    inspected = await world.pod_resolver.resolver.describe(
+        f"{world.registry.host}/team/app:1", world.pod_resolver.keyring
+    )
     assert words_of(inspected) == ARM64
 
 
@@ -443,11 +451,10 @@ async def test_who_may_not_read_is_one_tenant_whatever_it_names(world: World) ->
 
 async def test_who_may_not_read_gets_what_is_public_and_what_the_operator_opens(world: World) -> None:
     """As a pod that names no secret."""
-    login = Login(f"{world.registry.host}/team", "ann", "a-secret")
-    resolver = msgspec.structs.replace(world.pod_resolver, keyring=DockerConfigKeyring(Logins([login]), key=KEY))
+    world.operator.tell_cluster_logins({f"{world.registry.host}/team": ("ann", "a-secret")})
     for image in ("public/app:1", "team/app:1"):
         pod = msgspec.convert(world.pod("b", "pull", image=image), Pod)
-        (answer,) = await resolver.resolve(resolver.question(pod, "b", Overrides(), may_read=False), 60)
+        (answer,) = await world.pod_resolver.resolve(world.question(pod, "b", may_read=False), 60)
         assert words_of(answer) == ARM64
     assert world.secret_reads == 0
 

@@ -22,11 +22,11 @@ from extender.watched_files import RELOADS, FileWatcher
 from testbed.clock import Clock
 from testbed.debian_redis import DebianRedis
 from testbed.eventually import eventually
-from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import FakeRegistry, index_of, keyring_of
 
 PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
 NONE: dict[tuple[str, PackedDigest, CredentialId], float] = {}
-KEYS = Keys(ANONYMOUS)
+KEYS = keyring_of()
 
 
 Open = Callable[..., Store]

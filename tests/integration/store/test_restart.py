@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring
 from extender.errors import RegistryUnavailable
 from extender.images.content import Answer, Content
 from extender.images.reference import ImageReference
@@ -14,7 +14,7 @@ from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.sqlite import SqliteStore
 from testbed.eventually import eventually
-from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys
+from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Logins
 
 IMAGES = 400
 PLATFORMS = ["linux/amd64", "linux/arm64", "linux/s390x", "linux/ppc64le"]
@@ -24,22 +24,20 @@ LOOKUPS = [
 ]
 
 
-class Matching(Keys):
+class Matching(Logins):
     """A login that is for the private half only, as pull secrets are for some repositories."""
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         return tuple(credential.id for credential in self._matching(reference))
 
-    async def load(
-        self, reference: ImageReference, *, refresh: bool = False, tenant: str = ""
-    ) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         return self._matching(reference)
 
     def _matching(self, reference: ImageReference) -> tuple[Credential, ...]:
-        return self.credentials if reference.path.startswith("private/") else self.credentials[-1:]
+        return self.credentials if reference.path.startswith("private/") else ()
 
 
-KEYS = Matching(TENANT, ANONYMOUS)
+KEYS = Keyring(Matching(TENANT))
 NOW = 1_700_000_000.0
 
 Start = Callable[..., Resolver]

@@ -3,12 +3,12 @@
 import pytest
 
 from extender.cli.audit_lookups import ImageLookups
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, credential_id_of
+from extender.credentials.keyring import Credential
 from extender.credentials.logins import Login
 from extender.credentials.pull_secrets import PullSecrets
+from extender.fetcher.messages import Look
 from extender.images.content import Content
 from extender.images.platform import Compatibility, parse_platform
-from extender.images.reference import ImageReference
 from extender.kubernetes.core_v1 import LocalObjectReference
 from extender.kubernetes.reported_v1 import ReportedSpec
 from extender.placement.facts import PodImage
@@ -17,7 +17,7 @@ from extender.reports.workload_reports import ImageUse, Workload, WorkloadKey
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import FakeRegistry, Keys
+from tests.unit.resolver.fake_registry import FakeRegistry, keyring_of
 
 KEY = b"k" * 32
 APP, NEWER = "ghcr.io/team/app:1.0", "ghcr.io/team/app:1.1"
@@ -32,26 +32,24 @@ class Secrets:
         return (Login("ghcr.io", f"{namespace}-{name}", SECRETS[namespace, name]),)
 
 
-def id_of(namespace: str, name: str) -> CredentialId:
-    """The id of the login in a secret."""
-    return credential_id_of(f"{namespace}-{name}", SECRETS[namespace, name], key=KEY)
-
-
 class Registry(FakeRegistry):
     """Lists tags for its readers alone, and records with which credentials they were asked for."""
 
     def __init__(self, *, hides: bool) -> None:
         super().__init__()
         self.hides = hides
-        self.readers = {"ghcr.io/team/app": {id_of("right", "pull")}}
-        self.listed: list[CredentialId] = []
+        self.readers = {"ghcr.io/team/app": {"right-pull"}}
+        self.listed: list[str] = []
         self.push(APP, "linux/amd64")
         self.push(NEWER, "linux/amd64", "linux/arm64")
 
-    async def fetch_tags(self, reference: ImageReference, credential: Credential) -> list[str]:
-        self.listed.append(credential.id)
-        await self._admit("GET", reference, credential)
-        return ["1.0", "1.1"]
+    async def list_tags(self, look: Look) -> list[str]:
+        async def ask(credential: Credential) -> list[str]:
+            self.listed.append(credential.username)
+            await self._admit("GET", look.reference, credential)
+            return ["1.0", "1.1"]
+
+        return await self.looker.ask(look, ask)
 
 
 def workload(namespace: str, *secrets: str) -> Workload:
@@ -68,13 +66,13 @@ async def test_newer_tags_use_the_credentials_of_the_evidence(*, hides: bool, is
     clock, registry = Clock(), Registry(hides=hides)
     resolver = Resolver(registry, size=100, tag_seconds=900, stale_seconds=3600, clock=clock, random=lambda: 0.0)
     pod_resolver = PodResolver(
-        resolver, Keys(ANONYMOUS), Policy(), lambda _: None, lambda: None, PullSecrets(Secrets(), key=KEY, clock=clock)
+        resolver, keyring_of(), Policy(), lambda _: None, lambda: None, PullSecrets(Secrets(), key=KEY, clock=clock)
     )
-    lookups = ImageLookups(pod_resolver, registry.fetch_tags, lambda _: None)
+    lookups = ImageLookups(pod_resolver, registry.list_tags, lambda _: None)
     workloads = [workload("right", "other", "pull"), workload("wrong", "pull")]
     found = await lookups.look_up(workloads if is_first else workloads[::-1])
     assert [isinstance(each[0].answer, Content) for each in found] == [is_first, not is_first]
     newer = await lookups.look_for_newer([(APP, "linux/arm64")], Compatibility())
     assert newer[APP, "linux/arm64"].tag == "1.1"
-    assert registry.listed == [id_of("right", "pull")]
+    assert registry.listed == ["right-pull"]
     await resolver.close()

@@ -7,39 +7,41 @@ from rich.pretty import pretty_repr
 from extender.credentials.keyring import (
     ANONYMOUS,
     Credential,
-    DockerConfigKeyring,
-    JoinedKeyring,
+    CredentialId,
     Keyring,
     credential_id_of,
+    credentials_of,
 )
-from extender.credentials.logins import Login, Logins
+from extender.credentials.logins import Login
 from extender.images.reference import parse_reference
+from tests.unit.resolver.fake_registry import OTHER, TENANT, keyring_of
 
 KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
 
 
-def test_anonymous_comes_last() -> None:
-    """The matching logins come first, the most specific before the others."""
-    keyring = DockerConfigKeyring(Logins([Login("quay.io", "a", "1"), Login("quay.io/team", "b", "2")]), key=KEY)
-    assert [credential.username for credential in keyring.credentials_for(APP)] == ["b", "a", ""]
-    assert keyring.credentials_for(APP)[-1] is ANONYMOUS
+def test_the_pods_logins_come_before_the_operators_credentials_and_anonymous_last() -> None:
+    operator = CredentialId("operator")
+    pods = keyring_of(OTHER, TENANT, OTHER, operator=lambda: operator)
+    assert pods.credential_ids_for(APP) == ("other", "tenant", operator, "anonymous")
+    assert pods.of("shop").credential_ids_for(APP) == (operator, "anonymous")
+    assert Keyring().credential_ids_for(APP) == ("anonymous",)
+
+
+def test_every_credential_says_where_it_is_from() -> None:
+    keyring = keyring_of(TENANT, operator=lambda: CredentialId("operator"))
+    found = [keyring.label_of(APP, each) for each in (*keyring.credential_ids_for(APP), CredentialId("gone"))]
+    assert found == ["login tenant", "the operator's credentials", "anonymous", ""]
 
 
 def test_same_login_under_two_patterns_is_tried_once() -> None:
     """A second try with the same name and password would be refused like the first."""
-    keyring = DockerConfigKeyring(Logins([Login("quay.io", "a", "1"), Login("quay.io/team", "a", "1")]), key=KEY)
-    assert len(keyring.credentials_for(APP)) == 2
+    logins = [Login("quay.io/team", "a", "1"), Login("quay.io", "a", "1"), Login("quay.io", "b", "1")]
+    assert [each.username for each in credentials_of(logins, key=KEY)] == ["a", "b"]
 
 
-def test_without_logins_only_anonymous_is_left() -> None:
-    """Whoever has no login asks anonymously."""
-    keyring: Keyring = DockerConfigKeyring(Logins([]), key=KEY)
-    assert keyring.credential_ids_for(APP) == (ANONYMOUS.id,)
-
-
-def test_scope_stands_for_the_login_under_one_key() -> None:
-    """The same login has the same scope under the same key; another name, password or key has another one."""
+def test_an_id_stands_for_the_login_under_one_key() -> None:
+    """The same login has the same id under the same key; another name, password or key has another one."""
     same = credential_id_of("ann", "secret", key=KEY)
     assert same == credential_id_of("ann", "secret", key=KEY)
     others = {
@@ -62,16 +64,3 @@ def test_credential_does_not_show_its_secret() -> None:
         assert credential.id in text
         assert "hunter2" not in text
         assert "ann" not in text
-
-
-async def test_joined_keyrings_are_tried_one_after_the_other() -> None:
-    """What is more specific in a later one does not overtake, nothing is tried twice, and anonymous comes last."""
-    first = DockerConfigKeyring(Logins([Login("quay.io", "a", "1")]), key=KEY)
-    second = DockerConfigKeyring(Logins([Login("quay.io/team", "b", "2"), Login("quay.io", "a", "1")]), key=KEY)
-    joined = JoinedKeyring([first, second])
-    found = await joined.load(APP)
-    assert [credential.username for credential in found] == ["a", "b", ""]
-    assert joined.credential_ids_for(APP) == tuple(credential.id for credential in found)
-    assert not joined.is_due(APP)
-    assert joined.identity == JoinedKeyring([first, second], tenant="shop").identity
-    assert joined.identity != JoinedKeyring([second, first]).identity

@@ -6,9 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.credential_sources import Source
-from extender.credentials.keyring import ANONYMOUS, JoinedKeyring
 from extender.credentials.logins import Login
-from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderLogins
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
 from testbed.clock import Clock
@@ -24,13 +23,11 @@ class Provider:
 
     source = Source.PROVIDER
     name = "test"
+    principal = "node"
 
-    def __init__(
-        self, cache_key_type: CacheKeyType = CacheKeyType.REGISTRY, keep_seconds: float = 100.0, principal: str = "node"
-    ) -> None:
+    def __init__(self, cache_key_type: CacheKeyType = CacheKeyType.REGISTRY, keep_seconds: float = 100.0) -> None:
         self.cache_key_type = cache_key_type
         self.keep_seconds = keep_seconds
-        self.principal = principal
         self.requested: list[str] = []
         self.fails = False
         self.secret = ""
@@ -80,7 +77,7 @@ async def test_an_answer_serves_as_far_as_it_reaches(
 ) -> None:
     """The provider says whether its answer is for the image, for the registry, or for everything."""
     provider = Provider(cache_key_type)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     for reference in (APP, APP, OTHER_APP, ELSEWHERE, APP, OTHER_APP):
         assert await ring.load(reference)
     assert provider.requested == requested
@@ -89,36 +86,32 @@ async def test_an_answer_serves_as_far_as_it_reaches(
 async def test_an_answer_is_kept_until_it_expires(clock: Clock) -> None:
     """Even if it is denied: who may cause denials must not make programs run."""
     provider = Provider(keep_seconds=100.0)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     await ring.load(APP)
     clock.advance(99.9)
-    (kept,) = await ring.load(APP, refresh=True)
-    assert (kept.password, ring.is_due(APP)) == ("password-1", False)
+    (kept,) = await ring.load(APP)
+    assert kept.password == "password-1"
     clock.advance(0.1)
-    assert ring.is_due(APP)
+    assert ring.at_hand(APP) is None
     (renewed,) = await ring.load(APP)
     assert renewed.password == "password-2"
 
 
 async def test_an_answer_that_may_not_be_kept_is_obtained_for_each_lookup(clock: Clock) -> None:
-    """But an image that stays unresolved is no reason to ask more often than twice a minute."""
+    """One lookup may need it twice, within a second."""
     provider = Provider(keep_seconds=0.0)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     for _ in range(3):
+        await ring.load(APP)
         await ring.load(APP)
         clock.advance(1)
     assert len(provider.requested) == 3
-    assert not ring.is_due(APP)
-    clock.advance(28)
-    assert not ring.is_due(APP)
-    clock.advance(1)
-    assert ring.is_due(APP)
 
 
 async def test_those_who_ask_at_the_same_time_share_an_answer(clock: Clock) -> None:
     """The provider is asked once per registry."""
     provider = Provider()
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     provider.open.clear()
     loads = [asyncio.create_task(ring.load(reference)) for reference in (APP, OTHER_APP) for _ in range(20)]
     await asyncio.sleep(0)
@@ -131,7 +124,7 @@ async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
     """Until then there is nothing to present, and the log says why once."""
     provider = Provider()
     provider.fails = True
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     with capture_logs() as lines:
         assert await ring.load(APP) == ()
         assert await ring.load(OTHER_APP) == ()
@@ -139,16 +132,15 @@ async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
         ("provider.failed", "test", "it is down")
     ]
     provider.fails = False
-    assert not ring.is_due(APP)
+    assert ring.at_hand(APP) == ()
     clock.advance(10)
-    assert ring.is_due(APP)
     assert await ring.load(APP)
 
 
 async def test_an_answer_that_is_held_waits_for_no_other_request(clock: Clock) -> None:
     """A tenant names a hundred repositories of a registry for which the provider hangs; others' answers serve."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     assert await ring.load(APP)
     provider.open.clear()
     hanging = [asyncio.create_task(ring.load(image_of(number), tenant="mallory")) for number in range(100)]
@@ -163,7 +155,7 @@ async def test_an_answer_that_is_held_waits_for_no_other_request(clock: Clock) -
 async def test_a_provider_that_hangs_for_one_tenant_leaves_turns_for_others(clock: Clock) -> None:
     """At another registry, and at the same one for another image."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     await ring.load(APP)
     provider.open.clear()
     hanging = [asyncio.create_task(ring.load(image_of(number), tenant="mallory")) for number in range(100)]
@@ -184,7 +176,7 @@ async def test_a_failure_for_one_image_is_not_repeated_for_the_others(
 ) -> None:
     """Nor for those whose answers have expired, nor for those that wait: for as long as it took, within 10 to 30 s."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     images = [image_of(number) for number in range(100)]
     for image in images[:50]:
         await ring.load(image)
@@ -198,23 +190,21 @@ async def test_a_failure_for_one_image_is_not_repeated_for_the_others(
     provider.open.set()
     assert await asyncio.gather(*loads) == [()] * 100
     assert len(provider.requested) == 3
-    assert ring.is_unread(images[99])
+    assert ring.has_failed(images[99])
     clock.advance(retry_seconds - 0.1)
     assert await ring.load(images[0]) == ()
-    assert not ring.is_due(images[0])
-    assert ring.is_unread(images[0])
+    assert ring.has_failed(images[0])
     assert len(provider.requested) == 3
     provider.fails = False
     clock.advance(0.1)
-    assert ring.is_due(images[0])
     assert await ring.load(images[0])
-    assert not ring.is_unread(images[0])
+    assert not ring.has_failed(images[0])
 
 
 async def test_a_failure_for_one_registry_leaves_the_others(clock: Clock) -> None:
     """Whoever chooses a registry for which the provider fails keeps no other's credentials back."""
     provider = Provider(CacheKeyType.GLOBAL)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     await ring.load(APP)
     clock.advance(100)
     provider.fails = True
@@ -227,7 +217,7 @@ async def test_answers_for_one_tenant_s_images_leave_those_of_others(clock: Cloc
     """Thousands of images of one tenant fill the cache, and not at the cost of another's few."""
     provider = Provider(CacheKeyType.IMAGE, keep_seconds=1e9)
     provider.secret = "s" * 50_000
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     await ring.load(APP, tenant="honest")
     for number in range(400):
         await ring.load(image_of(number), tenant="mallory")
@@ -238,16 +228,14 @@ async def test_answers_for_one_tenant_s_images_leave_those_of_others(clock: Cloc
     assert provider.requested == ["quay.io/team/app-0"]
 
 
-async def test_a_failure_to_renew_leaves_scopes_and_no_password(clock: Clock) -> None:
-    """What was proven before stays known; an expired password is not presented."""
+async def test_an_expired_password_is_not_presented(clock: Clock) -> None:
+    """Though the provider gives no other."""
     provider = Provider(CacheKeyType.GLOBAL)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     await ring.load(APP)
-    credential_ids = ring.credential_ids_for(APP)
     provider.fails = True
     clock.advance(100)
     assert await ring.load(APP) == ()
-    assert ring.credential_ids_for(APP) == credential_ids
     provider.fails = False
     clock.advance(10)
     assert len(await ring.load(ELSEWHERE)) == 1
@@ -259,7 +247,7 @@ async def test_a_failure_before_a_wider_answer_does_not_hide_it(clock: Clock) ->
     """Failures hold for a registry; an answer for everything replaces them."""
     provider = Provider(CacheKeyType.GLOBAL)
     provider.fails = True
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     await ring.load(APP)
     provider.fails = False
     clock.advance(10)
@@ -275,7 +263,7 @@ async def test_a_failure_leaves_what_another_request_has_brought_meanwhile(
 ) -> None:
     """The failed request gets it too, if it is for its image; otherwise only its own image has nothing."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     await ring.load(image_of(0))  # from now on each image is asked for by itself
     provider.open.clear()
     failing = asyncio.create_task(ring.load(APP))
@@ -288,14 +276,13 @@ async def test_a_failure_leaves_what_another_request_has_brought_meanwhile(
     hanging.set()
     assert await failing == (() if cache_key_type is CacheKeyType.IMAGE else brought)
     assert await ring.load(OTHER_APP) == brought != ()
-    assert (ring.is_unread(OTHER_APP), ring.is_unread(APP)) == (False, cache_key_type is CacheKeyType.IMAGE)
-    assert not ring.is_due(OTHER_APP)
+    assert (ring.has_failed(OTHER_APP), ring.has_failed(APP)) == (False, cache_key_type is CacheKeyType.IMAGE)
 
 
 async def test_a_fresh_answer_for_everything_is_not_hidden_by_an_expired_one(clock: Clock) -> None:
     """Neither while the provider fails for the registry whose answer has expired."""
     provider = Provider(CacheKeyType.REGISTRY)
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     await ring.load(APP)
     clock.advance(100)
     provider.fails = True
@@ -303,53 +290,15 @@ async def test_a_fresh_answer_for_everything_is_not_hidden_by_an_expired_one(clo
     provider.fails, provider.cache_key_type = False, CacheKeyType.GLOBAL
     assert await ring.load(ELSEWHERE)
     assert await ring.load(APP)
-    assert not ring.is_unread(APP)
-
-
-async def test_scope_outlives_the_password_of_a_principal(clock: Clock) -> None:
-    """A cloud's password changes every hour; what the node may read does not."""
-    ring = ProviderKeyring(Provider(), key=KEY, clock=clock)
-    (first,) = await ring.load(APP)
-    clock.advance(100)
-    (second,) = await ring.load(APP)
-    assert first.password != second.password
-    assert first.id == second.id == ring.credential_ids_for(APP)[0]
-    (other,) = await ProviderKeyring(Provider(), key=b"another", clock=clock).load(APP)
-    assert other.id != first.id
-
-
-async def test_without_a_principal_another_password_is_another_scope(clock: Clock) -> None:
-    """It may be another person's."""
-    ring = ProviderKeyring(Provider(principal=""), key=KEY, clock=clock)
-    (first,) = await ring.load(APP)
-    clock.advance(100)
-    (second,) = await ring.load(APP)
-    assert first.id != second.id
+    assert not ring.has_failed(APP)
 
 
 async def test_registries_of_others_are_none_of_its_business(clock: Clock) -> None:
-    """It is not asked, and never due."""
+    """It is not asked."""
     provider = Provider()
-    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, key=KEY, clock=clock)
     hub = parse_reference("redis")
-    assert not ring.is_due(hub)
-    assert not ring.is_unread(hub)
+    assert ring.at_hand(hub) == ()
+    assert not ring.has_failed(hub)
     assert await ring.load(hub) == ()
     assert provider.requested == []
-
-
-async def test_a_keyring_that_breaks_does_not_take_the_others_along(clock: Clock) -> None:
-    """A defect is logged by its kind alone: the exception could hold a secret."""
-
-    class Broken(ProviderKeyring):
-        async def load(self, reference: object, *, refresh: bool = False, tenant: str = "") -> tuple[()]:
-            raise RuntimeError("hunter2")
-
-    good = ProviderKeyring(Provider(), key=KEY, clock=clock)
-    joined = JoinedKeyring([Broken(Provider(), key=KEY, clock=clock), good], tenant="shop")
-    with capture_logs() as lines:
-        found = await joined.load(APP)
-    assert [credential.username for credential in found] == ["node", ""]
-    assert found[-1] is ANONYMOUS
-    assert [(line["event"], line["why"]) for line in lines] == [("keyring.crashed", "RuntimeError")]
-    assert "hunter2" not in str(lines)

@@ -9,7 +9,7 @@ import pytest
 from rich.pretty import pretty_repr
 from structlog.testing import capture_logs
 
-from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring, credential_id_of
+from extender.credentials.keyring import LoginSource, credential_id_of
 from extender.credentials.logins import InvalidLogins, Login, decode_docker_config
 from extender.credentials.pull_secrets import KEEP_SECONDS, MOST_LOGINS, MOST_NAMES, PullSecrets
 from extender.errors import ClusterError
@@ -90,12 +90,12 @@ def secrets(cluster: Cluster, clock: Clock) -> PullSecrets:
     return PullSecrets(cluster, key=KEY, clock=clock)
 
 
-def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop") -> Keyring:
-    """What a pod that names these secrets looks images up with, if there is nothing else."""
-    return JoinedKeyring([secrets.keyring(namespace, names)])
+def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop") -> LoginSource:
+    """The logins of a pod that names these secrets."""
+    return secrets.of_pod(namespace, names)
 
 
-async def names_for(ring: Keyring, refresh: bool = False) -> list[str]:
+async def names_for(ring: LoginSource, refresh: bool = False) -> list[str]:
     """The user names that are tried for APP, in order."""
     return [credential.username for credential in await ring.load(APP, refresh=refresh)]
 
@@ -104,8 +104,8 @@ async def test_secrets_are_one_keyring_most_specific_first(secrets: PullSecrets,
     """The kubelet sorts all secrets' keys together; logins of one key keep the order of the pod's list."""
     cluster.write("a", ("quay.io", "wide-a", "x"), ("ghcr.io", "other", "x"))
     cluster.write("b", ("quay.io/team", "narrow", "x"), ("quay.io", "wide-b", "x"))
-    assert await names_for(keyring(secrets, "a", "b")) == ["narrow", "wide-a", "wide-b", ""]
-    assert await names_for(keyring(secrets, "b", "a")) == ["narrow", "wide-b", "wide-a", ""]
+    assert await names_for(keyring(secrets, "a", "b")) == ["narrow", "wide-a", "wide-b"]
+    assert await names_for(keyring(secrets, "b", "a")) == ["narrow", "wide-b", "wide-a"]
 
 
 async def test_default_registry_login_gives_way_to_one_of_another_secret(
@@ -114,21 +114,21 @@ async def test_default_registry_login_gives_way_to_one_of_another_secret(
     """The rule of index.docker.io looks at all secrets together, as they are one keyring."""
     cluster.write("old", ("https://index.docker.io/v1/", "old", "x"))
     cluster.write("new", ("docker.io", "new", "x"))
-    assert [item.username for item in await keyring(secrets, "old").load(HUB)] == ["old", ""]
-    assert [item.username for item in await keyring(secrets, "old", "new").load(HUB)] == ["new", ""]
+    assert [item.username for item in await keyring(secrets, "old").load(HUB)] == ["old"]
+    assert [item.username for item in await keyring(secrets, "old", "new").load(HUB)] == ["new"]
 
 
 async def test_missing_and_unnamed_secrets_are_left_out(secrets: PullSecrets, cluster: Cluster) -> None:
     """As on the node, the others count."""
     cluster.write("good", ("quay.io", "ann", "x"))
-    assert await names_for(keyring(secrets, "", "gone", "good", "good")) == ["ann", ""]
+    assert await names_for(keyring(secrets, "", "gone", "good", "good")) == ["ann"]
     assert cluster.reads == [("shop", "gone"), ("shop", "good")]
 
 
 async def test_a_secret_of_another_namespace_is_another_secret(secrets: PullSecrets, cluster: Cluster) -> None:
     """A pod's secrets are those of its own namespace."""
     cluster.write("pull", ("quay.io", "ann", "x"))
-    assert await names_for(keyring(secrets, "pull", namespace="bank")) == [""]
+    assert await names_for(keyring(secrets, "pull", namespace="bank")) == []
     assert keyring(secrets, "pull").identity != keyring(secrets, "pull", namespace="bank").identity
 
 
@@ -139,10 +139,10 @@ async def test_a_malformed_secret_costs_the_pod_all_its_secrets_and_is_said_once
     cluster.write("good", ("quay.io", "ann", "x"))
     cluster.secrets["shop", "bad"] = InvalidLogins("it is no Docker configuration")
     with capture_logs() as lines:
-        assert await names_for(keyring(secrets, "good", "bad")) == [""]
-        assert await names_for(keyring(secrets, "good")) == ["ann", ""]
+        assert await names_for(keyring(secrets, "good", "bad")) == []
+        assert await names_for(keyring(secrets, "good")) == ["ann"]
         clock.advance(KEEP_SECONDS)
-        assert await names_for(keyring(secrets, "good", "bad")) == [""]
+        assert await names_for(keyring(secrets, "good", "bad")) == []
     assert [(line["event"], line["why"]) for line in lines] == [
         ("secret.malformed", "bad: it is no Docker configuration")
     ]
@@ -160,9 +160,9 @@ async def test_secrets_after_too_many_logins_are_left_out_and_said_once(
         assert [name for _, name in cluster.reads] == [*"abcde"]
         clock.advance(KEEP_SECONDS)
         found = await names_for(ring)
-    assert len(found) == MOST_LOGINS + 1
-    assert {username[:1] for username in found} == {*"abcd", ""}
-    assert len(ring.credential_ids_for(APP)) == MOST_LOGINS + 1
+    assert len(found) == MOST_LOGINS
+    assert {username[:1] for username in found} == {*"abcd"}
+    assert len(ring.credential_ids_for(APP)) == MOST_LOGINS
     assert lines == [
         {
             "event": "secret.truncated", "log_level": "warning", "namespace": "shop", "secret": "e",
@@ -186,8 +186,8 @@ async def test_a_reading_is_made_for_matching_once(
 async def test_nothing_is_read_before_a_lookup_needs_it(secrets: PullSecrets, cluster: Cluster) -> None:
     """What a decision asks on its way takes no call: it knows no scope yet, and that loading is due."""
     ring = keyring(secrets, "pull")
-    assert ring.credential_ids_for(APP) == (ANONYMOUS.id,)
-    assert ring.is_due(APP)
+    assert ring.credential_ids_for(APP) == ()
+    assert ring.is_due()
     assert cluster.reads == []
 
 
@@ -196,11 +196,8 @@ async def test_scopes_are_known_after_the_first_loading(secrets: PullSecrets, cl
     cluster.write("pull", ("quay.io", "ann", "secret"))
     await keyring(secrets, "pull").load(APP)
     clock.advance(10_000)
-    assert keyring(secrets, "pull").credential_ids_for(APP) == (
-        credential_id_of("ann", "secret", key=KEY),
-        ANONYMOUS.id,
-    )
-    assert keyring(secrets, "pull").credential_ids_for(HUB) == (ANONYMOUS.id,)
+    assert keyring(secrets, "pull").credential_ids_for(APP) == (credential_id_of("ann", "secret", key=KEY),)
+    assert keyring(secrets, "pull").credential_ids_for(HUB) == ()
     assert len(cluster.reads) == 1
 
 
@@ -211,12 +208,12 @@ async def test_a_reading_is_used_for_half_a_minute(secrets: PullSecrets, cluster
     await ring.load(APP)
     cluster.write("pull", ("quay.io", "right", "x"))
     clock.advance(KEEP_SECONDS - 0.1)
-    assert not ring.is_due(APP)
-    assert await names_for(ring) == ["wrong", ""]
+    assert not ring.is_due()
+    assert await names_for(ring) == ["wrong"]
     clock.advance(0.1)
-    assert ring.is_due(APP)
-    assert await names_for(ring) == ["right", ""]
-    assert not ring.is_due(APP)
+    assert ring.is_due()
+    assert await names_for(ring) == ["right"]
+    assert not ring.is_due()
 
 
 async def test_a_denied_secret_is_read_again_at_once_unless_it_was_just_read(
@@ -228,8 +225,8 @@ async def test_a_denied_secret_is_read_again_at_once_unless_it_was_just_read(
     await ring.load(APP)
     clock.advance(6)
     cluster.write("pull", ("quay.io", "new", "x"))
-    assert await names_for(ring) == ["old", ""]
-    assert await names_for(ring, refresh=True) == ["new", ""]
+    assert await names_for(ring) == ["old"]
+    assert await names_for(ring, refresh=True) == ["new"]
     for _ in range(100):
         await names_for(ring, refresh=True)
     assert len(cluster.reads) == 2
@@ -242,7 +239,7 @@ async def test_lookups_at_the_same_time_share_a_reading(secrets: PullSecrets, cl
     loads = [asyncio.create_task(keyring(secrets, "pull").load(APP)) for _ in range(50)]
     await asyncio.sleep(0)
     cluster.open.set()
-    assert {len(found) for found in await asyncio.gather(*loads)} == {2}
+    assert {len(found) for found in await asyncio.gather(*loads)} == {1}
     assert len(cluster.reads) == 1
 
 
@@ -253,8 +250,8 @@ async def test_a_deleted_secret_opens_nothing_any_more(secrets: PullSecrets, clu
     await ring.load(APP)
     del cluster.secrets["shop", "pull"]
     clock.advance(KEEP_SECONDS)
-    assert await names_for(ring) == [""]
-    assert ring.credential_ids_for(APP) == (ANONYMOUS.id,)
+    assert await names_for(ring) == []
+    assert ring.credential_ids_for(APP) == ()
 
 
 async def test_an_api_server_that_fails_takes_nothing_away(
@@ -270,18 +267,18 @@ async def test_an_api_server_that_fails_takes_nothing_away(
     fire_timers()
     cluster.secrets["shop", "pull"] = ClusterError("HTTP 500")
     with capture_logs() as lines:
-        assert await names_for(ring) == [""]
+        assert await names_for(ring) == []
     assert [line["event"] for line in lines] == ["secret.unread"]
     assert ring.credential_ids_for(APP) == credential_ids
-    assert ring.is_unread(APP)
-    assert not ring.is_due(APP)
-    assert await names_for(ring) == [""]
+    assert ring.is_unread()
+    assert not ring.is_due()
+    assert await names_for(ring) == []
     assert len(cluster.reads) == 2
     clock.advance(5)
-    assert ring.is_due(APP)
+    assert ring.is_due()
     cluster.write("pull", ("quay.io", "ann", "x"))
-    assert await names_for(ring) == ["ann", ""]
-    assert not ring.is_unread(APP)
+    assert await names_for(ring) == ["ann"]
+    assert not ring.is_unread()
 
 
 async def test_a_secret_that_cannot_be_read_hides_no_other_that_was(
@@ -297,8 +294,8 @@ async def test_a_secret_that_cannot_be_read_hides_no_other_that_was(
     cluster.secrets["shop", "failing"] = ClusterError("HTTP 500")
     await ring.load(APP)
     corrected, failing = credential_id_of("ann", "x", key=KEY), credential_id_of("bob", "y", key=KEY)
-    assert ring.credential_ids_for(APP) == (corrected, failing, ANONYMOUS.id)
-    assert ring.is_unread(APP)
+    assert ring.credential_ids_for(APP) == (corrected, failing)
+    assert ring.is_unread()
 
 
 async def test_a_login_that_was_just_read_serves_while_it_cannot_be_read_again(
@@ -310,11 +307,11 @@ async def test_a_login_that_was_just_read_serves_while_it_cannot_be_read_again(
     await ring.load(APP)
     clock.advance(6)
     cluster.secrets["shop", "pull"] = ClusterError("HTTP 500")
-    assert await names_for(ring, refresh=True) == ["ann", ""]
-    assert ring.is_unread(APP)
+    assert await names_for(ring, refresh=True) == ["ann"]
+    assert ring.is_unread()
     clock.advance(KEEP_SECONDS - 6)
-    assert ring.is_due(APP)
-    assert await names_for(ring) == [""]
+    assert ring.is_due()
+    assert await names_for(ring) == []
 
 
 async def test_passwords_are_dropped_when_they_are_too_old_to_be_used(
@@ -341,7 +338,7 @@ async def test_reads_that_hang_for_one_namespace_leave_turns_for_others(secrets:
     cluster.open.set()
     async with asyncio.timeout(5):
         found = await keyring(secrets, "pull", namespace="bank").load(APP)
-    assert [credential.username for credential in found] == ["ann", ""]
+    assert [credential.username for credential in found] == ["ann"]
     hang.set()
     await asyncio.gather(*hanging)
 
@@ -356,7 +353,7 @@ async def test_a_secret_that_hangs_holds_up_no_pod_whose_secrets_are_at_hand(
     hanging = [asyncio.create_task(keyring(secrets, "pull", f"pull-{number}").load(APP)) for number in range(100)]
     await settle()
     async with asyncio.timeout(5):
-        assert len(await keyring(secrets, "pull").load(APP)) == 2
+        assert len(await keyring(secrets, "pull").load(APP)) == 1
     cluster.open.set()
     await asyncio.gather(*hanging)
 
@@ -373,8 +370,8 @@ async def test_readings_of_one_namespace_leave_those_of_others(secrets: PullSecr
             cluster.write(name, ("quay.io", name, password))
         await keyring(secrets, *names).load(APP)
     cluster.reads.clear()
-    assert len(other.credential_ids_for(APP)) == 2
-    assert len(await other.load(APP)) == 2
+    assert len(other.credential_ids_for(APP)) == 1
+    assert len(await other.load(APP)) == 1
     assert cluster.reads == []
 
 
@@ -403,7 +400,7 @@ async def test_a_namespace_of_large_secrets_takes_little_memory(clock: Clock) ->
 async def test_what_one_image_is_tried_with_is_bounded(secrets: PullSecrets, cluster: Cluster) -> None:
     """A lookup holds the passwords while it asks the registry: 256 KiB of them at most, the first ones."""
     cluster.write("pull", *(("quay.io", f"user-{number}", "p" * 100_000) for number in range(10)))
-    assert await names_for(keyring(secrets, "pull")) == ["user-0", "user-1", ""]
+    assert await names_for(keyring(secrets, "pull")) == ["user-0", "user-1"]
 
 
 async def test_a_pod_makes_us_read_only_so_many_secrets(secrets: PullSecrets, cluster: Cluster) -> None:

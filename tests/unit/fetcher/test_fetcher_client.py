@@ -12,11 +12,14 @@ from extender.errors import ConfigError, ManifestNotFound, RegistryNotAsked, Reg
 from extender.fetcher import fetcher_client
 from extender.fetcher.child import ALONE, DEATHS, MAIN, FetcherEnded
 from extender.fetcher.fetcher_client import ENDS, FetcherClient, open_fetcher
-from extender.fetcher.messages import Describe, DigestStated, Provide, StateDigest, ToQuestion, failure_of
+from extender.fetcher.messages import Look, SeenImage, ToQuestion, failed_of
 from extender.fetcher.settings import FetcherSettings
+from extender.images.content import Cause
+from extender.images.failures import failure_of
 from extender.images.reference import digest_of, parse_reference
 
 DIGEST = digest_of(b"one")
+NOT_ASKED, UNAVAILABLE = "not asked", Cause.UNAVAILABLE
 
 
 class SimulatedChild:
@@ -39,7 +42,7 @@ class SimulatedChild:
     def has_ended(self) -> bool:
         return bool(self.cause)
 
-    async def start(self) -> None:
+    async def start(self, mirrors: object = ()) -> None:
         self.starts.append(self.name)
         if self.faults and self.name == ALONE:
             self.cause = "unstarted"
@@ -59,8 +62,7 @@ class SimulatedChild:
         self.cause = self.cause or cause
         self._ended.set()
 
-    async def ask(self, question: StateDigest | Describe | Provide) -> ToQuestion:
-        assert isinstance(question, StateDigest)
+    async def ask(self, question: Look) -> ToQuestion:
         image = question.reference.path
         self.questions.append((self.name, image))
         await asyncio.sleep(0.01)
@@ -74,10 +76,10 @@ class SimulatedChild:
             await asyncio.wait([asyncio.ensure_future(self._ended.wait())], timeout=question.seconds)
             if self.has_ended:
                 raise FetcherEnded(self.cause)
-            return failure_of(RegistryUnavailable("it did not answer"), question.id)
+            return failed_of(RegistryUnavailable("it did not answer"))
         if image == "missing":
-            return failure_of(ManifestNotFound("no"), question.id)
-        return DigestStated(question.id, DIGEST)
+            return failed_of(ManifestNotFound("no"))
+        return SeenImage(by=ANONYMOUS.id, digest=DIGEST)
 
 
 @pytest.fixture
@@ -88,15 +90,19 @@ async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FetcherClient
     monkeypatch.setattr(fetcher_client, "FetcherChild", SimulatedChild)
     monkeypatch.setattr(fetcher_client, "_WELL_SECONDS", 0.0)
     monkeypatch.setattr(fetcher_client, "_ALONE_SECONDS", 0.05)
+    monkeypatch.setattr(fetcher_client, "PATIENCE_SECONDS", 0.0)
     async with open_fetcher(RegistryConfig(timeout_seconds=1)) as opened:
         yield opened
     assert not SimulatedChild.living
 
 
-async def look(client: FetcherClient, image: str, tenant: str = "team", seconds: float = 5) -> str | None:
-    """The digest of an image at some registry."""
+async def look(client: FetcherClient, image: str, tenant: str = "team", seconds: float = 5) -> str:
+    """The digest of an image at some registry, or why it is not known."""
     reference = parse_reference(f"quay.io/{image}:1")
-    return await client.state_digest(reference, ANONYMOUS, tenant=tenant, seconds=seconds)
+    answer = await client.look(Look(tenant=tenant, reference=reference, kubelet_name=reference, seconds=seconds))
+    if isinstance(answer, SeenImage):
+        return answer.digest
+    return NOT_ASKED if answer.failure == failure_of(RegistryNotAsked("")) else answer.failure.cause
 
 
 def asked_alone() -> list[str]:
@@ -108,8 +114,8 @@ def asked_alone() -> list[str]:
 async def test_image_that_ends_fetchers_fails_alone(client: FetcherClient, image: str, times: int) -> None:
     """What was asked for beside it is known; another end than by its size may be chance, and is tried once more."""
     looks = [look(client, f"app-{number}", f"tenant-{number % 3}") for number in range(9)]
-    bad, *good = await asyncio.gather(look(client, image, "mallory"), *looks, return_exceptions=True)
-    assert type(bad) is RegistryUnavailable
+    bad, *good = await asyncio.gather(look(client, image, "mallory"), *looks)
+    assert bad == UNAVAILABLE
     assert good == [DIGEST] * 9
     assert asked_alone().count(image) == times
 
@@ -143,7 +149,7 @@ async def until_asked(image: str, times: int) -> None:
         await asyncio.sleep(0)
 
 
-async def end_when_asked(looking: "asyncio.Task[str | None]", image: str, times: int) -> None:
+async def end_when_asked(looking: "asyncio.Task[str]", image: str, times: int) -> None:
     """Ends the fetcher that has been asked."""
     await until_asked(image, times)
     assert not looking.done()
@@ -155,7 +161,7 @@ async def test_own_bound_makes_only_those_suspicious_whose_bodies_were_read(clie
     """The others are asked for beside each other, however often that happens."""
     looks = [look(client, f"app-{number}", seconds=10) for number in range(20)]
     bad = [look(client, "large", f"mallory-{number}") for number in range(5)]
-    outcomes = await asyncio.gather(*bad, *looks, return_exceptions=True)
+    outcomes = await asyncio.gather(*bad, *looks)
     assert outcomes[5:] == [DIGEST] * 20
     assert set(asked_alone()) == {"large"}
 
@@ -176,13 +182,7 @@ async def test_starts_that_fail_are_counted_and_follow_each_other_slower_and_slo
     monkeypatch.setattr(fetcher_client._Starts, "note", note_and_skip)  # noqa: SLF001
     SimulatedChild.faults += [fault] * 6
     before = ENDS["unstarted"].value
-    with pytest.raises(RegistryNotAsked):
-        await look(client, "large")
-    for _ in range(5):
-        with pytest.raises(RegistryNotAsked):
-            await look(client, "large")
-    with pytest.raises(RegistryUnavailable):
-        await look(client, "large")
+    assert [await look(client, "large") for _ in range(7)] == [NOT_ASKED] * 6 + [UNAVAILABLE]
     assert [wait for wait in waits if wait] == [1, 2, 4, 8, 10, 10]
     assert ENDS["unstarted"].value - before == 6
 
@@ -190,45 +190,42 @@ async def test_starts_that_fail_are_counted_and_follow_each_other_slower_and_slo
 async def test_image_that_has_ended_fetchers_ends_no_more_that_others_use(client: FetcherClient) -> None:
     """For some minutes it is asked for alone at once."""
     for _ in range(3):
-        with pytest.raises(RegistryUnavailable):
-            await look(client, "large", "mallory")
+        assert await look(client, "large", "mallory") == UNAVAILABLE
     assert [name for name, image in SimulatedChild.questions if image == "large"] == [MAIN, ALONE, ALONE, ALONE]
     assert await look(client, "app") == DIGEST
 
 
 async def test_suspect_that_is_cleared_is_asked_for_beside_others_again(client: FetcherClient) -> None:
     """A failure that its registry tells clears it as well."""
-    await asyncio.gather(look(client, "fatal"), look(client, "app"), look(client, "missing"), return_exceptions=True)
+    await asyncio.gather(look(client, "fatal"), look(client, "app"), look(client, "missing"))
     SimulatedChild.questions.clear()
-    with pytest.raises(ManifestNotFound):
-        await look(client, "missing")
+    assert await look(client, "missing") == Cause.MISSING
     assert await look(client, "app") == DIGEST
     assert {name for name, _ in SimulatedChild.questions} == {MAIN}
 
 
 async def test_suspect_without_an_answer_stays_one(client: FetcherClient) -> None:
     """It may be what holds memory: the main fetcher is asked for it no more."""
-    await asyncio.gather(look(client, "fatal"), look(client, "slow"), return_exceptions=True)
+    await asyncio.gather(look(client, "fatal"), look(client, "slow"))
     SimulatedChild.questions.clear()
-    with pytest.raises(RegistryUnavailable):
-        await look(client, "slow")
+    assert await look(client, "slow") == UNAVAILABLE
     assert SimulatedChild.questions == [(ALONE, "slow")]
 
 
 async def test_many_slow_suspects_of_one_tenant_keep_no_other_waiting(client: FetcherClient) -> None:
     """A tenant's first suspect waits for one of each other tenant."""
-    await asyncio.gather(look(client, "fatal"), look(client, "slow"), return_exceptions=True)
+    await asyncio.gather(look(client, "fatal"), look(client, "slow"))
     slow = [asyncio.create_task(look(client, "slow", "mallory", 2)) for _ in range(30)]
     await asyncio.sleep(0)
-    bad, good = await asyncio.gather(look(client, "fatal", "m"), look(client, "app", "shop", 1), return_exceptions=True)
-    assert (type(bad), good) == (RegistryUnavailable, DIGEST)
-    outcomes = await asyncio.gather(*slow, return_exceptions=True)
-    assert {type(each) for each in outcomes} <= {RegistryUnavailable, RegistryNotAsked}
+    bad, good = await asyncio.gather(look(client, "fatal", "m"), look(client, "app", "shop", 1))
+    assert (bad, good) == (UNAVAILABLE, DIGEST)
+    outcomes = await asyncio.gather(*slow)
+    assert set(outcomes) <= {UNAVAILABLE, NOT_ASKED}
 
 
 async def test_caller_waits_no_longer_than_it_said(client: FetcherClient) -> None:
     """Whose turn does not come in time was not asked for, and no host is to blame."""
-    await asyncio.gather(look(client, "fatal"), look(client, "slow"), return_exceptions=True)
+    await asyncio.gather(look(client, "fatal"), look(client, "slow"))
     slow = [look(client, "slow", seconds=0.2) for _ in range(30)]
-    outcomes = await asyncio.gather(*slow, return_exceptions=True)
-    assert RegistryNotAsked in {type(each) for each in outcomes}
+    outcomes = await asyncio.gather(*slow)
+    assert NOT_ASKED in outcomes

@@ -6,60 +6,42 @@ import pytest
 from extender.config.registry_section import RegistryConfig
 from extender.credential_sources import Cloud
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.credentials.logins import Login
-from extender.credentials.provider_specs import CloudSpec, HelpersSpec, PluginSpec
-from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 from extender.errors import (
-    AddressRefused,
-    EndpointUnavailable,
-    ExtenderError,
-    InvalidManifest,
     ManifestNotFound,
     NameUnresolved,
-    RegistryDenied,
-    RegistryError,
-    RegistryFailed,
     RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
-    RegistryUnreachable,
-    UnsupportedManifest,
 )
 from extender.fetcher.messages import (
     MOST_BYTES,
-    Describe,
-    Described,
-    DigestStated,
-    FailedAnswer,
     FromFetcher,
+    Look,
+    OperatorIs,
     Ping,
     Pong,
     ProtocolError,
-    Provide,
-    Provided,
+    PullAccess,
     Ready,
     Refused,
-    StateDigest,
+    SeenImage,
     ToFetcher,
     Unframer,
+    Verify,
     decode_from_fetcher,
     decode_to_fetcher,
-    error_of,
-    failure_of,
+    failed_of,
     frame,
 )
 from extender.fetcher.settings import FetcherSettings
 from extender.images.manifest import Image, Kind, PlatformEntry, Skipped
 from extender.images.platform import parse_platform
 from extender.images.reference import digest_of, parse_reference
-from extender.kubernetes.credential_provider_v1 import CacheKeyType, CredentialProvider, ExecEnvVar
 
 APP = parse_reference("quay.io/team/app:1")
 ANN = Credential("ann", "word", CredentialId("ann"))
 DIGEST = digest_of(b"one")
-PLUGIN = CredentialProvider("ecr", ("*.ecr.aws",), "1h", "credentialprovider.kubelet.k8s.io/v1", ("-v",),
-                            (ExecEnvVar("A", "b"),))  # fmt: skip
 
 
 def image(platforms: int = 2, parts: int = 1, **changes: object) -> Image:
@@ -89,11 +71,9 @@ def received(message: ToFetcher | FromFetcher, *, cut: int = 7) -> bytes:
 @pytest.mark.parametrize(
     "question",
     [
-        StateDigest(id=1, seconds=2.5, tenant="team", reference=APP, credential=ANN),
-        Describe(id=2, seconds=2.5, tenant="", reference=APP.with_digest(DIGEST), credential=ANONYMOUS),
-        Provide(id=3, provider=PluginSpec(PLUGIN, "/bin", 60.0), repository="a.ecr.aws/b"),
-        Provide(id=4, provider=HelpersSpec({"quay.io": "pass"}, "store"), repository="quay.io/b"),
-        Provide(id=5, provider=CloudSpec(Cloud.ECR), repository="x"),
+        Look(id=1, seconds=2.5, tenant="team", reference=APP, kubelet_name=APP, access=PullAccess((ANN,), ANN.id)),
+        Look(id=2, tenant="", reference=APP.with_digest(DIGEST), kubelet_name=APP, known=(DIGEST,), by_head=False),
+        Verify(id=3, tenant="", reference=APP, kubelet_name=APP, platform=parse_platform("linux/arm64")),
         Ping(6),
         FetcherSettings(registry=RegistryConfig(timeout_seconds=10, plain_http=("a:1",), clouds=(Cloud.GCP,))),
     ],
@@ -109,11 +89,13 @@ def test_question_comes_through(question: ToFetcher) -> None:
     [
         Ready(),
         Refused("registry.ca_files: no"),
-        DigestStated(1, DIGEST),
-        DigestStated(1, None),
-        Described(2, image(64, 65)),
-        Described(2, image(0, 0, kind=Kind.ARTIFACT, states_platforms=False)),
-        Provided(3, ProvidedCredentials((Login("quay.io", "ann", "word"),), 60.0, CacheKeyType.GLOBAL)),
+        OperatorIs(CredentialId("operator")),
+        SeenImage(id=1, by=ANN.id, digest=DIGEST, denied=(ANONYMOUS.id,)),
+        SeenImage(id=2, by=ANONYMOUS.id, digest=DIGEST, image=image(64, 65)),
+        SeenImage(
+            id=2, by=ANN.id, digest=DIGEST, image=image(0, 0, kind=Kind.ARTIFACT, states_platforms=False), label="x"
+        ),
+        failed_of(RegistryRefusedImage("x refuses it", 412, "too many holes"), by=ANN.id, denied=(ANONYMOUS.id,)),
         Pong(4, {("multiarch_registry_requests_total", "2xx"): 3.0}, {("family", ""): 1.0}),
     ],
     ids=lambda answer: type(answer).__name__,
@@ -126,49 +108,33 @@ def test_answer_comes_through(answer: FromFetcher) -> None:
 def test_usual_platforms_are_one_object() -> None:
     """Caches hold platforms by the thousand."""
     entry = PlatformEntry(parse_platform("linux/arm64"), DIGEST, 1)
-    answer = decode_from_fetcher(received(Described(1, image(0, entries=(entry,)))))
-    assert isinstance(answer, Described)
+    seen = SeenImage(by=ANN.id, digest=DIGEST, image=image(0, entries=(entry,)))
+    answer = decode_from_fetcher(received(seen))
+    assert isinstance(answer, SeenImage)
+    assert answer.image
     assert answer.image.entries[0].platform is entry.platform
 
 
-WELL = RegistryUnavailable("a mirror answered")
-WELL.host_is_well = True
-
-
 @pytest.mark.parametrize(
-    "error",
+    ("error", "retry_after"),
     [
-        AddressRefused("x is denied"),
-        CredentialsUnavailable("x"),
-        EndpointUnavailable("x"),
-        InvalidManifest("x"),
-        ManifestNotFound("x"),
-        NameUnresolved("x"),
-        RegistryDenied("x"),
-        RegistryFailed("x answered 500"),
-        RegistryNotAsked("x"),
-        RegistryRefusedImage("x refuses it", 412, "too many holes"),
-        RegistryThrottled("later", 90.0),
-        RegistryThrottled("later", None),
-        RegistryUnavailable("x"),
-        RegistryUnreachable("x"),
-        UnsupportedManifest("x"),
-        WELL,
+        (ManifestNotFound("x"), None),
+        (RegistryNotAsked("x"), 2),
+        (NameUnresolved("x"), None),
+        (RegistryThrottled("later", 90.0), 90),
+        (RegistryThrottled("later"), 30),
+        (RegistryUnavailable("x"), None),
+        (RegistryUnavailable("it rests", 17.0), 17),
     ],
-    ids=lambda error: type(error).__name__,
 )
-def test_error_is_the_same_error_again(error: ExtenderError) -> None:
-    """Of its own class, with all that the class has."""
-    answer = decode_from_fetcher(received(failure_of(error, 7)))
-    assert isinstance(answer, FailedAnswer)
-    again = error_of(answer)
-    marks = {"host_is_well": error.host_is_well} if isinstance(error, RegistryError) else {}
-    assert (type(again), str(again), vars(again)) == (type(error), str(error), marks | vars(error))
+def test_a_failure_says_until_when_it_holds_if_that_is_known(error: Exception, retry_after: float | None) -> None:
+    """What is not known is decided by how often it has failed."""
+    assert failed_of(error).retry_after == retry_after
 
 
 def test_long_text_is_cut_off() -> None:
     """Whatever wrote it."""
-    assert len(str(error_of(failure_of(RegistryUnavailable("x" * 10_000), 1)))) == 1024
+    assert len(failed_of(RegistryUnavailable("x" * 10_000)).why) == 1024
 
 
 @pytest.mark.parametrize(
@@ -199,8 +165,3 @@ def test_length_beyond_all_messages_is_not_waited_for() -> None:
         list(Unframer().feed((MOST_BYTES + 1).to_bytes(4, "big")))
     with pytest.raises(ProtocolError):
         frame(Refused("x" * MOST_BYTES))
-
-
-def test_error_of_no_known_class_is_that_the_registry_is_unavailable() -> None:
-    """Nobody waits for ever for what the fetcher says and this version does not know."""
-    assert isinstance(error_of(FailedAnswer(1, "ConfigError", "x")), RegistryUnavailable)

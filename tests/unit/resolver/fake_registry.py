@@ -1,17 +1,20 @@
 """A registry and a keyring controlled by a test: every request is recorded, and can be held or refused."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 
-from extender.credentials.keyring import Credential, CredentialId
+from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId, Keyring
+from extender.credentials.operator_keyring import OperatorKeyring
 from extender.errors import ManifestNotFound, RegistryDenied
+from extender.fetcher.looker import Looker
+from extender.fetcher.messages import Failed, Look, SeenImage, Verified, Verify
 from extender.images.content import Content
 from extender.images.manifest import OCI_INDEX, Image, Kind, PlatformEntry
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of
-from extender.turns import OPERATOR
 
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OTHER = Credential("other", "secret", CredentialId("other"))
@@ -19,12 +22,11 @@ OTHER = Credential("other", "secret", CredentialId("other"))
 CALLER: ContextVar[str] = ContextVar("CALLER", default="nobody")
 
 
-class Keys:
-    """A keyring with the same credentials for every image, available without loading."""
+class Logins:
+    """A pod's logins, the same for every image, available without loading."""
 
-    def __init__(self, *credentials: Credential, tenant: str = "") -> None:
+    def __init__(self, *credentials: Credential) -> None:
         self.credentials = credentials
-        self.tenant = tenant
 
     @property
     def identity(self) -> Hashable:
@@ -33,26 +35,66 @@ class Keys:
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         return tuple(credential.id for credential in self.credentials)
 
-    def is_due(self, reference: ImageReference) -> bool:
+    def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
+        return f"login {credential_id}" if credential_id in self.credential_ids_for(reference) else ""
+
+    def is_due(self) -> bool:
         return False
 
-    def is_unread(self, reference: ImageReference) -> bool:
+    def is_unread(self) -> bool:
         return False
 
-    async def load(
-        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
-    ) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         return self.credentials
 
 
-class FakeRegistry:
-    """An `ImageSource` for all hosts, with a HEAD for `state_digest` and a GET for `describe`.
+def keyring_of(
+    *credentials: Credential, tenant: str = "", operator: Callable[[], CredentialId] = lambda: NO_OPERATOR
+) -> Keyring:
+    """Returns a keyring of these logins, the operator's and anonymous access."""
+    logins = [each for each in credentials if each != ANONYMOUS]
+    return Keyring(Logins(*logins) if logins else None, operator=operator, tenant=tenant)
 
-    A repository that is not in `readers` is public.
+
+class LocalLooks(ABC):
+    """`Sources` over the two requests that it makes, with the order of requests and credentials as in the fetcher."""
+
+    def __init__(self) -> None:
+        self.operator = OperatorKeyring()
+        self.looker = Looker(self, self.operator)
+
+    @property
+    def operator_id(self) -> CredentialId:
+        return self.operator.id
+
+    async def look(self, look: Look) -> SeenImage | Failed:
+        return await self.looker.look(look)
+
+    async def verify(self, verify: Verify) -> Verified | Failed:
+        raise NotImplementedError
+
+    @abstractmethod
+    async def state_digest(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> str | None:
+        """As `ImageSource`."""
+
+    @abstractmethod
+    async def describe(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> Image:
+        """As `ImageSource`."""
+
+
+class FakeRegistry(LocalLooks):
+    """Sources for all hosts, with a HEAD for `state_digest` and a GET for `describe`.
+
+    A repository that is not in `readers`, which are user names or `anonymous`, is public.
     """
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, str, str]] = []  # method, reference, credential id
+        super().__init__()
+        self.requests: list[tuple[str, str, str]] = []  # method, reference, user name
         self.callers: set[str] = set()
         self.readers: dict[str, set[str]] = {}
         self.refused_passwords: set[str] = set()
@@ -92,10 +134,10 @@ class FakeRegistry:
         """Removes the tag."""
         del self._tags[reference]
 
-    def count(self, method: str, reference: str = "", credential_id: str = "") -> int:
+    def count(self, method: str, reference: str = "", user: str = "") -> int:
         """Returns how many such requests there were; an empty text matches any."""
         return sum(
-            request[0] == method and reference in ("", request[1]) and credential_id in ("", request[2])
+            request[0] == method and reference in ("", request[1]) and user in ("", request[2])
             for request in self.requests
         )
 
@@ -119,7 +161,8 @@ class FakeRegistry:
 
     async def _admit(self, method: str, reference: ImageReference, credential: Credential) -> None:
         named = reference.with_digest(reference.digest) if reference.digest else reference
-        self.requests.append((method, str(named), credential.id))
+        user = credential.username or credential.id
+        self.requests.append((method, str(named), user))
         self.callers.add(CALLER.get())
         self.visited.set()
         await self.open.wait()
@@ -128,7 +171,7 @@ class FakeRegistry:
             raise fault
         if credential.password in self.refused_passwords:
             raise RegistryDenied("expired")
-        if credential.id not in self.readers.get(reference.repository, {credential.id}):
+        if user not in self.readers.get(reference.repository, {user}):
             raise ManifestNotFound("no such repository") if self.hides else RegistryDenied("no access")
 
     def _find(self, reference: ImageReference) -> Image:

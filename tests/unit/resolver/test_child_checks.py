@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS
 from extender.errors import EndpointUnavailable, ManifestNotFound, RegistryThrottled, RegistryUnavailable
 from extender.images.content import Content
 from extender.images.manifest import OCI_MANIFEST, Image, Kind, PlatformEntry
@@ -14,12 +13,12 @@ from extender.images.reference import ImageReference, digest_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import FakeRegistry, Keys
+from tests.unit.resolver.fake_registry import FakeRegistry, keyring_of
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 APP = "ghcr.io/team/app:1"
 QUERY = ImageQuery(APP)
-PUBLIC = Keys(ANONYMOUS)
+PUBLIC = keyring_of()
 
 
 def child(text: str) -> str:

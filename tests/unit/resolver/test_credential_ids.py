@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS
+from extender.credentials.keyring import Keyring
 from extender.errors import RegistryDenied, RegistryUnavailable
 from extender.images.content import Answer, Cause, Failure
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, index_of, keyring_of
 
 APP = "ghcr.io/team/app:1"
 REPOSITORY = "ghcr.io/team/app"
@@ -18,7 +18,7 @@ LOOKUP = ImageQuery(APP)
 CONTENT = index_of("linux/arm64")
 
 
-async def ask(resolver: Resolver, keys: Keys, lookup: ImageQuery = LOOKUP, **options: bool) -> Answer:
+async def ask(resolver: Resolver, keys: Keyring, lookup: ImageQuery = LOOKUP, **options: bool) -> Answer:
     return (await resolver.resolve_all([lookup], keys, 60, **options))[0]
 
 
@@ -37,14 +37,14 @@ async def test_credentials_are_tried_in_order_until_one_works(
     resolver: Resolver, registry: FakeRegistry, digest: str
 ) -> None:
     """One that is denied is followed by the next; after one that works none is tried."""
-    assert await ask(resolver, Keys(OTHER, TENANT, ANONYMOUS)) == CONTENT
+    assert await ask(resolver, keyring_of(OTHER, TENANT)) == CONTENT
     assert [credential_id for _, _, credential_id in registry.requests] == ["other", "other", "tenant", "tenant"]
 
 
 @pytest.mark.usefixtures("digest")
 async def test_denied_to_all_is_denied(resolver: Resolver, registry: FakeRegistry) -> None:
     """And remembered, so that the next pod with the same credentials costs no request."""
-    keys = Keys(OTHER, ANONYMOUS)
+    keys = keyring_of(OTHER)
     assert cause_of(await ask(resolver, keys)) is Cause.DENIED
     assert cause_of(await ask(resolver, keys)) is Cause.DENIED
     assert cause_of(resolver.peek(LOOKUP, keys)) is Cause.DENIED
@@ -52,28 +52,21 @@ async def test_denied_to_all_is_denied(resolver: Resolver, registry: FakeRegistr
 
 
 @pytest.mark.usefixtures("digest")
-async def test_a_keyring_without_credentials_is_denied(resolver: Resolver, registry: FakeRegistry) -> None:
-    """There is nothing to ask with."""
-    assert cause_of(await ask(resolver, Keys())) is Cause.DENIED
-    assert registry.requests == []
-
-
-@pytest.mark.usefixtures("digest")
 async def test_missing_for_one_credential_is_tried_with_the_next(resolver: Resolver, registry: FakeRegistry) -> None:
     """Some registries say 404 of what a login may not see, and the kubelet tries on as well."""
     registry.hides = True
-    assert await ask(resolver, Keys(OTHER, TENANT, ANONYMOUS)) == CONTENT
-    assert cause_of(await ask(resolver, Keys(OTHER, ANONYMOUS))) is Cause.MISSING
+    assert await ask(resolver, keyring_of(OTHER, TENANT)) == CONTENT
+    assert cause_of(await ask(resolver, keyring_of(OTHER))) is Cause.MISSING
 
 
 @pytest.mark.usefixtures("digest")
 async def test_what_one_scope_learned_is_not_told_to_another(resolver: Resolver, registry: FakeRegistry) -> None:
     """Neither from memory nor through a shared flight: the other one is denied by the registry itself."""
-    assert await ask(resolver, Keys(TENANT, ANONYMOUS)) == CONTENT
-    assert resolver.peek(LOOKUP, Keys(OTHER, ANONYMOUS)) is None
-    assert resolver.peek(LOOKUP, Keys(ANONYMOUS)) is None
-    assert cause_of(await ask(resolver, Keys(OTHER, ANONYMOUS))) is Cause.DENIED
-    assert await ask(resolver, Keys(TENANT, ANONYMOUS)) == CONTENT
+    assert await ask(resolver, keyring_of(TENANT)) == CONTENT
+    assert resolver.peek(LOOKUP, keyring_of(OTHER)) is None
+    assert resolver.peek(LOOKUP, keyring_of()) is None
+    assert cause_of(await ask(resolver, keyring_of(OTHER))) is Cause.DENIED
+    assert await ask(resolver, keyring_of(TENANT)) == CONTENT
 
 
 @pytest.mark.usefixtures("digest")
@@ -82,7 +75,7 @@ async def test_tenants_who_ask_at_the_same_time_each_get_their_own_answer(
 ) -> None:
     """A flight is shared only among those who present the same credentials."""
     registry.open.clear()
-    both = [asyncio.create_task(ask(resolver, keys)) for keys in (Keys(TENANT), Keys(OTHER))]
+    both = [asyncio.create_task(ask(resolver, keys)) for keys in (keyring_of(TENANT), keyring_of(OTHER))]
     await registry.visited.wait()
     registry.open.set()
     allowed, denied = await asyncio.gather(*both)
@@ -97,10 +90,10 @@ async def test_a_second_scope_proves_itself_with_one_head(
     registry.readers[REPOSITORY] = {"tenant", "other"}
     by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
     for lookup in (LOOKUP, by_digest):
-        await ask(resolver, Keys(TENANT), lookup)
+        await ask(resolver, keyring_of(TENANT), lookup)
     registry.requests.clear()
-    assert await ask(resolver, Keys(OTHER)) == CONTENT
-    assert await ask(resolver, Keys(OTHER), by_digest) == CONTENT
+    assert await ask(resolver, keyring_of(OTHER)) == CONTENT
+    assert await ask(resolver, keyring_of(OTHER), by_digest) == CONTENT
     assert registry.requests == [("HEAD", APP, "other"), ("HEAD", f"{REPOSITORY}@{digest}", "other")]
 
 
@@ -109,8 +102,8 @@ async def test_a_digest_known_to_others_is_denied_to_who_may_not_read_it(
 ) -> None:
     """Knowing the digest is no right to know what it runs on."""
     by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
-    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
-    assert cause_of(await ask(resolver, Keys(OTHER), by_digest)) is Cause.DENIED
+    assert await ask(resolver, keyring_of(TENANT), by_digest) == CONTENT
+    assert cause_of(await ask(resolver, keyring_of(OTHER), by_digest)) is Cause.DENIED
 
 
 async def test_a_digest_is_proven_by_get_where_there_is_no_head(
@@ -120,28 +113,27 @@ async def test_a_digest_is_proven_by_get_where_there_is_no_head(
     registry.knows_head = False
     registry.readers[REPOSITORY] = {"tenant", "other"}
     by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
-    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
-    assert await ask(resolver, Keys(OTHER), by_digest) == CONTENT
+    assert await ask(resolver, keyring_of(TENANT), by_digest) == CONTENT
+    assert await ask(resolver, keyring_of(OTHER), by_digest) == CONTENT
     assert registry.requests[-1] == ("GET", f"{REPOSITORY}@{digest}", "other")
-    assert cause_of(await ask(resolver, Keys(ANONYMOUS), by_digest)) is Cause.DENIED
+    assert cause_of(await ask(resolver, keyring_of(), by_digest)) is Cause.DENIED
 
 
 async def test_anonymous_facts_serve_everybody_who_lists_anonymous(resolver: Resolver, registry: FakeRegistry) -> None:
     """A public image is looked up once for all, whatever secrets pods carry besides."""
     registry.push(APP, "linux/arm64")
-    assert await ask(resolver, Keys(ANONYMOUS)) == CONTENT
+    assert await ask(resolver, keyring_of()) == CONTENT
     registry.requests.clear()
-    assert await ask(resolver, Keys(TENANT, ANONYMOUS)) == CONTENT
-    assert resolver.peek(LOOKUP, Keys(OTHER, ANONYMOUS)) == CONTENT
-    assert resolver.peek(LOOKUP, Keys(OTHER)) is None
+    assert await ask(resolver, keyring_of(TENANT)) == CONTENT
+    assert resolver.peek(LOOKUP, keyring_of(OTHER)) == CONTENT
     assert registry.requests == []
 
 
 async def test_one_tenant_s_failure_is_not_another_s(resolver: Resolver, registry: FakeRegistry, digest: str) -> None:
     """A wrong secret asked first does not spoil the right one."""
-    assert cause_of(await ask(resolver, Keys(OTHER))) is Cause.DENIED
-    assert await ask(resolver, Keys(TENANT)) == CONTENT
-    assert cause_of(resolver.peek(LOOKUP, Keys(OTHER))) is Cause.DENIED
+    assert cause_of(await ask(resolver, keyring_of(OTHER))) is Cause.DENIED
+    assert await ask(resolver, keyring_of(TENANT)) == CONTENT
+    assert cause_of(resolver.peek(LOOKUP, keyring_of(OTHER))) is Cause.DENIED
 
 
 @pytest.mark.usefixtures("digest")
@@ -152,17 +144,17 @@ async def test_a_denial_has_the_credential_s_other_tags_of_the_repository_confir
     registry.push("ghcr.io/team/app:2", "linux/arm64")
     registry.readers[REPOSITORY] = {"tenant", "other"}
     second = ImageQuery("ghcr.io/team/app:2")
-    for keys in (Keys(TENANT), Keys(OTHER)):
+    for keys in (keyring_of(TENANT), keyring_of(OTHER)):
         await resolver.resolve_all([LOOKUP, second], keys, 60)
     registry.readers[REPOSITORY] = {"other"}
     clock.advance(100)
     often = ImageQuery(APP, always=True)
-    assert cause_of(await ask(resolver, Keys(TENANT), often, revalidate=True)) is Cause.DENIED
-    assert resolver.cache.fresh([second], Keys(OTHER)) == [CONTENT]
-    assert resolver.cache.fresh([second], Keys(TENANT)) is None
-    assert resolver.peek(second, Keys(TENANT)) == CONTENT
-    assert cause_of(await ask(resolver, Keys(TENANT), second, revalidate=True)) is Cause.DENIED
-    assert cause_of(resolver.peek(second, Keys(TENANT))) is Cause.DENIED
+    assert cause_of(await ask(resolver, keyring_of(TENANT), often, revalidate=True)) is Cause.DENIED
+    assert resolver.cache.fresh([second], keyring_of(OTHER)) == [CONTENT]
+    assert resolver.cache.fresh([second], keyring_of(TENANT)) is None
+    assert resolver.peek(second, keyring_of(TENANT)) == CONTENT
+    assert cause_of(await ask(resolver, keyring_of(TENANT), second, revalidate=True)) is Cause.DENIED
+    assert cause_of(resolver.peek(second, keyring_of(TENANT))) is Cause.DENIED
 
 
 async def test_one_denied_tag_leaves_the_others_of_its_repository(
@@ -171,12 +163,12 @@ async def test_one_denied_tag_leaves_the_others_of_its_repository(
     """A registry may deny a single tag, by a rule of its own."""
     registry.push("ghcr.io/team/app:2", "linux/arm64")
     second = ImageQuery("ghcr.io/team/app:2")
-    await ask(resolver, Keys(ANONYMOUS), second)
+    await ask(resolver, keyring_of(), second)
     clock.advance(100)
     registry.fault = lambda _method, reference: RegistryDenied("403") if reference.tag == "1" else None
-    assert cause_of(await ask(resolver, Keys(ANONYMOUS))) is Cause.DENIED
-    assert await ask(resolver, Keys(ANONYMOUS), second, revalidate=True) == CONTENT
-    assert resolver.cache.fresh([second], Keys(ANONYMOUS)) == [CONTENT]
+    assert cause_of(await ask(resolver, keyring_of())) is Cause.DENIED
+    assert await ask(resolver, keyring_of(), second, revalidate=True) == CONTENT
+    assert resolver.cache.fresh([second], keyring_of()) == [CONTENT]
 
 
 async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(
@@ -184,15 +176,15 @@ async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(
 ) -> None:
     """Access to a digest must be proven anew even where its content is still at hand."""
     by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
-    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
+    assert await ask(resolver, keyring_of(TENANT), by_digest) == CONTENT
     registry.readers[REPOSITORY] = set()
     clock.advance(60)
-    assert cause_of(await ask(resolver, Keys(TENANT))) is Cause.DENIED
-    assert cause_of(await ask(resolver, Keys(TENANT), by_digest, revalidate=True)) is Cause.DENIED
+    assert cause_of(await ask(resolver, keyring_of(TENANT))) is Cause.DENIED
+    assert cause_of(await ask(resolver, keyring_of(TENANT), by_digest, revalidate=True)) is Cause.DENIED
     registry.readers[REPOSITORY] = {"tenant"}
     clock.advance(300)
-    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
-    assert registry.count("GET") == 3
+    assert await ask(resolver, keyring_of(TENANT), by_digest) == CONTENT
+    assert registry.count("GET", user="tenant") == 3
 
 
 async def test_a_remembered_fetch_is_no_proof_even_when_the_tables_forgot(
@@ -202,11 +194,11 @@ async def test_a_remembered_fetch_is_no_proof_even_when_the_tables_forgot(
     resolver = Resolver(registry, size=1, tag_seconds=900, stale_seconds=86_400, clock=clock)
     by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
     registry.push("ghcr.io/team/filler:1", "linux/amd64")
-    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
-    await ask(resolver, Keys(ANONYMOUS), ImageQuery("ghcr.io/team/filler:1"))
-    assert resolver.peek(by_digest, Keys(TENANT)) is None
+    assert await ask(resolver, keyring_of(TENANT), by_digest) == CONTENT
+    await ask(resolver, keyring_of(), ImageQuery("ghcr.io/team/filler:1"))
+    assert resolver.peek(by_digest, keyring_of(TENANT)) is None
     registry.readers[REPOSITORY] = set()
-    assert cause_of(await ask(resolver, Keys(TENANT), by_digest)) is Cause.DENIED
+    assert cause_of(await ask(resolver, keyring_of(TENANT), by_digest)) is Cause.DENIED
     await resolver.close()
 
 
@@ -216,7 +208,7 @@ async def test_a_known_scope_is_asked_first_when_a_tag_is_renewed(
     """A secret that does not fit a public image is not tried again at every renewal."""
     registry.push(APP, "linux/arm64")
     registry.readers[REPOSITORY] = {"anonymous"}
-    keys = Keys(TENANT, ANONYMOUS)
+    keys = keyring_of(TENANT)
     assert await ask(resolver, keys) == CONTENT
     clock.advance(900)
     registry.requests.clear()
@@ -228,11 +220,11 @@ async def test_a_known_scope_is_asked_first_when_a_tag_is_renewed(
 async def test_a_host_s_trouble_ends_the_row_of_credentials(resolver: Resolver, registry: FakeRegistry) -> None:
     """Another login would meet the same trouble."""
     registry.fault = lambda method, reference: RegistryUnavailable("x")
-    assert cause_of(await ask(resolver, Keys(OTHER, TENANT, ANONYMOUS))) is Cause.UNAVAILABLE
+    assert cause_of(await ask(resolver, keyring_of(OTHER, TENANT))) is Cause.UNAVAILABLE
     assert len(registry.requests) == 1
 
 
 async def test_a_secret_that_changed_is_used_at_once(resolver: Resolver, registry: FakeRegistry, digest: str) -> None:
     """It has another scope, so no failure of the old one stands in its way."""
-    assert cause_of(await ask(resolver, Keys(OTHER, ANONYMOUS))) is Cause.DENIED
-    assert await ask(resolver, Keys(TENANT, ANONYMOUS)) == CONTENT
+    assert cause_of(await ask(resolver, keyring_of(OTHER))) is Cause.DENIED
+    assert await ask(resolver, keyring_of(TENANT)) == CONTENT

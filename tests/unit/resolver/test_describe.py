@@ -2,16 +2,15 @@
 
 import asyncio
 
-from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Cause, Failure
 from extender.images.manifest import OCI_INDEX, Image, Kind
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, index_of, keyring_of
 
 APP = "ghcr.io/team/app:1"
-PUBLIC = Keys(ANONYMOUS)
+PUBLIC = keyring_of()
 
 
 async def test_an_image_is_described_by_the_lookup_that_finds_it(resolver: Resolver, registry: FakeRegistry) -> None:
@@ -28,10 +27,10 @@ async def test_an_image_is_described_by_the_lookup_that_finds_it(resolver: Resol
 async def test_details_that_another_scope_fetched_are_fetched_again(resolver: Resolver, registry: FakeRegistry) -> None:
     """The tables hold the gist for all scopes, the details are each one's own."""
     registry.push(APP, "linux/arm64")
-    await resolver.resolve_all([ImageQuery(APP)], Keys(TENANT), 60)
+    await resolver.resolve_all([ImageQuery(APP)], keyring_of(TENANT), 60)
     image = await resolver.describe(APP, PUBLIC)
     assert isinstance(image, Image)
-    assert registry.count("GET", credential_id="anonymous") == 1
+    assert registry.count("GET", user="anonymous") == 1
 
 
 async def test_an_artifact_is_described_with_what_was_skipped(resolver: Resolver, registry: FakeRegistry) -> None:

@@ -1,14 +1,13 @@
 """Where an answer comes from: digest, credential and age, without a request."""
 
-from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Cause, Evidence, Failure
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, index_of, keyring_of
 
 APP = "ghcr.io/team/app:1"
-PUBLIC = Keys(ANONYMOUS)
+PUBLIC = keyring_of()
 
 
 async def test_an_answer_has_its_digest_credential_and_age(
@@ -31,10 +30,10 @@ async def test_an_answer_has_its_digest_credential_and_age(
 async def test_a_keyring_gets_no_other_s_evidence(resolver: Resolver, registry: FakeRegistry) -> None:
     """What one credential opened is nothing to another; whose it was is told without its content."""
     registry.push(APP, "linux/amd64")
-    await resolver.resolve_all([ImageQuery(APP)], Keys(TENANT), 60)
+    await resolver.resolve_all([ImageQuery(APP)], keyring_of(TENANT), 60)
     assert resolver.evidence(ImageQuery(APP), PUBLIC) == Evidence(answer=None)
-    found = resolver.evidence(ImageQuery(APP), Keys(TENANT))
-    assert found.credential == "the operator's credentials"
+    found = resolver.evidence(ImageQuery(APP), keyring_of(TENANT))
+    assert found.credential == "login tenant"
     assert TENANT.password not in repr(found)
 
 

@@ -3,7 +3,6 @@
 import pytest
 from structlog.testing import capture_logs
 
-from extender.credentials.keyring import ANONYMOUS
 from extender.errors import (
     EndpointUnavailable,
     InvalidManifest,
@@ -13,18 +12,16 @@ from extender.errors import (
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
-    RegistryUnreachable,
     UnsupportedManifest,
 )
 from extender.images.content import Answer, Cause, Failure
-from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import FakeRegistry, index_of, keyring_of
 
 APP = "ghcr.io/team/app:1"
-PUBLIC = Keys(ANONYMOUS)
+PUBLIC = keyring_of()
 
 
 async def ask(resolver: Resolver, reference: str = APP) -> Answer:
@@ -86,85 +83,20 @@ async def test_an_image_that_stays_unavailable_is_asked_for_more_and_more_seldom
     assert resolver.counts()["failed"] == 0
 
 
-async def test_lookups_that_make_way_for_a_probe_are_not_failures_of_their_images(
+async def test_stale_content_of_a_name_that_failed_serves_without_a_wait(
     resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
-    """Of two begun when a breaker's time is over one is the probe; the other may go as soon as that has an answer."""
-    images = [APP, "ghcr.io/team/other:1"]
-    for image in images:
-        registry.push(image, "linux/arm64")
-    registry.fault = throttle_ghcr
-    await ask(resolver, "ghcr.io/team/third:1")
-    registry.fault = lambda method, reference: None
-    clock.advance(20)
-    probe, other = await resolver.resolve_all([ImageQuery(image) for image in images], PUBLIC, 60)
-    assert probe == index_of("linux/arm64")
-    assert cause_of(other) is Cause.THROTTLED
-    assert resolver.counts()["failed"] == 1
-    assert await ask(resolver, images[1]) == index_of("linux/arm64")
-
-
-async def test_a_throttling_host_is_left_alone_for_all_its_images(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock
-) -> None:
-    """Even for those never asked for, which are throttled without a request or a wait; other hosts are asked."""
-    registry.push("ghcr.io/team/other:1", "linux/arm64")
-    registry.push("quay.io/team/app:1", "linux/arm64")
-    registry.fault = throttle_ghcr
-    await ask(resolver)
-    registry.requests.clear()
-    assert cause_of(await ask(resolver, "ghcr.io/team/other:1")) is Cause.THROTTLED
-    assert cause_of(resolver.peek(ImageQuery("ghcr.io/team/third:1"), PUBLIC)) is Cause.THROTTLED
-    assert registry.requests == []
-    assert await ask(resolver, "quay.io/team/app:1") == index_of("linux/arm64")
-    clock.advance(20)
-    registry.fault = lambda method, reference: None
-    assert await ask(resolver, "ghcr.io/team/other:1") == index_of("linux/arm64")
-
-
-async def test_a_throttled_tenant_waits_alone(resolver: Resolver, registry: FakeRegistry) -> None:
-    """A 429 for one credential leaves the host to every other one, cold lookups and refreshes alike."""
-    registry.push(APP, "linux/arm64")
-    registry.fault = throttle_ghcr
-    tenant = Keys(TENANT, ANONYMOUS)
-    failed = await resolver.resolve_all([ImageQuery("ghcr.io/team/other:1")], tenant, 60)
-    assert cause_of(failed[0]) is Cause.THROTTLED
-    registry.fault = lambda method, reference: None
-    registry.requests.clear()
-    assert cause_of((await resolver.resolve_all([ImageQuery(APP)], tenant, 60))[0]) is Cause.THROTTLED
-    assert registry.requests == []
-    assert await resolver.resolve_all([ImageQuery(APP)], Keys(OTHER), 60) == [index_of("linux/arm64")]
-    assert await ask(resolver) == index_of("linux/arm64")
-
-
-def throttle_ghcr(method: str, reference: ImageReference) -> Exception | None:
-    return RegistryThrottled("x", 20.0) if reference.domain == "ghcr.io" else None
-
-
-async def test_stale_content_of_a_resting_host_serves_without_a_wait(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock
-) -> None:
-    """Not even revalidation is tried while the breaker is open."""
+    """Not even revalidation is tried until the failure's time is over."""
     registry.push(APP, "linux/arm64")
     await ask(resolver)
     clock.advance(900)
-    registry.fault = throttle_ghcr
-    await ask(resolver, "ghcr.io/team/other:1")
+    registry.fault = lambda method, reference: RegistryThrottled("x", 20.0)
+    await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60, revalidate=True)
     registry.requests.clear()
     resolver.start(ImageQuery(APP), PUBLIC)
     assert resolver.counts()["in_flight"] == 0
     assert await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60, revalidate=True) == [index_of("linux/arm64")]
     assert registry.requests == []
-
-
-async def test_a_dead_host_is_found_out_by_a_few_images(resolver: Resolver, registry: FakeRegistry) -> None:
-    """A hundred images of it cost no more than the requests already under way."""
-    registry.fault = lambda method, reference: RegistryUnreachable("x")
-    lookups = [ImageQuery(f"ghcr.io/team/app-{number}:1") for number in range(100)]
-    answers = await resolver.resolve_all(lookups, PUBLIC, 60)
-    assert [cause_of(answer) for answer in answers] == [Cause.UNAVAILABLE] * 100
-    assert len(registry.requests) <= 18
-    assert cause_of(await ask(resolver, "ghcr.io/team/yet-another:1")) is Cause.UNAVAILABLE
 
 
 async def test_a_host_that_answers_5xx_is_asked_for_each_name(resolver: Resolver, registry: FakeRegistry) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential
+from extender.credentials.keyring import Credential
 from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
@@ -25,7 +25,7 @@ from extender.images.reference import ImageReference, digest_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.simulated_time import run_simulated
-from tests.unit.resolver.fake_registry import Keys, index_of
+from tests.unit.resolver.fake_registry import LocalLooks, index_of, keyring_of
 
 SHARED = "shared.example.com"
 ANSWER_SECONDS = 0.1
@@ -49,10 +49,11 @@ OWN: tuple[Outcome, ...] = (
 )
 
 
-class Registries:
-    """An `ImageSource`. Names with `good` are described soon; others fail, soon or when the caller's time is over."""
+class Registries(LocalLooks):
+    """Names with `good` are described soon; others fail, soon or when the caller's time is over."""
 
     def __init__(self, chance: random.Random) -> None:
+        super().__init__()
         self.ended_at_shared = 0
         self.begun_after: dict[str, int] = {}  # how many requests had ended at the shared host
         self._chance = chance
@@ -93,7 +94,7 @@ def test_whatever_others_do_an_image_at_a_host_that_answers_is_known_within_a_tu
     attackers = chance.choice([1, 3, 10, 20])
 
     async def attack(resolver: Resolver, tenant: str) -> None:
-        keys = Keys(ANONYMOUS, tenant=tenant)
+        keys = keyring_of(tenant=tenant)
         for number in range(3_000):
             host = chance.choice([SHARED, f"{tenant}-{number % 50}.example.com"])
             name = number if chance.random() < 0.9 else chance.randrange(10)
@@ -102,7 +103,7 @@ def test_whatever_others_do_an_image_at_a_host_that_answers_is_known_within_a_tu
                 await asyncio.sleep(chance.random() * 3)
 
     async def ask_honestly(resolver: Resolver, registries: Registries) -> None:
-        keys = Keys(ANONYMOUS, tenant="honest")
+        keys = keyring_of(tenant="honest")
         for number in range(12):
             await asyncio.sleep(chance.random() * 3)
             image = f"{SHARED}/honest/good-{number}:1"
@@ -148,11 +149,11 @@ def test_no_answer_of_one_name_keeps_another_from_being_asked_for(seed: int) -> 
             head_first=False,
         )
         for number in range(100):
-            keys = Keys(ANONYMOUS, tenant=chance.choice(["shop", "bank"]))
+            keys = keyring_of(tenant=chance.choice(["shop", "bank"]))
             image = f"{SHARED}/team-{number % 7}/bad-{number}:1"
             await resolver.resolve_all([ImageQuery(image)], keys, 1e9)
             assert image in registries.begun_after
-        keys = Keys(ANONYMOUS, tenant="shop")
+        keys = keyring_of(tenant="shop")
         (answer,) = await resolver.resolve_all([ImageQuery(f"{SHARED}/team-1/good:1")], keys, 1e9)
         assert answer == index_of("linux/arm64")
         await resolver.close()

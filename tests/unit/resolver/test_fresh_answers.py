@@ -2,15 +2,15 @@
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring
+from extender.credentials.keyring import Keyring
 from extender.images.content import Cause, Failure
 from extender.resolver.image_cache import LOOKUPS, ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, index_of, keyring_of
 
 ONE, TWO = ImageQuery("ghcr.io/team/one:1"), ImageQuery("ghcr.io/team/two:1")
-PUBLIC = Keys(ANONYMOUS)
+PUBLIC = keyring_of()
 AMD64, BOTH = index_of("linux/amd64"), index_of("linux/amd64", "linux/arm64")
 
 
@@ -23,9 +23,7 @@ async def known(resolver: Resolver, registry: FakeRegistry) -> None:
     registry.requests.clear()
 
 
-@pytest.mark.parametrize(
-    "keyring", [PUBLIC, Keys(TENANT, ANONYMOUS), JoinedKeyring([JoinedKeyring([])], tenant="shop")]
-)
+@pytest.mark.parametrize("keyring", [PUBLIC, keyring_of(TENANT), keyring_of(tenant="shop")])
 def test_what_is_fresh_is_recalled_in_order(resolver: Resolver, keyring: Keyring) -> None:
     """Repeats included, for whoever may know it."""
     assert resolver.cache.fresh([TWO, ONE, TWO], keyring) == [BOTH, AMD64, BOTH]
@@ -71,14 +69,14 @@ async def test_what_was_told_to_one_is_not_recalled_for_another(
     private = ImageQuery("ghcr.io/private/app:1")
     registry.push(private.reference, "linux/arm64")
     registry.readers["ghcr.io/private/app"] = {"tenant"}
-    await resolver.resolve_all([private], Keys(TENANT, ANONYMOUS), 60)
-    assert resolver.cache.fresh([private, ONE], Keys(TENANT, ANONYMOUS)) == [index_of("linux/arm64"), AMD64]
+    await resolver.resolve_all([private], keyring_of(TENANT), 60)
+    assert resolver.cache.fresh([private, ONE], keyring_of(TENANT)) == [index_of("linux/arm64"), AMD64]
     assert resolver.cache.fresh([private], PUBLIC) is None
-    assert resolver.cache.fresh([private], Keys(OTHER, ANONYMOUS)) is None
+    assert resolver.cache.fresh([private], keyring_of(OTHER)) is None
     registry.readers["ghcr.io/private/app"] = set()
     clock.advance(60)
-    await resolver.resolve_all([ImageQuery("ghcr.io/private/app:2")], Keys(TENANT), 60)
-    assert resolver.cache.fresh([private], Keys(TENANT, ANONYMOUS)) is None
+    await resolver.resolve_all([ImageQuery("ghcr.io/private/app:2")], keyring_of(TENANT), 60)
+    assert resolver.cache.fresh([private], keyring_of(TENANT)) is None
 
 
 async def test_what_is_recalled_is_used_and_not_the_next_to_go(registry: FakeRegistry, clock: Clock) -> None:

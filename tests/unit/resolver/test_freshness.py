@@ -5,17 +5,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS
 from extender.errors import InvalidManifest, RegistryThrottled, RegistryUnavailable
 from extender.images.content import Answer, Cause, Failure
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, index_of, keyring_of
 
 APP = "ghcr.io/team/app:1"
 LOOKUP = ImageQuery(APP)
-PUBLIC = Keys(ANONYMOUS)
+PUBLIC = keyring_of()
 OLD, NEW = index_of("linux/amd64"), index_of("linux/amd64", "linux/arm64")
 
 Finished = Callable[[], Awaitable[None]]
@@ -200,7 +199,7 @@ async def test_a_private_digest_s_access_is_proven_again_like_a_tag(
     """The content stays true, but the right to know it may end."""
     digest = registry.push(APP, "linux/amd64")
     registry.readers["ghcr.io/team/app"] = {"tenant"}
-    lookups, keys = [ImageQuery(f"ghcr.io/team/app@{digest}")], Keys(TENANT)
+    lookups, keys = [ImageQuery(f"ghcr.io/team/app@{digest}")], keyring_of(TENANT)
     assert await resolver.resolve_all(lookups, keys, 60) == [OLD]
     clock.advance(900)
     assert await resolver.resolve_all(lookups, keys, 60, revalidate=True) == [OLD]

@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, JoinedKeyring, Keyring
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring
 from extender.errors import InvalidManifest, RegistryThrottled
 from extender.images.content import Answer, Cause, Failure
 from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
-from extender.turns import OPERATOR, NoTurn
+from extender.turns import NoTurn
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, index_of, keyring_of
 
 APP = "ghcr.io/team/app:1"
 LOOKUP = ImageQuery(APP)
@@ -23,14 +23,15 @@ REFERENCE = ImageReference(domain="ghcr.io", path="team/app", tag="1", digest=""
 Finished = Callable[[], Awaitable[None]]
 
 
-class Loaded(Keys):
-    """A keyring whose credentials come from elsewhere: `loads` counts how often, `open` lets loading go on.
+class Loaded(Keyring):
+    """A keyring whose logins come from elsewhere: `loads` counts how often, `open` lets loading go on.
 
     Once loaded it gives what it has until a denial, or until a test says that it is `due`.
     """
 
     def __init__(self, name: str, *elsewhere: Credential) -> None:
-        super().__init__(ANONYMOUS, tenant=name)
+        super().__init__(tenant=name)
+        self.logins: tuple[Credential, ...] = ()
         self.elsewhere = elsewhere
         self.due = True
         self.unread = False
@@ -42,21 +43,22 @@ class Loaded(Keys):
     def identity(self) -> str:
         return self.tenant
 
-    def is_due(self, reference: ImageReference) -> bool:
+    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        return (*(login.id for login in self.logins), ANONYMOUS.id)
+
+    def is_due(self) -> bool:
         return self.due
 
-    def is_unread(self, reference: ImageReference) -> bool:
+    def is_unread(self) -> bool:
         return self.unread
 
-    async def load(
-        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
-    ) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         self.loads.append(refresh)
         await self.open.wait()
         if self.due or refresh:
-            self.credentials = (*self.elsewhere, ANONYMOUS)
+            self.logins = self.elsewhere
             self.due = False
-        return self.credentials
+        return self.logins
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +81,9 @@ async def test_credentials_are_loaded_within_the_lookup(resolver: Resolver, fini
     keys = Loaded("shop", TENANT)
     assert resolver.peek(LOOKUP, keys) is None
     assert keys.loads == []
+    keys.open.clear()
     assert await ask(resolver, keys, 0) is None
+    keys.open.set()
     await finished()
     assert resolver.peek(LOOKUP, keys) == CONTENT
     assert keys.loads == [False]
@@ -88,7 +92,7 @@ async def test_credentials_are_loaded_within_the_lookup(resolver: Resolver, fini
 async def test_what_is_known_takes_no_loading(resolver: Resolver, registry: FakeRegistry) -> None:
     """A public image is looked up once for all: nobody's credentials are loaded for it."""
     registry.readers.clear()
-    await ask(resolver, Keys(ANONYMOUS))
+    await ask(resolver, keyring_of())
     keys = Loaded("shop", TENANT)
     assert await ask(resolver, keys) == CONTENT
     assert keys.loads == []
@@ -144,7 +148,7 @@ async def test_a_denial_loads_anew_and_tries_what_has_changed(resolver: Resolver
     keys.loads.clear()
     assert await ask(resolver, keys) == CONTENT
     assert keys.loads == [False, True]
-    assert registry.count("HEAD", credential_id="other") == 1
+    assert registry.count("HEAD", user="other") == 1
 
 
 async def test_a_denial_without_a_change_is_the_answer(resolver: Resolver, registry: FakeRegistry) -> None:
@@ -171,16 +175,6 @@ async def test_an_unresolved_image_is_looked_up_again_once_loading_is_due(
     assert await ask(resolver, keys) == CONTENT
 
 
-async def test_a_new_password_under_the_same_scope_is_tried(resolver: Resolver, registry: FakeRegistry) -> None:
-    """A cloud's, which has expired and been renewed: the failure was the old password's."""
-    registry.refused_passwords = {"expired"}
-    keys = Loaded("shop", Credential("node", "expired", CredentialId("tenant")))
-    await keys.load(REFERENCE)
-    keys.elsewhere = (Credential("node", "renewed", CredentialId("tenant")),)
-    assert await ask(resolver, keys) == CONTENT
-    assert registry.count("HEAD", credential_id="tenant") == 2
-
-
 async def test_a_tag_is_renewed_with_credentials_loaded_anew(
     resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
 ) -> None:
@@ -195,58 +189,19 @@ async def test_a_tag_is_renewed_with_credentials_loaded_anew(
     assert cause_of(resolver.peek(LOOKUP, keys)) is Cause.DENIED
 
 
-async def test_a_source_that_hangs_holds_up_no_image_that_one_before_it_opens(
-    resolver: Resolver, registry: FakeRegistry
-) -> None:
-    """It is not even loaded: who holds the right pull secret does not wait for a plugin."""
-    secrets, plugin = Loaded("secrets", TENANT), Loaded("plugin", OTHER)
-    plugin.open.clear()
-    assert await ask(resolver, JoinedKeyring([secrets, plugin], tenant="shop")) == CONTENT
-    assert plugin.loads == []
-    assert registry.methods() == {"HEAD": 1, "GET": 1}
-
-
-async def test_sources_are_loaded_and_tried_in_order(resolver: Resolver, registry: FakeRegistry) -> None:
-    """The next one after a denial, also of those that are joined already, and the anonymous credential after all."""
-    registry.readers["ghcr.io/team/app"] = {"anonymous"}
-    secrets, files, plugin = Loaded("secrets", OTHER), Loaded("files"), Loaded("plugin", TENANT)
-    keys = JoinedKeyring([secrets, JoinedKeyring([files, plugin])], tenant="shop")
-    assert await ask(resolver, keys) == CONTENT
-    assert [request[2] for request in registry.requests] == ["other"] * 2 + ["tenant"] * 2 + ["anonymous"] * 2
-    assert [source.loads for source in (secrets, files, plugin)] == [[False]] * 3
-
-
-async def test_what_the_cache_knows_is_tried_first_and_loads_its_own_source_alone(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
-) -> None:
-    """A tag is confirmed with what opened it before, whatever the sources before that do meanwhile."""
-    secrets, plugin = Loaded("secrets", OTHER), Loaded("plugin", TENANT)
-    keys = JoinedKeyring([secrets, plugin], tenant="shop")
-    assert await ask(resolver, keys) == CONTENT
-    for source in (secrets, plugin):
-        source.loads.clear()
-    secrets.open.clear()
-    registry.requests.clear()
-    clock.advance(900)
-    assert await ask(resolver, keys) == CONTENT
-    await finished()
-    assert (secrets.loads, plugin.loads) == ([], [False])
-    assert registry.requests == [("HEAD", APP, "tenant")]
-
-
 async def test_a_public_image_is_confirmed_without_loading(
     resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
 ) -> None:
     """What the anonymous credential has opened it most likely opens again."""
     registry.readers.clear()
-    await ask(resolver, Keys(ANONYMOUS))
+    await ask(resolver, keyring_of())
     clock.advance(900)
     plugin = Loaded("plugin", OTHER)
     plugin.open.clear()
-    assert await ask(resolver, JoinedKeyring([plugin], tenant="shop")) == CONTENT
+    assert await ask(resolver, plugin) == CONTENT
     await finished()
     assert plugin.loads == []
-    assert resolver.peek(LOOKUP, Keys(ANONYMOUS)) == CONTENT
+    assert resolver.peek(LOOKUP, keyring_of()) == CONTENT
 
 
 async def test_a_turn_that_is_lost_at_a_source_says_nothing_about_the_image(
@@ -255,12 +210,10 @@ async def test_a_turn_that_is_lost_at_a_source_says_nothing_about_the_image(
     """Nothing is remembered: the next request starts another lookup."""
 
     class Lost(Loaded):
-        async def load(
-            self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
-        ) -> tuple[Credential, ...]:
+        async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
             raise NoTurn("it was dropped")
 
-    keys = JoinedKeyring([Lost("shop")], tenant="shop")
+    keys = Lost("shop")
     assert cause_of(await ask(resolver, keys)) is Cause.LOOKING_UP
     assert registry.requests == []
     assert resolver.peek(LOOKUP, keys) is None
@@ -320,7 +273,7 @@ async def test_one_tenant_s_lookups_leave_room_for_the_others(
 ) -> None:
     """A namespace full of images that lead nowhere has so many lookups under way, and no more."""
     registry.open.clear()
-    greedy, modest = Keys(ANONYMOUS, tenant="greedy"), Keys(ANONYMOUS, tenant="modest")
+    greedy, modest = keyring_of(tenant="greedy"), keyring_of(tenant="modest")
     for number in range(1000):
         resolver.start(ImageQuery(f"ghcr.io/team/app-{number}:1"), greedy)
     assert resolver.counts()["in_flight"] == 164
@@ -358,9 +311,9 @@ async def test_tenants_whose_registries_hang_leave_room_for_a_new_image(
         for tenant in ("mallory", "eve", "trudy"):
             for number in range(256):
                 query = ImageQuery(f"{tenant}-{number % 40}.example.com/app-{number}:1")
-                resolver.start(query, Keys(ANONYMOUS, tenant=tenant))
+                resolver.start(query, keyring_of(tenant=tenant))
         await answer_from_now_on()
-        honest = Keys(ANONYMOUS, tenant="honest")
+        honest = keyring_of(tenant="honest")
         (answer,) = await resolver.resolve_all([ImageQuery("quick.example.com/app:1")], honest, 5)
         assert answer == index_of("linux/arm64")
 
@@ -372,9 +325,9 @@ async def test_a_tenant_whose_images_fill_one_host_leaves_turns_there(
     registry.push("shared.example.com/app:1", "linux/arm64")
     with all_hang(registry) as answer_from_now_on:
         for number in range(256):
-            resolver.start(ImageQuery(f"shared.example.com/slow-{number}:1"), Keys(ANONYMOUS, tenant="mallory"))
+            resolver.start(ImageQuery(f"shared.example.com/slow-{number}:1"), keyring_of(tenant="mallory"))
         await answer_from_now_on()
-        honest = Keys(ANONYMOUS, tenant="honest")
+        honest = keyring_of(tenant="honest")
         (answer,) = await resolver.resolve_all([ImageQuery("shared.example.com/app:1")], honest, 5)
         assert answer == index_of("linux/arm64")
 
@@ -384,7 +337,7 @@ async def test_a_queued_image_that_another_tenant_wants_gets_that_tenant_s_turn(
 ) -> None:
     """Whoever asks for an image first cannot hold it back from the others."""
     registry.push("quick.example.com/app:1", "linux/arm64")
-    mallory, query = Keys(ANONYMOUS, tenant="mallory"), ImageQuery("quick.example.com/app:1")
+    mallory, query = keyring_of(tenant="mallory"), ImageQuery("quick.example.com/app:1")
     with all_hang(registry) as answer_from_now_on:
         for number in range(80):  # more than may send requests, and fewer than may be in flight
             resolver.start(ImageQuery(f"host-{number % 40}.example.com/app-{number}:1"), mallory)
@@ -393,6 +346,6 @@ async def test_a_queued_image_that_another_tenant_wants_gets_that_tenant_s_turn(
         await answer_from_now_on()
         (answer,) = await resolver.resolve_all([query], mallory, 0.01)
         assert answer is None
-        for other in (Keys(ANONYMOUS, tenant="honest"), Loaded("reader")):
+        for other in (keyring_of(tenant="honest"), Loaded("reader")):
             (answer,) = await resolver.resolve_all([query], other, 5)
             assert answer == index_of("linux/arm64")

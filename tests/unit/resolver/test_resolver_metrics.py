@@ -5,18 +5,18 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential, JoinedKeyring
+from extender.credentials.keyring import Credential
 from extender.errors import RegistryThrottled
 from extender.images.content import Failure
 from extender.metrics import REGISTRY
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, keyring_of
 
 APP = "ghcr.io/team/app:1"
 LOOKUP = ImageQuery(APP)
-PUBLIC = Keys(ANONYMOUS)
+PUBLIC = keyring_of()
 RESULTS = ("hit", "stale", "shared", "fetched", "negative", "error", "refused")
 
 
@@ -116,8 +116,8 @@ async def test_throttling_shows_if_it_is_the_operators(
 ) -> None:
     """Whoever writes a pod may name registries and logins that are throttled for ever, and raises no alert by that."""
     registry.fault = lambda method, reference: RegistryThrottled("later", 90.0)
-    operators = Keys(*credentials, ANONYMOUS)
-    keyring = JoinedKeyring((Keys(*tenants, tenant="team"), operators) if tenants else (operators,), tenant="team")
+    registry.operator.tell_cluster_logins(dict.fromkeys(["ghcr.io"] * len(credentials), ("other", "secret")))
+    keyring = keyring_of(*tenants, tenant="team", operator=lambda: registry.operator_id)
     await resolver.resolve_all([ImageQuery(image)], keyring, 5.0)
     assert REGISTRY.get_sample_value("multiarch_registry_throttled_seconds") == seconds
     clock.advance(90)
@@ -142,7 +142,7 @@ async def test_lookups_beyond_the_bound_stay_pending_and_count_as_refused(
     images = [ImageQuery(f"ghcr.io/team/app:{number}") for number in range(165)]
     for image in images:
         registry.push(image.reference, "linux/arm64")
-    shop = Keys(ANONYMOUS, tenant="shop")
+    shop = keyring_of(tenant="shop")
     registry.open.clear()
     assert await resolver.resolve_all(images, shop, 0) == [None] * 165
     assert resolver.counts()["in_flight"] == 164

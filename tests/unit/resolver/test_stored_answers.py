@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential, JoinedKeyring, Keyring
+from extender.credentials.keyring import Credential, Keyring
 from extender.errors import RegistryUnavailable
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.reference import ImageReference
@@ -14,13 +14,13 @@ from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.rows import StoreError
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Logins, index_of, keyring_of
 from tests.unit.resolver.fake_store import FakeStore
 
 APP = "ghcr.io/team/app:1"
 REPOSITORY = "ghcr.io/team/app"
 LOOKUP = ImageQuery(APP)
-PUBLIC = Keys(ANONYMOUS)
+PUBLIC = keyring_of()
 CONTENT = index_of("linux/arm64")
 
 Replica = Callable[..., Resolver]
@@ -71,18 +71,16 @@ async def ask(
     return (await resolver.resolve_all([lookup], keys, wait_seconds))[0]
 
 
-async def learned(resolver: Resolver, keys: Keys = PUBLIC, lookup: ImageQuery = LOOKUP) -> None:
+async def learned(resolver: Resolver, keys: Keyring = PUBLIC, lookup: ImageQuery = LOOKUP) -> None:
     """The resolver has looked it up, and the store knows what came of it."""
     await ask(resolver, keys, lookup)
     await resolver.flush()
 
 
-class Hanging(Keys):
-    """A source whose credentials are known by their ids, and never load."""
+class Hanging(Logins):
+    """Logins that are known by their ids, and never load."""
 
-    async def load(
-        self, reference: ImageReference, *, refresh: bool = False, tenant: str = ""
-    ) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         await asyncio.Event().wait()
         return ()
 
@@ -91,9 +89,9 @@ async def test_a_stored_answer_needs_no_credentials_to_load(replica: Replica, re
     """The ids of the last load are enough to find it."""
     registry.push(APP, "linux/arm64")
     registry.readers[REPOSITORY] = {"tenant"}
-    await learned(replica(), Keys(TENANT))
+    await learned(replica(), keyring_of(TENANT))
     registry.requests.clear()
-    assert await ask(replica(), JoinedKeyring([Hanging(TENANT)], tenant="shop")) == CONTENT
+    assert await ask(replica(), Keyring(Hanging(TENANT), tenant="shop")) == CONTENT
     assert registry.requests == []
 
 
@@ -136,14 +134,14 @@ async def test_a_stored_content_is_no_way_around_the_registry(replica: Replica, 
     """Who has not proven that they may read a digest has to, and is denied or not."""
     registry.readers[REPOSITORY] = {"tenant"}
     digest = registry.push(APP, "linux/arm64")
-    await learned(replica(), Keys(TENANT), ImageQuery(f"{REPOSITORY}@{digest}"))
+    await learned(replica(), keyring_of(TENANT), ImageQuery(f"{REPOSITORY}@{digest}"))
     registry.requests.clear()
     for lookup in (LOOKUP, ImageQuery(f"{REPOSITORY}@{digest}")):
-        answer = await ask(replica(), Keys(OTHER, ANONYMOUS), lookup)
+        answer = await ask(replica(), keyring_of(OTHER), lookup)
         assert isinstance(answer, Failure)
         assert answer.cause is Cause.DENIED
     assert registry.count("GET") == 4
-    assert await ask(replica(), Keys(TENANT), ImageQuery(f"{REPOSITORY}@{digest}")) == CONTENT
+    assert await ask(replica(), keyring_of(TENANT), ImageQuery(f"{REPOSITORY}@{digest}")) == CONTENT
 
 
 async def test_stored_answers_hold_as_long_as_remembered_ones(
@@ -219,23 +217,23 @@ async def test_what_a_denial_took_away_stays_away_after_a_restart(
     registry.readers[REPOSITORY] = {"tenant", "other"}
     second = ImageQuery("ghcr.io/team/app:2")
     first = replica()
-    for keys in (Keys(TENANT), Keys(OTHER)):
+    for keys in (keyring_of(TENANT), keyring_of(OTHER)):
         await learned(first, keys)
         await learned(first, keys, second)
     registry.readers[REPOSITORY] = {"other"}
     clock.advance(900)
-    await first.resolve_all([LOOKUP], Keys(TENANT), 60, revalidate=True)
+    await first.resolve_all([LOOKUP], keyring_of(TENANT), 60, revalidate=True)
     await first.flush()
     registry.fault = down
-    assert isinstance(await ask(replica(), Keys(TENANT)), Failure)
-    assert await ask(replica(), Keys(TENANT), second) == CONTENT
+    assert isinstance(await ask(replica(), keyring_of(TENANT)), Failure)
+    assert await ask(replica(), keyring_of(TENANT), second) == CONTENT
     registry.fault = lambda _method, _reference: None
-    await first.resolve_all([second], Keys(TENANT), 60, revalidate=True)
+    await first.resolve_all([second], keyring_of(TENANT), 60, revalidate=True)
     await first.flush()
     registry.fault = down
     for lookup in (LOOKUP, second):
-        assert isinstance(await ask(replica(), Keys(TENANT), lookup), Failure)
-        assert await ask(replica(), Keys(OTHER), lookup) == CONTENT
+        assert isinstance(await ask(replica(), keyring_of(TENANT), lookup), Failure)
+        assert await ask(replica(), keyring_of(OTHER), lookup) == CONTENT
 
 
 async def test_without_a_key_file_only_what_is_public_is_stored(
@@ -245,7 +243,7 @@ async def test_without_a_key_file_only_what_is_public_is_stored(
     registry.push(APP, "linux/arm64")
     registry.push("ghcr.io/team/private:1", "linux/arm64")
     registry.readers["ghcr.io/team/private"] = {"tenant"}
-    private, keys = ImageQuery("ghcr.io/team/private:1"), Keys(TENANT, ANONYMOUS)
+    private, keys = ImageQuery("ghcr.io/team/private:1"), keyring_of(TENANT)
     resolver = replica(private=False)
     await learned(resolver, keys, private)
     await learned(resolver, PUBLIC)

@@ -4,48 +4,56 @@ import asyncio
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential
+from extender.credentials.keyring import Keyring
 from extender.errors import RegistryNotAsked, RegistryThrottled
+from extender.fetcher.messages import Failed, PullAccess, Verified, Verify, failed_of
 from extender.images.content import Content
 from extender.images.manifest import Kind
-from extender.images.platform import Platform, parse_platform
+from extender.images.platform import parse_platform
 from extender.images.platform_states import DeniedPlatform, PlatformState
-from extender.images.reference import ImageReference, parse_reference
-from extender.resolver.image_cache import ImageQuery, MovedTag
+from extender.resolver.asking import Confirmed
+from extender.resolver.image_cache import ImageQuery, MovedTag, References, Target
 from extender.resolver.resolver import Resolver
 from extender.resolver.verify_queue import HOST_SECONDS, LOOKS, VerifyQueue
 from extender.verifier.verification import Verification
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import FakeRegistry, Keys
+from tests.unit.resolver.fake_registry import FakeRegistry, keyring_of
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
-PUBLIC = Keys(ANONYMOUS)
+PUBLIC = keyring_of()
 APP, OTHER, FAR = "ghcr.io/team/app:1", "ghcr.io/team/other:1", "quay.io/team/far:1"
 
 
-class Looks:
+class Looks(FakeRegistry):
     """What looks inside: an image with `liar` in its name has an amd64 program for every platform."""
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__()
         self.asked: list[tuple[float, str, str]] = []
         self.under_way = self.most_under_way = 0
-        self.fault: Exception | None = None
+        self.problem: Exception | None = None
         self._clock = clock
 
-    async def verify(
-        self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
-    ) -> Verification:
+    async def verify(self, verify: Verify) -> Verified | Failed:
+        reference, platform = verify.reference, verify.platform
         self.asked.append((self._clock(), reference.path, str(platform)))
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         await asyncio.sleep(0)
         self.under_way -= 1
-        if self.fault:
-            raise self.fault
+        if self.problem:
+            return failed_of(self.problem)
         if "liar" in reference.path and platform != AMD64:
-            return Verification(platform=platform, state=PlatformState.REFUTED, program="/app", detail="x86-64")
+            state = PlatformState.REFUTED
+            return Verified(verification=Verification(platform=platform, state=state, program="/app", detail="x86-64"))
         state = PlatformState.CLAIMED if "odd" in reference.path else PlatformState.VERIFIED
-        return Verification(platform=platform, state=state, detail="why")
+        return Verified(verification=Verification(platform=platform, state=state, detail="why"))
+
+
+def target_of(name: str) -> Target:
+    found = References(1).target_of(name)
+    assert isinstance(found, Target)
+    return found
 
 
 class Background:
@@ -63,7 +71,7 @@ class Background:
         self.clock.advance(seconds)
         await asyncio.sleep(0)
 
-    async def look_up(self, *names: str, keys: Keys = PUBLIC) -> None:
+    async def look_up(self, *names: str, keys: Keyring = PUBLIC) -> None:
         for name in names:
             await self.resolver.resolve_all([ImageQuery(name)], keys, 5.0, revalidate=True)
 
@@ -131,7 +139,7 @@ async def test_namespaces_take_turns(background: Background) -> None:
         for number in numbers:
             name = f"{tenant}{number}.example/{tenant}/{number}:1"
             background.registry.push(name, "linux/amd64")
-            await background.look_up(name, keys=Keys(ANONYMOUS, tenant=tenant))
+            await background.look_up(name, keys=keyring_of(tenant=tenant))
     await background.work_off()
     order = [path for _, path, _ in background.looks.asked]
     assert order == ["flood/0", "team/0", "flood/1", "team/1", "flood/2", "flood/3", "flood/4", "flood/5"]
@@ -141,10 +149,10 @@ async def test_a_namespace_has_only_so_many_images_wait(background: Background) 
     """Those beyond are counted, and noted when they are confirmed the next time."""
     content, dropped = Content(Kind.INDEX, frozenset({AMD64}), states_platforms=True), LOOKS["dropped"].value
     for number in range(302):
-        reference = parse_reference(f"ghcr.io/flood/{number}:1")
-        background.queue.note(reference, f"sha256:{number:064x}", content, ANONYMOUS, "flood")
+        target, digest = target_of(f"ghcr.io/flood/{number}:1"), f"sha256:{number:064x}"
+        background.queue.note(Confirmed(target, digest, content, PullAccess(), "flood"))
     assert (len(background.queue), LOOKS["dropped"].value) == (300, dropped + 2)
-    background.queue.note(parse_reference(APP), f"sha256:{0:064x}", content, ANONYMOUS, "team")
+    background.queue.note(Confirmed(target_of(APP), f"sha256:{0:064x}", content, PullAccess(), "team"))
     assert len(background.queue) == 301
 
 
@@ -173,10 +181,10 @@ async def test_what_cannot_be_found_out_is_not_tried_again(background: Backgroun
 @pytest.mark.parametrize(("fault", "asked"), [(RegistryThrottled("later", 5.0), 2), (RegistryNotAsked("it ended"), 1)])
 async def test_a_look_that_fails_denies_nothing(background: Background, fault: Exception, asked: int) -> None:
     """One that was only too early is made again when the image is confirmed again."""
-    background.looks.fault = fault
+    background.looks.problem = fault
     await background.look_up(APP)
     await background.work_off()
-    background.looks.fault = RegistryNotAsked("it ended")
+    background.looks.problem = RegistryNotAsked("it ended")
     background.clock.advance(1000)
     await background.look_up(APP)
     await background.work_off()

@@ -1,0 +1,180 @@
+"""In which order credentials are tried, what each answer says of them, and what is not asked for twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from extender.credential_sources import Source
+from extender.credentials.docker_config import DockerConfigFile
+from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId
+from extender.credentials.operator_keyring import OperatorKeyring
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderLogins
+from extender.errors import RegistryThrottled
+from extender.fetcher.looker import Looker
+from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage
+from extender.images.content import Cause
+from extender.images.failures import UNREAD
+from extender.images.reference import parse_reference
+from extender.watched_files import FileSetting, WatchedFiles
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry
+
+APP, SECOND = "ghcr.io/team/app:1", "ghcr.io/team/app:2"
+REPOSITORY = "ghcr.io/team/app"
+
+
+def look(name: str = APP, *logins: Credential, first: CredentialId = NO_OPERATOR, known: tuple[str, ...] = ()) -> Look:
+    reference = parse_reference(name)
+    return Look(
+        tenant="shop",
+        reference=reference,
+        kubelet_name=reference,
+        access=PullAccess(logins, first),
+        seconds=20.0,
+        known=known,
+    )
+
+
+def users(registry: FakeRegistry) -> list[str]:
+    """Who asked, in order."""
+    return list(dict.fromkeys(user for _, _, user in registry.requests))
+
+
+@pytest.fixture
+async def registry() -> FakeRegistry:
+    """One private image; the operator has two logins for it."""
+    opened = FakeRegistry()
+    opened.push(APP, "linux/arm64")
+    opened.operator.tell_cluster_logins({"ghcr.io/team": ("narrow", "p"), "ghcr.io": ("wide", "p")})
+    return opened
+
+
+async def test_the_pods_logins_come_first_then_the_operators_then_none(registry: FakeRegistry) -> None:
+    registry.readers[REPOSITORY] = {"anonymous"}
+    seen = await registry.look(look(APP, OTHER, TENANT))
+    assert users(registry) == ["other", "tenant", "narrow", "wide", "anonymous"]
+    assert isinstance(seen, SeenImage)
+    assert (seen.by, seen.label) == (ANONYMOUS.id, "")
+    assert seen.denied == ("other", "tenant", registry.operator_id)
+
+
+@pytest.mark.parametrize(
+    ("reader", "first", "tried"),
+    [
+        ("tenant", "tenant", ["tenant"]),
+        ("anonymous", "anonymous", ["anonymous"]),
+        ("wide", "operator", ["narrow", "wide"]),
+        ("other", "tenant", ["tenant", "other"]),
+    ],
+)
+async def test_what_opened_it_before_is_tried_first(
+    registry: FakeRegistry, reader: str, first: str, tried: list[str]
+) -> None:
+    registry.readers[REPOSITORY] = {reader}
+    before = registry.operator_id if first == "operator" else CredentialId(first)
+    assert isinstance(await registry.look(look(APP, OTHER, TENANT, first=before)), SeenImage)
+    assert users(registry) == tried
+
+
+async def test_of_the_operators_logins_the_one_that_opened_the_repository_is_tried_first(
+    registry: FakeRegistry,
+) -> None:
+    """By all names of it; the answer names all of them by one id, and says where the login is from."""
+    registry.push(SECOND, "linux/amd64")
+    registry.readers[REPOSITORY] = {"wide"}
+    seen = await registry.look(look())
+    assert isinstance(seen, SeenImage)
+    assert (seen.by, seen.label, seen.denied) == (registry.operator_id, "the cluster's pull secret", ())
+    registry.requests.clear()
+    assert isinstance(await registry.look(look(SECOND)), SeenImage)
+    assert users(registry) == ["wide"]
+
+
+async def test_a_trouble_of_the_registry_ends_the_trying(registry: FakeRegistry) -> None:
+    """It says who met it, and what was denied before."""
+    registry.readers[REPOSITORY] = set()
+    registry.fault = lambda *_: RegistryThrottled("later", 17.0) if users(registry)[-1] == "narrow" else None
+    failed = await registry.look(look(APP, OTHER))
+    assert isinstance(failed, Failed)
+    assert (failed.failure.cause, failed.retry_after) == (Cause.THROTTLED, 17)
+    assert (failed.by, failed.denied) == (registry.operator_id, ("other",))
+
+
+async def test_a_login_that_no_server_takes_is_not_sent(registry: FakeRegistry) -> None:
+    long = Credential("long", "x" * 40_000, CredentialId("long"))
+    assert isinstance(await registry.look(look(APP, long, OTHER)), SeenImage)
+    assert users(registry) == ["other"]
+
+
+async def test_content_that_is_known_is_not_fetched(registry: FakeRegistry) -> None:
+    """Neither what the service knows, nor what was described a moment ago by another tag or for another login."""
+    digest = registry.push(SECOND, "linux/arm64")
+    known = await registry.look(look(known=(digest,)))
+    first, second = await registry.look(look()), await registry.look(look(SECOND, OTHER))
+    assert isinstance(known, SeenImage)
+    assert isinstance(first, SeenImage)
+    assert isinstance(second, SeenImage)
+    assert known.image is None
+    assert first.image == second.image is not None
+    assert registry.methods() == {"HEAD": 3, "GET": 1}
+
+
+class Provider:
+    """Fails, or has one login."""
+
+    source = Source.PROVIDER
+    name = principal = "test"
+
+    def __init__(self) -> None:
+        self.fails = True
+
+    def serves(self, repository: str) -> bool:
+        return True
+
+    async def provide(self, repository: str) -> ProvidedCredentials:
+        if self.fails:
+            raise CredentialsUnavailable("it is down")
+        return ProvidedCredentials((), 60.0)
+
+
+async def test_a_denial_tells_nothing_while_a_provider_fails_and_holds_shortly_where_one_may_renew(
+    registry: FakeRegistry, clock: Clock
+) -> None:
+    registry.readers[REPOSITORY] = set()
+    provider = Provider()
+    looker = Looker(registry, OperatorKeyring(clouds=[ProviderLogins(provider, key=b"k", clock=clock)]))
+    unread = await looker.look(look())
+    provider.fails = False
+    clock.advance(10)
+    denied = await looker.look(look())
+    assert isinstance(unread, Failed)
+    assert isinstance(denied, Failed)
+    assert (unread.failure, unread.retry_after) == (UNREAD, 10)
+    assert (denied.failure.cause, denied.retry_after) == (Cause.DENIED, 30)
+
+
+async def test_a_corrected_docker_configuration_is_used_in_the_lookup_that_was_denied(
+    registry: FakeRegistry, tmp_path: Path, clock: Clock
+) -> None:
+    registry.readers[REPOSITORY] = {"ann"}
+    path = tmp_path / "config.json"
+
+    def write(user: str) -> None:
+        path.write_text(json.dumps({"auths": {"ghcr.io": {"username": user, "password": "p"}}}))
+
+    write("bob")
+    file = DockerConfigFile(str(path), key=b"k", clock=clock)
+    operator = OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [str(path)], file.load)])
+    before = operator.id
+    write("ann")
+    seen = await Looker(registry, operator).look(look())
+    assert users(registry) == ["bob", "anonymous", "ann"]
+    assert isinstance(seen, SeenImage)
+    assert seen.by == operator.id != before
+    assert seen.label == "the operator's Docker configuration"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
