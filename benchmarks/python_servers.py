@@ -15,7 +15,7 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Never
 
@@ -58,6 +58,10 @@ class Nowhere:
         """
         del query, accept
         raise ClusterRefused(f"{path}: not found", status=404)
+
+    def stream(self, path: str, *_args: object, **_more: object) -> AsyncGenerator[bytes, None]:
+        """Nothing is watched."""
+        raise AssertionError(path)
 
 
 class CurrentNodes(WatchedNodes):

@@ -152,6 +152,16 @@ class ListWatch:
             AGE[resource.name].set_function(self.age_seconds)
 
     @property
+    def name(self) -> str:
+        """The resource's name."""
+        return self._resource.name
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all objects have been listed once."""
+        return self._lists > 0
+
+    @property
     def confirmed_at(self) -> float:
         """When a list page or watch event last confirmed the view, by `clock`; at first when this object was made."""
         return self._confirmed_at

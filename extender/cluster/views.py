@@ -10,14 +10,12 @@ import random as stdlib_random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol
 
 import msgspec
 import structlog
 
-from extender.circuit_breaker import Backoff, CircuitBreaker
 from extender.cluster.client import METADATA, ClusterRefused
-from extender.cluster.listwatch import Getter, ListWatch, Reader, Resource
+from extender.cluster.listwatch import ListWatch, Reader, Resource
 from extender.errors import UNDECODABLE, ClusterError, ExtenderError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import ListingNode, NodeName, Pod
@@ -48,8 +46,7 @@ _NODES = gauge(
 )
 _LOOKUPS_AT_ONCE = 16
 _MISSING_SECONDS = 10.0  # how long a name that was not found is not retried
-_BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups, since kube-scheduler waits for each
-_PROBE_SECONDS = 1.0
+_REST_SECONDS = 1.0  # without lookups after a failed one, since kube-scheduler waits for each
 
 _NODE = msgspec.json.Decoder(ListingNode)
 
@@ -57,14 +54,8 @@ _NODE = msgspec.json.Decoder(ListingNode)
 _MISSING = declare_cache("cluster.views.missing", key="node name", rows=1024, most_mb=0.5)
 
 
-class Watch(Protocol):
-    """What a view must know of the watch that keeps it."""
-
-    is_live: bool
-
-
 class WatchedNodes:
-    """The platforms of the cluster's nodes. A `Handler` for the watch of `NODES`; only `find` does I/O.
+    """The platforms of the cluster's nodes, kept by `watch`, whose `Handler` it is. Otherwise only `find` does I/O.
 
     `platforms` has an entry per node, None for one that states no platform, `unlabelled` the platforms of nodes whose
     labels do not state them, `kinds` how many nodes there are of each kind. `synced` is
@@ -73,7 +64,7 @@ class WatchedNodes:
 
     def __init__(
         self,
-        reader: Getter,
+        reader: Reader,
         *,
         preferred_nodes: NodeConditions = EVERY_NODE,
         clock: Callable[[], float],
@@ -86,8 +77,9 @@ class WatchedNodes:
         self._preferred_nodes = preferred_nodes
         self._clock = clock
         self._missing: Table[NodeName, float] = Table(_MISSING.bound())  # each until this time, the earliest first
-        self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random, probe_seconds=_PROBE_SECONDS)
-        self._watch: Watch | None = None
+        self._has_failed = False
+        self._rests_until = 0.0
+        self.watch = ListWatch(reader, NODES, self, clock=clock, random=random)
         self.synced = False
         self.platforms = NodePlatforms()
         self.kinds = NodeKinds()
@@ -96,14 +88,10 @@ class WatchedNodes:
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
 
-    def follow(self, watch: Watch) -> None:
-        """Takes the watch that keeps this view, by which `is_current` goes."""
-        self._watch = watch
-
     @property
     def is_current(self) -> bool:
         """Whether nodes come into view as they are made; false while nothing watches, or the watch is cut off."""
-        return self._watch is not None and self._watch.is_live
+        return self.watch.is_live
 
     @property
     def missing(self) -> frozenset[NodeName]:
@@ -181,36 +169,43 @@ class WatchedNodes:
         )
 
     async def _look_up_all(self, names: Sequence[NodeName], wait_seconds: float) -> None:
-        if not names or not self._breaker.admit():
+        if not names or self._clock() < self._rests_until:
             return
+        if self._has_failed:  # others wait for how this call ends
+            self._rest()
         try:
             async with asyncio.timeout(wait_seconds):
-                await asyncio.gather(*(self._look_up(name) for name in names))
+                succeeded = await asyncio.gather(*(self._look_up(name) for name in names))
         except TimeoutError:
-            self._breaker.record_failure()
+            self._rest()
             log.warning("nodes.lookup_timed_out", nodes=len(names), wait_seconds=wait_seconds)
         else:
-            if not self._breaker.is_open:  # as it is if one of them has failed
-                self._breaker.record_success()
+            if all(succeeded):
+                self._has_failed, self._rests_until = False, 0.0
 
-    async def _look_up(self, name: NodeName) -> None:
+    def _rest(self) -> None:
+        self._has_failed, self._rests_until = True, self._clock() + _REST_SECONDS
+
+    async def _look_up(self, name: NodeName) -> bool:
+        """Whether the API server has answered."""
         try:
             document = await self._reader.get(f"{NODES.path}/{name}")
         except ClusterError as exc:
             if isinstance(exc, ClusterRefused) and exc.status == 404:
                 self._remember_missing(name)
-            else:
-                self._breaker.record_failure()
-                log.info("nodes.lookup_failed", node=name, error=str(exc))
-            return
+                return True
+            self._rest()
+            log.info("nodes.lookup_failed", node=name, error=str(exc))
+            return False
         if name in self.platforms:  # the watch was faster, and is more current
-            return
+            return True
         try:
             self.upsert(document)
         except (ExtenderError, *UNDECODABLE) as exc:
             # It can never be in view, so no caller should wait for it.
             self._remember_missing(name)
             log.info("nodes.lookup_failed", node=name, error=str(exc))
+        return True
 
     def _may_exist(self, name: NodeName) -> bool:
         return (self._missing.get(name) or 0.0) <= self._clock() and is_object_name(name)

@@ -9,14 +9,14 @@ that are many times as long as a list takes. A pod counts only if its own creden
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import structlog
 
 from extender.cluster.client import ClusterClient
 from extender.cluster.pod_events import PodEvents
-from extender.cluster.views import PODS
+from extender.cluster.views import PODS, WatchedNodes
 from extender.cluster.workload_lists import WORKLOAD_KINDS, list_documents
 from extender.credentials.keyring import CredentialId
 from extender.drift.moved_tags import DriftChange, drift_text, gained_platforms, lost_platform
@@ -29,7 +29,6 @@ from extender.kubernetes.meta_v1 import OwnerReference, PartialObjectMetadata
 from extender.kubernetes.reported_v1 import ReportedPod
 from extender.metrics import counter
 from extender.placement.facts import ImageFact, PodImage, fact_of, facts_of, images_of
-from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import is_ignored
 from extender.placement.reasons import claims_text, platforms_text
 from extender.resolver.image_cache import CachedImage, MovedTag, Target
@@ -111,18 +110,6 @@ class _Drift(msgspec.Struct):
         return str(self.target.reference)
 
 
-class KnownNodes(Protocol):
-    """The nodes of the cluster, as far as a watch has told."""
-
-    @property
-    def platforms(self) -> NodePlatforms:
-        """The platform of each node in view."""
-
-    @property
-    def synced(self) -> bool:
-        """Whether all nodes have been listed once."""
-
-
 class DriftWatch:
     """Follows the cache while `run` runs.
 
@@ -134,7 +121,7 @@ class DriftWatch:
         self,
         client: ClusterClient,
         pod_resolver: PodResolver,
-        nodes: KnownNodes,
+        nodes: WatchedNodes,
         *,
         events: PodEvents | None,
         clock: Callable[[], float],

@@ -5,15 +5,14 @@ import random
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Protocol
 
 import msgspec
 
 from extender.cluster.client import ClusterClient, open_chosen_cluster
-from extender.cluster.listwatch import Handler, ListWatch, Reader, Resource
+from extender.cluster.listwatch import ListWatch
 from extender.cluster.openshift_objects import FollowedMirrors
 from extender.cluster.pod_events import PodEvents
-from extender.cluster.views import NAMESPACES, NODES, NamespaceView, PendingPods, WatchedNodes
+from extender.cluster.views import NAMESPACES, NamespaceView, PendingPods, WatchedNodes
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.placement.nodes import ClusterNodes
@@ -25,30 +24,14 @@ from extender.service.operator_policies import preferred_nodes_of
 STALE_SECONDS = 300.0
 
 
-class _View(Handler, Protocol):
-    """A view that a watch keeps current."""
-
-    @property
-    def synced(self) -> bool:
-        """Whether every object has been listed once."""
-
-
-class WatchedView:
-    """A view with the watch that keeps it."""
-
-    def __init__(self, reader: Reader, resource: Resource, view: _View) -> None:
-        self.name = resource.name
-        self.watch = ListWatch(reader, resource, view, clock=time.monotonic, random=random.random)
-        self._view = view
-
-    def check(self) -> CheckResult:
-        """Fails until the first sync, and while the view is older than `STALE_SECONDS`."""
-        if not self._view.synced:
-            return CheckResult(ok=False, detail="never synced")
-        age_seconds = self.watch.age_seconds()
-        if age_seconds > STALE_SECONDS:
-            return CheckResult(ok=False, detail=f"{age_seconds:.0f} s old, more than {STALE_SECONDS:g}")
-        return CheckResult(detail=f"{age_seconds:.0f} s old")
+def check_watch(watch: ListWatch) -> CheckResult:
+    """Fails until all objects have been listed once, and while what is known is older than `STALE_SECONDS`."""
+    if not watch.is_synced:
+        return CheckResult(ok=False, detail="never synced")
+    age_seconds = watch.age_seconds()
+    if age_seconds > STALE_SECONDS:
+        return CheckResult(ok=False, detail=f"{age_seconds:.0f} s old, more than {STALE_SECONDS:g}")
+    return CheckResult(detail=f"{age_seconds:.0f} s old")
 
 
 class ClusterView(msgspec.Struct, frozen=True, eq=False):
@@ -65,7 +48,7 @@ class ClusterView(msgspec.Struct, frozen=True, eq=False):
     pending: PendingPods | None = None
     events: PodEvents | None = None
     mirrors: FollowedMirrors | None = None
-    watched: tuple[WatchedView, ...] = ()
+    watches: tuple[ListWatch, ...] = ()
 
     def namespace_annotations(self, namespace: str) -> Mapping[str, str] | None:
         """The annotations of a namespace; None where they are not known."""
@@ -108,8 +91,6 @@ def _watched(config: Config, client: ClusterClient) -> ClusterView:
         clock=time.monotonic,
     )
     namespaces = NamespaceView()
-    watched_nodes = WatchedView(client, NODES, nodes)
-    nodes.follow(watched_nodes.watch)
     return ClusterView(
         nodes=nodes,
         client=client,
@@ -117,5 +98,8 @@ def _watched(config: Config, client: ClusterClient) -> ClusterView:
         pending=PendingPods(client, clock=time.monotonic, random=random.random),
         events=PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time),
         mirrors=FollowedMirrors(client) if config.registry.mirrors_of_openshift else None,
-        watched=(watched_nodes, WatchedView(client, NAMESPACES, namespaces)),
+        watches=(
+            nodes.watch,
+            ListWatch(client, NAMESPACES, namespaces, clock=time.monotonic, random=random.random),
+        ),
     )

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
+from functools import partial
 
 import msgspec
 import structlog
@@ -19,7 +20,7 @@ from extender.server.operations import Check, CheckResult, Operations
 from extender.server.routes import PostRoutes, Route
 from extender.server.tls import TlsFiles
 from extender.service.canaries import canary_of
-from extender.service.cluster_view import ClusterView
+from extender.service.cluster_view import ClusterView, check_watch
 from extender.service.endpoints import admission_routes, scheduler_routes
 from extender.service.gates import open_gates
 from extender.service.resolving import OpenSources, open_pod_resolver_of, operator_key
@@ -58,8 +59,8 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         tls = open_tls(config, identity)
         sources = await stack.enter_async_context(open_sources(config.registry, operator_key(config)))
         pod_resolver = await stack.enter_async_context(open_pod_resolver_of(sources, config, cluster_view))
-        for each in cluster_view.watched:
-            await run(each.watch.run(), f"watch-{each.name}")
+        for watch in cluster_view.watches:
+            await run(watch.run(), f"watch-{watch.name}")
         if events:
             await run(events.run(), "events")
         # A scheduler asks about pending pods next; to reviews, a pod that exists is past.
@@ -80,7 +81,7 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         ready: Mapping[str, Check] = {
             "shutdown": listeners.check,
             "registries": lambda: _check(sources.is_ready, "the files for them are not read yet"),
-            **{each.name: each.check for each in cluster_view.watched},
+            **{each.name: partial(check_watch, each) for each in cluster_view.watches},
             **({"mirrors": lambda: _check(mirrors.are_known, "never read")} if mirrors else {}),
             **({"gates": gates.check} if gates else {}),
         }

@@ -31,7 +31,7 @@ from extender.placement.gate import UnknownImages
 from extender.placement.ungating import UngatingPlanner
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.operations import CheckResult
-from extender.service.cluster_view import ClusterView
+from extender.service.cluster_view import ClusterView, check_watch
 from extender.service.operator_policies import admission_settings_of
 from extender.service.rights import GATE_RIGHTS
 
@@ -177,7 +177,7 @@ def _controller(
         UngatingPlanner(pod_resolver.policy, holding),
         events,
         cluster_nodes=cluster_view.known_nodes,
-        is_ready=lambda: all(each.check().ok for each in cluster_view.watched),
+        is_ready=lambda: all(check_watch(each).ok for each in cluster_view.watches),
         limit_seconds=limit_seconds if holds else min(limit_seconds, RELEASE_SECONDS),
         clock=time.monotonic,
         wall_clock=time.time,

@@ -14,7 +14,6 @@ from extender.cluster.views import NAMESPACES, NODES, PODS, NamespaceView, Pendi
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
 from extender.placement.nodes import NodeLookup
-from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
@@ -279,9 +278,7 @@ async def test_a_view_is_current_while_its_watch_brings_something(api: ApiServer
     """From the first event or bookmark on; not before the watch, and not when it has ended."""
     nodes = node_view(client)
     seen = [nodes.is_current]
-    watch = ListWatch(client, NODES, nodes, clock=Clock(), random=lambda: 0.0)
-    nodes.follow(watch)
-    running = asyncio.create_task(watch.run())
+    running = asyncio.create_task(nodes.watch.run())
     await until(lambda: api.watchers(NODES.path))
     seen.append(nodes.is_current)
     assert seen == [False, False]

@@ -1,7 +1,7 @@
 """The webhook for what has pod templates, over HTTP: warnings to authors, words for queues and DaemonSets."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -28,6 +28,11 @@ class NoReader:
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
         """Raises ClusterError."""
         raise ClusterError(f"{path} is not there")
+
+    def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "", stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        raise AssertionError("nothing is watched")
 
 
 def view_of(*nodes: Json) -> WatchedNodes:

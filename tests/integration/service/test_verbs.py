@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 import pytest
@@ -350,6 +350,11 @@ class SilentApi:
         self.requested.append(path)
         await asyncio.Event().wait()
         raise AssertionError("unreachable")
+
+    def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "", stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        raise AssertionError("nothing is watched")
 
 
 async def test_a_missing_node_costs_at_most_its_wait(start_service: StartService, images: EmbeddedRegistry) -> None:
