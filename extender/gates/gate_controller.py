@@ -238,7 +238,7 @@ class GateController:
 
     async def _let_go(self, held: HeldPod, pod: CreatedPod, release: Ungating) -> None:
         try:
-            await self._send(held, release.patch)
+            await patch_pod(self._client, held.namespace, held.reference.name, release.patch)
         except ClusterRefused as exc:
             if not _is_denied(exc):
                 raise
@@ -253,7 +253,7 @@ class GateController:
         """
         if held not in self._pods:  # it is gone, or another one of its name has come
             return None
-        if not (self._waits.is_asking(held) or self._waits.join(held, question, self._tasks)):
+        if not self._waits.join(held, question, self._tasks):
             self._later(held, _REFUSED_SECONDS)
             return self._pod_resolver.peek(question)
         answers = self._waits.answers_for(held)
@@ -274,9 +274,6 @@ class GateController:
             self._pods.keep(held, seen, document)
         return document
 
-    async def _send(self, held: HeldPod, patch: bytes) -> None:
-        await patch_pod(self._client, held.namespace, held.reference.name, patch)
-
     async def _release_bare(self, held: HeldPod, pod: CreatedPod, refusal: ClusterRefused) -> None:
         """Takes the gate alone off a pod whose patch is denied, unless the pod is another one by now."""
         RELEASES[_reason_of(refusal.status)].inc()
@@ -287,7 +284,8 @@ class GateController:
             self._later(held, 0.0)
             return
         log.warning("gate.patch_refused", pod=held.key, why=str(refusal))
-        await self._send(held, encode_ungating(pod.metadata.uid if pod.metadata else None))
+        patch = encode_ungating(pod.metadata.uid if pod.metadata else None)
+        await patch_pod(self._client, held.namespace, held.reference.name, patch)
         why = f"the API server refused what its images need, so only the gate was taken off: {refusal}"
         self._done(held, BARE, why)
 

@@ -21,41 +21,26 @@ NEW_SECONDS = 30.0
 _DOCUMENT_BYTES, _DOCUMENT_BYTES_EACH = 64 << 20, 32 << 20
 
 
-class HeldPod:
-    """A gated pod. `document` is empty if it must be read again; `told` is the text of the last event about it.
+class HeldPod(msgspec.Struct, eq=False):
+    """A gated pod: since when it is held, and until when at most. `key` is that by which the watch names it.
 
+    `document` is empty if it must be read again; `told` is the text of the last event about it.
     `is_handed`: a worker has it or will get it; `is_changed`: something has changed since one has it. `due_at` is when
     it is to be handed to one in any case.
     """
 
-    __slots__ = (
-        "document",
-        "due_at",
-        "events",
-        "expires_at",
-        "failures",
-        "is_changed",
-        "is_handed",
-        "key",
-        "reference",
-        "since",
-        "told",
-        "version",
-    )
-
-    def __init__(self, key: str, reference: PodReference, since: float, expires_at: float) -> None:
-        """`key` is that by which the watch names the pod."""
-        self.key = key
-        self.reference = reference
-        self.version = ""
-        self.document = b""
-        self.since = since
-        self.expires_at = expires_at
-        self.due_at = expires_at
-        self.is_handed = self.is_changed = False
-        self.failures = 0
-        self.told = ""
-        self.events = 0
+    key: str
+    reference: PodReference
+    since: float
+    expires_at: float
+    due_at: float
+    version: str = ""
+    document: bytes = b""
+    is_handed: bool = False
+    is_changed: bool = False
+    failures: int = 0
+    told: str = ""
+    events: int = 0
 
     @property
     def namespace(self) -> str:
@@ -170,7 +155,8 @@ class HeldPods:
         metadata, now = seen.metadata, self._clock()
         age = 0.0 if self._is_synced else max(0.0, self._wall_clock() - _seconds_of(metadata.creation_timestamp))
         reference = PodReference(metadata.namespace, metadata.name, metadata.uid)
-        return HeldPod(seen.key, reference, now - age, self._expiry(now - age))
+        expires_at = self._expiry(now - age)
+        return HeldPod(seen.key, reference, now - age, expires_at, expires_at)
 
     def _expiry(self, since: float) -> float:
         """When a pod is let go in any case that is held since then, and by our gate alone since now."""

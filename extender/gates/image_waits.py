@@ -8,6 +8,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Hashable
 
+import msgspec
 import structlog
 
 from extender.gates.held_pods import HeldPod
@@ -30,21 +31,18 @@ _SETTLE_SECONDS = 0.05  # in which the pods whose images have become known are l
 _WAITS, _WAITS_EACH = 2_000, 500
 
 
-class _ImageWait:
+class _ImageWait(msgspec.Struct, eq=False):
     """Pods that wait for the same images with the same credentials; for none if `question` is None.
 
     `answers` is None until a lookup has ended. `asked_at` is when the lookups began that are under way or ended last.
     """
 
-    __slots__ = ("answers", "asked_at", "key", "members", "question", "tenant")
-
-    def __init__(self, key: Hashable, question: PodQuestion | None, tenant: str) -> None:
-        self.key = key
-        self.question = question
-        self.tenant = tenant
-        self.members: dict[HeldPod, None] = {}
-        self.answers: list[Answer] | None = None if question else []
-        self.asked_at = 0.0
+    key: Hashable
+    question: PodQuestion | None
+    tenant: str
+    members: dict[HeldPod, None] = {}
+    answers: list[Answer] | None = None
+    asked_at: float = 0.0
 
 
 class ImageWaits:
@@ -73,11 +71,6 @@ class ImageWaits:
         """Whether the pod waits."""
         return pod in self._wait_of
 
-    def is_asking(self, pod: HeldPod) -> bool:
-        """Whether the pod waits for images."""
-        wait = self._wait_of.get(pod)
-        return wait is not None and wait.question is not None
-
     def __len__(self) -> int:
         """How many pods wait for images."""
         return sum(wait.question is not None for wait in self._wait_of.values())
@@ -92,13 +85,15 @@ class ImageWaits:
 
         Without a question it waits for nothing but to be due.
         """
-        self.leave(pod)
         key = (question.images, question.keyring.identity, pod.namespace) if question else pod.namespace
         wait = self._waits.get(key)
+        if wait and pod in wait.members:
+            return True
+        self.leave(pod)
         if wait is None:
             if question and not self._slots.take(pod.namespace):
                 return False
-            wait = self._waits[key] = _ImageWait(key, question, pod.namespace)
+            wait = self._waits[key] = _ImageWait(key, question, pod.namespace, answers=None if question else [])
             # A task that is cancelled before its first step runs nothing of its coroutine, no `finally` either.
             tasks.create_task(self._follow(wait)).add_done_callback(functools.partial(self._end, wait))
         wait.members[pod] = None
@@ -116,9 +111,8 @@ class ImageWaits:
         try:
             await self._look_up(wait)
         except Exception:
-            log.exception(
-                "gate.failed", images=[image.reference for image in (wait.question.images if wait.question else ())]
-            )
+            images = [image.reference for image in (wait.question.images if wait.question else ())]
+            log.exception("gate.failed", images=images)
             await self._sleep(_DEFECT_SECONDS)
 
     def _end(self, wait: _ImageWait, _task: asyncio.Task[None]) -> None:

@@ -36,7 +36,7 @@ class CountingResolver(Resolver):
 
 def held(name: str) -> HeldPod:
     """A pod of this name."""
-    return HeldPod(f"shop/{name}", PodReference("shop", name, f"uid-{name}"), 0.0, 1e9)
+    return HeldPod(f"shop/{name}", PodReference("shop", name, f"uid-{name}"), 0.0, 1e9, 1e9)
 
 
 @pytest.fixture
