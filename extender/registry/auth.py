@@ -321,7 +321,7 @@ def _token_url(key: _TokenKey) -> URL:
     """Returns the realm's URL with service and scopes; several scopes become several parameters."""
     parameters = [("service", key.service)] if key.service else []
     parameters += [("scope", scope) for scope in key.scope.split()]
-    return with_more_query(key.realm, urlencode(parameters, safe=":/"))
+    return with_more_query(key.realm, urlencode(parameters, safe=":/", errors="surrogateescape"))
 
 
 def _read_token(response: Response) -> tuple[str, float]:
