@@ -1,6 +1,5 @@
 """The admission policies on a real API server: as they are shipped, applied and at work."""
 
-import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from testbed.api_client import ApiClient, ApiError, connect
-from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.eventually import eventually
 from testbed.extender_process import write_account
@@ -344,30 +342,3 @@ async def test_the_scheduler_is_named_where_a_namespace_asks_for_it_with_nothing
         found = await dry_run(api, {**made, "metadata": {**made["metadata"], **metadata}})
         assert (name, found["spec"]["schedulerName"]) == (name, expected)
     assert (await dry_run(api, pod("p", IMAGE, namespace=other)))["spec"]["schedulerName"] == "default-scheduler"
-
-
-@pytest.mark.usefixtures("helm_program")
-async def test_without_the_service_its_webhook_for_names_lets_no_pod_go_to_the_default_scheduler(world: World) -> None:
-    """The shipped webhook of its own: named while the service runs, refused while it does not, elsewhere untouched."""
-    service = await world.start_service(f"admission.scheduler_name={SCHEDULER}")
-    asking, other = await world.namespace(second=True), await world.namespace()
-    modes = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True, "outage": "webhook"}}
-    rendered = objects_of(render({"fullnameOverride": "multiarch", "modes": modes}))
-    [shipped] = [each for each in rendered if each["metadata"]["name"] == "multiarch-scheduler-names"]
-    [webhook] = shipped["webhooks"]
-    url = f"{service.admission_url}{webhook['clientConfig']['service']['path']}"
-    webhook["clientConfig"] = {"url": url, "caBundle": base64.b64encode(service.authority).decode()}
-    await world.api.apply(shipped)
-    try:
-        await eventually(
-            lambda: dry_run(world.api, pod("p", IMAGE, namespace=asking)),
-            lambda found: found["spec"]["schedulerName"] == SCHEDULER,
-        )
-        service.kill()
-        with pytest.raises(ApiError, match=r"500: .*failed calling webhook \"names\.multiarch-scheduler"):
-            await world.api.create(pod("p", IMAGE, namespace=asking))
-        assert (await world.api.create(pod("p", IMAGE, namespace=other)))["metadata"]["name"] == "p"
-        await service.start()
-        assert (await world.api.create(pod("p", IMAGE, namespace=asking)))["spec"]["schedulerName"] == SCHEDULER
-    finally:
-        await world.unregister_webhook(shipped["metadata"]["name"])
