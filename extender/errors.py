@@ -34,13 +34,7 @@ class UnsupportedManifest(ExtenderError):
 
 
 class RegistryError(ExtenderError):
-    """A registry did not return what was requested.
-
-    `host_is_well`: whether the error does not count as a failure of the image's registry, because no request was sent
-    to it or a mirror of it responded.
-    """
-
-    host_is_well = False
+    """A registry did not return what was requested."""
 
 
 class ManifestNotFound(RegistryError):
@@ -75,6 +69,10 @@ class RegistryThrottled(RegistryError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class QuotaReserved(RegistryThrottled):
+    """No request was sent: what is left of the registry's quota is for others."""
+
+
 class RegistryUnavailable(RegistryError):
     """The host failed: connection, TLS, DNS, time-out, 5xx, a login page or a redirect loop.
 
@@ -92,8 +90,6 @@ class RegistryFailed(RegistryUnavailable):
 
 class EndpointUnavailable(RegistryUnavailable):
     """One of the endpoints that may have the image failed, and another one does not have it or does not give it out."""
-
-    host_is_well = True
 
 
 class RegistryUnreachable(RegistryUnavailable):

@@ -156,7 +156,6 @@ def _verdict(failures: Sequence[Failure]) -> Failure:
     asked = [each for each in failures if not isinstance(each, AddressRefused)] or failures
     last, silent = asked[-1], [each for each in asked if not isinstance(each, REFUSALS)]
     if isinstance(last, RegistryThrottled):
-        last.host_is_well = last.host_is_well or any(map(has_answered, failures))
         return last
     if silent and len(silent) < len(asked):
         return EndpointUnavailable(str(silent[-1]), getattr(silent[-1], "retry_after_seconds", None))
@@ -164,16 +163,12 @@ def _verdict(failures: Sequence[Failure]) -> Failure:
     if isinstance(last, ManifestNotFound) and others:
         denied = [each for each in others if isinstance(each, (RegistryDenied, RegistryRefusedImage))]
         return denied[-1] if denied else EndpointUnavailable(str(others[-1]))
-    if isinstance(last, RegistryError) and any(map(has_answered, failures)):
-        last.host_is_well = True  # a registry that fails counts nothing against images that its mirror has
     return last
 
 
 def _nowhere(reference: ImageReference, capability: Capability) -> RegistryUnavailable:
     what = "tags" if capability == "resolve" else "digests"
-    error = RegistryUnavailable(f"no place that has images of {reference.domain} may be asked for {what}")
-    error.host_is_well = True
-    return error
+    return RegistryUnavailable(f"no place that has images of {reference.domain} may be asked for {what}")
 
 
 def _tally(endpoint: Endpoint, outcome: str) -> None:

@@ -14,7 +14,7 @@ import structlog
 from yarl import URL
 
 from extender.credentials.keyring import CredentialId
-from extender.errors import RegistryThrottled
+from extender.errors import QuotaReserved
 from extender.registry_figures import QUOTA_LIMIT, QUOTA_NAMES, QUOTA_REMAINING, WITHHELD
 from extender.tables import LruTable
 
@@ -92,15 +92,13 @@ class Quotas:
         reading = self._readings.get((origin, credential_id))
         return reading is None or self._age_seconds(reading) >= _OLD_SECONDS
 
-    def reservation_error(self, name: str, origin: URL, credential_id: CredentialId) -> RegistryThrottled:
+    def reservation_error(self, name: str, origin: URL, credential_id: CredentialId) -> QuotaReserved:
         """Counts a request that is not sent and returns its error, with a wait of at most six minutes."""
         WITHHELD[_label(name)].inc()
         reading = self._readings.get((origin, credential_id))
         window_seconds = reading.window_seconds if reading else _WINDOW_SECONDS
         seconds = min(window_seconds, _MOST_WAIT_SECONDS) * (1 + 0.2 * self._random())
-        error = RegistryThrottled(f"{name} allows few more requests, which are left to others", seconds)
-        error.host_is_well = True
-        return error
+        return QuotaReserved(f"{name} allows few more requests, which are left to others", seconds)
 
     def _read(self, headers: Mapping[str, str]) -> _Reading | None:
         """Returns the reading of the headers; None if they do not state the remaining requests.

@@ -17,6 +17,7 @@ from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
     NameUnresolved,
+    QuotaReserved,
     RegistryDenied,
     RegistryError,
     RegistryFailed,
@@ -158,9 +159,10 @@ def has_answered(failure: Failure) -> bool:
 
 def _rests_somebody(failure: Failure) -> TypeGuard[RegistryThrottled | RegistryUnavailable]:
     """Whether a mirror rests, as for a name that does not resolve; not for what was not asked, for want of ours."""
-    if isinstance(failure, RegistryNotAsked) and not isinstance(failure, NameUnresolved):
-        return False
-    return isinstance(failure, (RegistryThrottled, RegistryUnavailable)) and not failure.host_is_well
+    if isinstance(failure, NameUnresolved):
+        return True
+    is_failure = isinstance(failure, (RegistryThrottled, RegistryUnavailable))
+    return is_failure and not isinstance(failure, (RegistryNotAsked, QuotaReserved))
 
 
 def _words(endpoint: Endpoint, seconds: float) -> str:

@@ -130,9 +130,8 @@ async def test_cache_of_a_dead_registry_answers_on(
     upstream.__exit__(None, None, None)
     assert await platforms_of(client, f"{name}@{held}") == BOTH
     for _ in range(2):
-        with pytest.raises(RegistryUnavailable) as raised:
+        with pytest.raises(RegistryUnavailable):
             await platforms_of(client, f"{upstream.host}/other/app@{lacked}")
-        assert raised.value.host_is_well
     assert await platforms_of(client, f"{name}@{held}") == BOTH
 
 
@@ -368,7 +367,6 @@ async def test_last_tenth_of_the_quota_is_left_to_the_nodes(make_client: MakeCli
         for name in names[2:]:
             with pytest.raises(RegistryThrottled, match="left to others") as raised:
                 await client.fetch_manifest(name, ANONYMOUS)
-            assert raised.value.host_is_well
             assert 300 <= (raised.value.retry_after_seconds or 0) <= 360
         assert hub.left == 10
         assert await client.head_manifest(names[2], ANONYMOUS) == digests[2]
