@@ -16,19 +16,11 @@ from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration, Top
 from extender.placement.affinity import NO_NODE
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM
-from extender.placement.patch import Json, JsonObject, look, pointer
+from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import Wanted
 from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 from extender.placement.spread import KEYS, WEIGHED
-from extender.placement.terms import (
-    Absence,
-    AddedTerm,
-    absence,
-    and_terms,
-    make_absent,
-    remove_last,
-    take_back_terms,
-)
+from extender.placement.terms import AddedTerm, and_terms, remove_last, take_back_terms
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -44,23 +36,14 @@ TERMS_PATH = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDu
 _PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
 _SCHEDULER_NAME = "schedulerName"
 
-# The path of every list and map that is created for an addition and removed with it, by pointer. `spec` and `metadata`
-# are not among them: we see only a part of them here, and no pod is valid without them.
-_CONTAINERS = {
-    pointer(path[:depth]): path[:depth]
-    for path in (_ANNOTATIONS, TOLERATIONS_PATH, SELECTOR_PATH, SPREAD_PATH, TERMS_PATH, _PREFERRED)
-    for depth in range(2, len(path) + 1)
-}
-
-SchedulerBefore: TypeAlias = Literal["missing", "null", "", "default-scheduler"]
+SchedulerBefore: TypeAlias = Literal["missing", "", "default-scheduler"]
 _Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm, TopologySpreadConstraint)
 
 
 class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What was added to one pod.
 
-    `scheduler_name_was` is the value that our schedulerName replaced. `was` has the topmost lists and maps that were
-    created, by pointer, and how each was absent before.
+    `scheduler_name_was` is the value that our schedulerName replaced.
     """
 
     tolerations: tuple[Toleration, ...] = ()
@@ -69,11 +52,6 @@ class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
     spread: tuple[TopologySpreadConstraint, ...] = ()
     scheduler_name_was: SchedulerBefore | None = None
-    was: Mapping[str, Absence] = {}
-
-    def same_as(self, other: "Additions") -> bool:
-        """Whether both added the same, apart from the lists and maps that were created for it."""
-        return msgspec.structs.replace(self, was={}) == msgspec.structs.replace(other, was={})
 
     @property
     def has_room(self) -> bool:
@@ -135,9 +113,8 @@ def take_back(
     record's tolerations only those among `tolerations` are removed.
     """
     annotations = look(document, _ANNOTATIONS)
-    if isinstance(annotations, dict):
-        for key in SERVICE_KEYS:
-            annotations.pop(key, None)
+    if isinstance(annotations, dict) and [annotations.pop(key) for key in SERVICE_KEYS if key in annotations]:
+        _prune(document, _ANNOTATIONS)
     if record is None:
         return NOTHING
     taken = Additions(
@@ -148,7 +125,15 @@ def take_back(
         spread=_remove(document, SPREAD_PATH, record.spread),
         scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
     )
-    _restore(document, record.was)
+    for path, items in (
+        (TOLERATIONS_PATH, taken.tolerations),
+        (SELECTOR_PATH, taken.node_selector),
+        (TERMS_PATH, taken.required),
+        (_PREFERRED, taken.preferred),
+        (SPREAD_PATH, taken.spread),
+    ):
+        if items:
+            _prune(document, path)
     return taken
 
 
@@ -157,7 +142,6 @@ def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Addit
 
     `scheduler_name` replaces only an absent, empty or default name; if it is empty or the default, nothing changes.
     """
-    was: dict[str, Absence] = {}
     selector, required = wanted.required.selector, wanted.required.additions
     for path, items in (
         (TOLERATIONS_PATH, wanted.tolerations),
@@ -165,76 +149,55 @@ def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Addit
         (SPREAD_PATH, wanted.spread),
     ):
         if items:
-            _reach_list(document, path, was).extend(_json(item) for item in items)
+            cast("list[Json]", _reach(document, path, [])).extend(_json(item) for item in items)
     if selector:
-        cast("JsonObject", _reach(document, SELECTOR_PATH, {}, was)).update(selector)
+        cast("JsonObject", _reach(document, SELECTOR_PATH, {})).update(selector)
+    terms = cast("list[Json]", _reach(document, TERMS_PATH, [])) if any(required) else []
     return Additions(
         tolerations=wanted.tolerations,
         node_selector=dict(selector),
-        required=and_terms(_reach_list(document, TERMS_PATH, was), required) if any(required) else (),
+        required=and_terms(terms, required) if any(required) else (),
         preferred=wanted.preferred,
         spread=wanted.spread,
         scheduler_name_was=_set_scheduler(document, scheduler_name),
-        was=was,
     )
 
 
-def annotate(document: JsonObject, additions: Additions, reason: str, platforms: str | None = None) -> Additions:
-    """Writes the record, the reason unless it is empty, and any platforms. Returns the record as written."""
-    was = dict(additions.was)
-    if document.get("metadata") is None:
-        document["metadata"] = {}
-    annotations = cast("JsonObject", _reach(document, _ANNOTATIONS, {}, was))
-    additions = msgspec.structs.replace(additions, was=was)
+def annotate(document: JsonObject, additions: Additions, reason: str, platforms: str | None = None) -> None:
+    """Writes the record, the reason unless it is empty, and any platforms."""
+    annotations = cast("JsonObject", _reach(document, _ANNOTATIONS, {}))
     if reason:
         annotations[REASON] = reason
     if platforms is not None:
         annotations[PLATFORMS] = platforms
     annotations[ADDED] = write_record(additions)
-    return additions
 
 
 def _json(value: Toleration | PreferredSchedulingTerm | TopologySpreadConstraint) -> Json:
     return cast("Json", msgspec.json.decode(_ENCODER.encode(value)))
 
 
-def _reach(document: JsonObject, path: Sequence[str], leaf: Json, was: dict[str, Absence]) -> Json:
+def _reach(document: JsonObject, path: Sequence[str], leaf: Json) -> Json:
     """The value at `path`, created as `leaf` together with its parents where they are missing or null.
 
-    `was` records the topmost one that was created. The caller ensures that values already there have the shapes of
-    core/v1.
+    The caller ensures that values already there have the shapes of core/v1.
     """
-    found = document
-    for depth, step in enumerate(path, 1):
-        if found.get(step) is None:
-            was[pointer(path[:depth])] = absence(found, step)
-            made = leaf
-            for inner in reversed(path[depth:]):
-                made = {inner: made}
-            found[step] = made
-            return leaf
-        found = cast("JsonObject", found[step])
-    return found
+    for step in path[:-1]:
+        if document.get(step) is None:
+            document[step] = {}
+        document = cast("JsonObject", document[step])
+    if document.get(path[-1]) is None:
+        document[path[-1]] = leaf
+    return document[path[-1]]
 
 
-def _reach_list(document: JsonObject, path: Sequence[str], was: dict[str, Absence]) -> list[Json]:
-    return cast("list[Json]", _reach(document, path, [], was))
-
-
-def _restore(document: JsonObject, was: Mapping[str, Absence]) -> None:
-    """Makes the lists and maps in `was` absent again, except those to which something was added since."""
-    for where, how in was.items():
-        path = _CONTAINERS.get(where)
-        parent = look(document, path[:-1]) if path else None
-        if path and isinstance(parent, dict) and _is_empty(parent.get(path[-1])):
-            make_absent(parent, path[-1], how)
-
-
-def _is_empty(value: Json) -> bool:
-    """Whether `value` is an empty list, or a map whose values are all empty; a list of empty terms is not empty."""
-    if isinstance(value, dict):
-        return all(_is_empty(inner) for inner in value.values())
-    return isinstance(value, list) and not value
+def _prune(document: JsonObject, path: Sequence[str]) -> None:
+    """Removes the list or map at `path` if it is empty, and then the maps around it that are: they mean nothing."""
+    for depth in range(len(path) - 1, 0, -1):
+        parent = look(document, path[:depth])
+        if not isinstance(parent, dict) or parent.get(path[depth]):
+            return
+        parent.pop(path[depth], None)
 
 
 def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -> tuple[_Item, ...]:
@@ -261,17 +224,16 @@ def _set_scheduler(document: JsonObject, name: str) -> SchedulerBefore | None:
     before = spec.get(_SCHEDULER_NAME)
     if name in ("", DEFAULT_SCHEDULER) or before not in (None, "", DEFAULT_SCHEDULER):
         return None
-    how: SchedulerBefore = absence(spec, _SCHEDULER_NAME) if before is None else cast("SchedulerBefore", before)
     spec[_SCHEDULER_NAME] = name
-    return how
+    return "missing" if before is None else cast("SchedulerBefore", before)
 
 
 def _take_back_scheduler(document: JsonObject, before: SchedulerBefore | None, name: str) -> SchedulerBefore | None:
     spec = cast("JsonObject", document["spec"])
     if before is None or not name or spec.get(_SCHEDULER_NAME) != name:
         return None
-    if before == "missing" or before == "null":  # noqa: PLR1714  # a membership test would not narrow the type
-        make_absent(spec, _SCHEDULER_NAME, before)
+    if before == "missing":
+        del spec[_SCHEDULER_NAME]
     else:
         spec[_SCHEDULER_NAME] = before
     return before

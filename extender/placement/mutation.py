@@ -244,13 +244,13 @@ class Mutator:
         outcome, wanted, unresolved = self._decide(wanted, may_hold=may_hold or is_gated(after))
         added = add(after, wanted, self._settings.scheduler_name)
         if wanted.reason or wanted.platforms is not None or added != NOTHING:
-            added = annotate(after, added, wanted.reason, wanted.platforms)
+            annotate(after, added, wanted.reason, wanted.platforms)
         if excess := excess_with(added, after):
             after = cast("JsonObject", copy_of(before))
             take_back(after, record, self._offered, self._settings.scheduler_name)
             remove_gate(after)
             return _leave(overrides, excess, diff(before, after))
-        if record and record.same_as(taken) and record.same_as(added) and _is_noted(before, after):
+        if record == taken == added and _is_noted(before, after):
             after = cast("JsonObject", copy_of(before))  # ours would move behind what others have appended since
         if outcome is AdmissionOutcome.GATED:
             add_gate(after)

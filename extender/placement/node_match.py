@@ -159,7 +159,7 @@ class PlatformRequirements:
 
 def open_terms(demands: NodeDemands) -> list[PlatformRequirements]:
     """What the nodeSelector and each term that a node can match say of platforms; one, where there are no terms."""
-    terms = (NodeSelectorTerm(),) if demands.terms is None else tuple(filter(is_open, demands.terms))
+    terms = tuple(filter(is_open, demands.terms)) if demands.terms else (NodeSelectorTerm(),)
     lists = (requirements_of(demands.selector, term) for term in terms)
     return [PlatformRequirements(requirements) for requirements in lists if can_match(requirements)]
 

@@ -175,7 +175,7 @@ class Planner:
         if not pod.constrained:
             return wanted
         common = self.common(pod.facts, pod.cluster)
-        terms = open_terms(demands) if demands.selector or demands.terms is not None else None
+        terms = open_terms(demands) if demands.selector or demands.terms else None
         architectures = _choice(terms, common)
         return msgspec.structs.replace(
             wanted,

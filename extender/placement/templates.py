@@ -194,7 +194,7 @@ class Templates:
         own, own_stored = touched_parts(changed.pod), touched_parts(stored)
         present = take_back(own, record, self._offered, "")
         take_back(own_stored, record, self._offered, "")
-        if present.same_as(record) and look(before, ADDED_PATH) == look(after, ADDED_PATH):
+        if present == record and look(before, ADDED_PATH) == look(after, ADDED_PATH):
             return ()
         if _pruned(own.get(_SPEC)) != _pruned(own_stored.get(_SPEC)):
             return None

@@ -4,16 +4,13 @@ Edits the list in the pod's own JSON, so that fields unknown here stay. `affinit
 """
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, cast
+from typing import cast
 
 import msgspec
 
 from extender.kubernetes.core_v1 import NodeSelectorRequirement
 from extender.placement.affinity import Alternatives
 from extender.placement.patch import Json, JsonObject
-
-Absence: TypeAlias = Literal["missing", "null"]
-"""How a field was absent before it was made."""
 
 _EXPRESSIONS = "matchExpressions"
 _FIELDS = "matchFields"
@@ -22,14 +19,12 @@ _FIELDS = "matchFields"
 class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """The requirements that were ANDed to the term that is now at `index`.
 
-    `whole`: whether we added the term itself, as a new term or as a copy of the term before it. `was`: how its
-    matchExpressions were absent; None if they were present.
+    `whole`: whether we added the term itself, as a new term or as a copy of the term before it.
     """
 
     index: int
     match_expressions: tuple[NodeSelectorRequirement, ...]
     whole: bool = False
-    was: Absence | None = None
 
 
 def and_terms(terms: list[Json], additions: Sequence[Alternatives]) -> tuple[AddedTerm, ...]:
@@ -41,9 +36,8 @@ def and_terms(terms: list[Json], additions: Sequence[Alternatives]) -> tuple[Add
     added = []
     for term, alternatives in zip(cast("list[JsonObject]", terms), additions, strict=True):
         present = cast("list[Json] | None", term.get(_EXPRESSIONS))
-        was = None if present is not None else absence(term, _EXPRESSIONS)
         for position, requirements in enumerate(alternatives):
-            added.append(AddedTerm(len(written), requirements, whole=position > 0, was=was))
+            added.append(AddedTerm(len(written), requirements, whole=position > 0))
             written.append({**term, _EXPRESSIONS: [*(present or ()), *_json(requirements)]})
         if not alternatives:
             written.append(term)
@@ -68,19 +62,6 @@ def take_back_terms(terms: Json, recorded: Sequence[AddedTerm]) -> tuple[AddedTe
     return tuple(taken)
 
 
-def absence(parent: JsonObject, key: str) -> Absence:
-    """How `key` is absent from `parent`, where it is missing or null."""
-    return "null" if key in parent else "missing"
-
-
-def make_absent(parent: JsonObject, key: str, how: Absence) -> None:
-    """Removes `key` from `parent` or sets it to null, according to `how`."""
-    if how == "null":
-        parent[key] = None
-    else:
-        del parent[key]
-
-
 def remove_last(items: list[Json], item: Json) -> bool:
     """Removes the last item equal to `item`, as ours were appended. Returns whether there was one."""
     for index in reversed(range(len(items))):
@@ -103,9 +84,10 @@ def _subtract(term: Json, added: AddedTerm) -> bool:
         return False
     if not (left or added.whole or term.get(_FIELDS)):
         return False
-    term[_EXPRESSIONS] = left
-    if not left and added.was:
-        make_absent(term, _EXPRESSIONS, added.was)
+    if left:
+        term[_EXPRESSIONS] = left
+    else:
+        del term[_EXPRESSIONS]
     return True
 
 

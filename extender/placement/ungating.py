@@ -138,7 +138,7 @@ def _annotations(added: Additions, reason: str, platforms: str | None) -> JsonOb
     return {
         REASON: reason or None,
         PLATFORMS: platforms,
-        ADDED: write_record(msgspec.structs.replace(added, was={})) if is_recorded else None,
+        ADDED: write_record(added) if is_recorded else None,
     }
 
 
