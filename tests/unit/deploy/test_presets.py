@@ -7,12 +7,16 @@ import pytest
 
 from extender.config.reading import load_config
 from extender.config.tree import Config
+from extender.images.content import Content, Evidence
+from extender.images.manifest import Kind
 from extender.placement.facts import images_of
+from extender.placement.mutation import Mutator
 from extender.placement.scheduling import Decision
+from extender.reports.explanation import PodEvidence, Subject, explain
 from extender.service.operator_policies import admission_settings_of, policy_of
 from testbed.chart import CHART, objects_of, render
 from tests.unit.deploy.renderings import PRESETS
-from tests.unit.placement.mutating import ARCH, MULTI, PREFERRED, after, created, pod, terms_of
+from tests.unit.placement.mutating import AMD64, ARCH, ARM64, MULTI, PREFERRED, after, created, pod, terms_of
 
 Values = dict[str, Any]
 ASKS_SCHEDULER = {"kind", "k3s"}
@@ -73,3 +77,24 @@ def test_nothing_but_the_boost_moves_workloads(tmp_path: Path, preset: str) -> N
 def test_what_moves_workloads_is_seen(tmp_path: Path, values: Values, expected: set[str]) -> None:
     """Each of the second steps, named in values."""
     assert set.union(*map(movers, settings_of_parts(tmp_path, values))) == expected
+
+
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+@pytest.mark.usefixtures("helm")
+def test_explain_shows_no_change_for_a_pod_that_the_webhook_has_just_patched(tmp_path: Path, preset: str) -> None:
+    """By the settings of the preset, whatever its images run on: its second look is the webhook's own second pass."""
+    configs = settings_of_parts(tmp_path, {}, *([CHART / f"values-{preset}.yaml"] if preset else []))
+    (webhook,) = (each for each in configs if each.admission.listen)
+    policy, admission = policy_of(webhook), admission_settings_of(webhook)
+    for content in (MULTI, AMD64, ARM64):
+        stored = after(pod(), content, admission=admission, policy=policy)
+        decoded = created(stored)
+        answer = Content(Kind.INDEX, content.platforms, states_platforms=True)
+        found = PodEvidence(
+            images=images_of(decoded),
+            evidence=[Evidence(answer=answer, digest="", credential="", age_seconds=0.0, is_fresh=True)],
+            overrides=policy.overrides,
+        )
+        subject = Subject(kind="Pod", name="p", namespace="shop", document=stored, pod=decoded, is_created=True)
+        told = explain(subject, found, policy, Mutator(policy, admission), [])
+        assert (told.webhook.patch, told.webhook.outcome) == ([], "unchanged")
