@@ -68,7 +68,7 @@ def explain(
 
     By the settings of the installation in the cluster, unless --config gives others; --set changes one of them.
     Exit code 1 if some pod has no node that is known to take it, or is on a node of the wrong platform. Exit code 2 if
-    a file of manifests could not be read to its end.
+    something in the manifests could not be read.
 
     Example: multiarch-extender explain deploy/web -n shop
     """
@@ -78,9 +78,8 @@ def explain(
     read = manifest_files.read_manifests(manifests) if manifests else None
     found = asyncio.run(_by_lookups(ExplainTarget.parse(target, namespace, read), given))
     if not found:
-        raise ConfigError(
-            f"-f {' -f '.join(manifests or ())}: no object with pods" + (f" is {target}" if target else "")
-        )
+        none = f"-f {' -f '.join(manifests or ())}: no object with pods" + (f" is {target}" if target else "")
+        raise ConfigError("; ".join(read.unread) if read and read.unread else none)
     if output == "table":
         print_explanations(found)
     else:

@@ -43,15 +43,16 @@ class ExplainTarget(msgspec.Struct, frozen=True):
     async def find(self, client: ClusterClient | None) -> list[Subject]:
         """The pods that are meant, with the pull secrets that they have once they are created.
 
+        What cannot be read among manifests is added to these.
+
         Raises:
             ClusterError: the object cannot be read from the cluster.
             ConfigError: it is not as Kubernetes takes it.
         """
         namespace = self.namespace or (client.namespace if client else "default")
         if self.manifests:
-            manifests = [each.manifest for each in self.manifests.objects if self._matches(each.manifest)]
             defaults = namespace_annotations(each.manifest for each in self.manifests.objects)
-            found = [each for manifest in manifests for each in _subjects_of(manifest, namespace, is_created=False)]
+            found = list(self._found_in(self.manifests, namespace))
             found = [msgspec.structs.replace(each, defaults=defaults.get(each.namespace)) for each in found]
         elif client:
             manifest = await fetch_object(client, self.kind or "pod", self.name, namespace)
@@ -61,6 +62,15 @@ class ExplainTarget(msgspec.Struct, frozen=True):
         else:
             raise ClusterError("there is no cluster to read the object from")
         return [await _with_pull_secrets(each, client) for each in found] if client else found
+
+    def _found_in(self, manifests: Manifests, namespace: str) -> Iterator[Subject]:
+        """The subjects among manifests; an object that is not as Kubernetes takes it is one more that is not read."""
+        for each in manifests.objects:
+            if self._matches(each.manifest):
+                try:
+                    yield from _subjects_of(each.manifest, namespace, is_created=False)
+                except ConfigError as exc:
+                    manifests.unread.append(f"{each.source}: {exc}")
 
     def _matches(self, manifest: KubernetesObject) -> bool:
         metadata = manifest.get("metadata") or {}

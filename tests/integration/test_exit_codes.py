@@ -176,6 +176,19 @@ async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path)
     )
 
 
+async def test_an_object_among_others_that_kubernetes_does_not_take_is_2(world: World) -> None:
+    """The others are explained, and its wrong key is named."""
+    wrong = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "wrong", "annotations": {"on": True}},
+             "spec": {"containers": [{"name": "c", "image": "x"}]}}  # fmt: skip
+    given = ("explain", "-f", "-", "--set=cluster=none", *world.settings, "-o", "json")
+    code, out, err = await run(*given, stdin=f"{world.manifest('web')}\n---\n{json.dumps(wrong)}")
+    assert (code, [each["name"] for each in json.loads(out)]) == (2, ["web"])
+    assert err.splitlines()[-1].endswith("Expected `str`, got `bool` - at `$.metadata.annotations[on]`")
+    code, out, err = await run(*given, stdin=json.dumps(wrong))
+    assert (code, out) == ANSWERS_NOT
+    assert err.startswith("error: standard input, document 1: Pod default/wrong is not as Kubernetes takes it: ")
+
+
 @pytest.mark.parametrize("image", ["web", "legacy"])
 async def test_a_file_among_others_that_cannot_be_read_is_2(world: World, image: str, tmp_path: Path) -> None:
     """The others count: what they block is said beside it. --allow-unread lets it pass, and so does a baseline."""
