@@ -9,9 +9,9 @@ import msgspec
 
 from extender.credential_sources import Cloud
 from extender.credentials.cloud_api import CloudAccess, ask, decode
+from extender.credentials.credential_provider_v1 import CacheKeyType
 from extender.credentials.logins import Login
 from extender.credentials.providers import ProvidedCredentials
-from extender.kubernetes.credential_provider_v1 import CacheKeyType
 
 _SPARE_SECONDS = 60.0  # how long before its expiry a token is dropped, so that it does not expire on its way
 _PATTERNS = ("gcr.io", "*.gcr.io", "*-docker.pkg.dev")

@@ -11,6 +11,14 @@ import msgspec
 
 from extender.bounded_yaml import InvalidYaml, read_yaml
 from extender.credential_sources import Source
+from extender.credentials.credential_provider_v1 import (
+    CONFIG_VERSIONS,
+    PROTOCOL,
+    CredentialProvider,
+    CredentialProviderConfig,
+    CredentialProviderRequest,
+    CredentialProviderResponse,
+)
 from extender.credentials.logins import Login, Pattern, parse_pattern
 from extender.credentials.programs import run_program
 from extender.credentials.providers import (
@@ -22,14 +30,6 @@ from extender.credentials.providers import (
 )
 from extender.durations import parse_seconds
 from extender.errors import ConfigError, naming
-from extender.kubernetes.credential_provider_v1 import (
-    CONFIG_VERSIONS,
-    PROTOCOL,
-    CredentialProvider,
-    CredentialProviderConfig,
-    CredentialProviderRequest,
-    CredentialProviderResponse,
-)
 
 TIMEOUT_SECONDS = 60.0  # the kubelet's
 

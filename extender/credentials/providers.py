@@ -11,11 +11,11 @@ import structlog
 from async_lru import alru_cache
 
 from extender.credential_sources import Cloud, Source
+from extender.credentials.credential_provider_v1 import CacheKeyType
 from extender.credentials.keyring import Credential, credentials_of
 from extender.credentials.logins import Login, Logins, cost_bytes
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
-from extender.kubernetes.credential_provider_v1 import CacheKeyType
 from extender.tables import ShareTable, declare_cache
 from extender.turns import OPERATOR, Turns
 

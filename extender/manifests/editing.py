@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from extender.bounded_yaml import InvalidYaml
 from extender.kubernetes.pod_templates import Path
-from extender.kubernetes.yaml_scalars import needs_quotes
 from extender.manifests.nodes import Pair, TextNode, compose, is_merge, key_of, value_of
 from extender.manifests.stream import ManifestError, node_of
+from extender.manifests.yaml_scalars import needs_quotes
 from extender.placement.patch import Json, JsonObject, Operation
 
 _Value: TypeAlias = Any  # a plain value on the way to a part of it

@@ -15,6 +15,7 @@ from extender.cluster.secrets import ClusterSecrets
 from extender.credential_sources import Cloud
 from extender.credentials import docker_config, kubelet_plugins
 from extender.credentials.cloud_api import CloudAccess
+from extender.credentials.credential_provider_v1 import PROTOCOL, CredentialProvider
 from extender.credentials.docker_config import CredentialHelpers, DockerConfigFile
 from extender.credentials.kubelet_plugins import CredentialPlugin, PluginsFile
 from extender.credentials.logins import (
@@ -27,7 +28,6 @@ from extender.credentials.operator_keyring import open_cloud
 from extender.credentials.providers import CredentialsUnavailable, LoginProvider, ProviderLogins
 from extender.errors import ClusterError, ConfigError
 from extender.images.reference import ImageReference, parse_reference
-from extender.kubernetes.credential_provider_v1 import PROTOCOL, CredentialProvider
 from testbed.clock import Clock
 from tests.fuzz.target import CannedSession, Target, check_sentence, run
 

@@ -22,12 +22,12 @@ from extender import credential_sources as sources
 from extender.credentials.aws import AwsKeys, EcrProvider, sign
 from extender.credentials.azure import AzureProvider
 from extender.credentials.cloud_api import CloudAccess
+from extender.credentials.credential_provider_v1 import CacheKeyType
 from extender.credentials.google import GoogleProvider
 from extender.credentials.keyring import ANONYMOUS
 from extender.credentials.operator_keyring import open_operator_keyring
 from extender.credentials.providers import CredentialsUnavailable
 from extender.images.reference import parse_reference
-from extender.kubernetes.credential_provider_v1 import CacheKeyType
 from extender.watched_files import FileWatcher
 
 KEY = b"k" * 32

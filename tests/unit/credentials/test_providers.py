@@ -6,10 +6,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.credential_sources import Source
+from extender.credentials.credential_provider_v1 import CacheKeyType
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderLogins
 from extender.images.reference import ImageReference, parse_reference
-from extender.kubernetes.credential_provider_v1 import CacheKeyType
 from testbed.clock import Clock
 
 KEY = b"k" * 32

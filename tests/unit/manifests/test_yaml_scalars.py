@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.kubernetes.yaml_scalars import needs_quotes
+from extender.manifests.yaml_scalars import needs_quotes
 
 
 @pytest.mark.parametrize(
