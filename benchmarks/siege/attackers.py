@@ -18,9 +18,10 @@ import aiohttp
 import msgspec
 import uvloop
 
-from benchmarks.siege.attacks import ATTACKS, Attack, forged_pod, large_pods
+from benchmarks.siege.attacks import ATTACKS, STORED_PARTS, Attack, forged_pod, large_pods
 from benchmarks.siege.calls import FILTER, PENDING_PODS, REVIEWS, CallFailed, call, filter_of, new_session, review_of
 from benchmarks.siege.network import ADMISSION_PORT, SERVICE, STRANGERS
+from testbed.hostile_pods import PARTS
 
 FORGED_PER_SECOND = 1000.0
 LARGE_PER_SECOND = 10.0
@@ -78,12 +79,12 @@ class Attackers:
 
     async def _review_parts(self) -> None:
         """Has large pods reviewed and filtered, one after the other."""
-        bodies = [(review_of(pod), filter_of(pod)) for pod in large_pods()]
+        reviews = [review_of(pod) for pod in large_pods(PARTS)]
+        requests = [filter_of(pod) for pod in large_pods(STORED_PARTS)]
         async with new_session() as session:
             async for number in _paced(LARGE_PER_SECOND):
-                review, request = bodies[number % len(bodies)]
-                await self._call(session, REVIEWS, review, "reviews of large pods")
-                await self._call(session, FILTER, request, "filter calls about large pods")
+                await self._call(session, REVIEWS, reviews[number % len(reviews)], "reviews of large pods")
+                await self._call(session, FILTER, requests[number % len(requests)], "filter calls about large pods")
 
     async def _call(self, session: aiohttp.ClientSession, url: str, body: bytes, what: str) -> None:
         try:

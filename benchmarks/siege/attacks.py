@@ -5,7 +5,7 @@ tells of. Strangers call the webhook from addresses of their own.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from benchmarks.siege.api_server import LOGIN_SECRET
 from benchmarks.siege.calls import new_pod
 from benchmarks.siege.images import DENIED, LAYERS, SHARED, WIDE
 from benchmarks.siege.network import UPSTREAMS, attacking_host, honest_host
-from testbed.hostile_pods import PARTS, hostile_pod
+from testbed.hostile_pods import hostile_pod
 
 PLUGIN_PATTERN = attacking_host("*", "plugin")
 """The images that the credential-provider plugin serves, which hangs."""
@@ -57,7 +57,14 @@ def forged_pod(number: int) -> dict[str, Any]:
     return new_pod(HONEST_NAMESPACES[number % len(HONEST_NAMESPACES)], number, [image], [LOGIN_SECRET])
 
 
-def large_pods() -> list[dict[str, Any]]:
+STORED_PARTS = (
+    *("tolerations", "terms", "one term", "values", "a large term", "preferred terms"),
+    *("selector", "gates", "labels", "pull secrets"),
+)
+"""The parts that may be large when an API server has validated their pod, so that a scheduler asks about it."""
+
+
+def large_pods(parts: Sequence[str]) -> list[dict[str, Any]]:
     """Returns a pod for each part that a pod's author can make large; their image is built for 64 platforms."""
     image = f"{attacking_host('r0', WIDE)}/app:1"
     created = (new_pod("besieger-0", number, [image]) for number in itertools.count())
@@ -67,7 +74,7 @@ def large_pods() -> list[dict[str, Any]]:
             "metadata": {**pod["metadata"], **made["metadata"], "namespace": "besieger-0"},
             "spec": {**pod["spec"], **made["spec"]},
         }
-        for made, pod in zip((hostile_pod(part, _LARGE_BYTES, image) for part in PARTS), created, strict=False)
+        for made, pod in zip((hostile_pod(part, _LARGE_BYTES, image) for part in parts), created, strict=False)
     ]
 
 
