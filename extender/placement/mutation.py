@@ -241,7 +241,8 @@ class Mutator:
         taken = take_back(after, record, self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
         wanted = self._planner.plan(decided, cast("JsonObject", after["spec"]))
-        outcome, wanted, unresolved = self._decide(wanted, may_hold=may_hold or is_gated(after))
+        is_held = bool(pod.spec and pod.spec.scheduling_gates) and is_gated(after)
+        outcome, wanted, unresolved = self._decide(wanted, may_hold=may_hold or is_held)
         added = add(after, wanted, self._settings.scheduler_name)
         if wanted.reason or wanted.platforms is not None or added != NOTHING:
             annotate(after, added, wanted.reason, wanted.platforms)
@@ -254,7 +255,7 @@ class Mutator:
             after = cast("JsonObject", copy_of(before))  # ours would move behind what others have appended since
         if outcome is AdmissionOutcome.GATED:
             add_gate(after)
-        else:
+        elif is_held:
             remove_gate(after)
         observed = overrides.mode is Mode.OBSERVE
         patch = b"" if outcome is AdmissionOutcome.DENIED else _encode(diff(before, after))

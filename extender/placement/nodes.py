@@ -7,7 +7,7 @@ neither pods nor images.
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import islice
 
 import msgspec
@@ -87,44 +87,24 @@ USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
 _LEVEL = re.compile(r"(?:(?P<architecture>.+)[/._-])?(?P<variant>[vV]\d+(?:\.\d+)?)", re.ASCII)
 
 
-class NodePlatforms(Mapping[NodeName, Platform | None]):
-    """The platform of each node by name, None for a node that states none, in the order in which they were put."""
+class NodePlatforms(dict[NodeName, Platform | None]):
+    """The platform of each node by name, None for a node that states none, in the order in which they were put.
+
+    Only `put` and `drop` change it. `distinct` are the platforms of all nodes, `excluded` the nodes that state one and
+    that no preference may pull pods to, and `images` what the nodes list, nothing where that is not watched.
+    """
 
     def __init__(
         self, platforms: Mapping[NodeName, Platform | None] | None = None, excluded: Iterable[NodeName] = ()
     ) -> None:
-        """`excluded` has the names of the nodes that no preference may pull pods to."""
-        self._platforms: dict[NodeName, Platform | None] = {}
+        super().__init__()
         self._names: dict[Platform | None, set[NodeName]] = {}
-        self._excluded: set[NodeName] = set()
+        self.distinct: frozenset[Platform] = frozenset()
+        self.excluded: set[NodeName] = set()
         self.images = NodeImages()
-        """What the nodes list; nothing where it is not watched."""
         chosen = frozenset(excluded)
         for name, platform in (platforms or {}).items():
             self.put(name, platform, excluded=name in chosen)
-
-    def __getitem__(self, name: NodeName) -> Platform | None:
-        """The node's platform. Raises KeyError for a node that is not in view."""
-        return self._platforms[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._platforms
-
-    def __iter__(self) -> Iterator[NodeName]:
-        return iter(self._platforms)
-
-    def __len__(self) -> int:
-        return len(self._platforms)
-
-    @property
-    def distinct(self) -> frozenset[Platform]:
-        """The platforms of all nodes."""
-        return frozenset(filter(None, self._names))
-
-    @property
-    def excluded(self) -> Set[NodeName]:
-        """The nodes that state a platform and that no preference may pull pods to."""
-        return self._excluded
 
     def count(self, platform: Platform | None) -> int:
         """The number of nodes with this platform."""
@@ -136,12 +116,11 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         if len(groups) == 1:  # as usual, and twice as fast
             [group] = groups
             return [name for name in names if name in group]
-        found = self._platforms
-        return [name for name in names if name in found and found[name] in platforms] if groups else []
+        return [name for name in names if name in self and self[name] in platforms] if groups else []
 
     def missing(self, names: Iterable[NodeName]) -> list[NodeName]:
         """Those of the names that are not in view."""
-        return [name for name in names if name not in self._platforms]
+        return [name for name in names if name not in self]
 
     def put(self, name: NodeName, platform: Platform | None, *, excluded: bool = False) -> None:
         """Adds the node or replaces its platform; the node becomes the last in order.
@@ -149,10 +128,12 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         `excluded`: no preference may pull pods to it.
         """
         self.drop(name)
-        self._platforms[name] = platform
+        self[name] = platform
         self._names.setdefault(platform, set()).add(name)
         if excluded and platform:
-            self._excluded.add(name)
+            self.excluded.add(name)
+        if platform and platform not in self.distinct:
+            self.distinct |= {platform}
 
     def merge(self, others: "NodePlatforms") -> None:
         """Puts all nodes of `others`."""
@@ -161,18 +142,19 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
 
     def drop_first(self, number: int) -> None:
         """Drops the `number` nodes that were put longest ago; none if `number` is negative."""
-        for name in list(islice(self._platforms, max(number, 0))):
+        for name in list(islice(self, max(number, 0))):
             self.drop(name)
 
     def drop(self, name: NodeName) -> None:
         """Removes the node; does nothing if it is not in view."""
-        if name not in self._platforms:
+        if name not in self:
             return
-        platform = self._platforms.pop(name)
+        platform = self.pop(name)
         self._names[platform].remove(name)
         if not self._names[platform]:
             del self._names[platform]
-        self._excluded.discard(name)
+            self.distinct -= {platform}
+        self.excluded.discard(name)
 
 
 class NodeLookup(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ from extender.placement.patch import JsonObject
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference
 from extender.placement.spread import plan_spread
-from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
+from extender.placement.tolerations import TolerationRule, covers, parse_platforms
 from extender.tables import ShareTable, declare_cache
 
 _COMMON = declare_cache("placement.planning.common", key="sets of platforms, nodes", most_mb=8)
@@ -147,6 +147,7 @@ class Planner:
     def __init__(self, policy: Policy, settings: AdmissionSettings) -> None:
         self._policy = policy
         self._settings = settings
+        self._requires, self._prefers = settings.node_affinity.required, settings.node_affinity.preferred
         self._rules = [(rule, parse_platforms(rule.platforms)) for rule in settings.tolerations]
         self._keys = frozenset(rule.key for rule in settings.tolerations)
         self._remembered: ShareTable[_Key, CommonPlatforms] = ShareTable(
@@ -229,15 +230,14 @@ class Planner:
 
     def _assumed_platforms(self, pod: PodInput) -> frozenset[Platform]:
         """The platforms on which an image that is not known is assumed to run; none where that is not written."""
-        return policy_for(self._policy, pod.images).assume if self._settings.node_affinity.required else frozenset()
+        return policy_for(self._policy, pod.images).assume if self._requires else frozenset()
 
     def _plan_required(
         self, pod: PodInput, demands: NodeDemands, unknown: Sequence[Unresolved], *, stored: bool
     ) -> Wanted:
         """Under settings by which no required affinity is written, only whether the pod is impossible."""
-        settings = self._settings
-        written = settings.node_affinity.required
-        if not written and settings.impossible is not ImpossiblePods.DENY:
+        written, impossible = self._requires, self._settings.impossible
+        if not written and impossible is not ImpossiblePods.DENY:
             return Wanted()
         assume = self._assumed_platforms(pod) if unknown else frozenset[Platform]()
         assumed = {image for image, _ in unknown}
@@ -253,7 +253,7 @@ class Planner:
         contradiction = f"{why}: {refusal}" if why else ""
         warnings = (contradiction,) if why else ()
         if required.impossible:
-            pends = written and settings.impossible is not ImpossiblePods.PASS
+            pends = written and impossible is not ImpossiblePods.PASS
             wanted = required if pends else RequiredNodes()
             return Wanted(required=wanted, reason=contradiction, warnings=warnings, impossible=True)
         if not written:
@@ -270,7 +270,7 @@ class Planner:
             found = plan_required(demands, common.nodes, cluster.platforms, stored=stored)
         else:
             found = common.required
-        if self._settings.keeps_selector and found.selector and demands.selector and demands.terms is None:
+        if self._settings.keeps_selector and found.selector and demands.selector and not demands.terms:
             return RequiredNodes(additions=((tuple(selector_requirements(found.selector)),),))
         return found
 
@@ -294,7 +294,9 @@ class Planner:
         present = [each for each in demands.tolerations if not each.key or each.key in self._keys]
         added = []
         for rule, platforms in common.rules:
-            if any(_may_run(terms, platform) for platform in platforms) and not is_covered(rule, present):
+            if any(_may_run(terms, platform) for platform in platforms) and not any(
+                covers(each, rule) for each in present
+            ):
                 present.append(rule.toleration)
                 added.append(rule.toleration)
         return tuple(added)
@@ -303,7 +305,7 @@ class Planner:
         self, pod: PodInput, own: SchedulingSpec, architectures: Set[str]
     ) -> tuple[PreferredSchedulingTerm, ...]:
         preference = preference_for(self._policy, pod.overrides)
-        if not self._settings.node_affinity.preferred or not preference:
+        if not self._prefers or not preference:
             return ()
         node_affinity = (own.affinity and own.affinity.node_affinity) or NodeAffinity()
         labels = self._policy.preferred_nodes.labels

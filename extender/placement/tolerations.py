@@ -4,7 +4,6 @@ Depends on neither images nor pods: `mutation` checks whether a pod's images run
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -62,8 +61,3 @@ def covers(existing: Toleration, rule: TolerationRule) -> bool:
     if rule.operator == "Exists" and existing.operator != "Exists":
         return False
     return tolerates(existing, Taint(rule.key, rule.value, rule.effect))
-
-
-def is_covered(rule: TolerationRule, tolerations: Sequence[Toleration]) -> bool:
-    """Whether one of `tolerations` covers the rule's toleration."""
-    return any(covers(existing, rule) for existing in tolerations)

@@ -5,7 +5,7 @@ import pytest
 
 from extender.images.platform import InvalidPlatform, Platform
 from extender.kubernetes.core_v1 import Toleration
-from extender.placement.tolerations import TolerationRule, covers, is_covered, parse_platforms
+from extender.placement.tolerations import TolerationRule, covers, parse_platforms
 
 ARM = TolerationRule(key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/arm64",))
 ANY_VALUE = TolerationRule(key="arch", operator="Exists", effect="NoSchedule", platforms=("linux/arm64",))
@@ -56,14 +56,6 @@ NO_VALUE = TolerationRule(key="arch", effect="NoSchedule", platforms=("linux/arm
 def test_existing_toleration_covers_the_rule(existing: dict[str, object], rule: TolerationRule, expected: bool) -> None:
     """As Toleration.ToleratesTaint defines it, asked for every taint that the rule is about."""
     assert covers(msgspec.convert(existing, Toleration), rule) is expected
-
-
-def test_one_of_several_tolerations_is_enough() -> None:
-    """A pod is covered if any of its tolerations covers the rule."""
-    other, same = Toleration(key="x", operator="Exists"), ARM.toleration
-    assert is_covered(ARM, [other, same])
-    assert not is_covered(ARM, [other])
-    assert not is_covered(ARM, [])
 
 
 @pytest.mark.parametrize(
