@@ -21,7 +21,7 @@ from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session
-from extender.registry.image import RegistryImages
+from extender.registry.image_description import RegistryImages
 from extender.registry.mirror_failover import Heard, MirrorCredentials, unheard
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.openshift import OpenShiftMirrors

@@ -9,7 +9,7 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied
 from extender.images.manifest import Image, Kind
 from extender.images.reference import parse_reference
-from extender.registry.image import describe_image
+from extender.registry.image_description import describe_image
 from extender.registry.registry_client import RegistryClient
 from testbed.debian_registry import DebianRegistry
 from testbed.images import DOCKER, OCI, Family, build_index, build_manifest

@@ -20,7 +20,7 @@ from extender.images.reference import digest_of, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES
 from extender.registry.http import open_session
-from extender.registry.image import LISTED_SKIPPED, MAX_PLATFORMS, describe_image
+from extender.registry.image_description import LISTED_SKIPPED, MAX_PLATFORMS, describe_image
 from extender.registry.registry_client import RegistryClient
 from testbed.images import OCI
 

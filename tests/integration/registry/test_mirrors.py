@@ -23,7 +23,7 @@ from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
-from extender.registry.image import describe_image
+from extender.registry.image_description import describe_image
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import ImageQuery

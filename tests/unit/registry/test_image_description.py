@@ -20,7 +20,7 @@ from extender.errors import (
 )
 from extender.images.manifest import OCI_INDEX, Image, Kind
 from extender.images.reference import ImageReference, digest_of, parse_reference
-from extender.registry.image import (
+from extender.registry.image_description import (
     LISTED_SKIPPED,
     MAX_DEPTH,
     MAX_PLATFORMS,
