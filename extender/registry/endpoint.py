@@ -53,8 +53,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return with_more_query(url, "&".join(filter(None, (query, namespace)))) if query or namespace else url
 
     def tls_for(self, url: URL) -> ssl.SSLContext | bool:
-        """Returns the TLS context for a request to `url`, a hop of one to the endpoint. As `tls_context_of`."""
-        return tls_context_of(self.trust.own if url.origin() == self.root.origin() else self.trust.elsewhere)
+        """Returns the TLS context for a request to `url`, a hop of one to the endpoint; True is the session's own.
+
+        Raises as `tls_context_of`.
+        """
+        certificates = self.trust.own if url.origin() == self.root.origin() else self.trust.elsewhere
+        return tls_context_of(certificates) if certificates else True
 
     @property
     def own_repository(self) -> str:

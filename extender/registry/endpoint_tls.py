@@ -73,14 +73,12 @@ class Trust(NamedTuple):
 SYSTEM_TRUST = Trust()
 
 
-def tls_context_of(certificates: Certificates | None) -> ssl.SSLContext | bool:
-    """Returns the TLS context; True stands for the session's own.
+def tls_context_of(certificates: Certificates) -> ssl.SSLContext:
+    """Returns the TLS context.
 
     Raises:
         RegistryNotAsked: a file cannot be used, which was tried when the name of the file was read.
     """
-    if certificates is None:
-        return True
     try:
         return _new_context(certificates)
     except ConfigError as exc:

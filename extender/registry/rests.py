@@ -48,12 +48,12 @@ Key = tuple[str, str, CredentialId | None]
 
 
 class _Row:
-    """What is known of a host or account: its breaker, and which repositories failed there since its last answer."""
+    """What is known of a host or account: its breaker, if it is not closed, and what failed since its last answer."""
 
     __slots__ = ("answered_at", "breaker", "unreached")
 
-    def __init__(self, breaker: CircuitBreaker) -> None:
-        self.breaker = breaker
+    def __init__(self) -> None:
+        self.breaker: CircuitBreaker | None = None
         self.answered_at = -math.inf
         self.unreached: set[str] = set()
 
@@ -88,22 +88,22 @@ class Rests:
             RegistryThrottled: the endpoint has told this account to come back later.
             RegistryUnavailable: the endpoint has failed lately. Both errors tell for how long it is not asked.
         """
-        of_endpoint, of_account = (self._rows.get(key) for key in _keys(endpoint, account))
-        if of_account and (seconds := of_account.breaker.wait_seconds()):
+        of_endpoint, of_account = _keys(endpoint, account)
+        throttled = self._breaker(of_account)
+        if throttled and (seconds := throttled.wait_seconds()):
             raise RegistryThrottled(_words(endpoint, seconds), seconds)
-        if of_endpoint and (of_endpoint.is_unreachable or not is_last_hope):
-            if seconds := of_endpoint.breaker.wait_seconds():
-                raise RegistryUnavailable(_words(endpoint, seconds), seconds)
-            of_endpoint.breaker.admit()
-        if of_account:
-            of_account.breaker.admit()
+        failed = self._breaker(of_endpoint, is_last_hope=is_last_hope)
+        if failed and (seconds := failed.wait_seconds()):
+            raise RegistryUnavailable(_words(endpoint, seconds), seconds)
+        for breaker in filter(None, (throttled, failed)):
+            breaker.admit()
 
     def record_answer(self, endpoint: Endpoint, account: CredentialId) -> None:
         """Records that the endpoint has answered. That ends no 429 before its time: it may have been asked earlier."""
         of_endpoint, of_account = _keys(endpoint, account)
         self._record_host_answer(of_endpoint)
-        throttled = self._rows.get(of_account)
-        if throttled and not throttled.breaker.is_open:
+        throttled = self._breaker(of_account)
+        if throttled and not throttled.is_open:
             self._rows.remove(of_account)
 
     def record_failure(self, endpoint: Endpoint, account: CredentialId, error: Failure, *, is_last_hope: bool) -> None:
@@ -125,12 +125,14 @@ class Rests:
         if row.is_unreachable or not is_last_hope:
             self._rest(of_endpoint, row, error)
 
+    def _breaker(self, key: Key, *, is_last_hope: bool = False) -> CircuitBreaker | None:
+        row = self._rows.get(key)
+        return row.breaker if row and (row.is_unreachable or not is_last_hope) else None
+
     def _row(self, key: Key) -> _Row:
         row = self._rows.get(key)
         if row is None:
-            row = _Row(
-                CircuitBreaker(_BACKOFF, clock=self._clock, random=self._random, probe_seconds=self._probe_seconds)
-            )
+            row = _Row()
             self._rows.put(key, row)
         return row
 
@@ -138,9 +140,12 @@ class Rests:
         row = self._row(key)
         row.answered_at = self._clock()
         row.unreached.clear()
-        row.breaker.record_success()
+        row.breaker = None
 
     def _rest(self, key: Key, row: _Row, error: RegistryThrottled | RegistryUnavailable) -> None:
+        row.breaker = row.breaker or CircuitBreaker(
+            _BACKOFF, clock=self._clock, random=self._random, probe_seconds=self._probe_seconds
+        )
         seconds = row.breaker.record_failure(error.retry_after_seconds)
         if seconds is not None:
             root, registry, account = key
