@@ -1,9 +1,6 @@
 """Runs the operator's programs: writes a request to standard input and reads the answer from standard output.
 
 Drops standard error: it could contain anything, and many people read our log.
-
-`subprocess` starts a program without copying our page tables (vfork(2)). uvloop forks, which holds the event loop for
-50 ms when the caches are full.
 """
 
 import asyncio
@@ -11,14 +8,13 @@ import contextlib
 import os
 import resource
 import signal
-import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import IO
+from collections.abc import Mapping, Sequence
+from subprocess import DEVNULL, PIPE
+from typing import cast
 
 from extender.credentials.providers import CredentialsUnavailable
 
 MAX_OUTPUT_BYTES = 1 << 20
-_LOOK_SECONDS = 0.005  # how often whether a program has exited is looked at, which is mostly when it closes its output
 
 
 class ProgramFailed(CredentialsUnavailable):
@@ -44,72 +40,58 @@ async def run_program(
     """
     name = os.path.basename(path)  # noqa: PTH119 - the text after the last slash, whatever it is
     try:
-        process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; the operator names the program
-            [path, *arguments],
-            bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={**os.environ, **environment}, process_group=0,
+        transport, program = await asyncio.get_running_loop().subprocess_exec(
+            _Program, path, *arguments,
+            stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={**os.environ, **environment}, process_group=0,
         )  # fmt: skip
     except OSError as exc:
         raise CredentialsUnavailable(f"{name} cannot be started: {exc.strerror}") from None
-    _lift_data_limit(process.pid)
+    _lift_data_limit(transport.get_pid())
+    stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
     try:
         async with asyncio.timeout(timeout_seconds):
-            output = await _converse(process, question)
-            if len(output) > MAX_OUTPUT_BYTES:
+            stdin.write(question)
+            stdin.write_eof()
+            await program.answered.wait()
+            if len(program.output) > MAX_OUTPUT_BYTES:
                 raise CredentialsUnavailable(f"{name} answered more than {MAX_OUTPUT_BYTES} bytes")
-            status = await _wait(process)
+            await program.exited.wait()
     except TimeoutError:
         raise CredentialsUnavailable(f"{name} has not answered within {timeout_seconds:g} s") from None
     finally:
-        _kill(process)
-        await _wait(process)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(transport.get_pid(), signal.SIGKILL)
+        transport.close()  # its pipes too, which a process that has left the group may keep open
+        await program.exited.wait()
+    output, status = bytes(program.output), transport.get_returncode()
     if status != 0:
         raise ProgramFailed(f"{name} ended with status {status}", output)
     return output
 
 
-async def _converse(process: "subprocess.Popen[bytes]", question: bytes) -> bytes:
-    """Writes the question and returns the output, up to some bytes more than may be; closes both pipes."""
-    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
-    async with _reading(process.stdout) as reader:
-        async with _writing(process.stdin) as writer:
-            writer.write(question)
-            with contextlib.suppress(ConnectionError):  # it may answer without reading the request
-                await writer.drain()
-        output = b""
-        while len(output) <= MAX_OUTPUT_BYTES and (chunk := await reader.read(64 << 10)):
-            output += chunk
-    return output
+class _Program(asyncio.SubprocessProtocol):
+    """What a program has written so far. `answered`: it writes no more, or too much."""
 
+    def __init__(self) -> None:
+        self.output = bytearray()
+        self.answered, self.exited = asyncio.Event(), asyncio.Event()
 
-@contextlib.asynccontextmanager
-async def _reading(pipe: IO[bytes]) -> AsyncIterator[asyncio.StreamReader]:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    try:
-        yield reader
-    finally:
-        transport.close()
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Takes a piece of its output."""
+        del fd
+        self.output += data
+        if len(self.output) > MAX_OUTPUT_BYTES:
+            self.answered.set()
 
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Notes the end of its output; that it reads no more tells nothing."""
+        del exc
+        if fd == 1:
+            self.answered.set()
 
-@contextlib.asynccontextmanager
-async def _writing(pipe: IO[bytes]) -> AsyncIterator[asyncio.StreamWriter]:
-    loop = asyncio.get_running_loop()
-    transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
-    )
-    try:
-        yield asyncio.StreamWriter(transport, protocol, None, loop)
-    finally:
-        transport.close()
-
-
-async def _wait(process: "subprocess.Popen[bytes]") -> int:
-    """Returns the exit status when the process has exited."""
-    while (status := process.poll()) is None:  # noqa: ASYNC110  # an exit is no event of the loop on all systems
-        await asyncio.sleep(_LOOK_SECONDS)
-    return status
+    def process_exited(self) -> None:
+        """Notes its end."""
+        self.exited.set()
 
 
 def _lift_data_limit(pid: int) -> None:
@@ -117,8 +99,3 @@ def _lift_data_limit(pid: int) -> None:
     with contextlib.suppress(AttributeError, OSError):  # only Linux has it
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.prlimit(pid, resource.RLIMIT_DATA, (hard, hard))
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
