@@ -1,20 +1,27 @@
 """The pull secrets that a pod names, as a keyring. They are read when a lookup needs them and cached for half a minute.
 
 A `SecretReader` reads the secrets, in turns of the namespaces. Patterns and credential ids are cached for longer than
-passwords, so that the image cache can be searched without reading a secret. Both caches are bounded by bytes, and the
+passwords, so that the image cache can be searched without reading a secret. What is kept is bounded by bytes, and the
 secrets of one namespace cannot evict those of others.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Hashable, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import accumulate
 from sys import getsizeof
 
 import msgspec
 import structlog
-from async_lru import alru_cache
 
-from extender.credentials.keyring import Credential, CredentialId, LoginSource, SecretReader, credentials_of
+from extender.credentials.keyring import (
+    Credential,
+    CredentialId,
+    LoginSource,
+    SecretReader,
+    credential_id_of,
+    credentials_of,
+)
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
@@ -42,25 +49,24 @@ _MOST_TRIED_BYTES = 256 << 10
 # the load on the API server, and holds 4 MiB of logins and a secret's 5 MiB at most.
 _AT_ONCE, _EACH = 16, 4
 
-# The readings of secrets, with their passwords. One of a single login takes 2.5 KB, and the largest 1.4 MB.
+# The readings of secrets, which lose their passwords when they are too old to be used. One of a single login takes
+# 2.5 KB, and the largest 1.4 MB.
 _READING_BYTES = 16 << 20
 _READINGS = declare_cache("credentials.pull_secrets.readings", key="namespace, secret", most_mb=17)
-# For sets of secrets: as a rule one per namespace and ServiceAccount, of 2.5 KB each.
-_CREDENTIAL_ID_BYTES = 16 << 20
-_CREDENTIAL_IDS = declare_cache("credentials.pull_secrets.credential_ids", key="namespace, secrets", most_mb=17)
 # Of a row without logins: two objects by pattern, and its names.
 _EMPTY_BYTES = 1500
 
 _SecretName = tuple[str, str]  # namespace, name
-_SecretSet = tuple[str, tuple[str, ...]]  # namespace, names
 _NO_LOGINS = Logins(())
 _NO_IDS = ByPattern[CredentialId](())
 
 
-class _Reading(msgspec.Struct, frozen=True):
+class _Reading(msgspec.Struct):
     """The reading of a secret; `problem` says why a pull secret is malformed.
 
-    If the read failed, `is_unread`, and the rest is of the reading before, or of a secret without logins.
+    The ids stay until another reading replaces them; of the logins nothing is left after `KEEP_SECONDS`. If the read
+    failed, `is_unread`, and the rest is of the reading before, or of a secret without logins. `said_left_out` is how
+    many secrets after this one are known to be left out.
     """
 
     read_at: float
@@ -69,37 +75,23 @@ class _Reading(msgspec.Struct, frozen=True):
     cost_bytes: int = 0
     problem: str = ""
     is_unread: bool = False
-
-
-class _Remembered(msgspec.Struct):
-    credential_ids: tuple[ByPattern[CredentialId], ...]
-    id_bytes: int
-    due_at: float
-    problem: str
-    left_out: int
-    is_unread: bool
+    said_left_out: int = 0
 
 
 class PullSecrets:
     """The pull secrets of a cluster. To be used from one event loop."""
 
     def __init__(self, reader: SecretReader, *, key: bytes, clock: Callable[[], float]) -> None:
-        """`key` is the hash key of the ids, as in `DockerConfigKeyring`; `clock` gives monotonic seconds."""
+        """`key` (up to 64 random bytes) is the hash key of the ids; `clock` gives monotonic seconds."""
         self._reader = reader
         self._key = key
         self._clock = clock
-        self._kept: ShareTable[_SecretName, _Reading] = ShareTable(
+        self._readings: ShareTable[_SecretName, _Reading] = ShareTable(
             _READINGS.bound(_READING_BYTES),
             owner_of=lambda secret, _: secret[0],
             cost_of=lambda secret, reading: _EMPTY_BYTES + getsizeof(secret[1]) + reading.cost_bytes,
         )
-        self._remembered: ShareTable[_SecretSet, _Remembered] = ShareTable(
-            _CREDENTIAL_IDS.bound(_CREDENTIAL_ID_BYTES),
-            owner_of=lambda secrets, _: secrets[0],
-            cost_of=lambda secrets, row: _EMPTY_BYTES + sum(map(getsizeof, secrets[1])) + row.id_bytes,
-        )
-        self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_ONCE)
-        self._read = alru_cache(maxsize=None, ttl=0)(self._read_once)
+        self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=1)  # of a set of secrets, which all want at once
         self._sweep_at: asyncio.TimerHandle | None = None
 
     def of_pod(self, namespace: str, names: Sequence[str]) -> LoginSource:
@@ -112,130 +104,111 @@ class PullSecrets:
 
     def credential_ids_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[CredentialId, ...]:
         """Returns the ids of the matching credentials as of the last reading of the secrets; none without one."""
-        remembered = self._remembered.get((namespace, names))
-        return matching_all(remembered.credential_ids, repository) if remembered else ()
+        pod = self._pod(namespace, names)
+        return matching_all([reading.credential_ids for reading in pod.used], repository) if pod else ()
 
     def secret_with(
         self, namespace: str, names: tuple[str, ...], repository: str, credential_id: CredentialId
     ) -> str | None:
         """Returns the name of the secret that gave this credential, by the last reading; None if none of them did."""
-        remembered = self._remembered.get((namespace, names))
-        for name, found in zip(names, remembered.credential_ids if remembered else (), strict=False):
-            if credential_id in found.matching(repository):
+        pod = self._pod(namespace, names)
+        for name, reading in zip(names, pod.used if pod else (), strict=False):
+            if credential_id in reading.credential_ids.matching(repository):
                 return name
         return None
 
     def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
-        """Whether the secrets were never read together, or so long ago that they are due to be read again."""
-        remembered = self._remembered.get((namespace, names))
-        return remembered is None or self._clock() >= remembered.due_at
+        """Whether one of the secrets was never read, or so long ago that they are due to be read again."""
+        return self._pod(namespace, names, KEEP_SECONDS) is None
 
     def is_unread(self, namespace: str, names: tuple[str, ...]) -> bool:
         """Whether one of the secrets could not be read the last time."""
-        remembered = self._remembered.get((namespace, names))
-        return remembered is not None and remembered.is_unread
+        pod = self._pod(namespace, names)
+        return pod is not None and pod.is_unread
 
-    async def load(self, namespace: str, names: tuple[str, ...], repository: str, *, refresh: bool) -> list[Login]:
+    async def load(
+        self, namespace: str, names: tuple[str, ...], repository: str, *, refresh: bool
+    ) -> tuple[Credential, ...]:
         """Returns the matching logins of all the secrets, in the order in which the kubelet tries them.
 
         Raises:
             NoTurn: no turn of the namespace has come in time.
         """
         most_seconds = _JUST_READ_SECONDS if refresh else KEEP_SECONDS
-        secrets = (namespace, names)
-        pod = self._kept_for(secrets, most_seconds)
+        pod = self._pod(namespace, names, most_seconds)
         if pod is None:
-            async with self._turns.turn(namespace):
-                pod = await self._read_all(secrets, most_seconds)
-        self._remember(secrets, pod)
-        return _matching(pod.used, repository)
+            async with self._turns.turn(namespace, "/".join((namespace, *names))):
+                pod = await self._read_all(namespace, names, most_seconds)
+        if pod.left_out and pod.used and pod.used[-1].said_left_out != pod.left_out:
+            pod.used[-1].said_left_out = pod.left_out
+            first = names[len(pod.used)]
+            log.warning("secret.truncated", namespace=namespace, secret=first, kept=MOST_LOGINS, left_out=pod.left_out)
+        return credentials_of(_matching(pod.used, repository), key=self._key)
 
-    def credentials_of(self, logins: Sequence[Login]) -> tuple[Credential, ...]:
-        """Returns the logins with their credential ids."""
-        return credentials_of(logins, key=self._key)
-
-    def _recent(self, secret: _SecretName, most_seconds: float) -> _Reading | None:
-        kept = self._kept.get(secret)
-        return kept if kept and self._age_seconds(kept) < most_seconds else None
-
-    def _kept_for(self, secrets: _SecretSet, most_seconds: float) -> "_PodReadings | None":
-        """Returns what is used of the secrets; None if one must be read."""
-        pod = _PodReadings(len(secrets[1]))
-        for name in secrets[1]:
+    def _pod(self, namespace: str, names: tuple[str, ...], most_seconds: float = math.inf) -> "_PodReadings | None":
+        """Returns what is used of the secrets; None if one has no reading that is younger."""
+        pod = _PodReadings(len(names))
+        for name in names:
             if pod.is_full:
                 break
-            kept = self._recent((secrets[0], name), most_seconds)
-            if kept is None:
+            reading = self._readings.get((namespace, name))
+            if reading is None or self._age_seconds(reading) >= most_seconds:
                 return None
-            pod.add(kept)
+            pod.add(reading)
         return pod
 
-    async def _read_all(self, secrets: _SecretSet, most_seconds: float) -> "_PodReadings":
+    async def _read_all(self, namespace: str, names: tuple[str, ...], most_seconds: float) -> "_PodReadings":
         """Returns what is used of the secrets, after reading those that need it, one after the other."""
-        pod = _PodReadings(len(secrets[1]))
-        for name in secrets[1]:
+        pod = _PodReadings(len(names))
+        for name in names:
             if pod.is_full:  # reading more would cost 5 ms each, for nothing
                 break
-            secret = (secrets[0], name)
-            pod.add(self._recent(secret, most_seconds) or await self._read(secret))
+            reading = self._readings.get((namespace, name))
+            if reading is None or self._age_seconds(reading) >= most_seconds:
+                reading = await self._read(namespace, name, reading)
+            pod.add(reading)
             await asyncio.sleep(0)
         return pod
 
-    async def _read_once(self, secret: _SecretName) -> _Reading:
-        """Returns a new reading, which all share that want it: `alru_cache` wraps this method."""
+    async def _read(self, namespace: str, name: str, before: _Reading | None) -> _Reading:
+        """Returns a new reading, which is kept."""
         try:
-            logins = await self._reader.read_logins(*secret)
+            logins = await self._reader.read_logins(namespace, name)
             await asyncio.sleep(0)  # decoding has taken 4 ms and the rest takes 2 ms for the largest secret
             reading = self._reading_of(logins)
         except InvalidLogins as exc:
-            reading = _Reading(self._clock(), problem=f"{secret[1]}: {exc}")
+            reading = _Reading(self._clock(), problem=f"{name}: {exc}")
+            if before is None or before.problem != reading.problem:
+                log.warning("secret.malformed", namespace=namespace, why=reading.problem)
         except ClusterError as exc:
-            log.warning("secret.unread", namespace=secret[0], secret=secret[1], why=str(exc))
-            before = self._recent(secret, KEEP_SECONDS) or _Reading(self._clock() - KEEP_SECONDS + _JUST_READ_SECONDS)
+            log.warning("secret.unread", namespace=namespace, secret=name, why=str(exc))
+            retried = self._clock() - KEEP_SECONDS + _JUST_READ_SECONDS
+            if before is None or self._age_seconds(before) >= KEEP_SECONDS:
+                before = msgspec.structs.replace(before or _Reading(retried), read_at=retried, logins=_NO_LOGINS)
             reading = msgspec.structs.replace(before, is_unread=True)
-        self._keep(secret, reading)
+        reading.said_left_out = before.said_left_out if before else 0
+        self._readings.put((namespace, name), reading)
+        if self._sweep_at is None:
+            self._sweep_at = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._sweep)
         return reading
 
     def _reading_of(self, logins: tuple[Login, ...]) -> _Reading:
         """Returns the reading of a secret, made for matching once."""
         by_pattern = Logins(logins)
-        credential_ids = by_pattern.map(lambda login: self.credentials_of([login])[0].id)
+        credential_ids = by_pattern.map(lambda login: credential_id_of(login.username, login.password, key=self._key))
         return _Reading(self._clock(), by_pattern, credential_ids, cost_bytes(logins))
 
-    def _keep(self, secret: _SecretName, reading: _Reading) -> None:
-        self._kept.put(secret, reading)
-        if self._sweep_at is None:
-            self._sweep_at = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._sweep)
-
     def _sweep(self) -> None:
-        """Removes readings that are too old to be used, and with them their passwords."""
-        self._sweep_at = None
-        self._kept.remove_where(lambda _, reading: self._age_seconds(reading) >= KEEP_SECONDS)
-        if self._kept:
+        """Forgets the passwords of readings that are too old to be used."""
+        self._sweep_at, is_any_left = None, False
+        for _, reading in self._readings.items():  # noqa: PERF102 - of a table, which has no values()
+            if reading.logins is not _NO_LOGINS:
+                if self._age_seconds(reading) >= KEEP_SECONDS:
+                    reading.logins = _NO_LOGINS
+                else:
+                    is_any_left = True
+        if is_any_left:
             self._sweep_at = asyncio.get_running_loop().call_later(_JUST_READ_SECONDS, self._sweep)
-
-    def _remember(self, secrets: _SecretSet, pod: "_PodReadings") -> None:
-        """Caches the credential ids. Those of a secret that could not be read this time stay."""
-        namespace, names = secrets
-        before = self._remembered.get(secrets)
-        if pod.problem and (before is None or before.problem != pod.problem):
-            log.warning("secret.malformed", namespace=namespace, why=pod.problem)
-        if pod.left_out and (before is None or before.left_out != pod.left_out):
-            first = names[len(pod.used)]
-            log.warning("secret.truncated", namespace=namespace, secret=first, kept=MOST_LOGINS, left_out=pod.left_out)
-        credential_ids = tuple(reading.credential_ids for reading in pod.used)
-        id_bytes = sum(reading.cost_bytes for reading in pod.used)
-        if before and pod.is_unread:
-            known = chain(before.credential_ids, repeat(_NO_IDS))
-            credential_ids = tuple(
-                ids if reading.is_unread else reading.credential_ids
-                for reading, ids in zip(pod.used, known, strict=False)
-            )
-            id_bytes += before.id_bytes
-        due_at = (self._clock() if pod.oldest_at is None else pod.oldest_at) + KEEP_SECONDS
-        self._remembered.put(
-            secrets, _Remembered(credential_ids, id_bytes, due_at, pod.problem, pod.left_out, pod.is_unread)
-        )
 
     def _age_seconds(self, reading: _Reading) -> float:
         return self._clock() - reading.read_at
@@ -251,16 +224,15 @@ class _PodReadings:
     def __init__(self, secrets: int) -> None:
         """`secrets` is how many the pod names."""
         self.used: list[_Reading] = []
-        self.problem = ""
         self.is_unread = False
-        self.oldest_at: float | None = None
+        self._is_malformed = False
         self._secrets = secrets
         self._logins = self._bytes = 0
 
     @property
     def left_out(self) -> int:
         """How many secrets are not used because there are too many logins."""
-        return self._secrets - len(self.used) if self.is_full and not self.problem else 0
+        return self._secrets - len(self.used) if self.is_full and not self._is_malformed else 0
 
     @property
     def is_full(self) -> bool:
@@ -271,10 +243,9 @@ class _PodReadings:
         """Adds the reading of the next secret."""
         self._logins += len(reading.credential_ids)
         self._bytes += reading.cost_bytes
-        self.problem = self.problem or reading.problem
+        self._is_malformed = self._is_malformed or bool(reading.problem)
         self.is_unread = self.is_unread or reading.is_unread
-        self.oldest_at = reading.read_at if self.oldest_at is None else min(self.oldest_at, reading.read_at)
-        if self.problem:
+        if self._is_malformed:
             self.used.clear()
         elif not self.is_full:
             self.used.append(reading)
@@ -313,5 +284,4 @@ class _PodSecrets:
         return self._secrets.is_unread(self._namespace, self._names)
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        found = await self._secrets.load(self._namespace, self._names, reference.repository, refresh=refresh)
-        return self._secrets.credentials_of(found)
+        return await self._secrets.load(self._namespace, self._names, reference.repository, refresh=refresh)
