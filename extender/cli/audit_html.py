@@ -20,6 +20,7 @@ import msgspec
 from extender import __version__
 from extender.printable import printable
 from extender.reports.audit_report import Audit, AuditedWorkload, FindingRule, RunAnswer, WorkloadPlatform
+from extender.reports.quantities import size_text
 
 _MOST_IN_PICTURE = 8
 _WIDTH = 1000  # of a bar, in its own units
@@ -86,7 +87,7 @@ def _subtitle(report: Audit) -> str:
     total = report.total
     return (
         f'<p class="quiet">{total.workloads:,} workloads with {total.pods:,} pods, which request '
-        f"{_round(total.cpu_cores)} CPU and {_bytes(total.memory_bytes)} of memory; {len(report.images):,} images; "
+        f"{_round(total.cpu_cores)} CPU and {size_text(total.memory_bytes)} of memory; {len(report.images):,} images; "
         f"looked at for {escape(', '.join(report.targets))}.</p>\n"
     )
 
@@ -175,8 +176,8 @@ def _nodes(report: Audit) -> str:
         return ""
     lines = "".join(
         f"<li><b>{escape(each.platform or 'nodes that state no platform')}</b>: {each.nodes:,} nodes with "
-        f"{_round(each.cpu_cores)} CPU and {_bytes(each.memory_bytes)}; workloads that request "
-        f"{_round(each.blocked.cpu_cores)} CPU and {_bytes(each.blocked.memory_bytes)} cannot use them</li>\n"
+        f"{_round(each.cpu_cores)} CPU and {size_text(each.memory_bytes)}; workloads that request "
+        f"{_round(each.blocked.cpu_cores)} CPU and {size_text(each.blocked.memory_bytes)} cannot use them</li>\n"
         for each in report.nodes
     )
     return f"<h2>Nodes</h2>\n<ul>\n{lines}</ul>\n"
@@ -310,11 +311,3 @@ def _percent(share: float) -> str:
 
 def _round(amount: float) -> str:
     return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:,.3g} {unit}"
-        size /= 1024
-    return f"{size:,.3g} TiB"

@@ -23,6 +23,7 @@ from extender.reports.audit_report import (
     RunAnswer,
     Weight,
 )
+from extender.reports.quantities import size_text
 
 _INFORMATION = "https://github.com/multiarch-extender/multiarch-extender/blob/main/docs/how-to/audit.md"
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -59,7 +60,7 @@ def write_table(report: Audit) -> str:
     parts = [aligned_columns(("PLATFORM", "RUNS", "BLOCKED", "UNKNOWN"), _summary_rows(report))]
     if report.nodes:
         rows = [
-            (each.platform or "none stated", str(each.nodes), f"{each.cpu_cores:g}", _bytes(each.memory_bytes),
+            (each.platform or "none stated", str(each.nodes), f"{each.cpu_cores:g}", size_text(each.memory_bytes),
              _weight(each.blocked))
             for each in report.nodes
         ]  # fmt: skip
@@ -142,7 +143,7 @@ def _workload_row(workload: AuditedWorkload) -> Sequence[str]:
     return (
         _name(workload), ", ".join(each.platform for each in bad), ", ".join(each.answer for each in bad),
         ", ".join(subjects), str(workload.weight.pods), f"{workload.weight.cpu_cores:g}",
-        _bytes(workload.weight.memory_bytes),
+        size_text(workload.weight.memory_bytes),
     )  # fmt: skip
 
 
@@ -166,15 +167,7 @@ def _name(workload: AuditedWorkload) -> str:
 def _weight(weight: Weight) -> str:
     if not weight.workloads:
         return "-"
-    return f"{weight.workloads} ({weight.pods} pods, {weight.cpu_cores:g} CPU, {_bytes(weight.memory_bytes)})"
-
-
-def _bytes(number: float) -> str:
-    for unit in ("B", "Ki", "Mi"):
-        if number < 1024:
-            return f"{number:.0f} {unit}"
-        number /= 1024
-    return f"{number:.1f} Gi"
+    return f"{weight.workloads} ({weight.pods} pods, {weight.cpu_cores:g} CPU, {size_text(weight.memory_bytes)})"
 
 
 def _inline(text: object) -> str:

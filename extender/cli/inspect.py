@@ -26,6 +26,7 @@ from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
+from extender.reports.quantities import size_text
 from extender.service.operator_policies import policy_of
 from extender.verifier.verification import Verification
 
@@ -196,11 +197,12 @@ def _rows(result: Inspected) -> Iterator[Sequence[Part]]:
         if remedy := result.unknown.get("remedy"):
             yield "", f"try {remedy}"
     for entry in result.platforms:
-        size = f"{_size(int(entry['size_bytes']))}{_of_what(result)}"
+        size = f"{size_text(int(entry['size_bytes']), is_decimal=True)}{_of_what(result)}"
         yield (str(entry["platform"]), "green"), str(entry["digest"]), size
     for inside in result.inside:
         found = f"{inside.platform}: {inside.program} {inside.detail}".rstrip()
-        read = f"{_size(inside.read_bytes)} of {_size(inside.layer_bytes)} read"
+        sizes = [size_text(each, is_decimal=True) for each in (inside.read_bytes, inside.layer_bytes)]
+        read = f"{sizes[0]} of {sizes[1]} read"
         yield (inside.state, _COLOURS.get(inside.state, "red")), found, read
     for item in result.skipped:
         yield ("skipped", "dim"), (item["digest"], "dim"), (item["why"], "dim")
@@ -209,12 +211,3 @@ def _rows(result: Inspected) -> Iterator[Sequence[Part]]:
 def _of_what(result: Inspected) -> str:
     """Says what a size is of: an index's children are not fetched, so only their manifests' sizes are known."""
     return " manifest" if result.kind == Kind.INDEX else ""
-
-
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("B", "KB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"

@@ -1,4 +1,5 @@
-"""Quantities as Kubernetes writes them (`100m`, `1.5Gi`, `2e3`), and what a pod requests of a node."""
+"""Quantities as Kubernetes writes them (`100m`, `1.5Gi`, `2e3`), how people write sizes,
+and what a pod requests of a node."""
 
 import re
 from collections.abc import Iterable
@@ -22,6 +23,15 @@ def parse_quantity(text: str | float) -> float:
         return 0.0
     number, exponent, suffix = found.groups()
     return float(number + (exponent or "")) * _FACTORS.get(suffix, 1.0)
+
+
+def size_text(size_bytes: float, *, is_decimal: bool = False) -> str:
+    """The size for people: `512 MiB`, or as registries have it `1.1 KB`."""
+    step, units = (1000, ("B", "KB", "MB", "GB", "TB")) if is_decimal else (1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+    size, power = float(size_bytes), 0
+    while size >= step and power < len(units) - 1:
+        size, power = size / step, power + 1
+    return f"{size:,.1f} {units[power]}" if power and size < 100 else f"{size:,.0f} {units[power]}"
 
 
 def requested(spec: ReportedSpec, resource: str) -> float:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.durations import parse_seconds
+from extender.durations import duration_text, parse_seconds
 
 MOST_NANOSECONDS = 2**63 - 1
 
@@ -153,3 +153,9 @@ def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
     except ValueError:
         return
     assert text == "0" or text.lstrip("+-") == "0" or text[-1] in "smh"
+
+
+@given(st.floats(0, 1e8))
+def test_ages_are_written_as_go_does(seconds: float) -> None:
+    """In whole seconds."""
+    assert duration_text(seconds) == written_by_go(round(seconds) * 1_000_000_000)

@@ -3,7 +3,7 @@
 import pytest
 
 from extender.kubernetes.reported_v1 import ReportedContainer, ReportedSpec, ResourceRequirements
-from extender.reports.quantities import parse_quantity, requested
+from extender.reports.quantities import parse_quantity, requested, size_text
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,19 @@ def container(cpu: str = "", *, sidecar: bool = False, limit: str = "") -> Repor
 def test_what_a_pod_requests_is_what_the_scheduler_reserves(spec: ReportedSpec, cores: float) -> None:
     """The pod's own request first, else containers, init containers one by one, sidecars beside them, and overhead."""
     assert requested(spec, "cpu") == pytest.approx(cores)
+
+
+@pytest.mark.parametrize(
+    ("size", "binary", "decimal"),
+    [
+        (0, "0 B", "0 B"),
+        (1010, "1,010 B", "1.0 KB"),
+        (1536, "1.5 KiB", "1.5 KB"),
+        (512 << 20, "512 MiB", "537 MB"),
+        (1020 << 30, "1,020 GiB", "1.1 TB"),
+        (3 << 60, "3,145,728 TiB", "3,458,765 TB"),
+    ],
+)
+def test_a_size_is_written_in_the_largest_unit_that_it_has(size: int, binary: str, decimal: str) -> None:
+    """Never with an exponent."""
+    assert (size_text(size), size_text(size, is_decimal=True)) == (binary, decimal)
