@@ -63,6 +63,6 @@ def declared_caches() -> tuple[CacheSpec, ...]:
 def test_all_tables_of_the_service_fit_its_memory() -> None:
     """What they take at most, all together, leaves room beside them in a container of 512 MiB."""
     specs = declared_caches()
-    assert len(specs) > 20
+    assert specs
     assert all(spec.most_mb > 0 for spec in specs)
     assert sum(spec.most_mb for spec in specs) < MOST_MB
