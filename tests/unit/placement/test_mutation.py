@@ -96,22 +96,6 @@ def test_pod_of_which_nothing_is_known_gets_no_affinity(fact: ImageFact) -> None
     )
 
 
-@pytest.mark.parametrize(
-    "existing",
-    [
-        pytest.param(ARM_TOLERATION, id="same"),
-        pytest.param({"key": "kubernetes.io/arch", "operator": "Exists"}, id="every value and effect"),
-        pytest.param({"operator": "Exists"}, id="everything"),
-        pytest.param({"operator": "Exists", "effect": "NoSchedule"}, id="every key"),
-        pytest.param({"key": "kubernetes.io/arch", "value": "arm64"}, id="every effect, operator left out"),
-    ],
-)
-def test_existing_toleration_that_covers_the_rule_is_enough(existing: dict[str, Any]) -> None:
-    """Nothing is added, so nothing is annotated either."""
-    mutation = mutate(pod(tolerations=[existing]), ARM64)
-    assert (mutation.patch, mutation.outcome) == (b"", AdmissionOutcome.UNCHANGED)
-
-
 def test_rule_that_another_rule_covers_adds_nothing_more() -> None:
     """The same rule twice, or a narrower one after a wider one, is one toleration."""
     wide = TolerationRule(key="kubernetes.io/arch", operator="Exists", platforms=("linux/arm64",))

@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from extender.images.content import Cause
-from extender.images.platform import Compatibility
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown
 from extender.placement.mutation import AdmissionOutcome
-from extender.placement.policy import ADDED, MODE, PREFER, REASON, Policy
+from extender.placement.policy import ADDED, MODE, PREFER, REASON
 from tests.unit.placement.mutating import (
     AMD64,
     ARCH,
@@ -64,17 +63,6 @@ def expressions(*items: Any) -> dict[str, Any]:
             id="every term",
         ),
         pytest.param(
-            with_terms(expressions(IN_AMD64, LINUX), expressions(IN_AMD64)),
-            [expressions(IN_AMD64, LINUX), expressions(IN_AMD64, LINUX)],
-            id="what a term implies is not repeated",
-        ),
-        pytest.param(with_terms({}, expressions(ZONE)), [{}, expressions(ZONE, IN_BOTH, LINUX)], id="an empty term"),
-        pytest.param(
-            with_terms({"matchExpressions": [], "matchFields": None}),
-            [{"matchExpressions": [], "matchFields": None}],
-            id="a term of empty lists",
-        ),
-        pytest.param(
             with_terms({**expressions(ZONE), "future": {"x": 1}}),
             [{**expressions(ZONE, IN_BOTH, LINUX), "future": {"x": 1}}],
             id="a field never heard of",
@@ -108,20 +96,6 @@ def test_reason_is_annotated_where_required_affinity_is_written() -> None:
     annotations = after(pod(2), MULTI, AMD64, admission=ONLY_REQUIRED)["metadata"]["annotations"]
     assert annotations[REASON] == "image app-1:1 is built only for linux/amd64"
     assert annotations["team"] == "a/b~c"
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param({"affinity": with_terms(expressions(IN_AMD64, LINUX))}, id="by its affinity"),
-        pytest.param({"nodeSelector": {ARCH: "amd64", OS: "linux"}}, id="by its nodeSelector"),
-        pytest.param({"nodeSelector": {OS: "linux"}, "affinity": with_terms(expressions(IN_AMD64))}, id="by both"),
-    ],
-)
-def test_pod_that_is_kept_there_already_is_not_touched(spec: dict[str, Any]) -> None:
-    """Neither affinity nor annotations."""
-    mutation = mutate(pod(**spec), MULTI, admission=ONLY_REQUIRED)
-    assert (mutation.outcome, mutation.patch, mutation.warnings) == (AdmissionOutcome.UNCHANGED, b"", ())
 
 
 def test_contradicted_term_allows_no_node_and_its_author_is_warned() -> None:
@@ -205,13 +179,6 @@ def test_known_images_count_where_others_are_not_known(fact: ImageFact) -> None:
     patched = after(pod(2), fact, AMD64, admission=settings("both"))
     assert patched["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
     assert "affinity" not in patched["spec"]
-
-
-def test_variants_and_configured_compatibility_count() -> None:
-    """A label knows no variant, and a node that runs the image by the operator's word is allowed."""
-    policy = Policy(compatibility=Compatibility(run_arm_on_arm64=True))
-    patched = after(pod(), built_for("linux/arm/v6"), admission=ONLY_REQUIRED, policy=policy)
-    assert terms_of(patched) == [expressions(expression(ARCH, "arm", "arm64"), LINUX)]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 from extender.images.content import Cause
 from extender.images.platform import parse_platform
 from extender.placement.additions import NOTHING, read_record, take_back
-from extender.placement.facts import ImageFact, Unknown
+from extender.placement.facts import Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.patch import JsonObject
-from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, REASON, SERVICE_KEYS
 from tests.unit.placement.mutating import (
     AMD64,
@@ -25,7 +24,6 @@ from tests.unit.placement.mutating import (
     PREFERRED,
     REQUIRED,
     after,
-    built_for,
     expression,
     mutate,
     pod,
@@ -45,41 +43,6 @@ def with_sidecar(document: Any) -> Any:
     document = copy.deepcopy(document)
     document["spec"]["containers"].append({"name": "sidecar", "image": "sidecar:1"})
     return document
-
-
-def in_one_pass(spec: dict[str, Any], *facts: ImageFact, admission: AdmissionSettings) -> Any:
-    return after(with_sidecar(pod(**spec)), *facts, admission=admission)
-
-
-SPECS = {
-    "bare": {},
-    "own tolerations": {"tolerations": [TENANT]},
-    "own terms": {"affinity": with_terms({"matchExpressions": [ZONE]}, {"matchFields": [ZONE]}, {})},
-    "own preference": {
-        "affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}]}}
-    },
-}
-SIDECARS = {
-    "as multi-arch": MULTI,
-    "amd64": AMD64,
-    "arm64": ARM64,
-    "of two systems": built_for("linux/amd64", "linux/arm64", "windows/amd64"),
-    "of neither": built_for("linux/s390x"),
-    "unknown": Unknown(Cause.DENIED, "x"),
-}
-
-
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
-@pytest.mark.parametrize("sidecar", SIDECARS.values(), ids=SIDECARS.keys())
-@pytest.mark.parametrize(
-    "first", [MULTI, built_for("linux/amd64", "linux/arm64", "windows/amd64")], ids=["a product", "none"]
-)
-def test_sidecar_put_in_later_narrows_or_takes_back_what_was_added(
-    spec: dict[str, Any], sidecar: ImageFact, first: ImageFact
-) -> None:
-    """The second pass ends where one pass over the final pod would have."""
-    again = after(with_sidecar(after(pod(**spec), first, admission=ALL)), first, sidecar, admission=ALL)
-    assert again == in_one_pass(spec, first, sidecar, admission=ALL)
 
 
 def test_node_selector_is_taken_back_from_beside_the_entries_of_others() -> None:
