@@ -24,6 +24,7 @@ from extender.cluster.client import (
 )
 from extender.errors import ClusterError
 from testbed.clock import Clock
+from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Refusal, node, serve_api
 
 NODES = "/api/v1/nodes"
@@ -285,9 +286,7 @@ async def test_closed_stream_ends_the_watch_at_the_server(api: ApiServer, client
     async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
         await anext(lines)
         assert len(api.watchers(NODES)) == 1
-    async with asyncio.timeout(5):
-        while api.watchers(NODES):
-            await asyncio.sleep(0)
+    await eventually(lambda: not api.watchers(NODES))
 
 
 async def test_token_that_was_replaced_is_read_again(api: ApiServer, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from extender.cluster.views import NAMESPACES, NODES, PODS, NamespaceView, Pendi
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
 from extender.placement.nodes import NodeLookup
+from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
@@ -59,13 +60,6 @@ async def watching(
             await running
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Lets the loop turn until the condition holds."""
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 def node_view(client: ClusterClient) -> WatchedNodes:
     """A node view of that cluster."""
     return WatchedNodes(client, clock=asyncio.get_running_loop().time)
@@ -80,13 +74,13 @@ async def test_node_view_has_the_platforms_of_unlabelled_nodes(api: ApiServer, c
         made["metadata"]["labels"] = beta
         api.put(NODES.path, made)
     async with watching(client, NODES, nodes):
-        await until(lambda: nodes.synced)
+        await eventually(lambda: nodes.synced)
         assert nodes.unlabelled == {AMD64}
         api.remove(NODES.path, "virtual-1")
-        await until(lambda: NodeName("virtual-1") not in nodes.platforms)
+        await eventually(lambda: NodeName("virtual-1") not in nodes.platforms)
         assert nodes.unlabelled == {AMD64}
         api.put(NODES.path, node("virtual-2"))
-        await until(lambda: not nodes.unlabelled)
+        await eventually(lambda: not nodes.unlabelled)
         assert nodes.platforms[NodeName("virtual-2")] == AMD64
 
 
@@ -94,12 +88,12 @@ async def test_node_view_follows_the_cluster(api: ApiServer, client: ClusterClie
     """Listed, added, changed and deleted nodes are in the view as they are in the cluster."""
     nodes = node_view(client)
     async with watching(client, NODES, nodes):
-        await until(lambda: nodes.synced)
+        await eventually(lambda: nodes.synced)
         assert dict(nodes.platforms) == {"a": AMD64, "b": ARM64, "c": AMD64}
         api.put(NODES.path, node("d", "s390x"))
         api.put(NODES.path, node("a", "arm64"))
         api.remove(NODES.path, "c")
-        await until(lambda: NodeName("c") not in nodes.platforms)
+        await eventually(lambda: NodeName("c") not in nodes.platforms)
     assert dict(nodes.platforms) == {"a": ARM64, "b": ARM64, "d": Platform("linux", "s390x")}
     assert len(api.received("list")) == 1
 
@@ -110,7 +104,7 @@ async def test_large_cluster_is_listed_in_pages(api: ApiServer, client: ClusterC
         api.put(NODES.path, node(f"n{number}", "arm64"))
     nodes = node_view(client)
     async with watching(client, NODES, nodes):
-        await until(lambda: nodes.synced)
+        await eventually(lambda: nodes.synced)
     assert len(nodes.platforms) == 2 * PAGE_OBJECTS + 3
     assert len(api.received("list")) == 3
 
@@ -127,11 +121,11 @@ async def test_history_lost_between_pages_restarts_the_list(api: ApiServer, clie
 
     api.is_open.clear()
     async with watching(client, NODES, nodes):
-        await until(lambda: api.received("list"))
+        await eventually(lambda: api.received("list"))
         api.is_open.set()
-        await until(lambda: len(nodes.platforms) >= PAGE_OBJECTS)
+        await eventually(lambda: len(nodes.platforms) >= PAGE_OBJECTS)
         lose_history()
-        await until(lambda: nodes.synced)
+        await eventually(lambda: nodes.synced)
     continued = ["continue" in request.query for request in api.received("list")]
     assert continued[:3] == [False, True, False]
     assert NodeName("n0") not in nodes.platforms
@@ -145,7 +139,7 @@ async def test_compacted_history_is_listed_again(
     """What happened while history was lost is found by a new list, deletions included."""
     nodes = node_view(client)
     async with watching(client, NODES, nodes):
-        await until(lambda: api.watchers(NODES.path))
+        await eventually(lambda: api.watchers(NODES.path))
         for watcher in api.watchers(NODES.path):
             watcher.selector = "metadata.name=nothing"  # this connection misses what follows
         api.remove(NODES.path, "c")
@@ -154,7 +148,7 @@ async def test_compacted_history_is_listed_again(
         if refusal:
             api.refusals.append(("watch", refusal))
         api.send(NODES.path, None)
-        await until(lambda: NodeName("c") not in nodes.platforms)
+        await eventually(lambda: NodeName("c") not in nodes.platforms)
     assert dict(nodes.platforms) == {"a": AMD64, "b": ARM64, "d": ARM64}
     assert len(api.received("list")) == 2
 
@@ -163,14 +157,14 @@ async def test_bookmark_saves_the_list(api: ApiServer, client: ClusterClient) ->
     """A quiet watch that got a bookmark outlives the loss of older history."""
     nodes = node_view(client)
     async with watching(client, NODES, nodes):
-        await until(lambda: api.watchers(NODES.path))
+        await eventually(lambda: api.watchers(NODES.path))
         api.put(PODS, pod("elsewhere"))  # the version rises without a node changing
         api.bookmark(NODES.path)
         api.compact()
         api.send(NODES.path, None)
-        await until(lambda: len(api.received("watch")) == 2 and api.watchers(NODES.path))
+        await eventually(lambda: len(api.received("watch")) == 2 and api.watchers(NODES.path))
         api.put(NODES.path, node("d"))
-        await until(lambda: NodeName("d") in nodes.platforms)
+        await eventually(lambda: NodeName("d") in nodes.platforms)
     assert len(api.received("list")) == 1
 
 
@@ -197,13 +191,13 @@ async def test_lost_watch_misses_nothing(
         await may_return.wait()
 
     async with watching(client, NODES, nodes, sleep=wait):
-        await until(lambda: api.watchers(NODES.path))
+        await eventually(lambda: api.watchers(NODES.path))
         api.send(NODES.path, line)
-        await until(lambda: not api.watchers(NODES.path))
+        await eventually(lambda: not api.watchers(NODES.path))
         api.remove(NODES.path, "b")
         api.put(NODES.path, node("d", "arm64"))
         may_return.set()
-        await until(lambda: NodeName("d") in nodes.platforms)
+        await eventually(lambda: NodeName("d") in nodes.platforms)
     assert dict(nodes.platforms) == {"a": AMD64, "c": AMD64, "d": ARM64}
     assert len(api.received("list")) == 1
 
@@ -212,11 +206,11 @@ async def test_stalled_watch_is_replaced(api: ApiServer, client: ClusterClient) 
     """A connection on which nothing comes any more is given up, and what it withheld is got by the next."""
     nodes = node_view(client)
     async with watching(client, NODES, nodes, stall_seconds=0.05):
-        await until(lambda: api.watchers(NODES.path))
+        await eventually(lambda: api.watchers(NODES.path))
         for watcher in api.watchers(NODES.path):
             watcher.outgoing = asyncio.Queue()  # the server goes on, but its words get lost
         api.put(NODES.path, node("d"))
-        await until(lambda: NodeName("d") in nodes.platforms)
+        await eventually(lambda: NodeName("d") in nodes.platforms)
     assert len(api.received("watch")) > 1
 
 
@@ -226,7 +220,7 @@ async def test_refused_list_is_tried_until_it_is_granted(api: ApiServer, client:
     nodes = node_view(client)
     api.refusals += [("list", Refusal(status))] * 5
     async with watching(client, NODES, nodes):
-        await until(lambda: nodes.synced)
+        await eventually(lambda: nodes.synced)
     assert len(api.received("list")) == 6
 
 
@@ -236,9 +230,9 @@ async def test_right_that_is_missing_is_named_until_it_is_granted(api: ApiServer
     api.denied.add(NODES.path)
     with capture_logs() as logs:
         async with watching(client, NODES, nodes):
-            await until(lambda: len(api.received("list")) >= 3)
+            await eventually(lambda: len(api.received("list")) >= 3)
             api.denied.clear()
-            await until(lambda: nodes.synced)
+            await eventually(lambda: nodes.synced)
     refused = [(each["right"], each["log_level"]) for each in logs if each["event"] == "watch.refused"]
     assert refused == [("list nodes", "error")]
     assert "watch.lost" not in {each["event"] for each in logs}
@@ -251,12 +245,12 @@ async def test_cancelled_list_leaves_a_consistent_view(api: ApiServer, client: C
     nodes = node_view(client)
     api.is_open.clear()
     async with watching(client, NODES, nodes):
-        await until(lambda: api.received("list"))
+        await eventually(lambda: api.received("list"))
     assert not nodes.synced
     assert dict(nodes.platforms) == {}
     api.is_open.set()
     async with watching(client, NODES, nodes):
-        await until(lambda: nodes.synced)
+        await eventually(lambda: nodes.synced)
     assert len(nodes.platforms) == nodes.count("amd64") + nodes.count("arm64") == 603
 
 
@@ -264,7 +258,7 @@ async def test_node_newer_than_our_view_is_found(api: ApiServer, client: Cluster
     """The scheduler asks about a node whose event we have not got yet."""
     nodes = node_view(client)
     async with watching(client, NODES, nodes):
-        await until(lambda: api.watchers(NODES.path))
+        await eventually(lambda: api.watchers(NODES.path))
         for watcher in api.watchers(NODES.path):
             watcher.selector = "metadata.name=nothing"
         api.put(NODES.path, node("d", "arm64"))
@@ -279,11 +273,11 @@ async def test_a_view_is_current_while_its_watch_brings_something(api: ApiServer
     nodes = node_view(client)
     seen = [nodes.is_current]
     running = asyncio.create_task(nodes.watch.run())
-    await until(lambda: api.watchers(NODES.path))
+    await eventually(lambda: api.watchers(NODES.path))
     seen.append(nodes.is_current)
     assert seen == [False, False]
     api.bookmark(NODES.path)
-    await until(lambda: nodes.is_current)
+    await eventually(lambda: nodes.is_current)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     seen.append(nodes.is_current)
@@ -294,7 +288,7 @@ async def test_slow_api_server_costs_a_lookup_its_budget_only(api: ApiServer, cl
     """A filter call is not held up by an API server that does not answer."""
     nodes = node_view(client)
     async with watching(client, NODES, nodes):
-        await until(lambda: nodes.synced)
+        await eventually(lambda: nodes.synced)
         api.is_open.clear()
         assert await nodes.find([NodeName("d")], 0.01) == NodeLookup(unreachable=(NodeName("d"),))
 
@@ -314,13 +308,13 @@ async def test_pods_are_announced_until_they_are_bound(api: ApiServer, client: C
     pods = PendingPods(client, clock=time.monotonic, random=lambda: 0.5)
     running = asyncio.create_task(pods.run(note))
     pods.look()
-    await until(lambda: api.watchers(PODS))
+    await eventually(lambda: api.watchers(PODS))
     api.put(PODS, pod("waits", "a:1", node_name="n1"))
     api.put(PODS, pod("new", "d:1"))
     api.put(PODS, pod("new", "d:2"))
-    await until(lambda: "d:2" in announced)
+    await eventually(lambda: "d:2" in announced)
     running.cancel()
-    await until(lambda: not api.watchers(PODS))
+    await eventually(lambda: not api.watchers(PODS))
     assert announced == ["a:1", "d:1", "d:2"]
 
 
@@ -330,14 +324,14 @@ async def test_namespaces_are_read_as_metadata_only(api: ApiServer, client: Clus
     api.put(path, namespace("a", mode="observe"))
     view = NamespaceView()
     async with watching(client, NAMESPACES, view):
-        await until(lambda: api.watchers(path))
+        await eventually(lambda: api.watchers(path))
         assert view.annotations_of("a") == {"multiarch-extender.io/mode": "observe"}
         api.put(path, namespace("b", prefer="arm64"))
         api.put(path, namespace("a"))
-        await until(lambda: not view.annotations_of("a"))
+        await eventually(lambda: not view.annotations_of("a"))
         assert view.annotations_of("b") == {"multiarch-extender.io/prefer": "arm64"}
         api.remove(path, "b")
-        await until(lambda: not view.annotations_of("b"))
+        await eventually(lambda: not view.annotations_of("b"))
     assert [request.headers["Accept"] for request in api.requests] == [
         "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
@@ -348,9 +342,9 @@ async def test_age_is_small_while_the_server_talks(api: ApiServer, client: Clust
     """Every event renews the proof that the view is current."""
     nodes = node_view(client)
     async with watching(client, NODES, nodes) as watch:
-        await until(lambda: nodes.synced)
+        await eventually(lambda: nodes.synced)
         before = watch.confirmed_at
         api.bookmark(NODES.path)
-        await until(lambda: api.watchers(NODES.path))
+        await eventually(lambda: api.watchers(NODES.path))
         api.bookmark(NODES.path)
-        await until(lambda: watch.confirmed_at > before)
+        await eventually(lambda: watch.confirmed_at > before)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
 from extender.registry_figures import REQUESTS
 from extender.watched_files import RELOADS, FileSetting
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.images import build_index
 from tests.integration.credentials.programs import Program
 
@@ -131,9 +133,7 @@ async def test_images_are_described_as_in_process(registry: EmbeddedRegistry) ->
         assert seen.image
         assert (seen.by, seen.digest, len(seen.image.entries)) == (ANONYMOUS.id, IMAGE.digest, 2)
         assert await state(client, parse_reference(f"{registry.host}/team/app:typo")) == Cause.MISSING
-        async with asyncio.timeout(10):
-            while REQUESTS["2xx"].value - before < 3:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: REQUESTS["2xx"].value - before >= 3)
     assert REQUESTS["2xx"].value - before == 3
 
 
@@ -193,7 +193,7 @@ async def test_two_hundred_lookups_are_known_soon_after_it_was_killed(monkeypatc
         looking = [asyncio.create_task(state(client, name)) for name in names]
         for _ in range(3):
             before = asked
-            await _until(lambda: asked > before + 100)  # noqa: B023 - it is called in this round alone
+            await eventually(lambda: asked > before + 100)  # noqa: B023 - it is called in this round alone
             os.kill(await pid_of(client), signal.SIGKILL)
         assert await asyncio.gather(*looking) == [IMAGE.digest] * 200
     assert alone == []
@@ -215,7 +215,7 @@ async def test_what_was_under_way_at_two_crashes_is_answered_alone(
         names = [parse_reference(f"{slow}/app:{tag}") for tag in range(3)]
         looking = [asyncio.create_task(state(client, name)) for name in names]
         for death in (1, 2):
-            await _until(lambda death=death: len(asked) >= 3 * death)  # type: ignore[misc]  # mypy infers no lambda's
+            await eventually(lambda death=death: len(asked) >= 3 * death)  # type: ignore[misc]  # mypy infers no lambda's
             os.kill(await pid_of(client), signal.SIGSEGV)
         go_on.set()
         assert await state(client, app_at(registry)) == IMAGE.digest
@@ -407,19 +407,13 @@ async def test_helper_runs_there_and_ends_with_it(tmp_path: Path, monkeypatch: p
     async with open_fetcher(settings_for(docker_config=str(config))) as client:
         asking = asyncio.create_task(state(client, parse_reference("quay.io/team/app:1")))
         for _ in range(2):  # it is asked once more
-            await _until(lambda: note.exists() and note.read_text() != "")
+            await eventually(lambda: note.exists() and note.read_text() != "")
             pid = int(note.read_text())
             note.unlink()
             os.kill(await pid_of(client), signal.SIGKILL)
-            await _until(lambda pid=pid: not _is_alive(pid))  # type: ignore[misc]  # mypy infers no lambda's default
+            await eventually(partial(_is_alive, pid), lambda alive: not alive)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 def _is_alive(pid: int) -> bool:
@@ -446,7 +440,7 @@ async def test_fetcher_ends_with_its_service(registry: EmbeddedRegistry) -> None
     pid = int(await asyncio.wait_for(service.stdout.readline(), 30))
     service.kill()
     await service.wait()
-    await _until(lambda: not _is_alive(pid))
+    await eventually(lambda: not _is_alive(pid))
 
 
 async def test_service_has_nothing_of_the_registries_room() -> None:

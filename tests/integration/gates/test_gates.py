@@ -31,6 +31,7 @@ from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
 
 EVENTS = "/api/v1/namespaces/default/events"
@@ -124,23 +125,17 @@ class Cluster:
 
     async def is_released(self, *names: str, seconds: float = 5.0) -> None:
         """Returns when our gate holds none of these pods."""
-        async with asyncio.timeout(seconds):
-            while any(GATE in self.gates(name) for name in names):
-                await asyncio.sleep(0.005)
+        await eventually(lambda: not any(GATE in self.gates(name) for name in names), seconds=seconds)
 
     async def is_told(self, reason: str) -> str:
         """The text of the first event with that reason."""
-        async with asyncio.timeout(5):
-            while not (found := [text for each, _, text in self.told() if each == reason]):
-                await asyncio.sleep(0.005)
+        found = await eventually(lambda: [text for each, _, text in self.told() if each == reason])
         return found[0]
 
 
 async def reached(count: Count, value: float) -> None:
     """Returns when the counter has this value: the controller has read an answer."""
-    async with asyncio.timeout(5):
-        while count.value < value:
-            await asyncio.sleep(0.005)
+    await eventually(lambda: count.value >= value)
 
 
 @pytest.fixture
@@ -404,9 +399,7 @@ async def test_pod_that_is_gone_by_the_end_of_its_judgement_waits_no_more(cluste
         question = controller._waits._wait_of[held].question  # noqa: SLF001
         assert question
         cluster.api.remove(PODS, "short")
-        async with asyncio.timeout(5):
-            while held in controller._pods:  # noqa: SLF001
-                await asyncio.sleep(0.005)
+        await eventually(lambda: held not in controller._pods)  # noqa: SLF001
         assert controller._answers(held, question, is_expired=False) is None  # noqa: SLF001  # as it is judged
         assert held not in controller._waits  # noqa: SLF001
 

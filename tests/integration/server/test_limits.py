@@ -8,7 +8,7 @@ import resource
 import socket
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, suppress
 from email.message import Message
 from pathlib import Path
@@ -21,6 +21,7 @@ from extender.server.http import MIB, REFUSALS, Connection, Limits, Listener, op
 from extender.server.operations import Operations
 from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
+from testbed.eventually import eventually
 from tests.integration.server.raw_http import RawConnection, port_of
 
 LIMITS = Limits(connections=30, body_bytes=50_000, pending_bytes=100_000)
@@ -102,13 +103,6 @@ class Scene:
 async def some_turns() -> None:
     for _ in range(10):
         await asyncio.sleep(0.001)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Returns once it holds."""
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +209,7 @@ async def test_requests_that_wait_for_their_answers_take_room_and_are_answered(s
     asking = [await scene.connect() for _ in range(3)]
     for each in asking:
         each.writer.write(head_of(45_000, HEADS[head]) + b"wait" + b"x" * 44_996)
-        await until(lambda: scene.pending_bytes > 0)
+        await eventually(lambda: scene.pending_bytes > 0)
         await some_turns()
     assert [(await each.read())[0] for each in asking] == [200, 200, 503]
     assert scene.pending_bytes == 0
@@ -317,7 +311,7 @@ async def test_requests_that_arrive_or_wait_are_answered_when_the_listener_close
     assert await arriving.is_open()
     arriving.writer.write(head_of(10, HEADS[head]) + b"x")
     waiting.writer.write(head_of(4, HEADS[head]) + b"wait")
-    await until(lambda: scene.pending_bytes > 4)
+    await eventually(lambda: scene.pending_bytes > 4)
     closing = asyncio.create_task(scene.listener.close())
     assert await idle.ends() == b""
     arriving.writer.write(b"x" * 9)
@@ -347,7 +341,7 @@ async def test_listener_without_descriptors_waits_for_them(scene: Scene) -> None
         try:
             client.connect(("127.0.0.1", port_of(scene.listener)))
             client.sendall(head_of(1) + b"x")
-            await until(lambda: REFUSALS["descriptors"].value > before)
+            await eventually(lambda: REFUSALS["descriptors"].value > before)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         client.setblocking(False)
@@ -368,9 +362,9 @@ async def test_connection_that_has_ended_leaves_nothing_to_the_garbage_collector
             connection = await scene.connect()
             assert await connection.ask()
             connection.writer.write(head_of(20_000) + b"x" * 10_000)
-            await until(lambda: scene.pending_bytes >= 10_000)
+            await eventually(lambda: scene.pending_bytes >= 10_000)
             await connection.abort()
-            await until(lambda: scene.listener.count == 0)
+            await eventually(lambda: scene.listener.count == 0)
         await some_turns()
         assert connections_in_memory() == before
     finally:
@@ -389,11 +383,11 @@ async def test_handshake_that_fails_leaves_nothing_to_the_garbage_collector(
     gc.disable()
     try:
         clients = await scene.flood(5, plain=True)
-        await until(lambda: connections_in_memory() == before + 5)
+        await eventually(lambda: connections_in_memory() == before + 5)
         if ends == "client":
             for client in clients:
                 await client.abort()
-        await until(lambda: connections_in_memory() == before)
+        await eventually(lambda: connections_in_memory() == before)
         assert scene.listener.count == 0
     finally:
         gc.enable()

@@ -25,6 +25,7 @@ from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from testbed.clock import Clock
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from tests.integration.cluster.api_server import (
     ApiServer,
     Document,
@@ -36,7 +37,7 @@ from tests.integration.cluster.api_server import (
 )
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller
-from tests.integration.service.test_watches import service_in, until, until_ready, write_pull_secret
+from tests.integration.service.test_watches import service_in, until_ready, write_pull_secret
 
 EVENTS = "/api/v1/namespaces/default/events"
 REPLICASETS = "/apis/apps/v1/namespaces/default/replicasets"
@@ -130,7 +131,7 @@ async def test_a_platform_that_running_pods_need_is_missed(api: ApiServer, tmp_p
             after = registry.add_index("web", "latest", [AMD64])
             with structlog.testing.capture_logs() as lines:
                 await ask()
-                await until(lambda: told(api))
+                await eventually(lambda: told(api))
     [event] = told(api)
     assert event["involvedObject"] == {
         "apiVersion": "apps/v1", "kind": "Deployment", "namespace": "default", "name": "web", "uid": "uid-web",
@@ -162,7 +163,7 @@ async def test_a_platform_that_unblocks_a_workload_is_told(api: ApiServer, tmp_p
         async with using(api, tmp_path, image, registries=(registry.host,)) as (_, ask):
             registry.add_index("web", "latest", [AMD64, ARM64])
             await ask()
-            await until(lambda: len(told(api)) == 2)
+            await eventually(lambda: len(told(api)) == 2)
     assert {event["involvedObject"]["name"] for event in told(api)} == {"free", "waits"}
     assert {event["reason"] for event in told(api)} == {"ImageGainedPlatform"}
     assert counted() == {"gained": 1}
@@ -179,7 +180,7 @@ async def test_a_change_that_concerns_nobody_is_only_counted(api: ApiServer, tmp
         async with using(api, tmp_path, image, registries=(registry.host,)) as (_, ask):
             registry.add_index("web", "latest", [AMD64])
             await ask()
-            await until(counted)
+            await eventually(counted)
             registry.add_index("web", "latest", [AMD64], attested=True)
             heads = registry.requests["HEAD manifests"]
             async with asyncio.timeout(10):
@@ -204,7 +205,7 @@ async def test_without_the_right_to_list_pods_a_change_is_unchecked(api: ApiServ
             registry.add_index("web", "latest", [AMD64])
             with structlog.testing.capture_logs() as lines:
                 await ask()
-                await until(counted)
+                await eventually(counted)
             assert await until_ready(caller)
     assert counted() == {"unchecked": 1}
     assert [line["first"] for line in lines if line["event"] == "image.drift_unchecked"] == [image]
@@ -228,7 +229,7 @@ async def test_nobody_is_told_of_an_image_that_their_own_credentials_do_not_open
         async with using(api, tmp_path, image, registries=hosts, imagePullSecrets=secrets) as (_, ask):
             registry.add_index("web", "latest", [AMD64])
             await ask()
-            await until(lambda: told(api))
+            await eventually(lambda: told(api))
             await asyncio.sleep(0.1)
     assert {event["involvedObject"]["name"] for event in told(api)} == {"mine"}
 

@@ -7,13 +7,14 @@ import pytest
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from testbed.packed_layers import Put, gzipped
 from testbed.zoo_images import make_image, make_index
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, with_names
 from tests.integration.service.caller import pod as created
 from tests.integration.service.test_drift import owned, soon, told  # noqa: F401 - `soon` is a fixture
-from tests.integration.service.test_watches import service_in, until, until_ready
+from tests.integration.service.test_watches import service_in, until_ready
 
 AMD64_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\0\x3e\0" + bytes(44)
 LISTENING = "127.0.0.1:0"
@@ -49,7 +50,7 @@ async def test_a_lie_is_found_in_the_background_and_told(api: ApiServer, tmp_pat
         async with service_in(api, tmp_path, LISTENING, *settings, registries=(registry.host,)) as caller:
             await until_ready(caller)
             await caller.review(created(image), namespace="default")
-            await until(lambda: told(api))
+            await eventually(lambda: told(api))
             assert await nodes_for(caller, image, "other") == ["amd"]
             assert await caller.metric('multiarch_images{state="refuted"}') == 1
     (event,) = told(api)

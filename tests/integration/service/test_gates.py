@@ -1,6 +1,5 @@
 """When the service holds pods that are being created, and lets them go: only while somebody provably lifts gates."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from extender.config.tree import GateConfig
 from extender.placement.gate import GATE, GATED_LABEL
 from extender.service import gates
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
 from tests.integration.service.caller import Caller, pod
-from tests.integration.service.test_watches import checks, service_in, until, until_ready
+from tests.integration.service.test_watches import checks, service_in, until_ready
 
 LEASE = GateConfig().lease
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -63,9 +63,7 @@ async def lifting(caller: Caller) -> tuple[float, float]:
 
 async def until_seen(caller: Caller, count: int) -> None:
     """Returns when the replica has counted so many held pods."""
-    async with asyncio.timeout(10):
-        while await caller.metric('multiarch_gates_pods{state="seen"}') != count:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: caller.metric('multiarch_gates_pods{state="seen"}'), lambda found: found == count)
 
 
 async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(
@@ -80,7 +78,7 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(
         held["spec"]["schedulingGates"] = [{"name": GATE}]
         api.put(PODS, held)
         registry.add_index("late", "1", ["linux/arm64"])
-        await until(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
+        await eventually(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
         assert lease(api)["holderIdentity"] != ""
         assert await caller.metric('multiarch_gates_releases_total{outcome="known"}') >= 1
         assert await lifting(caller) == (1, 1)
@@ -94,15 +92,13 @@ async def test_nothing_is_held_without_the_rights_to_let_go(
     api.forbidden = {("patch", "pods")}
     image = f"{registry.host}/late:1"
     async with service_in(api, tmp_path, "", *SETTINGS, registries=[registry.host]) as caller:
-        await until(lambda: lease(api))
+        await eventually(lambda: lease(api))
         assert not await is_held(caller, image)
         status, marks = await checks(caller, "/readyz")
         assert (status, marks["gates"]) == (503, "[-]")
         assert await lifting(caller) == (1, 0)
         api.forbidden = set()
-        async with asyncio.timeout(10):
-            while not await is_held(caller, image):
-                await asyncio.sleep(0.05)
+        await eventually(lambda: is_held(caller, image))
         assert (await until_ready(caller))["gates"] == "[+]"
 
 
@@ -113,7 +109,7 @@ async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(
     monkeypatch.setattr(gates, "START_SECONDS", 0.0)
     api.forbidden = {("patch", "pods")}
     async with service_in(api, tmp_path, "", "admission.listen=''", *SETTINGS) as caller:
-        await until(lambda: lease(api))
+        await eventually(lambda: lease(api))
         status, marks = await checks(caller, "/readyz")
         assert (status, marks["gates"]) == (503, "[-]")
         api.forbidden = set()
@@ -132,9 +128,7 @@ async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_
         held["spec"]["schedulingGates"] = [{"name": GATE}]
         held["status"] = {"phase": "Pending"}
         api.put(PODS, held)
-        async with asyncio.timeout(10):
-            while (await checks(caller, "/readyz"))[0] == 200:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: checks(caller, "/readyz"), lambda found: found[0] != 200)
         assert (await checks(caller, "/readyz"))[1]["gates"] == "[-]"
         api.forbidden = set()
         await until_ready(caller)
@@ -153,7 +147,7 @@ async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more
     settings = ("admission.node_affinity=required", "admission.wait_seconds=0")
     async with service_in(api, tmp_path, "", *settings, registries=[registry.host]) as caller:
         assert "gates" not in await until_ready(caller)
-        await until(lambda: not (gates_of(api, "known") or gates_of(api, "unknown")))
+        await eventually(lambda: not (gates_of(api, "known") or gates_of(api, "unknown")))
         assert not await is_held(caller, f"{registry.host}/late:1")
         assert await lifting(caller) == (0, 1)
     assert "arm64" in str(api._objects[PODS, "known"]["spec"]["affinity"])  # noqa: SLF001
@@ -171,7 +165,7 @@ async def test_nothing_is_watched_without_the_rights_to_let_go_where_nothing_is_
     api.put(PODS, held)
     async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
         assert "gates" not in await until_ready(caller)
-        await until(lambda: [sent for sent in api.received("send") if "selfsubjectaccessreviews" in sent.path])
+        await eventually(lambda: [sent for sent in api.received("send") if "selfsubjectaccessreviews" in sent.path])
         assert lease(api) == {}
         await until_seen(caller, 1)
         api.put(PODS, held | {"metadata": held["metadata"] | {"name": "second"}})
@@ -206,5 +200,5 @@ async def test_controller_runs_without_a_webhook(api: ApiServer, registry: Embed
     api.put(PODS, held)
     alone = ("admission.listen=''", *SETTINGS)
     async with service_in(api, tmp_path, "", *alone, registries=[registry.host]) as caller:
-        await until(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
+        await eventually(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
         assert caller.service.admission_url == ""

@@ -17,6 +17,7 @@ from extender.server.http import Listener
 from extender.server.tls import TlsFiles
 from extender.watched_files import FileWatcher
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from tests.integration.service.caller import AMD64, Caller, pod
 from tests.integration.service.conftest import StartService
 
@@ -87,9 +88,7 @@ async def test_a_store_that_is_not_written_any_more_ends_the_process(
 
 
 async def assert_told(name: str) -> None:
-    async with asyncio.timeout(10):
-        while not background_problem():
-            await asyncio.sleep(0)
+    await eventually(background_problem)
     assert background_problem() == f"{name}: it returned"
 
 

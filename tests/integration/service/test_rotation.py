@@ -1,6 +1,5 @@
 """Files that change while the service runs: logins and keys."""
 
-import asyncio
 import base64
 import json
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from testbed.eventually import eventually
 from tests.integration.registry.faulty import FaultyRegistry, login_of
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
@@ -52,9 +52,7 @@ async def answer(caller: Caller, image: str) -> str:
 
 async def until(caller: Caller, image: str, wanted: str) -> None:
     """Asks until the answer is `wanted`."""
-    async with asyncio.timeout(10):
-        while await answer(caller, image) != wanted:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: answer(caller, image), lambda found: found == wanted)
 
 
 async def test_a_denied_lookup_is_answered_after_the_password_has_changed(
@@ -76,9 +74,7 @@ async def test_a_denied_lookup_is_answered_after_the_password_has_changed(
         for _ in range(2):
             assert "denied" in await answer(caller, f"{registry.host}/arm:1")
         replace_by(config, '{"auths": {"')  # half written
-        async with asyncio.timeout(10):
-            while await caller.metric(REFUSED) == refused:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: caller.metric(REFUSED), lambda found: found != refused)
         assert await answer(caller, f"{registry.host}/amd:1") == "ac"
         write_login(config, registry.host, "ann:new")
         await until(caller, f"{registry.host}/arm:1", "bd")
@@ -122,7 +118,5 @@ async def test_a_new_key_is_said_to_take_a_restart(
     series = 'multiarch_file_reloads_total{outcome="refused",setting="cache.key_file"}'
     before = await caller.metric(series)
     key.write_bytes(b"2" * 32)
-    async with asyncio.timeout(10):
-        while await caller.metric(series) == before:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: caller.metric(series), lambda found: found != before)
     assert await caller.metric(series) == before + 1

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.compose import open_service
 from extender.service.resolving import open_pod_resolver
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
 from tests.integration.cluster.api_server import (
     ApiServer,
     Request,
@@ -91,9 +92,7 @@ async def checks(caller: Caller, path: str) -> tuple[int, dict[str, str]]:
 
 async def until_ready(caller: Caller) -> dict[str, str]:
     """The marks of the ready checks, once all are well."""
-    async with asyncio.timeout(10):
-        while (found := await checks(caller, "/readyz"))[0] != 200:
-            await asyncio.sleep(0.01)
+    found = await eventually(lambda: checks(caller, "/readyz"), lambda found: found[0] == 200)
     return found[1]
 
 
@@ -101,13 +100,6 @@ def asked_for(api: ApiServer) -> set[str]:
     """What has been asked for, but for held pods and the Lease of who lets them go."""
     others = (each for each in api.requests if "/leases" not in each.path)
     return {each.path for each in others if "labelSelector" not in each.query}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Lets the loop turn until the condition holds."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def ask(caller: Caller, listen: str, image: str) -> None:
@@ -143,12 +135,12 @@ async def test_pending_pods_are_looked_at_only_where_they_tell_something(
         async with service_in(api, tmp_path, listen, setting, registries=registries) as caller:
             await until_ready(caller)
             await ask(caller, listen, f"{registry.host}/app:1")
-            await until(lambda: registry.requests["GET manifests"])
+            await eventually(lambda: registry.requests["GET manifests"])
             await ask(caller, listen, f"{registry.host}/app:1")
             watched = asked_for(api)
             await ask(caller, listen, f"{private.host}/app:1")
             if wants_pods:
-                await until(lambda: PODS in asked_for(api))
+                await eventually(lambda: PODS in asked_for(api))
     assert PODS not in watched or listen
     assert asked_for(api) == ALWAYS | ({PODS} if wants_pods else set())
 
@@ -181,9 +173,9 @@ async def test_what_waits_behind_a_cold_image_is_looked_up_before_a_scheduler_as
         async with service_in(api, tmp_path, "127.0.0.1:0", registries=[registry.host]) as caller:
             await until_ready(caller)
             await ask(caller, "127.0.0.1:0", f"{registry.host}/first:1")
-            await until(lambda: registry.requests["GET manifests"] == 2)
+            await eventually(lambda: registry.requests["GET manifests"] == 2)
             api.put(PODS, pod("third", image=f"{registry.host}/third:1"))
-            await until(lambda: registry.requests["GET manifests"] == 3)
+            await eventually(lambda: registry.requests["GET manifests"] == 3)
 
 
 async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_path: Path) -> None:
@@ -277,8 +269,8 @@ async def test_a_start_reads_no_pod_that_is_bound(api: ApiServer, tmp_path: Path
         async with service_in(api, tmp_path, "127.0.0.1:0", *settings, registries=(registry.host,)) as caller:
             await until_ready(caller)
             await caller.filter(with_names(asked_pod(f"{registry.host}/app:1"), ["a"]))
-            await until(lambda: any(each.query.get("fieldSelector") == PENDING for each in of_pods(api)))
-            await until(lambda: {each.query.get("labelSelector", "") for each in of_pods(api)} > {""})
+            await eventually(lambda: any(each.query.get("fieldSelector") == PENDING for each in of_pods(api)))
+            await eventually(lambda: {each.query.get("labelSelector", "") for each in of_pods(api)} > {""})
     assert not [each for each in of_pods(api) if is_selected(bound, selector_of(each))]
 
 

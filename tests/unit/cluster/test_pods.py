@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from structlog.testing import capture_logs
@@ -13,6 +13,7 @@ from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import images_of
 from testbed.clock import Clock
+from testbed.eventually import eventually
 
 POD = (
     b'{"metadata":{"name":"web","namespace":"shop","uid":"u1","managedFields":[{}]},"status":{"phase":"Pending"},'
@@ -89,13 +90,6 @@ async def running(cluster: Cluster, linger_seconds: float = FOREVER) -> AsyncIte
         await asyncio.wait([run.task])
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Lets the loop turn until the condition holds."""
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def test_nothing_is_asked_before_somebody_wants_to_know() -> None:
     """A watch costs the API server two events for every pod."""
     cluster = Cluster()
@@ -103,7 +97,7 @@ async def test_nothing_is_asked_before_somebody_wants_to_know() -> None:
         await asyncio.sleep(0.02)
         assert cluster.watches == []
         run.pods.look()
-        await until(lambda: cluster.open)
+        await eventually(lambda: cluster.open)
     assert cluster.open == 0
 
 
@@ -112,7 +106,7 @@ async def test_pods_that_wait_are_asked_of_the_cache_of_the_api_server() -> None
     cluster = Cluster()
     async with running(cluster) as run:
         run.pods.look()
-        await until(lambda: cluster.open)
+        await eventually(lambda: cluster.open)
     ((path, query),) = cluster.watches
     assert (path, query["resourceVersion"]) == (PODS, "0")
     assert query["fieldSelector"] == "spec.nodeName=,status.phase=Pending"
@@ -124,7 +118,7 @@ async def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
     cluster = Cluster([event("ADDED"), event("MODIFIED"), event("DELETED"), event("BOOKMARK"), None])
     async with running(cluster) as run:
         run.pods.look()
-        await until(lambda: len(run.announced) == 2)
+        await eventually(lambda: len(run.announced) == 2)
         await asyncio.sleep(0.01)
     assert [[image.reference for image in images_of(pod)] for pod in run.announced] == [["web:1", "models:2"]] * 2
     assert run.announced[0].metadata is not None
@@ -149,7 +143,7 @@ async def test_pod_of_another_shape_hides_no_other() -> None:
     with capture_logs() as logs:
         async with running(cluster) as run:
             run.pods.look()
-            await until(lambda: run.announced)
+            await eventually(lambda: run.announced)
     assert [(entry["event"], entry["resource"], entry["name"]) for entry in logs] == [
         ("watch.object_skipped", "pods", "odd")
     ]
@@ -161,8 +155,8 @@ async def test_watch_ends_when_nobody_has_wanted_to_know_for_a_while() -> None:
     async with running(cluster, linger_seconds=0.01) as run:
         for looks in (1, 2):
             run.pods.look()
-            await until(lambda looks=looks: len(run.announced) == looks)  # type: ignore[misc]
-            await until(lambda: not cluster.open)
+            await eventually(lambda looks=looks: len(run.announced) == looks)  # type: ignore[misc]
+            await eventually(lambda: not cluster.open)
         await asyncio.sleep(0.03)
     assert len(cluster.watches) == 2
     assert run.delays == []
@@ -184,7 +178,7 @@ async def test_watch_that_is_lost_goes_on_where_it_was() -> None:
     cluster = Cluster([event("ADDED", seen), LOST], [LOST], [event("ADDED"), None])
     async with running(cluster) as run:
         run.pods.look()
-        await until(lambda: len(run.announced) == 2)
+        await eventually(lambda: len(run.announced) == 2)
     assert [query["resourceVersion"] for _, query in cluster.watches] == ["0", "7", "7"]
     assert run.delays == [0.5, 1.0]
 
@@ -195,7 +189,7 @@ async def test_missing_right_to_watch_pods_is_named_once() -> None:
     with capture_logs() as logs:
         async with running(cluster) as run:
             run.pods.look()
-            await until(lambda: len(cluster.watches) == 6)
+            await eventually(lambda: len(cluster.watches) == 6)
     assert [(entry["event"], entry.get("right")) for entry in logs] == [
         ("watch.refused", "watch pods"),
         ("watch.resumed", None),

@@ -1,12 +1,12 @@
 """A resolver with a fake registry and a fake clock."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
+from testbed.eventually import eventually
 from tests.unit.resolver.fake_registry import FakeRegistry
 
 
@@ -42,8 +42,6 @@ def finished(resolver: Resolver) -> Callable[[], Awaitable[None]]:
     """Waits until no lookup is in flight."""
 
     async def wait() -> None:
-        async with asyncio.timeout(10):
-            while resolver.counts()["in_flight"]:
-                await asyncio.sleep(0)
+        await eventually(lambda: not resolver.counts()["in_flight"])
 
     return wait
