@@ -5,8 +5,11 @@ from structlog.testing import capture_logs
 
 from extender.errors import (
     EndpointUnavailable,
+    HostDenied,
     InvalidManifest,
     ManifestNotFound,
+    NameUnresolved,
+    RegistryDenied,
     RegistryFailed,
     RegistryNotAsked,
     RegistryRefusedImage,
@@ -41,6 +44,10 @@ def cause_of(answer: Answer) -> Cause | None:
         pytest.param(RegistryUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable"),
         pytest.param(EndpointUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable-at-a-mirror"),
         pytest.param(RegistryNotAsked("x"), Cause.UNAVAILABLE, 2, id="not-asked"),
+        pytest.param(RegistryUnavailable("it rests", 17.0), Cause.UNAVAILABLE, 17, id="resting"),
+        pytest.param(NameUnresolved("x"), Cause.UNAVAILABLE, 10, id="without-a-name"),
+        pytest.param(RegistryDenied("x"), Cause.DENIED, 300, id="denied"),
+        pytest.param(HostDenied("x"), Cause.NOT_ALLOWED, 300, id="not-allowed"),
         pytest.param(RegistryRefusedImage("x", 412), Cause.REFUSED, 300, id="refused"),
         pytest.param(InvalidManifest("x"), Cause.INVALID, 3600, id="invalid"),
         pytest.param(UnsupportedManifest("x"), Cause.UNSUPPORTED, 3600, id="unsupported"),

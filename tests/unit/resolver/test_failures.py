@@ -1,4 +1,4 @@
-"""How long a failure holds."""
+"""How long a failure holds; `test_failing_lookups` has what a caller sees of it."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from extender.resolver.failures import Failures, hold_seconds
 from extender.resolver.image_cache import References, Target
 from testbed.clock import Clock
 
-A, B = (CredentialId("a"),), (CredentialId("b"), CredentialId("a"))
+A = (CredentialId("a"),)
 
 
 def failure(cause: Cause) -> Failure:
@@ -23,39 +23,6 @@ def target() -> Target:
     found = References(1).target_of("ghcr.io/team/app:1")
     assert isinstance(found, Target)
     return found
-
-
-@pytest.mark.parametrize(
-    ("cause", "retry_after", "seconds"),
-    [
-        (Cause.MISSING, None, 5),
-        (Cause.DENIED, None, 300),
-        (Cause.DENIED, 30, 30),
-        (Cause.REFUSED, None, 300),
-        (Cause.THROTTLED, 17, 17),
-        (Cause.UNAVAILABLE, None, 10),
-        (Cause.UNAVAILABLE, 2, 2),
-        (Cause.INVALID, None, 3600),
-        (Cause.UNSUPPORTED, None, 3600),
-        (Cause.INVALID_REFERENCE, None, 3600),
-    ],
-)
-def test_each_failure_holds_for_its_own_time(
-    cause: Cause, retry_after: float | None, seconds: float, target: Target, clock: Clock
-) -> None:
-    """It is there until the moment its time ends, and gone from then on."""
-    failures = Failures(10, clock, lambda: 0.0)
-    failures.put(target, A, failure(cause), retry_after)
-    clock.advance(seconds - 0.001)
-    assert failures.get(target, A) == failure(cause)
-    clock.advance(0.001)
-    assert failures.get(target, A) is None
-
-
-@pytest.mark.parametrize(("in_a_row", "seconds"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (5000, 300)])
-def test_unavailability_doubles_up_to_five_minutes(in_a_row: int, seconds: float) -> None:
-    """A registry that stays away is asked more and more seldom, though never given up."""
-    assert hold_seconds(UNAVAILABLE, in_a_row, lambda: 0.0) == seconds
 
 
 @pytest.mark.parametrize("in_a_row", [1, 2, 5000])
@@ -97,20 +64,3 @@ def test_failures_in_a_row_are_counted_and_success_ends_the_row(target: Target, 
     failures.put(target, A, UNAVAILABLE)
     clock.advance(10)
     assert failures.get(target, A) is None
-
-
-def test_a_failure_of_some_credentials_is_none_of_others(target: Target, clock: Clock) -> None:
-    """A tenant with a wrong secret must not keep others from an image."""
-    failures = Failures(10, clock, lambda: 0.0)
-    failures.put(target, A, failure(Cause.DENIED))
-    assert failures.get(target, B) is None
-
-
-def test_failures_are_bounded(clock: Clock) -> None:
-    """Names that do not exist cannot fill the memory."""
-    failures, references = Failures(5, clock, lambda: 0.0), References(100)
-    for number in range(50):
-        target = references.target_of(f"ghcr.io/team/app:{number}")
-        assert isinstance(target, Target)
-        failures.put(target, A, MISSING)
-    assert len(failures) == 5
