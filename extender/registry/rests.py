@@ -37,6 +37,7 @@ _BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
 _REPOSITORIES = 3
 # A host that has answered so lately does not rest, whatever fails there: somebody gets what is asked for.
 _ANSWERED_LATELY_SECONDS = 10.0
+_LEAST_SECONDS = 1.0  # until whoever was refused asks again, as after a Retry-After
 # A row takes some 500 bytes, and every host that images name has one.
 _MOST_ROWS = 2048
 
@@ -91,10 +92,10 @@ class Rests:
         of_endpoint, of_account = _keys(endpoint, account)
         throttled = self._breaker(of_account)
         if throttled and (seconds := throttled.wait_seconds()):
-            raise RegistryThrottled(_words(endpoint, seconds), seconds)
+            raise RegistryThrottled(_words(endpoint, seconds), max(seconds, _LEAST_SECONDS))
         failed = self._breaker(of_endpoint, is_last_hope=is_last_hope)
         if failed and (seconds := failed.wait_seconds()):
-            raise RegistryUnavailable(_words(endpoint, seconds), seconds)
+            raise RegistryUnavailable(_words(endpoint, seconds), max(seconds, _LEAST_SECONDS))
         for breaker in filter(None, (throttled, failed)):
             breaker.admit()
 

@@ -71,7 +71,11 @@ def test_host_rests_when_no_connection_for_three_repositories_comes_about(world:
     error = world.refusal(account=THEM)
     assert isinstance(error, RegistryUnavailable)
     assert error.retry_after_seconds == pytest.approx(10)
-    world.clock.advance(10)
+    world.clock.advance(9.99)
+    last = world.refusal()
+    assert isinstance(last, RegistryUnavailable)
+    assert last.retry_after_seconds == 1.0
+    world.clock.advance(0.01)
     assert world.refusal() is None
 
 
