@@ -12,7 +12,7 @@ import msgspec
 from extender.images.content import Answer, Cause, Content, Evidence
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.platform_states import claim_text
-from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeMeta, NodeSystemInfo
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeMeta, NodeSystemInfo, PodSchedulingGate
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode, ReportedNodeStatus
 from extender.placement.facts import (
@@ -44,6 +44,7 @@ from extender.placement.reasons import platforms_text, retry_text, shown_referen
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 from extender.reports.audit_report import RunAnswer
 from extender.reports.running_containers import PlatformFault
+from extender.reports.workload_reports import ImageUse, uses_of
 
 SCHEMA = f"{PREFIX}explanation/v1"
 _NAMES = 5  # of the nodes of one kind that are named
@@ -193,6 +194,7 @@ def explain(
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
     annotations = (pod.metadata and pod.metadata.annotations) or {}
     annotation = mutation.reason if patch and not mutation.would_be else ""
+    uses = list(uses_of(pod.spec or CreatedSpec(), is_whole=True))
     explanation = Explanation(
         schema=SCHEMA,
         kind=subject.kind,
@@ -201,7 +203,7 @@ def explain(
         mode=overrides.mode,
         skipped=_why_skipped(pod, policy, overrides),
         images=[
-            _image(image, fact, evidence, pod.spec)
+            _image(image, fact, evidence, uses)
             for image, fact, evidence in zip(images, facts, found.evidence, strict=True)
         ],
         refusal=decision.refusal,
@@ -320,11 +322,7 @@ class _Judged(NamedTuple):
                 yield image.reference
 
 
-class _Gate(msgspec.Struct):
-    name: str = ""
-
-
-_GATES = msgspec.json.Decoder(list[_Gate] | None)
+_GATES = msgspec.json.Decoder(list[PodSchedulingGate] | None)
 
 
 def _gates(spec: CreatedSpec | None) -> list[str]:
@@ -342,10 +340,10 @@ def _why_skipped(pod: CreatedPod, policy: Policy, overrides: Overrides) -> str:
     return ""
 
 
-def _image(image: PodImage, fact: ImageFact, evidence: Evidence, spec: CreatedSpec | None) -> ExplainedImage:
+def _image(image: PodImage, fact: ImageFact, evidence: Evidence, uses: Sequence[ImageUse]) -> ExplainedImage:
     return ExplainedImage(
         reference=image.reference,
-        used_by=list(_users(image, spec)),
+        used_by=[f"{use.used_as} {use.name}" for use in uses if _is_of(use.image, image)],
         state=_state(fact),
         platforms=[str(platform) for platform in sorted(fact.platforms)] if isinstance(fact, RunsOn) else None,
         cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
@@ -357,6 +355,11 @@ def _image(image: PodImage, fact: ImageFact, evidence: Evidence, spec: CreatedSp
         claims=[claim_text(each) for each in fact.denied] if isinstance(fact, RunsOn) else [],
         verified=[str(platform) for platform in sorted(_verified(fact, evidence.answer))],
     )
+
+
+def _is_of(used: PodImage, image: PodImage) -> bool:
+    """Whether a use is of the image, whatever RuntimeClass runs it."""
+    return msgspec.structs.replace(image, runtime=None) == used
 
 
 def _why_anywhere(image: PodImage, fact: ImageFact) -> str:
@@ -381,27 +384,6 @@ def _state(fact: ImageFact) -> str:
             return "pending"
         case Unknown():
             return "unknown"
-
-
-def _users(image: PodImage, spec: CreatedSpec | None) -> Iterator[str]:
-    """The containers or volumes that name the image."""
-    if spec is None:
-        return
-    if image.role is Role.VOLUME:
-        for volume in spec.volumes or ():
-            if volume.image and volume.image.reference == image.reference:
-                yield f"volume {volume.name}"
-        return
-    kinds = (
-        ("container", spec.containers),
-        ("init container", spec.init_containers),
-        ("ephemeral container", spec.ephemeral_containers),
-    )
-    for word, containers in kinds:
-        for item in containers or ():
-            if (item.image or "") == image.reference and (item.image_pull_policy or "") == image.pull_policy:
-                sidecar = word == "init container" and item.restart_policy == "Always"
-                yield f"{'sidecar' if sidecar else word} {item.name}"
 
 
 def _answer(verdict: Verdict) -> RunAnswer:

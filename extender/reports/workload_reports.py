@@ -276,26 +276,29 @@ def _with_used_mounts(container: ReportedContainer) -> ReportedContainer:
     return msgspec.structs.replace(container, volume_mounts=(mount,) if mount else None)
 
 
-def uses_of(spec: ReportedSpec | CreatedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
-    """Each use of an image by a pod of this spec, in pod order, but of containers whose image somebody gives later."""
+def uses_of(spec: ReportedSpec | CreatedSpec, *, is_whole: bool = False) -> Iterator[ImageUse]:
+    """Each use of an image by a pod of this spec, in pod order.
 
-    def use(container: Container, used_as: str) -> ImageUse:
-        role = role_of(container, spec.volumes)
-        image = PodImage(container.image or "", role, container.image_pull_policy or "")
-        return ImageUse(image=image, used_as=used_as, name=container.name, is_injected=is_injected)
-
-    for container in spec.containers or ():
-        if is_given(container.image):
-            yield use(container, "container")
-    for container in spec.init_containers or ():
-        if is_given(container.image):
-            yield use(container, "sidecar" if container.restart_policy == "Always" else "init container")
+    Unless it `is_whole`, containers whose image somebody gives later are left out.
+    """
+    initial = [
+        (each, "sidecar" if each.restart_policy == "Always" else "init container")
+        for each in spec.init_containers or ()
+    ]
+    for container, used_as in (*((each, "container") for each in spec.containers or ()), *initial):
+        if is_whole or is_given(container.image):
+            yield _use(container, used_as, spec)
     for container in spec.ephemeral_containers or ():
-        yield use(container, "ephemeral container")
+        yield _use(container, "ephemeral container", spec)
     for volume in spec.volumes or ():
         if volume.image and volume.image.reference:
             image = PodImage(volume.image.reference, Role.VOLUME, volume.image.pull_policy or "")
-            yield ImageUse(image=image, used_as="image volume", name=volume.name, is_injected=is_injected)
+            yield ImageUse(image=image, used_as="image volume", name=volume.name)
+
+
+def _use(container: Container, used_as: str, spec: ReportedSpec | CreatedSpec) -> ImageUse:
+    image = PodImage(container.image or "", role_of(container, spec.volumes), container.image_pull_policy or "")
+    return ImageUse(image=image, used_as=used_as, name=container.name)
 
 
 def _with_injected(workload: Workload, held: _Pods) -> Workload:

@@ -100,7 +100,7 @@ def test_an_image_is_shown_with_its_users_and_its_evidence() -> None:
     first, second = said.images
     assert (first.used_by, first.state, first.platforms) == (["container c0", "sidecar s"], "known", [AMD64])
     assert (first.credential, first.age_seconds, first.is_fresh) == ("anonymous", 3.1, True)
-    assert (second.used_by, second.state, second.platforms) == (["volume v"], "anywhere", None)
+    assert (second.used_by, second.state, second.platforms) == (["image volume v"], "anywhere", None)
 
 
 def test_a_pod_that_would_be_held_is_said_to_be_held() -> None:
