@@ -4,7 +4,7 @@ The record lets a later pass over other images (after another webhook added a si
 pod's author can write a record too, so it is not trusted. An item that it names is removed only if the pod has exactly
 that item and we could have written it: a toleration of a rule, an entry of the nodeSelector for a platform label, `In`
 or `NotIn` on a platform or level label, the requirement that no node satisfies, or our schedulerName.
-Other items, and records that cannot be read, remove nothing. Depends on neither images nor policy.
+Other items, and records that cannot be read, remove nothing. `planning` decides what is added.
 """
 
 from collections.abc import Mapping, Sequence

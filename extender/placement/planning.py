@@ -42,8 +42,8 @@ from extender.placement.spread import plan_spread
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
 from extender.tables import ShareTable, declare_cache
 
-_COMMON = declare_cache("placement.planning.common", key="sets of platforms, nodes", most_mb=8)
-_COMMON_BYTES = 1_000_000  # of each planner; the service has seven
+_COMMON = declare_cache("placement.planning.common", key="sets of platforms, nodes", most_mb=4.6)
+_COMMON_BYTES = 1_000_000  # of each planner, and of those that share it; the service has four
 # What a row takes besides its platforms, and each of these with what follows from it. An image's author chooses their
 # number, up to 64, and their words.
 _ROW_BYTES, _PLATFORM_BYTES = 2_000, 1_000

@@ -28,7 +28,7 @@ class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
 
 
 def and_terms(terms: list[Json], additions: Sequence[Alternatives]) -> tuple[AddedTerm, ...]:
-    """ANDs `additions` (as in `affinity.Plan`) to `terms`, in place. Returns what was added to which term."""
+    """ANDs `additions` (as in `affinity.RequiredNodes`) to `terms`, in place. Returns what was added to which term."""
     if not terms:
         terms.extend({_EXPRESSIONS: _json(requirements)} for requirements in additions[0])
         return tuple(AddedTerm(index, requirements, whole=True) for index, requirements in enumerate(additions[0]))
