@@ -28,7 +28,14 @@ from extender.placement.nodes import LABELS, NO_NODES, ClusterNodes, NodePlatfor
 from extender.placement.planning import UNLABELLED, AdmissionSettings
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import Decision, filter_nodes
-from extender.placement.templates import TemplateAnswer, Templates
+from extender.placement.templates import (
+    QUEUE_LABEL,
+    ChangedTemplate,
+    TemplateAnswer,
+    TemplateOwner,
+    TemplateQuestion,
+    Templates,
+)
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
 from tests.unit.placement.held_pods import check_allowed, merged
 from tests.unit.placement.json_patch import apply
@@ -332,6 +339,17 @@ class Outlets:
         fixed: Json = apply({"spec": spec}, msgspec.json.encode(change.operations))["spec"]
         return fixed, change
 
+    def queued(self) -> Json:
+        """The spec of a queued workload's template after the webhook."""
+        spec = self.case.pod["spec"]
+        [template] = pod_templates({"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": spec}}})
+        pod = _decoded({"spec": spec}, CreatedPod)
+        question, owner = TemplateQuestion(pod, Overrides(), tuple(self.images)), TemplateOwner({QUEUE_LABEL: "q"})
+        changed = ChangedTemplate(template, pod)
+        answer = self.case.settings.templates.review(changed, owner, question, self.facts, self.cluster)
+        stored: Json = apply({"spec": spec}, msgspec.json.encode(answer.operations))["spec"]
+        return stored
+
     def kept(self) -> set[str] | None:
         body = msgspec.json.encode({"Pod": self.case.pod, "Nodes": None, "NodeNames": list(self.platforms)})
         view = NodePlatforms({NodeName(name): platform for name, platform in self.platforms.items()})
@@ -406,6 +424,12 @@ def check_fix(case: Case, truth: Truth, outlets: Outlets) -> None:
         assert is_right or not change.operations or not allows(fixed, node)
 
 
+def check_queued(truth: Truth, outlets: Outlets, alone: Json) -> None:
+    """A queue plans by what the webhook would give the pods."""
+    if not truth.unknown:
+        assert {**outlets.queued(), "schedulerName": ""} == {**alone["spec"], "schedulerName": ""}
+
+
 def names_others(spec: Json) -> bool:
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {"nodeSelectorTerms": []}
     items = [item for term in required["nodeSelectorTerms"] for part in term.values() for item in part]
@@ -464,6 +488,7 @@ def check(seed: int) -> None:
     check_preference(case, truth, stored)
     check_gate(case, truth, outlets, stored, seed)
     check_fix(case, truth, outlets)
+    check_queued(truth, outlets, stored)
     check_filter(case, truth, outlets.kept())
 
 
