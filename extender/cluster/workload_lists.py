@@ -173,22 +173,12 @@ async def fetch_object(client: ClusterClient, word: str, name: str, namespace: s
 
 
 async def fetch_pull_secrets(client: ClusterClient, namespace: str, account: str) -> list[KubernetesObject]:
-    """The references to pull secrets that a ServiceAccount gives to its pods; none if it may not be read.
+    """The references to pull secrets that a ServiceAccount gives to its pods.
 
     Raises:
-        ClusterError: the API server could not be asked.
+        ClusterError: the API server could not be asked, or refuses.
     """
     if not (is_object_name(account) and is_object_name(namespace)):
         return []
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}"
-    found = await _fetch_if_allowed(client, path)
-    return list((found or {}).get("imagePullSecrets") or [])
-
-
-async def _fetch_if_allowed(client: ClusterClient, path: str) -> KubernetesObject | None:
-    try:
-        return _OBJECT.decode(await client.get(path))
-    except ClusterRefused as exc:
-        if exc.status in (403, 404):
-            return None
-        raise
+    return list((await client.find(path, _OBJECT) or {}).get("imagePullSecrets") or [])
