@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from extender.credentials.keyring import Keyring
-from extender.errors import RegistryDenied, RegistryUnavailable
+from extender.errors import RegistryDenied
 from extender.images.content import Answer, Cause, Failure
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
@@ -33,14 +33,6 @@ def digest(registry: FakeRegistry) -> str:
     return registry.push(APP, "linux/arm64")
 
 
-async def test_credentials_are_tried_in_order_until_one_works(
-    resolver: Resolver, registry: FakeRegistry, digest: str
-) -> None:
-    """One that is denied is followed by the next; after one that works none is tried."""
-    assert await ask(resolver, keyring_of(OTHER, TENANT)) == CONTENT
-    assert [credential_id for _, _, credential_id in registry.requests] == ["other", "other", "tenant", "tenant"]
-
-
 @pytest.mark.usefixtures("digest")
 async def test_denied_to_all_is_denied(resolver: Resolver, registry: FakeRegistry) -> None:
     """And remembered, so that the next pod with the same credentials costs no request."""
@@ -49,24 +41,6 @@ async def test_denied_to_all_is_denied(resolver: Resolver, registry: FakeRegistr
     assert cause_of(await ask(resolver, keys)) is Cause.DENIED
     assert cause_of(resolver.peek(LOOKUP, keys)) is Cause.DENIED
     assert registry.methods() == {"HEAD": 2, "GET": 2}
-
-
-@pytest.mark.usefixtures("digest")
-async def test_missing_for_one_credential_is_tried_with_the_next(resolver: Resolver, registry: FakeRegistry) -> None:
-    """Some registries say 404 of what a login may not see, and the kubelet tries on as well."""
-    registry.hides = True
-    assert await ask(resolver, keyring_of(OTHER, TENANT)) == CONTENT
-    assert cause_of(await ask(resolver, keyring_of(OTHER))) is Cause.MISSING
-
-
-@pytest.mark.usefixtures("digest")
-async def test_what_one_scope_learned_is_not_told_to_another(resolver: Resolver, registry: FakeRegistry) -> None:
-    """Neither from memory nor through a shared flight: the other one is denied by the registry itself."""
-    assert await ask(resolver, keyring_of(TENANT)) == CONTENT
-    assert resolver.peek(LOOKUP, keyring_of(OTHER)) is None
-    assert resolver.peek(LOOKUP, keyring_of()) is None
-    assert cause_of(await ask(resolver, keyring_of(OTHER))) is Cause.DENIED
-    assert await ask(resolver, keyring_of(TENANT)) == CONTENT
 
 
 @pytest.mark.usefixtures("digest")
@@ -200,31 +174,3 @@ async def test_a_remembered_fetch_is_no_proof_even_when_the_tables_forgot(
     registry.readers[REPOSITORY] = set()
     assert cause_of(await ask(resolver, keyring_of(TENANT), by_digest)) is Cause.DENIED
     await resolver.close()
-
-
-async def test_a_known_scope_is_asked_first_when_a_tag_is_renewed(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock
-) -> None:
-    """A secret that does not fit a public image is not tried again at every renewal."""
-    registry.push(APP, "linux/arm64")
-    registry.readers[REPOSITORY] = {"anonymous"}
-    keys = keyring_of(TENANT)
-    assert await ask(resolver, keys) == CONTENT
-    clock.advance(900)
-    registry.requests.clear()
-    assert await ask(resolver, keys, revalidate=True) == CONTENT
-    assert registry.requests == [("HEAD", APP, "anonymous")]
-
-
-@pytest.mark.usefixtures("digest")
-async def test_a_host_s_trouble_ends_the_row_of_credentials(resolver: Resolver, registry: FakeRegistry) -> None:
-    """Another login would meet the same trouble."""
-    registry.fault = lambda method, reference: RegistryUnavailable("x")
-    assert cause_of(await ask(resolver, keyring_of(OTHER, TENANT))) is Cause.UNAVAILABLE
-    assert len(registry.requests) == 1
-
-
-async def test_a_secret_that_changed_is_used_at_once(resolver: Resolver, registry: FakeRegistry, digest: str) -> None:
-    """It has another scope, so no failure of the old one stands in its way."""
-    assert cause_of(await ask(resolver, keyring_of(OTHER))) is Cause.DENIED
-    assert await ask(resolver, keyring_of(TENANT)) == CONTENT

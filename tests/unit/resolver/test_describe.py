@@ -1,7 +1,5 @@
 """Everything about one image."""
 
-import asyncio
-
 from extender.images.content import Cause, Failure
 from extender.images.manifest import OCI_INDEX, Image, Kind
 from extender.resolver.image_cache import ImageQuery
@@ -51,22 +49,6 @@ async def test_what_cannot_be_described_is_a_failure(resolver: Resolver, registr
     invalid = await resolver.describe("Not An Image", PUBLIC)
     assert isinstance(invalid, Failure)
     assert invalid.cause is Cause.INVALID_REFERENCE
-
-
-async def test_a_description_is_shared_and_outlives_whoever_asked_first(
-    resolver: Resolver, registry: FakeRegistry
-) -> None:
-    """As any lookup is."""
-    registry.push(APP, "linux/arm64")
-    registry.open.clear()
-    callers = [asyncio.create_task(resolver.describe(APP, PUBLIC)) for _ in range(3)]
-    await registry.visited.wait()
-    callers[0].cancel()
-    registry.open.set()
-    first, second = await asyncio.gather(*callers[1:])
-    assert isinstance(first, Image)
-    assert first == second
-    assert registry.methods() == {"GET": 1}
 
 
 async def test_a_description_is_never_stale(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:

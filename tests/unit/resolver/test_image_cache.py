@@ -51,24 +51,6 @@ def test_what_was_learned_is_found_with_its_digest_and_time() -> None:
     assert (known.content, known.digest, known.confirmed_at) == (CONTENTS[0], DIGESTS[0], 5.0)
 
 
-def test_another_scope_must_prove_itself() -> None:
-    """What one credential learned is nothing to another until the registry told that one too."""
-    cache = make_cache(10)
-    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    assert cache.find(TAG, B) is None
-    assert cache.confirm(TAG, B, DIGESTS[0], 6.0)
-    assert cache.find(TAG, B) is not None
-
-
-def test_a_stated_digest_proves_nothing_where_the_repository_has_not_shown_it() -> None:
-    """Otherwise a repository could state the digest of someone else's private image to learn what that runs on."""
-    cache = make_cache(10)
-    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    assert cache.confirm(ELSEWHERE, A, DIGESTS[0], 6.0) is None
-    assert cache.find(ELSEWHERE, A) is None
-    assert cache.shown(ELSEWHERE.repository, DIGESTS[0]) is None
-
-
 def test_another_tag_of_the_repository_needs_only_the_digest() -> None:
     """Content is shared by digest within a repository."""
     cache = make_cache(10)
@@ -81,23 +63,6 @@ def is_fresh(cache: ImageCache, one: Target, credential_id: CredentialId, now: f
     known = cache.find(one, credential_id)
     assert known is not None
     return cache.is_fresh(known, ImageQuery(str(one.reference)), one, credential_id, now)
-
-
-def test_a_denial_takes_one_name_and_has_the_others_of_its_repository_confirmed() -> None:
-    """Other repositories and other credentials stay as they are, and what is confirmed later counts again."""
-    cache = make_cache(10)
-    for one in (TAG, SIBLING, ELSEWHERE):
-        cache.learn(one, A, DIGESTS[0], CONTENTS[0], 5.0)
-    cache.confirm(TAG, B, DIGESTS[0], 5.0)
-    cache.revoke(TAG, A, 100.0)
-    assert cache.find(TAG, A) is None
-    assert not is_fresh(cache, SIBLING, A, 100.0)
-    assert is_fresh(cache, ELSEWHERE, A, 100.0)
-    assert is_fresh(cache, TAG, B, 100.0)
-    cache.confirm(TAG, A, DIGESTS[0], 101.0)
-    cache.confirm(SIBLING, A, DIGESTS[0], 101.0)
-    assert is_fresh(cache, TAG, A, 200.0)
-    assert is_fresh(cache, SIBLING, A, 200.0)
 
 
 def test_a_tag_that_is_denied_again_and_again_costs_its_siblings_one_request_a_minute() -> None:

@@ -259,32 +259,6 @@ async def test_what_another_credential_would_not_change_is_what_it_is(
     assert cause_of(await ask(resolver, keys)) in (Cause.THROTTLED, Cause.INVALID)
 
 
-async def test_inspect_loads_too(resolver: Resolver) -> None:
-    """By the same path as the service."""
-    described = await resolver.describe(APP, Loaded("", TENANT))
-    assert not isinstance(described, Failure)
-    denied = await resolver.describe(APP, Loaded("other", OTHER))
-    assert isinstance(denied, Failure)
-    assert denied.cause is Cause.DENIED
-
-
-async def test_one_tenant_s_lookups_leave_room_for_the_others(
-    resolver: Resolver, registry: FakeRegistry, finished: Finished
-) -> None:
-    """A namespace full of images that lead nowhere has so many lookups under way, and no more."""
-    registry.open.clear()
-    greedy, modest = keyring_of(tenant="greedy"), keyring_of(tenant="modest")
-    for number in range(1000):
-        resolver.start(ImageQuery(f"ghcr.io/team/app-{number}:1"), greedy)
-    assert resolver.counts()["in_flight"] == 164
-    resolver.start(ImageQuery("ghcr.io/other/app:1"), modest)
-    assert resolver.counts()["in_flight"] == 165
-    registry.open.set()
-    await finished()
-    resolver.start(ImageQuery("ghcr.io/team/app-999:1"), greedy)
-    assert resolver.counts()["in_flight"] == 1
-
-
 @contextlib.contextmanager
 def all_hang(registry: FakeRegistry) -> Iterator[Callable[[], Awaitable[None]]]:
     """Requests hang until the end, except those that are sent after the function has returned."""
