@@ -1,13 +1,13 @@
 """Resolves image references: from the cache without waiting, or by lookups that concurrent callers share.
 
-`image_cache.py` decides which credential gets which answer, and `keyring_lookup.py` is one lookup. This file decides
+`image_cache.py` decides which credential gets which answer, and `lookups.py` is one lookup. This file decides
 when one is due, and has those that are under way.
 """
 
 import asyncio
 import contextvars
 import random as stdlib_random
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -109,8 +109,8 @@ class Resolver:
     ) -> None:
         """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
 
-        `lookup_seconds` bounds the requests of a lookup. `cluster_platforms` gives the platforms of
-        the cluster's nodes, for which the children of indexes are checked. `short_names` is as in `References`.
+        `lookup_seconds` bounds the requests of a lookup. `cluster_platforms` gives the platforms of the cluster's
+        nodes, for which the children of indexes are checked. `short_names` is as in `References`.
         """
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
@@ -236,12 +236,7 @@ class Resolver:
         if isinstance(target, Failure):
             LOOKUPS["negative"].inc()
             return target
-        call = self._join(
-            "details",
-            target,
-            keyring,
-            lambda: self._measured(self._lookup.describe(target, keyring)),
-        )
+        call = self._join("details", target, keyring, partial(self._lookup.describe, target, keyring))
         if call is None:
             return ENDED
         await asyncio.wait([call])
@@ -328,14 +323,10 @@ class Resolver:
             return None
         if state.answer is None and self._key("answer", target, keyring) in self._lookups:
             LOOKUPS["shared"].inc()
-        return self._join("answer", target, keyring, lambda: self._measured(self._lookup.find(query, target, keyring)))
+        return self._join("answer", target, keyring, partial(self._lookup.find, query, target, keyring))
 
     def _join(
-        self,
-        wanted: str,
-        target: Target,
-        keyring: Keyring,
-        start: Callable[[], Coroutine[Any, Any, R | Failure]],
+        self, wanted: str, target: Target, keyring: Keyring, look: Callable[[], Awaitable[R | Failure]]
     ) -> "asyncio.Task[R | Failure] | None":
         """The lookup under way that gives the same, or a new one; None if its tenant may have no further one.
 
@@ -349,7 +340,8 @@ class Resolver:
         if self.is_closed or not self._slots.take(keyring.tenant):
             LOOKUPS["refused"].inc()
             return None
-        lookup = self._lookups[key] = asyncio.get_running_loop().create_task(start(), context=contextvars.Context())
+        work, context = self._measured(look), contextvars.Context()
+        lookup = self._lookups[key] = asyncio.get_running_loop().create_task(work, context=context)
         lookup.add_done_callback(partial(self._end, key))
         return lookup
 
@@ -372,18 +364,13 @@ class Resolver:
         known = next((row for row in rows if row), None)
         if known is None or self._clock() - known.confirmed_at <= age_seconds:
             return None
-        return self._join(
-            "answer",
-            target,
-            keyring,
-            lambda: self._measured(self._lookup.confirm(target, keyring)),
-        )
+        return self._join("answer", target, keyring, partial(self._lookup.confirm, target, keyring))
 
-    async def _measured(self, work: Awaitable[R | Failure]) -> R | Failure:
+    async def _measured(self, look: Callable[[], Awaitable[R | Failure]]) -> R | Failure:
         """The outcome of one lookup, which is measured and counted."""
         started = self._clock()
         try:
-            outcome = await work
+            outcome = await look()
         except NoTurn:
             LOOKUPS["refused"].inc()
             return ENDED
