@@ -33,7 +33,7 @@ APPLICATION, APPLICATION_TLS, FLOOR = "application", "application, TLS", "aiohtt
 CONTENDERS = (OURS, TLS, GO, APPLICATION, APPLICATION_TLS, FLOOR)
 TOLERATIONS = [
     {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
-    for key, value in (("k8smultiarcher", "arm64Supported"), ("kubernetes.io/arch", "arm64"))
+    for key, value in (("kubernetes.io/arch", "arm64"), ("arch", "arm64"))
 ]
 
 

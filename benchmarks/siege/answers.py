@@ -62,8 +62,7 @@ def judge_filter(answer: bytes, platforms: Collection[str]) -> Judgement:
 
 def tolerated(platforms: Collection[str]) -> set[str]:
     """Returns the keys of the tolerations that the shipped rules add for images of these platforms."""
-    arm64 = {"kubernetes.io/arch", "arch"} if ARM64 in platforms else set()
-    return arm64 | ({"k8smultiarcher"} if {AMD64, ARM64} <= set(platforms) else set())
+    return {"kubernetes.io/arch", "arch"} if ARM64 in platforms else set()
 
 
 def required(platforms: Collection[str]) -> dict[str, list[str]]:

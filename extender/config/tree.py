@@ -142,13 +142,6 @@ class AdmissionConfig(Section, frozen=True):
         Meta(description="Each is added to a pod when every image of it runs on every one of the rule's `platforms`."),
     ] = (
         TolerationRule(
-            key="k8smultiarcher",
-            operator="Equal",
-            value="arm64Supported",
-            effect="NoSchedule",
-            platforms=("linux/amd64", "linux/arm64"),
-        ),
-        TolerationRule(
             key="kubernetes.io/arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/arm64",)
         ),
         TolerationRule(key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/arm64",)),

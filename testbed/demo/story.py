@@ -42,7 +42,7 @@ SCENES = (
     Scene(
         title="multi-arch image",
         repository="shop/web",
-        tolerations=("k8smultiarcher", "kubernetes.io/arch", "arch"),
+        tolerations=("kubernetes.io/arch", "arch"),
         required=("amd64", "arm64"),
         kept=tuple(NODES),
         scores=dict.fromkeys(_ARM_NODES, _NODE_BOOST),

@@ -376,7 +376,7 @@ async def _dry_run(api: ApiClient, made: KubernetesObject) -> KubernetesObject:
 
 def _is_tolerant(spec: KubernetesObject) -> bool:
     """Whether the webhook has given the pod a toleration for tainted pools."""
-    return any(each.get("key") == "k8smultiarcher" for each in spec["tolerations"])
+    return any(each.get("key") == "kubernetes.io/arch" for each in spec["tolerations"])
 
 
 def _architectures(spec: KubernetesObject) -> list[str]:

@@ -37,6 +37,7 @@ STORIES: Mapping[str, Sequence[str]] = {
         "docs/how-to/observe.md",
         "docs/how-to/read-a-refusal.md",
         "docs/how-to/audit.md",
+        "docs/how-to/from-hand-written.md",
         "docs/how-to/running.md",
         "docs/how-to/fix.md",
         "docs/how-to/check-manifests-in-ci.md",

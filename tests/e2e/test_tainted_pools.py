@@ -1,5 +1,6 @@
 """Pools kept apart by a taint: the webhook's tolerations open them to the pods whose images run there, to no others."""
 
+import msgspec
 import pytest
 
 from testbed.shipped_files import Mode
@@ -10,8 +11,16 @@ pytestmark = pytest.mark.e2e
 TAINTS = {
     "gke": ("kubernetes.io/arch", "arm64"),
     "plain": ("arch", "arm64"),
-    "multiarcher": ("k8smultiarcher", "arm64Supported"),
+    "multi": ("example.com/multi-arch", "true"),
 }
+BOTH = "linux/amd64", "linux/arm64"
+RULES = msgspec.json.encode(
+    [
+        {"key": key, "value": value, "effect": "NoSchedule", "platforms": BOTH if pool == "multi" else BOTH[1:]}
+        for pool, (key, value) in TAINTS.items()
+    ]
+).decode()
+SETTINGS = "admission.node_affinity=none", f"admission.tolerations={RULES}"
 
 
 @pytest.mark.parametrize("mode", [Mode.WEBHOOK, Mode.SECOND])
@@ -24,7 +33,7 @@ async def test_a_tainted_pool_takes_the_pods_whose_images_run_there(world: World
     for pool, (key, value) in TAINTS.items():
         taint = {"key": key, "value": value, "effect": "NoSchedule"}
         await world.create_nodes("arm64", 1, cpu="4", prefix=pool, taints=[taint])
-    service = await world.start_service("admission.node_affinity=none", mode=mode)
+    service = await world.start_service(*SETTINGS, mode=mode)
     await world.register_webhook(service)
     where, scheduler = await world.namespace(), SCHEDULER_NAMES[mode]
     with world.scheduler(mode, service if mode is Mode.SECOND else None):
@@ -39,7 +48,7 @@ async def test_a_tainted_pool_takes_the_pods_whose_images_run_there(world: World
         await world.create_pods(where, 4, world.images.multi, prefix="multi", scheduler=scheduler, cpu="1")
         placed = await world.wait_all_bound(where, 13)
     pools = {kind: {node for name, node in placed.items() if name.startswith(kind)} for kind in ("amd", "arm", "multi")}
-    assert pools == {"amd": {"amd64-0"}, "arm": {"gke-0", "plain-0"}, "multi": {"multiarcher-0"}}
+    assert pools == {"amd": {"amd64-0"}, "arm": {"gke-0", "plain-0"}, "multi": {"multi-0"}}
     assert "untolerated taint" in kept_out["message"]
 
 
@@ -48,10 +57,10 @@ async def test_multi_arch_pods_go_through_every_taint_there_is(world: World) -> 
     for pool, (key, value) in TAINTS.items():
         taint = {"key": key, "value": value, "effect": "NoSchedule"}
         await world.create_nodes("arm64", 1, cpu="4", prefix=pool, taints=[taint])
-    service = await world.start_service("admission.node_affinity=none", mode=Mode.WEBHOOK)
+    service = await world.start_service(*SETTINGS, mode=Mode.WEBHOOK)
     await world.register_webhook(service)
     where = await world.namespace()
     with world.default_scheduler(None):
         await world.create_pods(where, 12, world.images.multi, cpu="1")
         placed = await world.wait_all_bound(where, 12)
-    assert set(placed.values()) == {"gke-0", "plain-0", "multiarcher-0"}
+    assert set(placed.values()) == {"gke-0", "plain-0", "multi-0"}

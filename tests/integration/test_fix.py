@@ -91,7 +91,7 @@ async def test_files_and_folders_are_changed_once(fix: Fix, tmp_path: Path) -> N
     [legacy], [web] = (specs_of(files[name].read_text()) for name in ("legacy", "web"))
     assert (architectures_of(legacy), architectures_of(web)) == (["amd64"], ["amd64", "arm64"])
     assert "tolerations" not in legacy
-    assert [item["key"] for item in web["tolerations"]] == ["k8smultiarcher", "kubernetes.io/arch", "arch"]
+    assert [item["key"] for item in web["tolerations"]] == ["kubernetes.io/arch", "arch"]
     assert files["legacy"].read_text().startswith("# Deployment of legacy\n")
     assert "  name: legacy  # its name\n" in files["legacy"].read_text()
 

@@ -13,7 +13,7 @@ from tests.integration.service.caller import AMD64, ARM64, Caller, Json, changes
 from tests.integration.service.conftest import StartService
 from tests.unit.placement.json_patch import apply
 
-POOL = ["k8smultiarcher", "kubernetes.io/arch", "arch"]
+POOL = ["kubernetes.io/arch", "arch"]
 
 
 @pytest.fixture

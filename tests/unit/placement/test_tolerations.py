@@ -99,7 +99,7 @@ def test_rule_without_platforms_is_refused() -> None:
         msgspec.convert({"key": "a"}, TolerationRule)
 
 
-@pytest.mark.parametrize("key", ["arch", "kubernetes.io/arch", "a.b-c.example.com/X_y.z", "k8smultiarcher"])
+@pytest.mark.parametrize("key", ["arch", "kubernetes.io/arch", "a.b-c.example.com/X_y.z"])
 def test_rule_takes_keys_that_kubernetes_takes(key: str) -> None:
     """With and without a DNS prefix."""
     assert msgspec.convert({"key": key, "platforms": []}, TolerationRule).key == key

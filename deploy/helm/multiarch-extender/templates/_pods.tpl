@@ -132,9 +132,6 @@ tolerations:  # wherever our image runs, and whatever tells its architecture by 
 - {key: kubernetes.io/arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
 - {key: arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
 {{- end }}
-{{- if has "arm64" $values.image.architectures }}
-- {key: k8smultiarcher, operator: Equal, value: arm64Supported, effect: NoSchedule}
-{{- end }}
 {{- with $values.tolerations }}
 {{ toYaml . }}
 {{- end }}
