@@ -20,7 +20,8 @@ from extender.metrics import counters
 log = structlog.get_logger()
 
 T = TypeVar("T")
-Stamp = tuple[str, int, int, int]  # of a file: path, inode, modification time in nanoseconds, size
+Stamp = tuple[str, bytes | None]
+"""Of a file: the path, and a hash of the content; None if it is no file that can be read."""
 
 
 class FileSetting(enum.StrEnum):
@@ -56,20 +57,11 @@ def report_refused(setting: FileSetting, why: str) -> None:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Returns what another content of the file changes; that of a file that is not there is the same each time."""
+    """Returns what another content of the file changes."""
     try:
-        status = path.stat()
+        return str(path), hashlib.sha256(path.read_bytes()).digest() if path.is_file() else None
     except (OSError, ValueError):  # a path with a NUL names no file
-        return str(path), 0, 0, 0
-    return str(path), status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def fingerprint(paths: Iterable[str | Path]) -> bytes:
-    """Returns a hash of the files' contents, in order. Raises OSError if one cannot be read."""
-    hashed = hashlib.sha256()
-    for path in paths:
-        hashed.update(hashlib.sha256(Path(path).read_bytes()).digest())
-    return hashed.digest()
+        return str(path), None
 
 
 class Reading(NamedTuple, Generic[T]):
@@ -128,13 +120,16 @@ class WatchedFiles(Generic[T]):
         name: str = "a file of the settings",
     ) -> "WatchedFiles[T]":
         """Returns the value that `load` gives, or raises what it raises; loads it again when a content differs."""
-        paths = tuple(paths)
+        files = tuple(map(Path, paths))
+
+        def stamps() -> Hashable:
+            return tuple(map(stamp_of, files))
 
         def read() -> Reading[T]:
-            stamp = _stamp_of(lambda: fingerprint(paths))  # first, so that the next check sees a change made meanwhile
-            return Reading(load(), stamp)
+            seen = stamps()  # first, so that the next check sees a change made meanwhile
+            return Reading(load(), seen)
 
-        return cls(read, lambda _: fingerprint(paths), loaded=loaded, refused=refused, name=name)
+        return cls(read, lambda _: stamps(), loaded=loaded, refused=refused, name=name)
 
     @classmethod
     def of_setting(cls, setting: FileSetting, paths: Iterable[str | Path], load: Callable[[], T]) -> "WatchedFiles[T]":
@@ -168,8 +163,8 @@ class WatchedFiles(Generic[T]):
 
     def _attempt(self) -> Reading[T] | _Refusal | None:
         """Returns a new reading, or why there is none; None if nothing has changed. Changes nothing itself."""
-        stamp = _stamp_of(lambda: self._stamp(self.value))
-        if stamp is not None and stamp == self._seen:
+        stamp = self._stamp(self.value)
+        if stamp == self._seen:
             return None
         try:
             return self._read()
@@ -211,11 +206,3 @@ class FileWatcher:
 
 def _failed(exc: Exception) -> str:
     return f"reading it failed with {type(exc).__name__}"
-
-
-def _stamp_of(stamp: Callable[[], Hashable]) -> Hashable:
-    """Returns the stamp; None, which equals none that was taken, if a file cannot be read."""
-    try:
-        return stamp()
-    except OSError:
-        return None

@@ -115,7 +115,10 @@ class CertificateReader:
         if not authorities and not clients and not skip_verify:
             return SYSTEM_TRUST
         paths = (*self._ca_files, *authorities, *(path for pair in clients for path in pair if path))
-        stamps = tuple(self.stamps.setdefault(path, stamp_of(path)) for path in paths)
+        for path in paths:
+            if path not in self.stamps:
+                self.stamps[path] = stamp_of(path)
+        stamps = tuple(map(self.stamps.__getitem__, paths))
         own = Certificates((*self._ca_files, *authorities), (), tuple(clients), skip_verify, stamps)
         if own not in self._tried:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities, which take 25 ms

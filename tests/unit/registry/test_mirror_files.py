@@ -1,7 +1,6 @@
 """What containerd's files say: one row per key and per mistake, folders by registry, and files that change."""
 
 import gc
-import os
 import ssl
 import time
 import weakref
@@ -332,13 +331,14 @@ def test_certificates_take_room_only_when_they_are_needed(
         return context
 
     monkeypatch.setattr(ssl, "create_default_context", count)
+    pem = (certificates / "ca.pem").read_bytes()
     for number in range(100):
-        (certificates / f"{number}.pem").write_bytes((certificates / "ca.pem").read_bytes())
+        (certificates / f"{number}.pem").write_bytes(pem)
     folder = write("quay.io", "".join(f'[host."m{n}"]\nca = "{certificates}/{n}.pem"\n' for n in range(100)))
     directory = MirrorFiles(str(folder))
     for rotated in range(2):
         for number in range(100):
-            os.utime(certificates / f"{number}.pem", (rotated, rotated))
+            (certificates / f"{number}.pem").write_bytes(pem + b"# rotated\n" * (rotated + 1))
         assert directory.files.reload_if_changed()
         held = len(made)
         for endpoint in directory.endpoints_for(of("quay.io")):
