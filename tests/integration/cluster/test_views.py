@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from structlog.testing import capture_logs
 
 from extender.cluster.client import ClusterClient
-from extender.cluster.listwatch import PAGE_OBJECTS, Handler, ListWatch, Resource
+from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.views import NAMESPACES, NODES, PODS, NamespaceView, PendingPods, WatchedNodes
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
@@ -98,40 +97,6 @@ async def test_node_view_follows_the_cluster(api: ApiServer, client: ClusterClie
     assert len(api.received("list")) == 1
 
 
-async def test_large_cluster_is_listed_in_pages(api: ApiServer, client: ClusterClient) -> None:
-    """Three more nodes than fill two pages are three pages of one version, and one sync."""
-    for number in range(2 * PAGE_OBJECTS):
-        api.put(NODES.path, node(f"n{number}", "arm64"))
-    nodes = node_view(client)
-    async with watching(client, NODES, nodes):
-        await eventually(lambda: nodes.synced)
-    assert len(nodes.platforms) == 2 * PAGE_OBJECTS + 3
-    assert len(api.received("list")) == 3
-
-
-async def test_history_lost_between_pages_restarts_the_list(api: ApiServer, client: ClusterClient) -> None:
-    """410 on a continue token: nodes that went away during the slow list are not in the view."""
-    for number in range(PAGE_OBJECTS):
-        api.put(NODES.path, node(f"n{number}"))
-    nodes = node_view(client)
-
-    def lose_history() -> None:
-        api.remove(NODES.path, "n0")
-        api.compact()
-
-    api.is_open.clear()
-    async with watching(client, NODES, nodes):
-        await eventually(lambda: api.received("list"))
-        api.is_open.set()
-        await eventually(lambda: len(nodes.platforms) >= PAGE_OBJECTS)
-        lose_history()
-        await eventually(lambda: nodes.synced)
-    continued = ["continue" in request.query for request in api.received("list")]
-    assert continued[:3] == [False, True, False]
-    assert NodeName("n0") not in nodes.platforms
-    assert len(nodes.platforms) == PAGE_OBJECTS + 2
-
-
 @pytest.mark.parametrize("refusal", [None, Refusal(410)], ids=["error event", "HTTP status"])
 async def test_compacted_history_is_listed_again(
     api: ApiServer, client: ClusterClient, refusal: Refusal | None
@@ -153,55 +118,6 @@ async def test_compacted_history_is_listed_again(
     assert len(api.received("list")) == 2
 
 
-async def test_bookmark_saves_the_list(api: ApiServer, client: ClusterClient) -> None:
-    """A quiet watch that got a bookmark outlives the loss of older history."""
-    nodes = node_view(client)
-    async with watching(client, NODES, nodes):
-        await eventually(lambda: api.watchers(NODES.path))
-        api.put(PODS, pod("elsewhere"))  # the version rises without a node changing
-        api.bookmark(NODES.path)
-        api.compact()
-        api.send(NODES.path, None)
-        await eventually(lambda: len(api.received("watch")) == 2 and api.watchers(NODES.path))
-        api.put(NODES.path, node("d"))
-        await eventually(lambda: NodeName("d") in nodes.platforms)
-    assert len(api.received("list")) == 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        ConnectionError(),
-        None,
-        b"nonsense\n",
-        b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}\n',
-        b'{"type":"ADDED","object":' + b"[" * 5000 + b"\n",
-        b'{"type":"ERROR","object":{"code":500}}\n',
-    ],
-    ids=["dropped", "ended", "malformed line", "no UTF-8", "deep", "error event"],
-)
-async def test_lost_watch_misses_nothing(
-    api: ApiServer, client: ClusterClient, line: bytes | ConnectionError | None
-) -> None:
-    """However a watch is lost, the next one brings what happened in between, without a list."""
-    nodes = node_view(client)
-    may_return = asyncio.Event()
-
-    async def wait(_: float) -> None:
-        await may_return.wait()
-
-    async with watching(client, NODES, nodes, sleep=wait):
-        await eventually(lambda: api.watchers(NODES.path))
-        api.send(NODES.path, line)
-        await eventually(lambda: not api.watchers(NODES.path))
-        api.remove(NODES.path, "b")
-        api.put(NODES.path, node("d", "arm64"))
-        may_return.set()
-        await eventually(lambda: NodeName("d") in nodes.platforms)
-    assert dict(nodes.platforms) == {"a": AMD64, "c": AMD64, "d": ARM64}
-    assert len(api.received("list")) == 1
-
-
 async def test_stalled_watch_is_replaced(api: ApiServer, client: ClusterClient) -> None:
     """A connection on which nothing comes any more is given up, and what it withheld is got by the next."""
     nodes = node_view(client)
@@ -212,46 +128,6 @@ async def test_stalled_watch_is_replaced(api: ApiServer, client: ClusterClient) 
         api.put(NODES.path, node("d"))
         await eventually(lambda: NodeName("d") in nodes.platforms)
     assert len(api.received("watch")) > 1
-
-
-@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-async def test_refused_list_is_tried_until_it_is_granted(api: ApiServer, client: ClusterClient, status: int) -> None:
-    """A missing role or a busy server keeps the view unsynced, and no longer than it lasts."""
-    nodes = node_view(client)
-    api.refusals += [("list", Refusal(status))] * 5
-    async with watching(client, NODES, nodes):
-        await eventually(lambda: nodes.synced)
-    assert len(api.received("list")) == 6
-
-
-async def test_right_that_is_missing_is_named_until_it_is_granted(api: ApiServer, client: ClusterClient) -> None:
-    """Once, however often the API server says no."""
-    nodes = node_view(client)
-    api.denied.add(NODES.path)
-    with capture_logs() as logs:
-        async with watching(client, NODES, nodes):
-            await eventually(lambda: len(api.received("list")) >= 3)
-            api.denied.clear()
-            await eventually(lambda: nodes.synced)
-    refused = [(each["right"], each["log_level"]) for each in logs if each["event"] == "watch.refused"]
-    assert refused == [("list nodes", "error")]
-    assert "watch.lost" not in {each["event"] for each in logs}
-
-
-async def test_cancelled_list_leaves_a_consistent_view(api: ApiServer, client: ClusterClient) -> None:
-    """A watch that is ended in the middle of a list has synced nothing, and can be started again."""
-    for number in range(600):
-        api.put(NODES.path, node(f"n{number}"))
-    nodes = node_view(client)
-    api.is_open.clear()
-    async with watching(client, NODES, nodes):
-        await eventually(lambda: api.received("list"))
-    assert not nodes.synced
-    assert dict(nodes.platforms) == {}
-    api.is_open.set()
-    async with watching(client, NODES, nodes):
-        await eventually(lambda: nodes.synced)
-    assert len(nodes.platforms) == nodes.count("amd64") + nodes.count("arm64") == 603
 
 
 async def test_node_newer_than_our_view_is_found(api: ApiServer, client: ClusterClient) -> None:
@@ -336,15 +212,3 @@ async def test_namespaces_are_read_as_metadata_only(api: ApiServer, client: Clus
         "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
     ]
-
-
-async def test_age_is_small_while_the_server_talks(api: ApiServer, client: ClusterClient) -> None:
-    """Every event renews the proof that the view is current."""
-    nodes = node_view(client)
-    async with watching(client, NODES, nodes) as watch:
-        await eventually(lambda: nodes.synced)
-        before = watch.confirmed_at
-        api.bookmark(NODES.path)
-        await eventually(lambda: api.watchers(NODES.path))
-        api.bookmark(NODES.path)
-        await eventually(lambda: watch.confirmed_at > before)
