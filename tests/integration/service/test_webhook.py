@@ -91,6 +91,18 @@ async def test_generated_name_and_unknown_fields_survive(start_service: StartSer
     assert stored["spec"]["affinity"]["x-future"] is True
 
 
+async def test_a_tag_that_has_moved_is_seen_before_affinity_is_written(
+    start_service: StartService, registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Required affinity stays in the pod, so an answer that is no longer fresh is confirmed first."""
+    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 0.001)
+    caller = await start_service("admission.node_affinity=required", plain_http=registry.host)
+    for architecture, platform in (("amd64", AMD64), ("arm64", ARM64)):
+        registry.add_manifest("moving", "1", platform)
+        stored = await created_with(caller, pod(f"{registry.host}/moving:1"))
+        assert stored["spec"]["nodeSelector"]["kubernetes.io/arch"] == architecture
+
+
 async def test_sidecar_of_another_webhook_takes_back_what_was_added(
     start_service: StartService, images: EmbeddedRegistry
 ) -> None:
