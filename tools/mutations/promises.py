@@ -2,52 +2,607 @@
 
 from tools.mutations.mutation import Mutation
 
-_PLATFORM = "extender/images/platform.py"
-_PLATFORM_TESTS = ("tests/unit/images/test_platform.py",)
+_UNIT, _INTEGRATION = "tests/unit", "tests/integration"
 
-IMAGES = (
-    Mutation(
+
+def _broken(file: str, tests: str, *changes: tuple[str, str, str]) -> tuple[Mutation, ...]:
+    """Mutations of one file, each as promise, text, and what stands in its place; `tests` has a space between two."""
+    return tuple(Mutation(promise, file, old, new, tuple(tests.split())) for promise, old, new in changes)
+
+
+def _tests(room: str, *names: str) -> str:
+    """These files of tests in one folder."""
+    return " ".join(f"tests/{room}/test_{name}.py" for name in names)
+
+
+PLATFORMS = _broken(
+    "extender/images/platform.py",
+    f"{_UNIT}/images/test_platform.py {_UNIT}/images/test_config.py",
+    (
         "an image for one operating system runs on no node of another",
-        _PLATFORM,
         "    if node.os != required.os:\n        return False\n",
         "",
-        _PLATFORM_TESTS,
     ),
-    Mutation(
+    (
         "a node of an older arm does not run what is built for a later one",
-        _PLATFORM,
         '"arm": {variant: frozenset(_ARM[: index + 1])',
         '"arm": {variant: frozenset(_ARM[index:])',
-        _PLATFORM_TESTS,
     ),
-    Mutation(
+    (
         "an image for 386 runs on amd64 only where the setting says so",
-        _PLATFORM,
         "return compatibility.run_386_on_amd64 and not required.variant",
         "return not required.variant",
-        _PLATFORM_TESTS,
     ),
-    Mutation(
+    (
         "an image for a level of amd64 runs only where a node declares that level",
-        _PLATFORM,
         "return not required or node == required or",
         "return not required or not node or node == required or",
-        _PLATFORM_TESTS,
     ),
-    Mutation(
+    (
         "aarch64 with v8 is arm64, as in containerd",
-        _PLATFORM,
         '"arm64": {"8": "", "v8": "", ',
         '"arm64": {"8": "", ',
-        _PLATFORM_TESTS,
     ),
-    Mutation(
+    (
         "a word that is no valid label value is no part of a platform",
-        _PLATFORM,
         "if not (_WORD.fullmatch(os) and _WORD.fullmatch(architecture) and",
         "if not (_WORD.match(os) and _WORD.match(architecture) and",
-        ("tests/unit/images",),
     ),
 )
 
-MUTATIONS: tuple[Mutation, ...] = IMAGES
+DECISION = _broken(
+    "extender/placement/scheduling.py",
+    " ".join(
+        f"{_UNIT}/placement/test_{name}.py"
+        for name in ("decision", "scheduling", "strict_preference", "scheduling_properties")
+    ),
+    (
+        "retry beats assume",
+        "if choice is Choice.ASSUME and not self.retried}",
+        "if choice is Choice.ASSUME}",
+    ),
+    (
+        "a node on which a known image does not run is refused, whatever else is not known",
+        "            case Fit.NO:\n                return Verdict.NO\n",
+        "            case Fit.NO:\n                return Verdict.RETRY if self.retried else Verdict.NO\n",
+    ),
+    (
+        "a pod that is only observed is answered as it was asked",
+        "DecidedAnswer(decided if decision.enforced else args.echo(), decided, numbers",
+        "DecidedAnswer(decided, decided, numbers",
+    ),
+    (
+        "an unresolved image earns no score",
+        "return score if score and self.verdict(platform) is Verdict.YES else 0",
+        "return score",
+    ),
+    (
+        "no pod is evicted while an image is to be retried",
+        "if not decision.retried and verdicts[name] not in REFUSED",
+        "if verdicts[name] not in REFUSED",
+    ),
+    (
+        "no pod is evicted on a node that filter would refuse",
+        "if not decision.retried and verdicts[name] not in REFUSED",
+        "if not decision.retried",
+    ),
+    (
+        "a node that states no platform passes",
+        "        if platform is None:\n            return Verdict.UNSTATED\n",
+        "        if platform is None:\n            return Verdict.NO\n",
+    ),
+    (
+        "a node that is not in view may be the first of its platform",
+        "{self.verdict(platform) for platform in platforms.union(USUAL)}",
+        "{self.verdict(platform) for platform in platforms}",
+    ),
+    (
+        "a strict preference leaves out only nodes that are not refused",
+        "verdict: names if verdict in REFUSED else [name for name in names if name in best]",
+        "verdict: [name for name in names if name in best]",
+    ),
+    (
+        "what the operator assumes is matched as an image's own platforms are",
+        "runs = runs_on(self.policy.assume, platform, self.policy.compatibility)",
+        "runs = platform in self.policy.assume",
+    ),
+)
+
+FACTS = _broken(
+    "extender/placement/facts.py",
+    _tests("unit/placement", "facts", "scheduling", "runtime_classes", "bounds"),
+    (
+        "an init container's image counts",
+        "containers = (*containers, *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))",
+        "containers = (*containers, *(spec.ephemeral_containers or ()))",
+    ),
+    (
+        "an ephemeral container's image counts",
+        "containers = (*containers, *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))",
+        "containers = (*containers, *(spec.init_containers or ()))",
+    ),
+    (
+        "a pod of too many images costs no lookup",
+        "if len(containers) + len(mounted) > MOST_IMAGES:",
+        "if len(containers) > MOST_IMAGES:",
+    ),
+    (
+        "a failure that may end is pending only until the pod's limit",
+        "if may_be_pending and failure.cause in RETRYABLE:",
+        "if failure.cause in RETRYABLE:",
+    ),
+    (
+        "an artifact as a data image is not taken to run anywhere",
+        "    if image.role is Role.DATA and content.kind is Kind.ARTIFACT:\n        return _unreadable(content)\n",
+        "",
+    ),
+    (
+        "a script from a ConfigMap needs the image's shell",
+        "return Role.CONTAINER if holds_texts else Role.DATA",
+        "return Role.DATA",
+    ),
+    (
+        "of an image that is never pulled the node's copy decides",
+        'if image.pull_policy == "Never":',
+        'if image.pull_policy == "never":',
+    ),
+)
+
+REASONS = _broken(
+    "extender/placement/reasons.py",
+    f"{_UNIT}/placement/test_reasons.py {_UNIT}/placement/test_scheduling_properties.py",
+    (
+        "every refused node is refused by one of the images that are named",
+        "if not any(other < platforms for other in sets)}",
+        "if not any(other > platforms for other in sets)}",
+    ),
+)
+
+GATE = _broken(
+    "extender/placement/gate.py",
+    _tests("unit/placement", "gate", "ungating", "mutation"),
+    (
+        "no pod is held for an image that waiting cannot make known",
+        "if choice is UnknownImages.GATE and (expired or fact.cause not in _MAY_END):",
+        "if choice is UnknownImages.GATE and expired:",
+    ),
+    (
+        "no pod is held for longer than the limit",
+        "if choice is UnknownImages.GATE and (expired or fact.cause not in _MAY_END):",
+        "if choice is UnknownImages.GATE and fact.cause not in _MAY_END:",
+    ),
+    (
+        "a pod of the cluster's own critical classes is never held",
+        'frozenset({"system-node-critical", "system-cluster-critical"})',
+        'frozenset({"system-node-critical"})',
+    ),
+    (
+        "the gates of others stay",
+        'left = [gate for gate in cast("list[Json]", spec["schedulingGates"]) if not _is_ours(gate)]',
+        "left: list[Json] = []",
+    ),
+    (
+        "a pod that has the gate already is given no second one",
+        "    if not is_gated(document):\n        spec[",
+        "    if True:\n        spec[",
+    ),
+)
+
+UNGATING = _broken(
+    "extender/placement/ungating.py",
+    _tests("unit/placement", "ungating"),
+    (
+        "a pod that changed since it was read is not patched",
+        '"resourceVersion": pod.metadata.resource_version if pod.metadata else "",\n',
+        "",
+    ),
+    (
+        "a pod of another uid is not patched",
+        '"uid": pod.metadata.uid if pod.metadata else None,\n',
+        "",
+    ),
+    (
+        "a patch takes our gate alone",
+        'gates: list[Json] = [{"$patch": "delete", "name": GATE}]',
+        'gates: list[Json] = [{"$patch": "replace"}]',
+    ),
+    (
+        "what was added is recorded, so that it can be taken back",
+        "ADDED: write_record(added) if is_recorded else None,",
+        "ADDED: None,",
+    ),
+)
+
+AFFINITY = _broken(
+    "extender/placement/affinity.py",
+    " ".join(
+        f"{_UNIT}/placement/test_{name}.py" for name in ("affinity", "mutation_affinity", "ungating", "preferred_nodes")
+    ),
+    (
+        "a term that allows none of the image's nodes is kept from all",
+        "return ((NO_NODE,),) if _is_matched(present) else ()",
+        "return ()",
+    ),
+    (
+        "a stored pod gets no nodeSelector",
+        "entries = {} if stored else _entries(alone)",
+        "entries = _entries(alone)",
+    ),
+    (
+        "a pod whose author names architectures is given no preference",
+        "    if any(LABELS.get(item.key) == ARCHITECTURE for item in named):\n        return ()\n",
+        "",
+    ),
+    (
+        "a weight is one that an API server takes",
+        "min(points * 10, _HIGHEST_WEIGHT)",
+        "points * 11",
+    ),
+    (
+        "an empty term matches nothing and is left alone",
+        "found = _alternatives(present, wanted) if is_open(term) else ()",
+        "found = _alternatives(present, wanted)",
+    ),
+)
+
+TOLERATIONS = _broken(
+    "extender/placement/tolerations.py",
+    _tests("unit/placement", "tolerations", "mutation"),
+    (
+        "a toleration of one value does not cover one of all values",
+        '    if rule.operator == "Exists" and existing.operator != "Exists":\n        return False\n',
+        "",
+    ),
+    (
+        "a toleration that an API server refuses is refused in the settings",
+        (
+            '        if not self.key and self.operator != "Exists":\n'
+            '            raise ValueError("without a key the operator must be Exists")\n'
+        ),
+        "",
+    ),
+)
+
+LOGINS = _broken(
+    "extender/credentials/logins.py",
+    f"{_UNIT}/credentials",
+    (
+        "a login for one port is not sent to another",
+        "return self.port == port and path.startswith(self.path) and _matches_host(self.host, host)",
+        "return path.startswith(self.path) and _matches_host(self.host, host)",
+    ),
+    (
+        "the most specific login is tried first",
+        "keyed.sort(key=itemgetter(0), reverse=True)",
+        "keyed.sort(key=itemgetter(0))",
+    ),
+    (
+        "no password is shown where a login is printed",
+        'return f"Login(pattern={self.pattern!r})"',
+        'return f"Login(pattern={self.pattern!r}, {self.password})"',
+    ),
+    (
+        "Docker Hub's login is stored under its oldest name",
+        "if not found and is_on_default_registry(repository):\n            return tuple(self.defaults())\n",
+        "if False:\n            return tuple(self.defaults())\n",
+    ),
+)
+
+KEYRING = _broken(
+    "extender/credentials/keyring.py",
+    f"{_UNIT}/credentials {_INTEGRATION}/service/test_tenants.py",
+    (
+        "no password is shown where a credential is printed",
+        'return f"Credential(id={self.id!r})"',
+        'return f"Credential(id={self.id!r}, {self.password})"',
+    ),
+)
+
+ADDRESSES = _broken(
+    "extender/registry/addresses.py",
+    f"{_UNIT}/registry/test_addresses.py {_INTEGRATION}/registry/test_egress.py",
+    (
+        "the metadata services of clouds are not asked",
+        '"169.254.0.0/16",',
+        '"169.255.0.0/16",',
+    ),
+    (
+        "an IPv6 address is judged by the IPv4 addresses inside",
+        "return all(map(self._is_open, inside)) if inside else self._is_open_itself(address)",
+        "return self._is_open_itself(address)",
+    ),
+    (
+        "an address in another spelling is the same address",
+        "            return IPv4Address(socket.inet_aton(host))\n",
+        "            return None\n",
+    ),
+    (
+        "what is denied is not asked, though it is allowed too",
+        "        if _matches(self._deny, host, port):\n            raise _denied(host)\n        if not",
+        "        if not",
+    ),
+    (
+        "a redirect to a host that is denied is not followed",
+        "        if _matches(self._deny, host, port):\n            raise _denied(host)\n        if self._is_named",
+        "        if self._is_named",
+    ),
+    (
+        "a name of this host is not asked",
+        "        if _INNER_NAME.fullmatch(host):\n            raise inner_refusal(host)\n",
+        "",
+    ),
+    (
+        "private addresses are asked only where the setting says so",
+        "            return self._private_addresses\n",
+        "            return True\n",
+    ),
+    (
+        "`*` alone names no host, so that all hosts are judged by their address",
+        'host.strip("*.-_:") != ""',
+        "True",
+    ),
+)
+
+AUTHENTICATION = _broken(
+    "extender/registry/auth.py",
+    f"{_UNIT}/registry/test_auth.py " + _tests("integration/registry", "auth", "redirects", "mirrors"),
+    (
+        "a redirect to another origin carries no credential",
+        "hop = _Hop(url, endpoint, credential if is_endpoint else ANONYMOUS)",
+        "hop = _Hop(url, endpoint, credential)",
+    ),
+    (
+        "a redirect of a token server carries no credential to another origin",
+        "shown = headers if there.origin() == url.origin() else {}",
+        "shown = headers",
+    ),
+    (
+        "a token of one credential is not used for another",
+        "        hop.credential.id,\n    )",
+        '        CredentialId("any"),\n    )',
+    ),
+    (
+        "a redirect to another origin carries none of the endpoint's headers",
+        "headers = CIMultiDict(endpoint.headers if is_endpoint else ())",
+        "headers = CIMultiDict(endpoint.headers)",
+    ),
+    (
+        "a token is asked for again before it ends",
+        "if token and self._clock() < token.renew_at:",
+        "if token:",
+    ),
+    (
+        "a credential that the token server refuses is denied, and not unavailable",
+        "        if response.status in (401, 403):\n            return RegistryDenied",
+        "        if response.status == 401:\n            return RegistryDenied",
+    ),
+)
+
+RESTS = _broken(
+    "extender/registry/rests.py",
+    f"{_UNIT}/registry/test_rests.py {_INTEGRATION}/registry/test_blame.py",
+    (
+        "a host rests only when several repositories cannot be reached",
+        "return len(self.unreached) >= _REPOSITORIES",
+        "return len(self.unreached) >= 1",
+    ),
+    (
+        "a host that has answered lately does not rest",
+        "if isinstance(error, RegistryUnreachable) and not has_answered_lately and not",
+        "if isinstance(error, RegistryUnreachable) and not",
+    ),
+    (
+        "an account that is throttled is not asked before its time",
+        "            raise RegistryThrottled(_words(endpoint, seconds), seconds)\n",
+        "            pass\n",
+    ),
+    (
+        "a 429 rests the account alone",
+        "    return (root, endpoint.mirror_of, None), (root, endpoint.mirror_of, account)",
+        "    return (root, endpoint.mirror_of, None), (root, endpoint.mirror_of, None)",
+    ),
+)
+
+CONTENT = _broken(
+    "extender/registry/registry_client.py",
+    f"{_INTEGRATION}/registry",
+    (
+        "bytes that do not have the digest are not believed",
+        "if digest and not matches_digest(response.body, digest):",
+        "if False and digest:",
+    ),
+    (
+        "the digest of a tag is that of the bytes, not what a header says",
+        "digest = reference.digest or digest_of(body)",
+        'digest = response.headers.get("Docker-Content-Digest") or reference.digest or digest_of(body)',
+    ),
+)
+
+FAILURES = _broken(
+    "extender/images/failures.py",
+    _tests("unit/images", "failure_words") + " " + _tests("unit/fetcher", "looker"),
+    (
+        "of several failures the one that tells most is told",
+        "if _TELLING.index(failure.cause) > _TELLING.index(result.cause):",
+        "if _TELLING.index(failure.cause) < _TELLING.index(result.cause):",
+    ),
+    (
+        "a registry's own words about a refusal are shown",
+        "            if not error.said:\n",
+        "            if True:\n",
+    ),
+)
+
+LOOKER = _broken(
+    "extender/fetcher/looker.py",
+    _tests("unit/fetcher", "looker") + " " + _tests("integration/service", "tenants"),
+    (
+        "the next credential is tried only where that can help",
+        "                    if not depends_on_credential(failure):\n",
+        "                    if False:\n",
+    ),
+    (
+        "what opened the image before is tried first",
+        "        if first == ANONYMOUS.id:\n            steps = [self._nobody, self._own, self._operators]\n",
+        "        if False:\n            steps = []\n",
+    ),
+    (
+        "no credential is tried twice",
+        "                        yielded.add(login)\n",
+        "",
+    ),
+)
+
+HELD_FAILURES = _broken(
+    "extender/resolver/failures.py",
+    _tests("unit/resolver", "failures", "failing_lookups"),
+    (
+        "an image that is missing is asked for again soon, so that one that is pushed late is found",
+        "return _SOON_MISSING_SECONDS if in_a_row <= _SOON_TIMES else _MISSING_SECONDS",
+        "return _MISSING_SECONDS",
+    ),
+    (
+        "a Retry-After of the registry is kept to",
+        "return _BACKOFF.seconds(in_a_row, random, retry_after) if fixed is None else fixed",
+        "return _BACKOFF.seconds(in_a_row, random, None) if fixed is None else fixed",
+    ),
+)
+
+LISTENERS = _broken(
+    "extender/server/http.py",
+    _tests("integration/server", "limits", "listener", "connection"),
+    (
+        "a body without a stated length is read up to the limit",
+        "                    if size > limit_bytes:\n                        return too_large\n",
+        "",
+    ),
+    (
+        "a body that states too great a length is refused unread",
+        "        if (request.content_length or 0) > limit_bytes:\n            return too_large\n",
+        "",
+    ),
+    (
+        "all requests without an answer take bounded memory",
+        "while self.pending_bytes > self.limits.pending_bytes:",
+        "while False:",
+    ),
+    (
+        "a body that is late is told so",
+        "            self.refuse(_LATE)\n",
+        "            self.abort()\n",
+    ),
+)
+
+LEADER = _broken(
+    "extender/cluster/leader_election.py",
+    _tests("integration/cluster", "leader_election"),
+    (
+        "a lease is taken over only when it has ended",
+        "return self._clock() >= self._seen_at + _duration_seconds(lease)",
+        "return True",
+    ),
+    (
+        "leadership counts from before the request was sent",
+        "self._leads_until = started_at + STEP_DOWN_SECONDS",
+        "self._leads_until = self._clock() + STEP_DOWN_SECONDS",
+    ),
+    (
+        "a replica that ends gives the lease up",
+        "        finally:\n            await self._release()\n",
+        "        finally:\n            pass\n",
+    ),
+)
+
+TURNS = _broken(
+    "extender/turns.py",
+    _tests("unit", "turns", "slots", "fair_queue"),
+    (
+        "a tenant with much to do does not go first again",
+        "        if items:\n            self._items[tenant] = items\n",
+        "        if items:\n            self._items = {tenant: items, **self._items}\n",
+    ),
+    (
+        "a quarter of the slots is left to tenants that hold none",
+        "self._shared = total - total // 4",
+        "self._shared = total",
+    ),
+    (
+        "no tenant holds more than its share",
+        "return held <= self._shared and self._held_by[tenant] + slots <= self._each",
+        "return held <= self._shared",
+    ),
+)
+
+ADMISSION = _broken(
+    "extender/admission/pod_admission.py",
+    _tests("integration/service", "webhook", "gates", "canary"),
+    (
+        "no pod is held unless somebody provably lets pods go",
+        "any(map(is_unresolved, facts)) and self._can_gate()",
+        "any(map(is_unresolved, facts))",
+    ),
+    (
+        "a canary is marked in a dry run alone",
+        "mark = mark_canary(annotations, self._installation) if request.dry_run else None",
+        "mark = mark_canary(annotations, self._installation)",
+    ),
+    (
+        "a required affinity rests on an answer that was confirmed",
+        "revalidate=self._confirms)",
+        "revalidate=False)",
+    ),
+    (
+        "a pod that cannot be read is allowed with a warning",
+        (
+            "        except UNDECODABLE as exc:\n            ADMISSIONS[_UNREADABLE].inc()\n"
+            "            return unreadable(review, exc)\n"
+        ),
+        "        except ZeroDivisionError as exc:\n            return unreadable(review, exc)\n",
+    ),
+)
+
+ARMING = _broken(
+    "extender/gates/policy_arming.py",
+    f"{_INTEGRATION}/gates {_INTEGRATION}/service/test_gates.py",
+    (
+        "the policy is not in force while nobody lets pods go",
+        "        if not self._can_let_go():\n",
+        "        if False:\n",
+    ),
+    (
+        "the policy is bound to the canary's namespace first",
+        '"spec": {"policyName": self._name, "matchResources": {"namespaceSelector": selector}},',
+        '"spec": {"policyName": self._name},',
+    ),
+    (
+        "the policy is put into force once a canary was held as the controller finds pods",
+        "if not (is_gated(canary) and look(canary, (*LABELS_PATH, GATED_LABEL)) == GATED):",
+        "if not is_gated(canary):",
+    ),
+)
+
+SETTINGS = _broken(
+    "extender/config/checks.py",
+    f"{_UNIT}/test_config.py",
+    (
+        "a gate without a cluster is refused at the start",
+        "if admission.unknown is UnknownImages.GATE and not config.has_cluster:",
+        "if False:",
+    ),
+    (
+        "two listeners of one port are refused at the start",
+        "return bool(port) and port == other_port and",
+        "return bool(port) and port == other_port and one == other and",
+    ),
+    (
+        "an address without a port is refused with what to write",
+        "        not colon\n        or host",
+        "        host",
+    ),
+)
+
+MUTATIONS: tuple[Mutation, ...] = (
+    *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *LOGINS, *KEYRING, *ADDRESSES,
+    *AUTHENTICATION, *RESTS, *CONTENT, *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS, *LEADER, *TURNS, *ADMISSION,
+    *ARMING, *SETTINGS,
+)  # fmt: skip
