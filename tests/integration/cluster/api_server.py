@@ -388,3 +388,17 @@ def namespace(name: str, **annotations: str) -> Document:
     """Returns a namespace; `mode="observe"` sets our annotation of that name."""
     ours = {f"multiarch-extender.io/{key}": value for key, value in annotations.items()}
     return {"metadata": {"name": name, "annotations": {"example.com/team": "a"} | ours}, "spec": {"finalizers": []}}
+
+
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+def owned(found: Document, kind: str, name: str, api_version: str = "apps/v1") -> Document:
+    """The object with this controller."""
+    owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
+    return found | {"metadata": found["metadata"] | {"ownerReferences": [owner]}}
+
+
+def told(api: ApiServer) -> list[Document]:
+    """The events that were sent."""
+    return [event for (path, _), event in api._objects.items() if path == EVENTS]  # noqa: SLF001

@@ -14,9 +14,9 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.registry.registries_conf import read_registries_conf
 from extender.registry.routes import Routes
 from testbed.binaries import CONTAINERS_IMAGE, find_built
+from tests.integration.registry.go_libraries import DIGEST, candidates
 
 CONFIGURATIONS = 5_000
-DIGEST = f"sha256:{'d' * 64}"
 HOSTS = ["a.io", "b.a.io", "c.b.a.io", "docker.io", "e.com:5000", "localhost", "x.aio.io", "m1", "h.com"]
 PATHS = ["", "/x", "/x/y", "/library", "/x/y/z", "/xy", "/", "//", "/X"]
 PREFIXES = ["*.a.io", "*.b.a.io", "*.io", "*.com", "*.aio.io", "*.", "*.a.io/x", "*.e.com:5000", "*"]
@@ -94,17 +94,6 @@ def our_answer(question: dict[str, Any]) -> dict[str, Any]:
         "names": [candidates(routes, parse_reference(name)) for name in question["names"]],
         "short": [full_names(routes, name, question["mode"]) for name in question["short"]],
     }
-
-
-def candidates(routes: Routes, reference: ImageReference) -> list[dict[str, Any]] | None:
-    try:
-        return [
-            {"reference": str(ImageReference(each.name, each.repository, reference.tag, reference.digest)),
-             "insecure": each.plain_root is not None, "blocked": each.not_asked != "", "namespace": each.namespace}
-            for each in routes.endpoints_for(reference)
-        ]  # fmt: skip
-    except AddressRefused:
-        return None
 
 
 def full_names(routes: Routes, name: str, mode: str) -> list[str] | None:

@@ -21,7 +21,7 @@ from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects
 from extender.registry.openshift import routes_of
 from extender.registry.routes import Routes
 from testbed.binaries import CONTAINERS_IMAGE, RUNTIME_UTILS, GoModule, find_built
-from tests.integration.registry.test_same_as_crio import DIGEST, candidates
+from tests.integration.registry.go_libraries import DIGEST, candidates
 
 CLUSTERS = 5_000
 HOSTS = ["a.io", "b.a.io", "c.b.a.io", "e.com:5000", "q.com"]

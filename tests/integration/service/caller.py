@@ -1,12 +1,16 @@
 """Calls the service as kube-scheduler and kube-apiserver do, with documents as Go encodes them."""
 
 import base64
+import json
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from extender.placement.dry_run_mark import mark_canary
+from extender.placement.policy import CANARY
 from extender.service.compose import Service
+from tests.integration.cluster.api_server import Document
 
 Json = dict[str, Any]
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
@@ -122,3 +126,15 @@ def review_of(created: Json, **request: object) -> Json:
         }
         | request,
     }
+
+
+SPACE = "ours-canary"
+
+
+def marked(pod: Document) -> Document:
+    """Admission by our webhook."""
+    annotations = pod["metadata"]["annotations"]
+    patch = mark_canary(annotations, SPACE)
+    assert patch
+    annotations[CANARY] = json.loads(patch)[0]["value"]
+    return pod

@@ -8,10 +8,12 @@ import pytest
 
 from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
+from extender.drift import drift_watch as drift
 from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import ClusterView
 from extender.service.compose import open_service
 from testbed.embedded_registry import EmbeddedRegistry
+from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
 from tests.integration.service.caller import Caller
 
 StartService = Callable[..., Awaitable[Caller]]
@@ -61,3 +63,20 @@ async def start_service() -> AsyncIterator[StartService]:
             return await stack.enter_async_context(running_service(*settings, plain_http=plain_http, nodes=nodes))
 
         yield start
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """A cluster with a node and a namespace."""
+    async with serve_api() as server:
+        server.put("/api/v1/nodes", node("a"))
+        server.put("/api/v1/namespaces", namespace("shop"))
+        yield server
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tags are asked for again at each request, and changes looked into at once."""
+    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 0.001)
+    monkeypatch.setattr(drift, "SETTLE_SECONDS", 0.02)
+    monkeypatch.setattr(drift, "PAUSE_SECONDS", 0.02)

@@ -19,10 +19,8 @@ from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.conftest import running_service
-from tests.integration.service.test_gates import SETTINGS, api
-from tests.integration.service.test_watches import service_in
+from tests.integration.service.watching import HOLDING, service_in
 
-__all__ = ["api"]
 PATCH_PODS = {("patch", "pods")}
 
 
@@ -90,7 +88,7 @@ async def test_an_alert_fires_while_the_webhook_may_hold_pods_and_nobody_may_let
     """The right to patch pods is taken away, and given back."""
     alert = firing("MultiarchGatesWithoutLeader")
     api.forbidden = PATCH_PODS
-    async with aiohttp.ClientSession() as session, service_in(api, tmp_path, "", *SETTINGS) as caller:
+    async with aiohttp.ClientSession() as session, service_in(api, tmp_path, "", *HOLDING) as caller:
         target = caller.service.operations_url.removeprefix("http://")
         with DebianPrometheus(prometheus, tmp_path, target, rules) as server:
             await until(session, server, alert, found=True)
@@ -121,7 +119,7 @@ async def test_an_alert_fires_while_a_pod_is_held_for_long(
     """One that was created long ago, whose image is not known."""
     alert = firing("MultiarchGatesHeldLong")
     hold(api, "2026-01-01T00:00:00Z")
-    async with aiohttp.ClientSession() as session, service_in(api, tmp_path, "", *SETTINGS) as caller:
+    async with aiohttp.ClientSession() as session, service_in(api, tmp_path, "", *HOLDING) as caller:
         target = caller.service.operations_url.removeprefix("http://")
         with DebianPrometheus(prometheus, tmp_path, target, rules) as server:
             await until(session, server, alert, found=True)

@@ -1,7 +1,6 @@
 """The canary of a replica: how often it is sent, what is counted and logged, and when it is off."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,24 +12,13 @@ from extender.cluster.client import open_cluster
 from extender.cluster.webhook_probe import ProbeOutcome
 from extender.config.reading import load_config
 from extender.metrics import REGISTRY
-from extender.placement.dry_run_mark import mark_canary
-from extender.placement.policy import CANARY
 from extender.server.operations import CheckResult
 from extender.service.canaries import CANARIES, CANARY_SECONDS, RIGHT_SECONDS, Canary, canary_of
 from testbed.clock import Clock
-from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
+from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api, write_kubeconfig
+from tests.integration.service.caller import SPACE, marked
 
-SPACE = "ours-canary"
 FAILED = Refusal(500, 'failed calling webhook "pods.ours": connection refused')
-
-
-def marked(pod: Document) -> Document:
-    """Admission by our webhook."""
-    annotations = pod["metadata"]["annotations"]
-    patch = mark_canary(annotations, SPACE)
-    assert patch
-    annotations[CANARY] = json.loads(patch)[0]["value"]
-    return pod
 
 
 def last(result: str) -> float | None:

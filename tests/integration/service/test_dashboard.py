@@ -22,9 +22,8 @@ from testbed.debian_prometheus import DebianPrometheus, find_prometheus, until, 
 from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
 from tests.integration.registry.faulty import FaultyRegistry
-from tests.integration.service.caller import AMD64, ARM64, Caller, pod, with_names
-from tests.integration.service.test_canary import SPACE, marked
-from tests.integration.service.test_watches import service_in, until_ready
+from tests.integration.service.caller import AMD64, ARM64, SPACE, Caller, marked, pod, with_names
+from tests.integration.service.watching import service_in, until_ready
 
 HERE = [panel for panel in panels() if panel.row != API_SERVER]
 AT_ZERO = {

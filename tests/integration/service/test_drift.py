@@ -13,7 +13,6 @@ from extender.cluster.client import open_cluster
 from extender.cluster.views import NAMESPACES, NODES, PODS, WatchedNodes
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
-from extender.drift import drift_watch as drift
 from extender.drift.drift_watch import DRIFT, UNFINISHED, DriftWatch
 from extender.fetcher.sources import open_local_sources
 from extender.images.content import Content
@@ -28,18 +27,18 @@ from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from tests.integration.cluster.api_server import (
     ApiServer,
-    Document,
     namespace,
     node,
+    owned,
     pod,
     serve_api,
+    told,
     write_kubeconfig,
 )
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller
-from tests.integration.service.test_watches import service_in, until_ready, write_pull_secret
+from tests.integration.service.watching import service_in, until_ready, write_pull_secret
 
-EVENTS = "/api/v1/namespaces/default/events"
 REPLICASETS = "/apis/apps/v1/namespaces/default/replicasets"
 
 
@@ -51,25 +50,6 @@ async def api() -> AsyncIterator[ApiServer]:
         server.put(NODES.path, node("arm", "arm64"))
         server.put(NAMESPACES.path, namespace("default"))
         yield server
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tags are asked for again at each request, and changes looked into at once."""
-    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 0.001)
-    monkeypatch.setattr(drift, "SETTLE_SECONDS", 0.02)
-    monkeypatch.setattr(drift, "PAUSE_SECONDS", 0.02)
-
-
-def owned(found: Document, kind: str, name: str, api_version: str = "apps/v1") -> Document:
-    """The object with this controller."""
-    owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
-    return found | {"metadata": found["metadata"] | {"ownerReferences": [owner]}}
-
-
-def told(api: ApiServer) -> list[Document]:
-    """The events that were sent."""
-    return [event for (path, _), event in api._objects.items() if path == EVENTS]  # noqa: SLF001
 
 
 def lists(api: ApiServer) -> int:

@@ -10,11 +10,10 @@ from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.packed_layers import Put, gzipped
 from testbed.zoo_images import make_image, make_index
-from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api
+from tests.integration.cluster.api_server import ApiServer, namespace, node, owned, pod, serve_api, told
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, with_names
 from tests.integration.service.caller import pod as created
-from tests.integration.service.test_drift import owned, soon, told  # noqa: F401 - `soon` is a fixture
-from tests.integration.service.test_watches import service_in, until_ready
+from tests.integration.service.watching import service_in, until_ready
 
 AMD64_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\0\x3e\0" + bytes(44)
 LISTENING = "127.0.0.1:0"

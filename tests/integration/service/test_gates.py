@@ -12,22 +12,12 @@ from extender.placement.gate import GATE, GATED_LABEL
 from extender.service import gates
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
-from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
+from tests.integration.cluster.api_server import ApiServer
 from tests.integration.service.caller import Caller, pod
-from tests.integration.service.test_watches import checks, service_in, until_ready
+from tests.integration.service.watching import HOLDING, checks, service_in, until_ready
 
 LEASE = GateConfig().lease
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-SETTINGS = ("admission.unknown=gate", "admission.node_affinity=required", "admission.wait_seconds=0")
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[ApiServer]:
-    """A cluster with a node and a namespace."""
-    async with serve_api() as server:
-        server.put("/api/v1/nodes", node("a"))
-        server.put("/api/v1/namespaces", namespace("shop"))
-        yield server
 
 
 @pytest.fixture
@@ -71,7 +61,7 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(
 ) -> None:
     """The webhook gates, the controller of the same process lets go; the lease is given up at the end."""
     image = f"{registry.host}/late:1"
-    async with service_in(api, tmp_path, "", *SETTINGS, registries=[registry.host]) as caller:
+    async with service_in(api, tmp_path, "", *HOLDING, registries=[registry.host]) as caller:
         await until_ready(caller)
         assert await is_held(caller, image)
         held = pod(image, labels={GATED_LABEL: "true"})
@@ -91,7 +81,7 @@ async def test_nothing_is_held_without_the_rights_to_let_go(
     """The service says so by its readiness, and holds pods as soon as it has the rights."""
     api.forbidden = {("patch", "pods")}
     image = f"{registry.host}/late:1"
-    async with service_in(api, tmp_path, "", *SETTINGS, registries=[registry.host]) as caller:
+    async with service_in(api, tmp_path, "", *HOLDING, registries=[registry.host]) as caller:
         await eventually(lambda: lease(api))
         assert not await is_held(caller, image)
         status, marks = await checks(caller, "/readyz")
@@ -108,7 +98,7 @@ async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(
     """A policy of the API server holds every new pod, so a rollout has to fail, and says why."""
     monkeypatch.setattr(gates, "START_SECONDS", 0.0)
     api.forbidden = {("patch", "pods")}
-    async with service_in(api, tmp_path, "", "admission.listen=''", *SETTINGS) as caller:
+    async with service_in(api, tmp_path, "", "admission.listen=''", *HOLDING) as caller:
         await eventually(lambda: lease(api))
         status, marks = await checks(caller, "/readyz")
         assert (status, marks["gates"]) == (503, "[-]")
@@ -122,7 +112,7 @@ async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_
     """Nothing is held without the rights, so reviews go on; but held pods that nobody lets go are no good start."""
     monkeypatch.setattr(gates, "START_SECONDS", 0.0)
     api.forbidden = {("patch", "pods")}
-    async with service_in(api, tmp_path, "", *SETTINGS, registries=[registry.host]) as caller:
+    async with service_in(api, tmp_path, "", *HOLDING, registries=[registry.host]) as caller:
         await until_ready(caller)
         held = pod(f"{registry.host}/late:1", labels={GATED_LABEL: "true"})
         held["spec"]["schedulingGates"] = [{"name": GATE}]
@@ -185,7 +175,7 @@ async def test_many_held_pods_are_listed_in_pages(api: ApiServer, tmp_path: Path
         held = pod("registry.invalid/late:1", name=f"held-{number}", labels={GATED_LABEL: "true"} if number % 2 else {})
         held["spec"]["schedulingGates"] = [{"name": GATE}, {"name": "another"}]
         api.put(PODS, held | {"status": {"phase": "Pending"}})
-    async with service_in(api, tmp_path, "", *SETTINGS) as caller:
+    async with service_in(api, tmp_path, "", *HOLDING) as caller:
         await until_seen(caller, 300)
         lists = [each for each in api.received("list") if each.path == PODS]
         assert all(int(each.query["limit"]) <= 250 for each in lists)
@@ -198,7 +188,7 @@ async def test_controller_runs_without_a_webhook(api: ApiServer, registry: Embed
     held = pod(f"{registry.host}/app:1", labels={GATED_LABEL: "true"})
     held["spec"]["schedulingGates"] = [{"name": GATE}]
     api.put(PODS, held)
-    alone = ("admission.listen=''", *SETTINGS)
+    alone = ("admission.listen=''", *HOLDING)
     async with service_in(api, tmp_path, "", *alone, registries=[registry.host]) as caller:
         await eventually(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
         assert caller.service.admission_url == ""

@@ -1,13 +1,8 @@
 """What the service asks of the cluster: for pending pods only when an image is not known."""
 
 import asyncio
-import base64
-import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from extender.cluster.views import NAMESPACES, NODES, PENDING, PODS, PendingPods
@@ -17,8 +12,7 @@ from extender.placement.facts import PodImage
 from extender.placement.policy import Overrides
 from extender.resolver.pod_resolver import PodQuestion
 from extender.service import cluster_view as viewed
-from extender.service.cluster_view import ClusterView, open_cluster_view
-from extender.service.compose import open_service
+from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
@@ -26,16 +20,13 @@ from tests.integration.cluster.api_server import (
     ApiServer,
     Request,
     is_selected,
-    namespace,
-    node,
     pod,
     selector_of,
-    serve_api,
-    write_kubeconfig,
 )
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of, with_names
 from tests.integration.service.caller import pod as asked_pod
+from tests.integration.service.watching import checks, service_in, until_ready, write_pull_secret
 
 VIEWS = {NODES.path, NAMESPACES.path}
 ALWAYS = VIEWS | {"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"}  # whether held pods may be let go
@@ -48,52 +39,6 @@ MODES = pytest.mark.parametrize(
     ],
     ids=["scheduler", "webhook only", "webhook without secrets"],
 )
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[ApiServer]:
-    """A cluster with a node and a namespace."""
-    async with serve_api() as server:
-        server.put(NODES.path, node("a"))
-        server.put(NAMESPACES.path, namespace("shop"))
-        yield server
-
-
-@asynccontextmanager
-async def service_in(
-    api: ApiServer, folder: Path, listen: str, *more: str, registries: Sequence[str] = ()
-) -> AsyncIterator[Caller]:
-    """The whole service on that cluster, with `scheduler.listen` and more settings as given."""
-    settings = [
-        f"cluster={write_kubeconfig(api, folder)}",
-        f"scheduler.listen='{listen}'",
-        "admission.listen=127.0.0.1:0",
-        "admission.tls=null",
-        "operations.listen=127.0.0.1:0",
-        "shutdown.grace_seconds=0.2",
-        "cache.url='memory:'",
-    ]
-    plain = [f"registry.plain_http={list(registries)}", f"registry.allow={list(registries)}"] if registries else []
-    config = load_config(None, [*settings, *plain, *more])
-    async with (
-        aiohttp.ClientSession() as session,
-        open_cluster_view(config) as cluster_view,
-        open_service(config, cluster_view, open_local_sources) as service,
-    ):
-        yield Caller(session, service)
-
-
-async def checks(caller: Caller, path: str) -> tuple[int, dict[str, str]]:
-    """The status, and of each check its mark."""
-    async with caller.session.get(f"{caller.service.operations_url}{path}?verbose") as response:
-        *lines, _ = (await response.text()).splitlines()
-        return response.status, {line[3:].split()[0]: line[:3] for line in lines}
-
-
-async def until_ready(caller: Caller) -> dict[str, str]:
-    """The marks of the ready checks, once all are well."""
-    found = await eventually(lambda: checks(caller, "/readyz"), lambda found: found[0] == 200)
-    return found[1]
 
 
 def asked_for(api: ApiServer) -> set[str]:
@@ -109,19 +54,6 @@ async def ask(caller: Caller, listen: str, image: str) -> None:
         await caller.filter({"Pod": pending, "NodeNames": ["a"]})
     else:
         await caller.review(pending, namespace="default")
-
-
-def write_pull_secret(api: ApiServer, host: str) -> None:
-    """The secret `pull` in the namespace `default`, which opens the registry's images to ann."""
-    login = {"auths": {host: {"auth": base64.b64encode(b"ann:secret").decode()}}}
-    api.put(
-        "/api/v1/namespaces/default/secrets",
-        {
-            "metadata": {"name": "pull", "namespace": "default"},
-            "type": "kubernetes.io/dockerconfigjson",
-            "data": {".dockerconfigjson": base64.b64encode(json.dumps(login).encode()).decode()},
-        },
-    )
 
 
 @MODES

@@ -100,6 +100,38 @@ def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tu
             yield (*path, name)
 
 
+Values = dict[str, Any]
+
+
+MODES: dict[str, Values] = {
+    "webhook": {},
+    "policy": {"webhook": {"enabled": False}, "policy": {"enabled": True}},
+    "policy-and-webhook": {"policy": {"enabled": True}},
+    "second": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}},
+    "default": {"webhook": {"enabled": False}, "defaultScheduler": {"enabled": True}},
+    "all": {name: {"enabled": True} for name in ("policy", "secondScheduler", "defaultScheduler")},
+}
+
+
+def values(text: str) -> Values:
+    """Values from lines such as `webhook.port: 9443`, whose keys are paths."""
+    made: Values = {}
+    for path, value in yaml.safe_load(text or "{}").items():
+        inner = made
+        *parents, last = path.split(".")
+        for name in parents:
+            inner = inner.setdefault(name, {})
+        inner[last] = value
+    return made
+
+
+def rendered(text: str = "", mode: str = "webhook", *, hooks: bool = False) -> list[KubernetesObject]:
+    made = values(text)
+    modes = {name: {**MODES[mode].get(name, {}), **made.get("modes", {}).get(name, {})} for name in
+             MODES[mode].keys() | made.get("modes", {}).keys()}  # fmt: skip
+    return objects_of(render({**made, "modes": modes}, hooks=hooks))
+
+
 if __name__ == "__main__":
     for each in CASES:
         (FOLDER / f"{each}.yaml").write_text(kept(each))

@@ -2,7 +2,6 @@
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,42 +14,12 @@ from extender.kubernetes.api_groups import ResourceAttributes
 from extender.service.rights import optional_rights_of, rights_of
 from testbed.chart import CHART, objects_of, render
 from testbed.objects import KubernetesObject
-from tests.unit.deploy.renderings import CASES, FOLDER, PRESETS, kept, leaves, objects_in
+from tests.unit.deploy.renderings import CASES, FOLDER, MODES, PRESETS, kept, leaves, objects_in, rendered, values
 from tests.unit.deploy.roles import rights_given
 from tools.chart.__main__ import MANIFESTS, RIGHTS, manifest, manifest_names, rights_file, values_schema
 from tools.chart.schema import UndescribedValue, schema_of
 
 pytestmark = pytest.mark.usefixtures("helm")
-
-Values = dict[str, Any]
-
-MODES: dict[str, Values] = {
-    "webhook": {},
-    "policy": {"webhook": {"enabled": False}, "policy": {"enabled": True}},
-    "policy-and-webhook": {"policy": {"enabled": True}},
-    "second": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}},
-    "default": {"webhook": {"enabled": False}, "defaultScheduler": {"enabled": True}},
-    "all": {name: {"enabled": True} for name in ("policy", "secondScheduler", "defaultScheduler")},
-}
-
-
-def values(text: str) -> Values:
-    """Values from lines such as `webhook.port: 9443`, whose keys are paths."""
-    made: Values = {}
-    for path, value in yaml.safe_load(text or "{}").items():
-        inner = made
-        *parents, last = path.split(".")
-        for name in parents:
-            inner = inner.setdefault(name, {})
-        inner[last] = value
-    return made
-
-
-def rendered(text: str = "", mode: str = "webhook", *, hooks: bool = False) -> list[KubernetesObject]:
-    made = values(text)
-    modes = {name: {**MODES[mode].get(name, {}), **made.get("modes", {}).get(name, {})} for name in
-             MODES[mode].keys() | made.get("modes", {}).keys()}  # fmt: skip
-    return objects_of(render({**made, "modes": modes}, hooks=hooks))
 
 
 def one(objects: list[KubernetesObject], kind: str, name: str = "") -> KubernetesObject:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from testbed.chart import RenderingRefused, render
-from tests.unit.deploy.test_chart import MODES, rendered, values
+from tests.unit.deploy.renderings import MODES, rendered, values
 
 pytestmark = pytest.mark.usefixtures("helm")
 

@@ -31,7 +31,7 @@ from tests.unit.placement.mutating import (
     terms_of,
     with_terms,
 )
-from tests.unit.placement.test_templates import reviewed
+from tests.unit.placement.template_reviews import reviewed
 
 Json = Any
 ADMISSION = settings("both", "multiarch", unknown="gate")

@@ -16,7 +16,7 @@ from extender.placement.policy import Overrides
 from extender.placement.template_problems import Problem
 from extender.placement.templates import Templates
 from tests.unit.placement.mutating import AMD64, MULTI, POLICY, REQUIRED, created, pod, settings
-from tests.unit.placement.test_templates import job, reviewed, template_of
+from tests.unit.placement.template_reviews import job, reviewed, template_of
 
 NODES: dict[NodeName, Platform | None] = {
     NodeName("amd"): parse_platform("linux/amd64"),

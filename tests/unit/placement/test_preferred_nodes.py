@@ -15,7 +15,7 @@ from extender.placement.policy import NO_PREFERENCE, PREFER, Overrides, Policy, 
 from extender.placement.scheduling import filter_nodes, prioritize_nodes
 from tests.unit.placement.mutating import ARCH, PREFERRED, after, expression, pod, settings
 from tests.unit.placement.mutating import MULTI as MULTI_IMAGE
-from tests.unit.placement.test_scheduling import MULTI, decide
+from tests.unit.placement.scheduler_requests import MULTI, decide
 
 GPU = "nvidia.com/gpu"
 ARM64, AMD64 = Platform("linux", "arm64"), Platform("linux", "amd64")

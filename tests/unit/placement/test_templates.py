@@ -12,17 +12,15 @@ from hypothesis import strategies as st
 
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
-from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.pod_templates import PodTemplate, pod_templates
 from extender.placement.additions import Additions, write_record
 from extender.placement.affinity import AffinityMode
-from extender.placement.facts import ImageFact, PodImage, RuntimeClass, Unknown, images_of
+from extender.placement.facts import ImageFact, PodImage, RuntimeClass, Unknown
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import NodeDemands
-from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import ADDED, MODE, Overrides, Policy
+from extender.placement.policy import ADDED, MODE, Policy
 from extender.placement.template_problems import Problem, ReviewedTemplate, problems_of
 from extender.placement.templates import (
     PREBUILT_LABEL,
@@ -30,12 +28,11 @@ from extender.placement.templates import (
     ChangedTemplate,
     TemplateAnswer,
     TemplateOwner,
-    TemplateQuestion,
     Templates,
-    read_template,
 )
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.mutating import AMD64, ARM64, MULTI, POLICY
+from tests.unit.placement.template_reviews import Json, job, pod_of, reviewed, template_of
 
 RULE = TolerationRule(
     key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
@@ -193,37 +190,6 @@ AMD_RULE = TolerationRule(key="arch", operator="Exists", platforms=("linux/amd64
 TEMPLATES = Templates(
     POLICY, AdmissionSettings(tolerations=(AMD_RULE,), node_affinity=AffinityMode.REQUIRED), guards=True
 )
-Json = dict[str, Any]
-NOBODY = TemplateOwner({})
-
-
-def job(**spec: object) -> Json:
-    containers = [{"name": "c", "image": "app:1", "args": ["run"]}]
-    template = {"spec": {"containers": containers, "initContainers": [{"name": "i", "image": "init:1"}], **spec}}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
-
-
-def template_of(document: Json) -> PodTemplate:
-    [found] = pod_templates(document)
-    return found
-
-
-def pod_of(found: PodTemplate) -> CreatedPod:
-    return read_template(msgspec.json.encode(found.template))
-
-
-def reviewed(
-    templates: Templates,
-    found: PodTemplate,
-    *facts: ImageFact,
-    owner: TemplateOwner = NOBODY,
-    cluster: ClusterNodes = NO_NODES,
-) -> TemplateAnswer:
-    """What becomes of the template when its object is created; one fact counts for all images."""
-    pod = pod_of(found)
-    question = TemplateQuestion(pod, Overrides(), images_of(pod))
-    all_facts = facts if len(facts) > 1 else facts * len(question.images)
-    return templates.review(ChangedTemplate(found, pod), owner, question, all_facts, cluster)
 
 
 def stored(document: Json, owner: TemplateOwner) -> Json:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.images.platform import Platform
+from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import Node
 from extender.placement.facts import RunsOn, images_of
 from extender.placement.mutation import Mutation, Mutator
@@ -15,7 +15,8 @@ from extender.placement.policy import Overrides, Policy
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import AMD64 as AMD64_IMAGE
 from tests.unit.placement.mutating import ARCH, MULTI, OS, created, pod, settings
-from tests.unit.placement.test_nodes import AMD64, ARM64, S390X
+
+AMD64, ARM64, S390X = (parse_platform(f"linux/{name}") for name in ("amd64", "arm64", "s390x"))
 
 LEVEL = "multiarch-extender.io/level"
 

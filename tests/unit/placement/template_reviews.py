@@ -1,0 +1,53 @@
+"""Templates of pods, and what becomes of them when their object is created."""
+
+from typing import Any
+
+import msgspec
+
+from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.pod_templates import PodTemplate, pod_templates
+from extender.placement.facts import ImageFact, images_of
+from extender.placement.nodes import NO_NODES, ClusterNodes
+from extender.placement.policy import Overrides
+from extender.placement.templates import (
+    ChangedTemplate,
+    TemplateAnswer,
+    TemplateOwner,
+    TemplateQuestion,
+    Templates,
+    read_template,
+)
+
+Json = dict[str, Any]
+
+
+NOBODY = TemplateOwner({})
+
+
+def job(**spec: object) -> Json:
+    containers = [{"name": "c", "image": "app:1", "args": ["run"]}]
+    template = {"spec": {"containers": containers, "initContainers": [{"name": "i", "image": "init:1"}], **spec}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
+
+
+def template_of(document: Json) -> PodTemplate:
+    [found] = pod_templates(document)
+    return found
+
+
+def pod_of(found: PodTemplate) -> CreatedPod:
+    return read_template(msgspec.json.encode(found.template))
+
+
+def reviewed(
+    templates: Templates,
+    found: PodTemplate,
+    *facts: ImageFact,
+    owner: TemplateOwner = NOBODY,
+    cluster: ClusterNodes = NO_NODES,
+) -> TemplateAnswer:
+    """What becomes of the template when its object is created; one fact counts for all images."""
+    pod = pod_of(found)
+    question = TemplateQuestion(pod, Overrides(), images_of(pod))
+    all_facts = facts if len(facts) > 1 else facts * len(question.images)
+    return templates.review(ChangedTemplate(found, pod), owner, question, all_facts, cluster)
