@@ -52,10 +52,7 @@ PLATFORMS = _broken(
 
 DECISION = _broken(
     "extender/placement/scheduling.py",
-    " ".join(
-        f"{_UNIT}/placement/test_{name}.py"
-        for name in ("decision", "scheduling", "strict_preference", "scheduling_properties")
-    ),
+    " ".join(f"{_UNIT}/placement/test_{name}.py" for name in ("decision", "scheduling", "scheduling_properties")),
     (
         "retry beats assume",
         "if choice is Choice.ASSUME and not self.retried}",
@@ -393,8 +390,8 @@ RESTS = _broken(
     ),
     (
         "an account that is throttled is not asked before its time",
-        "            raise RegistryThrottled(_words(endpoint, seconds), seconds)\n",
-        "            pass\n",
+        "if throttled and (seconds := throttled.wait_seconds()):",
+        "if throttled and (seconds := 0 * throttled.wait_seconds()):",
     ),
     (
         "a 429 rests the account alone",

@@ -3,33 +3,24 @@
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-import msgspec
+
 import pytest
-from extender.errors import InvalidRequest
+
 from extender.images.content import Cause
-from extender.images.platform import Compatibility, Platform, parse_platform
+from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
     decode_args,
-    decode_preemption_args,
     encode_filter_result,
-    encode_preemption_result,
-    encode_priorities,
 )
-from extender.placement.facts import Anywhere, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
+from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn
 from extender.placement.nodes import NodePlatforms, list_nodes
-from extender.placement.policy import Choice, Mode, Overrides, Policy, PreferenceBy
+from extender.placement.policy import Overrides, Policy
 from extender.placement.scheduling import (
-    REFUSED,
     Decision,
-    Verdict,
     filter_nodes,
-    is_unsettled,
-    preempt_nodes,
-    prioritize_nodes,
 )
-
 
 LEVEL = "multiarch-extender.io/level"
 

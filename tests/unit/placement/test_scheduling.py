@@ -1,6 +1,5 @@
 """Filter, prioritize and preempt from request to answer, in both forms of the protocol, and preference by filter."""
 
-from tests.unit.placement.scheduler_requests import AMD64_ONLY, ARM64_ONLY, LEVEL, LOOKING_UP, MIXED, MULTI, NAMES, NODES, Nodes, ask, both_forms, built_for, decide, filter_answer, item_of, kept_names, view_of
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,46 +10,44 @@ import pytest
 from extender.errors import InvalidRequest
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, parse_platform
-from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
-    ExtenderArgs,
     decode_args,
     decode_preemption_args,
     encode_filter_result,
     encode_preemption_result,
     encode_priorities,
 )
-from extender.placement.facts import Anywhere, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
-from extender.placement.nodes import NodePlatforms, list_nodes
+from extender.placement.facts import Anywhere, Fit, ImageFact, Unknown, fit
 from extender.placement.policy import Choice, Mode, Overrides, Policy, PreferenceBy
 from extender.placement.scheduling import (
     REFUSED,
-    Decision,
     Verdict,
     filter_nodes,
     is_unsettled,
     preempt_nodes,
     prioritize_nodes,
 )
-
-
-
+from tests.unit.placement.scheduler_requests import (
+    AMD64_ONLY,
+    ARM64_ONLY,
+    LOOKING_UP,
+    MIXED,
+    MULTI,
+    NAMES,
+    NODES,
+    Nodes,
+    ask,
+    both_forms,
+    built_for,
+    decide,
+    filter_answer,
+    kept_names,
+    view_of,
+)
 
 
 def only(platforms: str, others: str = "") -> str:
     return f"image r/0:1 is built only for {platforms}{others}"
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 DENIED = Unknown(Cause.DENIED, "the registry refuses")
