@@ -1,7 +1,7 @@
 """Mappings of bounded size, and the declarations of all caches.
 
-`LruTable` evicts the row used longest ago, `Table` the row put longest ago. `ShareTable` counts what its rows cost and
-evicts the rows of owners that hold more than their part. Each cache of the package is declared where it is made, with
+`LruTable` evicts the row used longest ago. `ShareTable` counts what its rows cost and evicts the rows of owners that
+hold more than their part. Each cache of the package is declared where it is made, with
 what it may take at most: a test adds that up. Two kinds of state are not caches and not declared. Views of nodes and
 namespaces hold everything that a watch last sent, and change with the cluster instead of expiring. A value that an
 object or a function without parameters computes once needs no bound.
@@ -11,7 +11,7 @@ This module is pure: no clock, no task, no metric.
 
 from collections import OrderedDict
 from collections.abc import Callable, ItemsView
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Generic, TypeVar
 
 import msgspec
@@ -20,15 +20,42 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class _Rows(Generic[K, V]):
-    """The operations that both tables share; `_rows` is in eviction order."""
+class LruTable(Generic[K, V]):
+    """A mapping of at most `size` rows that evicts the row used longest ago; `get` uses a row. O(1).
 
-    def __init__(self, rows: dict[K, V], size: int) -> None:
-        self._rows = rows
+    A row costs some 120 bytes besides its key and value.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._rows: OrderedDict[K, V] = OrderedDict()
         self._size = size
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def get(self, key: K) -> V | None:
+        """Returns the row's value and makes the row the last to be evicted; None if there is no row."""
+        value = self._rows.get(key)
+        if value is not None:
+            self._rows.move_to_end(key)
+        return value
+
+    def peek(self, key: K) -> V | None:
+        """Returns the row's value, and uses no row; None if there is none."""
+        return self._rows.get(key)
+
+    def items(self) -> ItemsView[K, V]:
+        """Returns a view of keys and values in eviction order; reading it uses no row."""
+        return self._rows.items()
+
+    def put(self, key: K, value: V) -> int:
+        """Adds or replaces the row, which becomes the last to be evicted. Returns how many rows were evicted for it."""
+        self._rows[key] = value
+        self._rows.move_to_end(key)
+        if len(self._rows) <= self._size:
+            return 0
+        self._rows.popitem(last=False)
+        return 1
 
     def remove(self, key: K) -> None:
         """Removes the row; does nothing if there is none."""
@@ -39,35 +66,10 @@ class _Rows(Generic[K, V]):
         for key in [key for key, value in self._rows.items() if is_void(key, value)]:
             self.remove(key)
 
-
-class LruTable(_Rows[K, V]):
-    """A mapping of at most `size` rows that evicts the row used longest ago; reading a row uses it. O(1).
-
-    A row costs some 120 bytes besides its key and value.
-    """
-
-    _rows: OrderedDict[K, V]
-
-    def __init__(self, size: int) -> None:
-        super().__init__(OrderedDict(), size)
-
-    def get(self, key: K) -> V | None:
-        """Returns the row's value and makes the row the last to be evicted; None if there is no row."""
-        value = self._rows.get(key)
-        if value is not None:
-            self._rows.move_to_end(key)
-        return value
-
-    def items(self) -> ItemsView[K, V]:
-        """Returns a view of keys and values in eviction order; reading it uses no row."""
-        return self._rows.items()
-
-    def put(self, key: K, value: V) -> None:
-        """Adds or replaces the row, which becomes the last to be evicted."""
-        self._rows[key] = value
-        self._rows.move_to_end(key)
-        if len(self._rows) > self._size:
-            self._rows.popitem(last=False)
+    def remove_first_while(self, is_void: Callable[[K, V], bool]) -> None:
+        """Removes rows in eviction order and stops at the first of which `is_void` is false. O(rows removed)."""
+        for key, _ in list(takewhile(lambda row: is_void(*row), self._rows.items())):
+            self.remove(key)
 
 
 # Rows that one `put` of a `ShareTable` may pass over, a quarter of a microsecond each.
@@ -110,12 +112,14 @@ class ShareTable(LruTable[K, V]):
         """What all rows cost; at most `size`."""
         return self._cost
 
-    def put(self, key: K, value: V) -> None:
+    def put(self, key: K, value: V) -> int:
         """Adds or replaces the row, which becomes the last to be evicted. It may be evicted at once, as said above."""
         self.remove(key)
         self._rows[key] = value
         self._count(key, value, 1)
+        before = len(self._rows)
         self._evict(key, self._size)
+        return before - len(self._rows)
 
     def remove(self, key: K) -> None:
         """Removes the row; does nothing if there is none."""
@@ -148,41 +152,6 @@ class ShareTable(LruTable[K, V]):
                 passed += 1
             else:
                 self.remove(newest if self._holds_more_than_its_part(newest, size) else first)
-
-
-class Table(_Rows[K, V]):
-    """A mapping of at most `size` rows that evicts the rows put longest ago, read or not. O(1), amortised.
-
-    A row costs some 50 bytes less than in an `LruTable`. A table of 2,000 rows or more evicts a thousandth of its rows
-    at once, because finding the first row of a dictionary passes over all rows that were removed before it.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__({}, size)
-
-    def get(self, key: K) -> V | None:
-        """Returns the row's value; None if there is no row."""
-        return self._rows.get(key)
-
-    def items(self) -> ItemsView[K, V]:
-        """Returns a view of keys and values in eviction order."""
-        return self._rows.items()
-
-    def put(self, key: K, value: V) -> int:
-        """Adds or replaces the row, which becomes the last to be evicted. Returns how many rows were evicted for it."""
-        self._rows.pop(key, None)
-        self._rows[key] = value
-        if len(self._rows) <= self._size:
-            return 0
-        gone = list(islice(self._rows, max(1, self._size // 1000)))
-        for first in gone:
-            del self._rows[first]
-        return len(gone)
-
-    def remove_first_while(self, is_void: Callable[[K, V], bool]) -> None:
-        """Removes rows in eviction order and stops at the first of which `is_void` is false. O(rows removed)."""
-        for key, _ in list(takewhile(lambda row: is_void(*row), self._rows.items())):
-            del self._rows[key]
 
 
 def text_cost(*texts: str | bytes) -> int:

@@ -33,7 +33,7 @@ from extender.placement.nodes import (
     platform_of_node,
 )
 from extender.placement.policy import NAMESPACE_KEYS
-from extender.tables import Table, declare_cache
+from extender.tables import LruTable, declare_cache
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
 
@@ -76,7 +76,9 @@ class WatchedNodes:
         self._reader = reader
         self._preferred_nodes = preferred_nodes
         self._clock = clock
-        self._missing: Table[NodeName, float] = Table(_MISSING.bound())  # each until this time, the earliest first
+        self._missing: LruTable[NodeName, float] = LruTable(
+            _MISSING.bound()
+        )  # each until this time, the earliest first
         self._has_failed = False
         self._rests_until = 0.0
         self.watch = ListWatch(reader, NODES, self, clock=clock, random=random)
@@ -208,7 +210,7 @@ class WatchedNodes:
         return True
 
     def _may_exist(self, name: NodeName) -> bool:
-        return (self._missing.get(name) or 0.0) <= self._clock() and is_object_name(name)
+        return (self._missing.peek(name) or 0.0) <= self._clock() and is_object_name(name)
 
     def _remember_missing(self, name: NodeName) -> None:
         now = self._clock()

@@ -20,7 +20,7 @@ from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.metrics import counter
 from extender.resolver.image_cache import CachedImage, NameKey, Target, content_bytes
 from extender.store.rows import Batch, NameRow, Store, StoreError
-from extender.tables import Table, declare_cache
+from extender.tables import LruTable, declare_cache
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -105,8 +105,8 @@ class Persistence:
         )
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
-        self._names: Table[NameKey, CachedImage] = Table(_WAITING_NAMES.bound(limits.most_waiting))
-        self._denials: Table[NameKey, float] = Table(_WAITING_DENIALS.bound(limits.most_waiting))
+        self._names: LruTable[NameKey, CachedImage] = LruTable(_WAITING_NAMES.bound(limits.most_waiting))
+        self._denials: LruTable[NameKey, float] = LruTable(_WAITING_DENIALS.bound(limits.most_waiting))
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False
@@ -279,14 +279,14 @@ class Persistence:
             self._unlogged_damage, self._damage_loggable_at = 0, self._clock() + _DAMAGE_LOG_SECONDS
 
     def _is_denied(self, key: NameKey, known: CachedImage) -> bool:
-        denied_at = self._denials.get(key)
+        denied_at = self._denials.peek(key)
         return denied_at is not None and known.confirmed_at <= denied_at
 
 
-def _remove_unchanged(waiting: Table[K, V], written: dict[K, V]) -> None:
+def _remove_unchanged(waiting: LruTable[K, V], written: dict[K, V]) -> None:
     """Removes the rows that were written, except those that were replaced meanwhile."""
     for key, value in written.items():
-        if waiting.get(key) is value:
+        if waiting.peek(key) is value:
             waiting.remove(key)
 
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.reference import digest_of, pack_digest, unpack_digest
-from extender.tables import LruTable, ShareTable, Table
+from extender.tables import LruTable, ShareTable
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), KEYS, st.integers(0, 9)),
-        st.tuples(st.sampled_from(["peek", "remove", "remove_where"]), KEYS, st.just(0)),
+        st.tuples(st.sampled_from(["get", "peek", "remove", "remove_where", "remove_first_while"]), KEYS, st.just(0)),
     ),
     max_size=60,
 )
@@ -28,17 +28,24 @@ def test_an_lru_table_does_what_a_list_in_order_of_use_does(size: int, steps: li
     for verb, key, value in steps:
         found = dict(model).get(key)
         if verb == "peek":
+            assert table.peek(key) == found
+        elif verb == "get":
             assert table.get(key) == found
             model = model if found is None else [row for row in model if row[0] != key] + [(key, found)]
         elif verb == "put":
-            table.put(key, value)
-            model = ([row for row in model if row[0] != key] + [(key, value)])[-size:]
+            rows = [row for row in model if row[0] != key] + [(key, value)]
+            model = rows[-size:]
+            assert table.put(key, value) == len(rows) - len(model)
         elif verb == "remove":
             table.remove(key)
             model = [row for row in model if row[0] != key]
-        else:
+        elif verb == "remove_where":
             table.remove_where(lambda one, number: one % 2 == 0 or number > 5)
             model = [row for row in model if not (row[0] % 2 == 0 or row[1] > 5)]
+        else:
+            table.remove_first_while(lambda one, number: one % 2 == 0 or number > 5)
+            model = list(dropwhile(lambda row: row[0] % 2 == 0 or row[1] > 5, model))
+        assert list(table.items()) == model
         assert len(table) == len(model)
     assert {key: table.get(key) for key in range(8)} == {key: dict(model).get(key) for key in range(8)}
 
@@ -167,40 +174,6 @@ def test_a_put_passes_over_few_rows() -> None:
     assert list(rows_of(table)) == [*range(64, 10_000), *range(64)]
     table.put(10_001, ("owner-1", 1))
     assert list(rows_of(table)) == [*range(129, 10_000), *range(64), 10_001, *range(64, 128)]
-
-
-@given(size=st.integers(1, 6), steps=STEPS)
-def test_a_table_does_what_a_list_in_order_of_writing_does(size: int, steps: list[tuple[str, int, int]]) -> None:
-    """Reading changes nothing, what is put again comes last, and the rows are told in the order in which they go."""
-    table: Table[int, int] = Table(size)
-    model: list[tuple[int, int]] = []
-    for verb, key, value in steps:
-        if verb == "peek":
-            assert table.get(key) == dict(model).get(key)
-        elif verb == "put":
-            rows = [row for row in model if row[0] != key] + [(key, value)]
-            model = rows[-size:]
-            assert table.put(key, value) == len(rows) - len(model)
-        elif verb == "remove":
-            table.remove(key)
-            model = [row for row in model if row[0] != key]
-        else:
-            table.remove_first_while(lambda one, number: one % 2 == 0 or number > 5)
-            model = list(dropwhile(lambda row: row[0] % 2 == 0 or row[1] > 5, model))
-        assert list(table.items()) == model
-        assert len(table) == len(model)
-
-
-@pytest.mark.parametrize(("size", "gone"), [(1000, 1), (1999, 1), (2000, 2), (10_000, 10)])
-def test_a_large_table_lets_go_of_several_rows_at_a_time(size: int, gone: int) -> None:
-    """One in a thousand, those that came first; it is never beyond its size."""
-    table: Table[int, int] = Table(size)
-    for key in range(size):
-        assert table.put(key, key) == 0
-    assert table.put(size, size) == gone
-    assert len(table) == size + 1 - gone
-    assert table.get(gone - 1) is None
-    assert table.get(gone) == gone
 
 
 @pytest.mark.parametrize(
