@@ -104,9 +104,16 @@ class ReportedPod(Pod, frozen=True):
     status: PodStatus | None = None
 
 
+class WrittenMeta(ObjectMeta, frozen=True):
+    """metav1.ObjectMeta with the labels, which must be texts as the annotations are."""
+
+    labels: dict[str, str] | None = None
+
+
 class WrittenPod(Pod, frozen=True):
     """core/v1 Pod of a manifest, which no API server has seen: a patch relies on the types that one demands."""
 
+    metadata: WrittenMeta | None = None
     spec: ReportedSpec | None = None
 
 

@@ -14,7 +14,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Container, CreatedSpec
 from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference
 from extender.kubernetes.pod_templates import KubernetesObject, is_given, pods_of
-from extender.kubernetes.reported_v1 import ReportedContainer, ReportedPod, ReportedSpec
+from extender.kubernetes.reported_v1 import ReportedContainer, ReportedPod, ReportedSpec, WrittenPod
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import read_record, take_back
 from extender.placement.facts import PodImage, Role, program_mount, role_of
@@ -148,12 +148,12 @@ class WorkloadCollector:
                 self.add_pod(msgspec.json.encode(manifest))
                 return True
             for place, pod in pods:
-                self._add_template(manifest, place, decode_written(msgspec.json.encode(pod), ReportedPod), source)
+                self._add_template(manifest, place, decode_written(msgspec.json.encode(pod), WrittenPod), source)
         except msgspec.DecodeError as exc:
             raise UnreadableWorkload(f"{kind} {metadata.get('name', 'without a name')}: {exc}") from exc
         return bool(pods)
 
-    def _add_template(self, manifest: KubernetesObject, place: str, decoded: ReportedPod, source: str) -> None:
+    def _add_template(self, manifest: KubernetesObject, place: str, decoded: WrittenPod, source: str) -> None:
         kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
         owner = _controller(decode_written(msgspec.json.encode(metadata), ObjectMeta).owner_references)
         name = str(metadata.get("name") or metadata.get("generateName") or "without-a-name")
@@ -163,8 +163,8 @@ class WorkloadCollector:
         if _is_finished(manifest):
             self.finished += 1
             return
-        annotations = decoded.metadata.annotations
-        spec = self._shared(_as_written(decoded.spec, annotations))
+        annotations = decoded.metadata.annotations if decoded.metadata else None
+        spec = self._shared(_as_written(decoded.spec or ReportedSpec(), annotations))
         uses = tuple(uses_of(spec))
         if not uses:
             return

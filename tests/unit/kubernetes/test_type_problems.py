@@ -16,6 +16,7 @@ CONTAINER = {"name": "c", "image": "app:1"}
     [
         ({"annotations": {"a": "x", "example.com/on": True}}, {}, "$.metadata.annotations[example.com/on]"),
         ({"annotations": {"a": 1}}, {}, "$.metadata.annotations[a]"),
+        ({"labels": {"app": "x", "tier": 1.5}}, {}, "$.metadata.labels[tier]"),
         ({}, {"nodeSelector": {"a": "x", "b": None}}, "$.spec.nodeSelector[b]"),
         ({}, {"nodeSelector": {"a": {}, "b": []}}, "$.spec.nodeSelector[a]"),
         ({}, {"nodeSelector": ["x"]}, "$.spec.nodeSelector"),
@@ -25,7 +26,7 @@ CONTAINER = {"name": "c", "image": "app:1"}
 def test_the_key_of_a_wrong_value_is_named(metadata: dict[str, Any], spec: dict[str, Any], place: str) -> None:
     """A label's or an annotation's too, of which msgspec itself tells no key."""
     pod = {"metadata": metadata, "spec": {"containers": [CONTAINER], **spec}}
-    for kind in (ReportedPod, WrittenPod):
+    for kind in (WrittenPod,) if "labels" in metadata else (ReportedPod, WrittenPod):  # a live pod's are not read
         with pytest.raises(msgspec.ValidationError) as caught:
             decode_written(msgspec.json.encode(pod), kind)
         assert str(caught.value).endswith(f" - at `{place}`")
