@@ -40,6 +40,27 @@ async def test_restarted_service_answers_while_the_registry_is_down(tmp_path: Pa
         assert await caller.metric('multiarch_registry_requests_total{code="error"}') == failed
 
 
+async def test_what_a_login_has_opened_is_forgotten_with_the_login(tmp_path: Path) -> None:
+    """The store has it still, and nobody is told of it any more."""
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    config = tmp_path / "config.json"
+    settings = [
+        f"cache.url='sqlite:///{tmp_path}/images.sqlite'",
+        f"cache.key_file={tmp_path}/key",
+        f"registry.docker_config={config}",
+    ]
+    async with GuardedRegistry("ann:secret") as registry:
+        registry.add_manifest("amd", "1", AMD64)
+        request = with_nodes(pod(f"{registry.host}/amd:1"))
+        login = {"username": "ann", "password": "secret"}
+        told: list[str] = []
+        for auths in ({registry.host: login}, {"quay.io": login}, {registry.host: login}):
+            config.write_text(json.dumps({"auths": auths}))
+            async with running_service(*settings, plain_http=registry.host) as caller:
+                told.append(" ".join(kept(await caller.filter(request))))
+    assert told == ["a c", "a b c d", "a c"]
+
+
 async def test_store_that_cannot_be_used_costs_nothing_but_memory(
     start_service: StartService, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
