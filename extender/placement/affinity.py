@@ -73,11 +73,6 @@ class RequiredNodes(NamedTuple):
     contradiction: str = ""
     impossible: bool = False
 
-    @property
-    def restricts(self) -> bool:
-        """Whether anything is to be written."""
-        return bool(self.selector) or any(self.additions)
-
 
 def right_nodes(
     known: Sequence[frozenset[Platform]], cluster: Set[Platform], compatibility: Compatibility

@@ -246,7 +246,8 @@ class Planner:
             return Wanted(warnings=_nothing_known(pod) if written else ())
         common = self.common(facts, pod.cluster)
         required = self._required_nodes(demands, common, pod.cluster, stored=stored)
-        if common.nodes and not (required.restricts or required.contradiction):
+        restricts = bool(required.selector) or any(required.additions)
+        if common.nodes and not (restricts or required.contradiction):
             return Wanted()
         refusal = refusal_text(constraints_of(pod.images, pod.facts, assumed, assume))
         why = required.contradiction if common.nodes else "no platform is common to all images"
@@ -258,9 +259,9 @@ class Planner:
             return Wanted(required=wanted, reason=contradiction, warnings=warnings, impossible=True)
         if not written:
             return Wanted()
-        if required.restricts and any(node is None or self._may_run(facts, node) for node in pod.cluster.unlabelled):
+        if restricts and any(node is None or self._may_run(facts, node) for node in pod.cluster.unlabelled):
             warnings = (*warnings, UNLABELLED)
-        return Wanted(required=required, reason=refusal if required.restricts else "", warnings=warnings)
+        return Wanted(required=required, reason=refusal if restricts else "", warnings=warnings)
 
     def _required_nodes(
         self, demands: NodeDemands, common: CommonPlatforms, cluster: ClusterNodes, *, stored: bool
