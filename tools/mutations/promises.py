@@ -262,7 +262,7 @@ TOLERATIONS = _broken(
 
 LOGINS = _broken(
     "extender/credentials/logins.py",
-    f"{_UNIT}/credentials",
+    f"{_UNIT}/credentials " + _tests("integration/credentials", "kubelet_plugins"),
     (
         "a login for one port is not sent to another",
         "return self.port == port and path.startswith(self.path) and _matches_host(self.host, host)",

@@ -122,6 +122,21 @@ async def test_images_that_do_not_match_are_not_asked_about(tmp_path: Path, cloc
     assert program.calls == []
 
 
+async def test_a_port_and_a_path_that_do_not_match_are_not_asked_about(
+    tmp_path: Path, clock: Clock, program: Program
+) -> None:
+    ring = load(tmp_path, clock, plugin(matchImages=["registry.example.com:5000/team"]))
+    for image in (
+        "registry.example.com/team/app",
+        "registry.example.com:6000/team/app",
+        "registry.example.com:5000/app",
+    ):
+        assert [item.username for item in await ring.load(parse_reference(image))] == []
+    assert program.calls == []
+    await ring.load(parse_reference("registry.example.com:5000/team/app"))
+    assert len(program.calls) == 1
+
+
 @pytest.mark.parametrize(
     ("cache_key_type", "calls"),
     [pytest.param("Image", 3, id="image"), pytest.param("Registry", 2, id="registry"), pytest.param("Global", 1)],
