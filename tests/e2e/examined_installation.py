@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -68,6 +68,15 @@ class Installation(NamedTuple):
     ports: list[int]
     folder: Path
     values: Mapping[str, Any] = {}
+    objects: Sequence[KubernetesObject] = ()
+
+    async def mend(self, ports: Sequence[int]) -> None:
+        """Puts back what a test has broken: the objects, what is said of their pods, and who listens."""
+        for each in self.objects:
+            await self.api.apply(each)
+            if each["kind"] in ("Deployment", "DaemonSet"):
+                await report_ready(self.api, each)
+        self.ports[:] = ports
 
     async def doctor(self, *arguments: str) -> Said:
         """Runs the command as the administrator."""
@@ -131,7 +140,7 @@ async def open_installation(
                 if each["kind"] in ("Deployment", "DaemonSet"):
                     await report_ready(api, each)
             await stack.enter_async_context(_replica(chart, ports))
-            yield Installation(api, control_plane, registry, issuer, ports, folder, all_values)
+            yield Installation(api, control_plane, registry, issuer, ports, folder, all_values, chart.objects)
     finally:
         await api.delete("Secret", f"{WEBHOOK}-tls", OURS)
 

@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import pytest
 import trustme
 import yaml
 
-from testbed.api_client import ApiClient
+from testbed.api_client import ApiClient, ApiError
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, pod
@@ -21,6 +21,7 @@ from tests.e2e.examined_installation import (
     SILENT,
     WEBHOOK,
     Installation,
+    Said,
     open_installation,
     report_ready,
     server_of,
@@ -126,7 +127,6 @@ class Breakage(NamedTuple):
     checks: set[str]
     words: str
     do: Callable[[Installation], Awaitable[None]] | None = None
-    days: float = 90
     arguments: tuple[str, ...] = ()
 
 
@@ -134,7 +134,6 @@ BREAKAGES = {
     "wrong caBundle": Breakage({"certificate", "probe"}, "no authority of its caBundle", replace_authority),
     "closed port": Breakage({"probe"}, "unmarked", close_port),
     "wrong name": Breakage({"certificate", "probe"}, "the API server calls localhost", rename_url),
-    "expired leaf": Breakage({"certificate", "probe"}, "ended 3 days ago", days=-3),
     "missing verb": Breakage({"rights"}, "it may not list namespaces, watch namespaces", take_verb),
     "sidecars added later": Breakage({"order"}, "sidecars is called after it", add_sidecars_later),
     "timeout too short": Breakage({"timeout"}, "timeoutSeconds is 1, and the service may wait 1.5 s", shorten_timeout),
@@ -146,28 +145,39 @@ BREAKAGES = {
 }
 
 
-@pytest.mark.parametrize("name", BREAKAGES)
-async def test_of_a_broken_one_it_names_the_cause(
-    api: ApiClient, control_plane: LocalCluster, tmp_path: Path, name: str
-) -> None:
-    """That check alone, or that and the pod that shows it."""
-    broken = BREAKAGES[name]
-    async with open_installation(api, control_plane, tmp_path, {}, days=broken.days) as installation:
-        try:
+async def test_of_a_broken_one_it_names_the_cause(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
+    """That check alone, or that and the pod that shows it; and nothing any more once it is mended."""
+    async with open_installation(api, control_plane, tmp_path, {}) as installation:
+        ports = [*installation.ports]
+        for name, broken in BREAKAGES.items():
             if broken.do:
                 await broken.do(installation)
-            said = await installation.doctor("-o", "json", *broken.arguments)
-            shown = await installation.doctor(*broken.arguments) if broken.do is shorten_timeout else None
-        finally:
-            if broken.do is add_sidecars_later:
-                await api.delete("MutatingWebhookConfiguration", "sidecars", "", ADMISSIONREGISTRATION)
+            assert_named(name, broken, await installation.doctor("-o", "json", *broken.arguments))
+            if broken.do is shorten_timeout:
+                shown = await installation.doctor()
+                assert (shown.code, shown.output) == (1, next(blocks(page("how-to/doctor.md"), "text")))
+            await installation.mend(ports)
+            await remove_additions(api)
+        assert await installation.doctor() == (0, "")
+
+
+async def test_of_a_certificate_that_has_ended(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
+    ended = Breakage({"certificate", "probe"}, "ended 3 days ago")
+    async with open_installation(api, control_plane, tmp_path, {}, days=-3) as installation:
+        assert_named("expired leaf", ended, await installation.doctor("-o", "json"))
+
+
+def assert_named(name: str, broken: Breakage, said: Said) -> None:
     wrong = said.wrong()
-    assert said.code == 1
-    assert set(wrong) == broken.checks
-    assert broken.words in wrong[min(wrong)]
-    if shown:
-        assert shown.code == 1
-        assert shown.output == next(blocks(page("how-to/doctor.md"), "text"))
+    assert (said.code, set(wrong)) == (1, broken.checks), name
+    assert broken.words in wrong[min(wrong)], name
+
+
+async def remove_additions(api: ApiClient) -> None:
+    """What breakages have added beside the chart's objects."""
+    with suppress(ApiError):
+        await api.delete("MutatingWebhookConfiguration", "sidecars", "", ADMISSIONREGISTRATION)
+    await api.delete_all("Pod", "default")
 
 
 EXTENDER = {
