@@ -31,7 +31,6 @@ class FileSetting(enum.StrEnum):
     DOCKER_CONFIG = "registry.docker_config"
     CREDENTIAL_PROVIDERS = "registry.credential_providers.config"
     STORE = "cache.url"
-    KEY = "cache.key_file"
     TLS = "tls"
     MIRRORS = "registry.mirrors"
 

@@ -23,7 +23,8 @@ from extender.service.canaries import canary_of
 from extender.service.cluster_view import ClusterView, check_watch
 from extender.service.endpoints import admission_routes, scheduler_routes
 from extender.service.gates import open_gates
-from extender.service.resolving import OpenSources, open_pod_resolver_of, operator_key
+from extender.service.keys import credential_key
+from extender.service.resolving import OpenSources, open_pod_resolver_of
 from extender.service.self_managed import SelfManaged, open_own_certificate
 from extender.store.url import without_password
 
@@ -57,7 +58,7 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
 
         identity = await stack.enter_async_context(open_own_certificate(config, client))
         tls = open_tls(config, identity)
-        sources = await stack.enter_async_context(open_sources(config.registry, operator_key(config)))
+        sources = await stack.enter_async_context(open_sources(config.registry, credential_key(config.cache.key_file)))
         pod_resolver = await stack.enter_async_context(open_pod_resolver_of(sources, config, cluster_view))
         for watch in cluster_view.watches:
             await run(watch.run(), f"watch-{watch.name}")

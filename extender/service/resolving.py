@@ -24,7 +24,7 @@ from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
 from extender.resolver.verify_queue import VerifyQueue
 from extender.service.cluster_view import ClusterView
-from extender.service.keys import load_keys, random_keys, watch_keys
+from extender.service.keys import credential_key
 from extender.service.operator_policies import policy_of
 from extender.store.rows import Store
 from extender.store.url import default_store_url, open_store
@@ -78,23 +78,9 @@ def open_cache_files(config: Config) -> CacheFiles:
     """
     cache = config.cache
     watcher = FileWatcher()
-    keys = random_keys()
-    if cache.key_file:
-        key_files = watch_keys(cache.key_file)
-        watcher.add(key_files)
-        keys = key_files.value
     url = cache.url or default_store_url(os.environ)
     store = open_store(url, size=cache.size, stale_seconds=STALE_SECONDS, watcher=watcher)
-    return CacheFiles(store, keys.credential_ids, watcher)
-
-
-def operator_key(config: Config) -> bytes:
-    """Returns the hash key of the id for the operator's credentials. Raises ConfigError if its file cannot be used.
-
-    It is another one in each process, unless a file gives it.
-    """
-    key_file = config.cache.key_file
-    return (load_keys(key_file) if key_file else random_keys()).credential_ids
+    return CacheFiles(store, credential_key(cache.key_file), watcher)
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +93,7 @@ async def open_pod_resolver(
         ConfigError: a file or a value of the configuration cannot be used.
     """
     async with (
-        open_sources(config.registry, operator_key(config)) as sources,
+        open_sources(config.registry, credential_key(config.cache.key_file)) as sources,
         open_pod_resolver_of(
             sources, config, cluster_view, mirrors=await read_mirror_objects(config, cluster_view.client)
         ) as resolver,

@@ -105,18 +105,3 @@ async def test_a_denial_reads_a_file_that_has_changed_at_once(
         before = registry.requests["HEAD manifests"] + registry.requests["GET manifests"]
         assert await answer(caller, f"{registry.host}/amd:1") == "ac"
         assert registry.requests["HEAD manifests"] + registry.requests["GET manifests"] > before
-
-
-async def test_a_new_key_is_said_to_take_a_restart(
-    start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the metric, within a check."""
-    monkeypatch.setattr(CHECK_SECONDS, 0.01)
-    key = tmp_path / "key"
-    key.write_bytes(b"1" * 32)
-    caller = await start_service(f"cache.key_file={key}")
-    series = 'multiarch_file_reloads_total{outcome="refused",setting="cache.key_file"}'
-    before = await caller.metric(series)
-    key.write_bytes(b"2" * 32)
-    await eventually(lambda: caller.metric(series), lambda found: found != before)
-    assert await caller.metric(series) == before + 1
