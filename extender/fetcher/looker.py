@@ -37,14 +37,12 @@ _MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
 
 
 class ImageSource(Protocol):
-    """Asks registries with one credential. Each method ends within `seconds`, and works for the pods of `tenant`.
+    """Asks registries with one credential. Each method ends within `seconds`. A description costs the tenant quota.
 
     Raises nothing but subclasses of RegistryError, InvalidManifest and UnsupportedManifest.
     """
 
-    async def state_digest(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> str | None:
+    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
         """Returns the digest that the registry states for the reference, unverified; None if it states none."""
         ...
 
@@ -176,7 +174,7 @@ class Looker:
 
     async def _state(self, look: Look, credential: Credential, ends: float) -> str | None:
         try:
-            return await self._images.state_digest(look.reference, credential, tenant=look.tenant, seconds=_until(ends))
+            return await self._images.state_digest(look.reference, credential, seconds=_until(ends))
         except (ManifestNotFound, RegistryDenied, RegistryRefusedImage, RegistryFailed):
             return None  # some registries answer so to a HEAD, and have it
 

@@ -65,11 +65,8 @@ class RegistryImages:
     def __init__(self, client: RegistryClient) -> None:
         self._client = client
 
-    async def state_digest(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> str | None:
+    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
         """Returns the digest that the registry states, unverified; None if the image must be described instead."""
-        del tenant  # a HEAD costs no quota
         async with _within(seconds, reference):
             return await self._client.head_manifest(reference, credential)
 

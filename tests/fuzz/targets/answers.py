@@ -44,9 +44,7 @@ _WARNING_CHARACTERS = 256
 class _EmptyRegistry(LocalLooks):
     """Has no image, and answers at once."""
 
-    async def state_digest(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> str | None:
+    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
         raise ManifestNotFound("no such image")
 
     async def describe(

@@ -74,9 +74,7 @@ class LocalLooks(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    async def state_digest(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> str | None:
+    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
         """As `ImageSource`."""
 
     @abstractmethod
@@ -145,9 +143,7 @@ class FakeRegistry(LocalLooks):
         """Returns how many requests there were, by method."""
         return Counter(method for method, _, _ in self.requests)
 
-    async def state_digest(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> str | None:
+    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
         await self._admit("HEAD", reference, credential)
         if not self.knows_head:
             return None

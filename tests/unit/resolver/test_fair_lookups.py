@@ -58,9 +58,7 @@ class Registries(LocalLooks):
         self.begun_after: dict[str, int] = {}  # how many requests had ended at the shared host
         self._chance = chance
 
-    async def state_digest(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> str | None:
+    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
         raise AssertionError("a name that was never known takes no HEAD here")
 
     async def describe(
