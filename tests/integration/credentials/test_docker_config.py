@@ -90,18 +90,6 @@ async def test_store_is_asked_for_every_other_registry(tmp_path: Path, helper: P
     assert [item.username for item in await keyring.load(HUB)] == ["helped"]
 
 
-async def test_helper_is_asked_once_a_minute(tmp_path: Path, helper: Program) -> None:
-    """However many images."""
-    clock = Clock()
-    keyring = Keyring(write(tmp_path, credsStore="test"), clock)
-    for name in ("a", "b", "a"):
-        await keyring.load(parse_reference(f"quay.io/team/{name}"))
-    assert len(helper.calls) == 1
-    clock.advance(60)
-    await keyring.load(APP)
-    assert len(helper.calls) == 2
-
-
 @pytest.mark.parametrize(
     ("body", "why"),
     [

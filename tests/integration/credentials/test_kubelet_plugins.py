@@ -138,21 +138,6 @@ async def test_a_port_and_a_path_that_do_not_match_are_not_asked_about(
 
 
 @pytest.mark.parametrize(
-    ("cache_key_type", "calls"),
-    [pytest.param("Image", 3, id="image"), pytest.param("Registry", 2, id="registry"), pytest.param("Global", 1)],
-)
-async def test_cache_key_type_says_for_what_else_an_answer_holds(
-    tmp_path: Path, clock: Clock, program: Program, cache_key_type: str, calls: int
-) -> None:
-    """Two images of one registry and one of another."""
-    program.rewrite(answer(cacheKeyType=cache_key_type))
-    ring = load(tmp_path, clock, plugin())
-    for reference in (APP, OTHER_APP, ELSEWHERE, APP):
-        assert len(await ring.load(reference)) == 1
-    assert len(program.calls) == calls
-
-
-@pytest.mark.parametrize(
     ("said", "default", "seconds"),
     [
         pytest.param("1h", "5m", 3600.0, id="the-answers-own"),
@@ -174,24 +159,6 @@ async def test_answer_is_kept_for_its_cache_duration(
     clock.advance(0.01)
     await ring.load(APP)
     assert len(program.calls) == 2
-
-
-async def test_zero_keeps_nothing(tmp_path: Path, clock: Clock, program: Program) -> None:
-    """Each lookup runs the program anew."""
-    program.rewrite(answer(cacheDuration="0s"))
-    ring = load(tmp_path, clock, plugin())
-    for _ in range(2):
-        await ring.load(APP)
-        clock.advance(1)
-    assert len(program.calls) == 2
-
-
-async def test_images_looked_up_together_run_one_program(tmp_path: Path, clock: Clock, program: Program) -> None:
-    """Single flight per registry."""
-    ring = load(tmp_path, clock, plugin())
-    found = await asyncio.gather(*(ring.load(reference) for reference in (APP, OTHER_APP) for _ in range(10)))
-    assert {len(each) for each in found} == {1}
-    assert len(program.calls) == 1
 
 
 async def test_auth_is_matched_like_a_pull_secret(tmp_path: Path, clock: Clock, program: Program) -> None:
@@ -262,11 +229,6 @@ async def test_a_program_that_hangs_is_ended_with_all_it_started(tmp_path: Path)
     readable, _, _ = await asyncio.to_thread(select.select, [ended], [], [], 30)
     os.close(ended)
     assert readable
-
-
-def test_each_plugin_is_a_source_of_its_own(tmp_path: Path, clock: Clock) -> None:
-    """So that one that hangs delays no image that a plugin before it opens."""
-    assert len(load(tmp_path, clock, plugin("ecr"), plugin("other")).sources) == 2
 
 
 async def test_a_program_that_has_left_the_group_holds_up_nobody(tmp_path: Path) -> None:
