@@ -51,7 +51,7 @@ def assert_is_shown(*texts: str) -> None:
         ("inspect", HOSTILE, "-o", "yaml", *OFFLINE),
         ("explain", "-f", "-", "-o", "yaml", *OFFLINE),
         ("explain", HOSTILE, "-f", "-", *OFFLINE),
-        ("config", "--set", f"placement.level_label={HOSTILE}"),
+        ("config", "--set", f"registry.docker_config={HOSTILE}"),
         ("config", "--config", HOSTILE),
         ("audit", "--kubeconfig", HOSTILE),
         ("ungate", "--kubeconfig", HOSTILE),
