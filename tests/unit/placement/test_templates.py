@@ -147,6 +147,7 @@ def test_a_record_of_the_webhook_is_kept_true() -> None:
         {"tolerations": ["arch"]},
         {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}},
         {"schedulerName": 3},
+        {"topologySpreadConstraints": [{"maxSkew": "1"}]},
     ],
 )
 def test_a_template_no_server_would_accept_is_refused(spec: dict[str, Any]) -> None:
