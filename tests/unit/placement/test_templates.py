@@ -172,7 +172,10 @@ JUNK: st.SearchStrategy[object] = st.recursive(
     ),
     max_leaves=6,
 )  # fmt: skip
-FIELDS = ("tolerations", "affinity", "nodeSelector", "schedulerName", "schedulingGates", "volumes", "initContainers")
+FIELDS = (
+    "tolerations", "affinity", "nodeSelector", "schedulerName", "schedulingGates", "volumes", "initContainers",
+    "topologySpreadConstraints",
+)  # fmt: skip
 
 
 @given(st.sampled_from(FIELDS), JUNK, st.sampled_from(["labels", "annotations"]), JUNK)
