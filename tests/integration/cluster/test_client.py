@@ -20,6 +20,7 @@ from extender.cluster.client import (
     STRATEGIC_MERGE_PATCH,
     ClusterClient,
     ClusterRefused,
+    open_chosen_cluster,
     open_cluster,
 )
 from extender.errors import ClusterError
@@ -495,9 +496,10 @@ async def test_context_chooses_the_cluster(api: ApiServer, tmp_path: Path, monke
     (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    client = await open_cluster("auto", context="wanted")
-    assert await client.get(NODE)
-    await client.close()
+    for choice in ("auto#wanted", f"{tmp_path / 'config'}#wanted"):
+        client = await open_chosen_cluster(choice)
+        assert await client.get(NODE)
+        await client.close()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import pytest
 import typer
 
 from extender.cli.main import COMMANDS, command_line
+from extender.cli.options import on_cluster
+from extender.config.reading import read_config
 
 ABOUT_NAMESPACES = ["audit", "doctor", "explain", "fix", "ungate"]
 
@@ -45,3 +47,22 @@ def test_a_letter_stands_for_one_word(short: str, long: str) -> None:
     for name in COMMANDS:
         found = options_of(name)
         assert found.get(short) is found.get(long)
+
+
+@pytest.mark.parametrize(
+    ("set_to", "kubeconfig", "context", "cluster"),
+    [
+        ("auto", "", "", "auto"),
+        ("none", "", "", "none"),
+        ("none", "", "b", "auto#b"),
+        ("none", "f", "", "f#"),
+        ("auto", "", "b", "auto#b"),
+        ("f#a", "", "b", "f#b"),
+        ("f#a", "g", "", "g#a"),
+        ("f#a", "a#folder/g", "b", "a#folder/g#b"),
+    ],
+)
+def test_the_cluster_of_the_options_stands_in_place_of_that_of_the_settings(
+    set_to: str, kubeconfig: str, context: str, cluster: str
+) -> None:
+    assert on_cluster(read_config(None, [f"cluster={set_to}"]), kubeconfig, context).cluster == cluster
