@@ -1,7 +1,7 @@
 """What known images have in common is worked out once, and takes a bounded part of the memory."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
@@ -55,7 +55,6 @@ _ANY = st.sets(
 _LENIENT = Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True)
 
 
-@settings(deadline=None)
 @given(st.lists(_ANY, min_size=1, max_size=4), st.sampled_from([Compatibility(), _LENIENT]))
 def test_what_is_ruled_out_at_first_glance_is_in_common_to_none(
     texts: list[set[str]], compatibility: Compatibility

@@ -3,7 +3,6 @@
 import copy
 from typing import Any
 
-import hypothesis
 import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -36,7 +35,6 @@ from tests.unit.placement.mutating import (
 
 LEVEL = "multiarch-extender.io/level"
 NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
-untimed = hypothesis.settings(deadline=None)
 
 RULES: tuple[TolerationRule, ...] = (BOTH_RULE, ARM_RULE)
 KNOWN = st.sets(
@@ -132,7 +130,6 @@ def pruned(value: Any) -> Any:
     return [pruned(inner) for inner in value] if isinstance(value, list) else value
 
 
-@untimed
 @given(PODS, FACTS, FACTS, SETTINGS)
 def test_taking_back_what_was_added_gives_the_original(
     document: Any, first: ImageFact, second: ImageFact, admission: AdmissionSettings
@@ -164,7 +161,6 @@ UNLABELLED = ClusterNodes(
 OLD_ARM = ClusterNodes(frozenset(map(parse_platform, ("linux/amd64", "linux/arm", "linux/arm/v6"))))
 
 
-@untimed
 @given(PODS, LEVELLED_FACTS, LEVELLED_FACTS, LEVELLED_FACTS, SETTINGS, CLUSTERS, st.booleans())
 @example(PLAIN, built_for("linux/amd64"), Anywhere(), Anywhere(), settings("required"), UNLABELLED, False)
 @example(PLAIN, built_for("linux/arm/v7"), Anywhere(), Anywhere(), settings("required"), OLD_ARM, False)
@@ -193,7 +189,6 @@ def test_whatever_is_written_can_be_read_and_taken_back(
     assert pruned(passed(patched, then)) == pruned(passed(document, then))
 
 
-@untimed
 @given(PODS, KNOWN, FACTS)
 def test_result_is_what_an_api_server_accepts(document: Any, first: ImageFact, second: ImageFact) -> None:
     """No `In` without values, no weight outside 1-100, no list of terms without any, unless its author wrote them."""
@@ -213,7 +208,6 @@ def test_result_is_what_an_api_server_accepts(document: Any, first: ImageFact, s
     assert all(isinstance(value, str) for value in annotations.values())
 
 
-@untimed
 @given(PODS, KNOWN, KNOWN, st.binary(max_size=40) | st.sampled_from([b"{}", b'{"was":{}}', b'{"required":[]}']))
 def test_any_text_as_a_record_is_harmless(document: Any, first: ImageFact, second: ImageFact, text: bytes) -> None:
     """The pod comes out as if it had not been there."""

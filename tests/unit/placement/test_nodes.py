@@ -41,7 +41,7 @@ def change(nodes: NodePlatforms, model: dict[NodeName, Platform | None], how: tu
 
 
 @given(clusters, st.lists(changes, max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_after_any_changes_it_says_what_a_dictionary_would(
     first: dict[NodeName, Platform | None], several: list[tuple[object, ...]]
 ) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.placement import patch
@@ -46,14 +46,12 @@ def test_operations_are_the_few_that_are_needed(before: Json, after: Json, expec
     assert operations(before, after) == expected
 
 
-@settings(deadline=None)
 @given(JSON, JSON)
 def test_applying_the_difference_gives_the_second(before: Json, after: Json) -> None:
     """Whatever the two values are."""
     assert apply(before, msgspec.json.encode(list(diff(before, after)))) == after
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_no_difference_no_operation(value: Json) -> None:
     """A value and itself differ in nothing."""
@@ -75,7 +73,6 @@ def test_looking_past_what_is_missing_finds_none(value: Json, found: Json) -> No
     assert look(value, ("a", "b")) == found
 
 
-@settings(deadline=None)
 @given(JSON, JSON)
 def test_applying_a_difference_gives_the_other_document(before: Json, after: Json) -> None:
     """For every pair, and the first document stays as it was."""

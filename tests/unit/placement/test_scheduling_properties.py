@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.content import Cause
@@ -65,7 +65,6 @@ Nodes = Mapping[NodeName, Platform | None]
 clusters: st.SearchStrategy[Nodes] = st.dictionaries(
     st.integers(0, 99).map(lambda number: NodeName(f"n{number}")), st.none() | platforms, min_size=1, max_size=8
 )
-quick = settings(max_examples=100, deadline=None)
 
 
 def by_name(cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
@@ -99,7 +98,6 @@ def reasons_in(result: ExtenderFilterResult) -> dict[str, str]:
 
 
 @given(decisions, clusters)
-@quick
 def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Nodes) -> None:
     """Each node is in one of the two, in order, once, and every refused one has the reason."""
     outcome = filter_nodes(*by_name(cluster), decision)
@@ -118,7 +116,6 @@ def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Nodes
 
 
 @given(decisions, clusters)
-@quick
 def test_filter_is_idempotent(decision: Decision, cluster: Nodes) -> None:
     """What was kept is kept when asked about again, untouched."""
     first = filter_nodes(*by_name(cluster), decision).answer
@@ -130,7 +127,6 @@ def test_filter_is_idempotent(decision: Decision, cluster: Nodes) -> None:
 
 
 @given(decisions, clusters)
-@quick
 def test_both_forms_are_answered_alike(decision: Decision, cluster: Nodes) -> None:
     """The form decides how an answer is written, not what it says."""
     named, whole = (filter_nodes(*ask(cluster), decision) for ask in (by_name, by_node))
@@ -143,7 +139,6 @@ def test_both_forms_are_answered_alike(decision: Decision, cluster: Nodes) -> No
 
 
 @given(decisions, clusters, st.data())
-@quick
 def test_the_reason_does_not_depend_on_the_nodes_asked(decision: Decision, cluster: Nodes, data: st.DataObject) -> None:
     """Any part of the nodes gets the same text for the same pod."""
     picks = data.draw(st.lists(st.booleans(), min_size=len(cluster), max_size=len(cluster)))
@@ -158,7 +153,6 @@ def test_the_reason_does_not_depend_on_the_nodes_asked(decision: Decision, clust
 
 
 @given(decisions)
-@quick
 def test_the_reason_is_true_of_every_refused_platform(decision: Decision) -> None:
     """One of the images to blame does not run there, by what it was built for or is assumed to be."""
     compatibility = decision.policy.compatibility
@@ -171,7 +165,6 @@ def test_the_reason_is_true_of_every_refused_platform(decision: Decision) -> Non
 
 
 @given(decisions, clusters)
-@quick
 def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: Decision, cluster: Nodes) -> None:
     """And only where every image is known to run there."""
     scores = json.loads(encode_priorities(prioritize_nodes(*by_name(cluster), decision).answer))
@@ -183,7 +176,6 @@ def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: De
 
 
 @given(decisions, clusters)
-@quick
 def test_preempt_agrees_with_filter(decision: Decision, cluster: Nodes) -> None:
     """It keeps what filter keeps, and nothing where filter would ask for another try."""
     args, nodes = by_name(cluster)
@@ -197,7 +189,6 @@ def test_preempt_agrees_with_filter(decision: Decision, cluster: Nodes) -> None:
 
 
 @given(st.lists(facts, min_size=1, max_size=5), policies, overrides, platforms)
-@quick
 def test_the_order_of_images_changes_no_verdict(
     images: list[ImageFact], policy: Policy, overrides: Overrides, platform: Platform
 ) -> None:
