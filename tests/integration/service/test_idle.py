@@ -67,6 +67,10 @@ class IdleLoop(asyncio.SelectorEventLoop):
         self.timers += 1
         return super().call_at(when, callback, *args, context=context)
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Waits for threads as long as they take."""
+        await super().shutdown_default_executor()
+
 
 class Idle:
     """An API server with a cluster in which nothing changes, and what replicas have asked of it."""
