@@ -140,13 +140,17 @@ def _raw_parts(pod: CreatedPod) -> Sequence[tuple[str, msgspec.Raw | msgspec.Uns
 _SIZE = f"its tolerations, affinity, selectors and gates take more than {TOUCHED_BYTES // 1024} KiB"
 
 
-def excess_of(pod: CreatedPod, images: Sequence[PodImage]) -> str:
-    """What the pod has too much of to be decided about, in words for its author; empty for almost every pod."""
+def read_parts(pod: CreatedPod, images: Sequence[PodImage]) -> tuple[JsonObject, str]:
+    """The touched parts of the pod, and what it has too much of to be decided about, in words for its author.
+
+    The second is empty for almost every pod.
+    """
     if any(image.reference == MANY_IMAGES for image in images):
-        return f"it names more than {MOST_IMAGES} images"
+        return {}, f"it names more than {MOST_IMAGES} images"
     if touched_bytes(pod) > TOUCHED_BYTES:
-        return _SIZE
-    return _terms_excess(touched_parts(pod)) if pod.spec and pod.spec.affinity else ""
+        return {}, _SIZE
+    parts = touched_parts(pod)
+    return parts, _terms_excess(parts)
 
 
 def excess_with(added: Additions, document: JsonObject) -> str:
@@ -233,9 +237,9 @@ class Mutator:
         gets the gate and nothing else, if it `may_hold`. Under `observe` the audit annotations `would-be`,
         `would-add`, `would-hold` and `would-deny` replace the patch.
         """
-        if excess := excess_of(pod, images):
+        before, excess = read_parts(pod, images)
+        if excess:
             return _leave(overrides, excess, _ungating(pod))
-        before = touched_parts(pod)
         after = cast("JsonObject", copy_of(before))
         record = read_record(look(before, ADDED_PATH))
         taken = take_back(after, record, self._offered, self._settings.scheduler_name)

@@ -20,11 +20,11 @@ from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_re
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, images_of, is_unresolved
 from extender.placement.gate import GateSettings
-from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, excess_of, touched_bytes, touched_parts
+from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, read_parts, touched_bytes
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.patch import Json, JsonObject, Operation, diff, look
+from extender.placement.patch import Json, JsonObject, Operation, copy_of, diff, look
 from extender.placement.pinned_nodes import wrong_nodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, SERVICE_KEYS, Overrides, Policy, overrides_of
@@ -188,10 +188,10 @@ class Templates:
         record = _record_of(stored)
         if stored is None or record is None or not changed.has_same_images:
             return None
-        if any(excess_of(pod, ()) for pod in (changed.pod, stored)):
+        (before, excess), (after, stored_excess) = read_parts(changed.pod, ()), read_parts(stored, ())
+        if excess or stored_excess:
             return None
-        before, after = touched_parts(changed.pod), touched_parts(stored)
-        own, own_stored = touched_parts(changed.pod), touched_parts(stored)
+        own, own_stored = cast("JsonObject", copy_of(before)), cast("JsonObject", copy_of(after))
         present = take_back(own, record, self._offered, "")
         take_back(own_stored, record, self._offered, "")
         if present == record and look(before, ADDED_PATH) == look(after, ADDED_PATH):
@@ -214,7 +214,8 @@ class Templates:
         `kinds` are the nodes of the cluster, None where they are not known.
         """
         pod, images, template = changed.pod, question.images, changed.template
-        if excess := excess_of(pod, images):
+        _, excess = read_parts(pod, images)
+        if excess:
             return TemplateAnswer(problems=(too_large(template.place, excess),))
         gets, operations = self.gets_additions(changed, owner), tuple[Operation, ...]()
         is_known = not any(map(is_unresolved, facts))

@@ -23,7 +23,7 @@ from extender.placement.additions import (
 )
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATE, GATED_LABEL
-from extender.placement.mutation import excess_of, excess_with, input_of, touched_parts, untouched
+from extender.placement.mutation import excess_with, input_of, read_parts, untouched
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import AdmissionSettings, Planner, Wanted
@@ -96,9 +96,9 @@ class UngatingPlanner:
         skipped = self.skip(pod, overrides)
         if skipped:
             return skipped
-        if excess := excess_of(pod, images):
+        document, excess = read_parts(pod, images)
+        if excess:
             return _leave(pod, excess)
-        document = touched_parts(pod)
         annotated = look(document, ADDED_PATH[:-1])
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
         wanted = self._planner.plan(decided, cast("JsonObject", document["spec"]), stored=True, expired=expired)
