@@ -9,8 +9,15 @@ import pytest
 
 from extender.cluster import leader_election
 from extender.cluster.client import ClusterClient
-from extender.cluster.leader_election import FRESH_SECONDS, LEASE_SECONDS, RENEW_SECONDS, LeaderElection
+from extender.cluster.leader_election import (
+    FRESH_SECONDS,
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    STEP_DOWN_SECONDS,
+    LeaderElection,
+)
 from testbed.clock import Clock
+from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
 
 COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
@@ -101,6 +108,22 @@ async def test_first_replica_leads_and_the_second_knows(api: ApiServer, client: 
         assert stored(api)["holderIdentity"] == "a"
         assert stored(api)["leaseTransitions"] == 0
     assert (first.terms, second.terms) == (1, 0)
+
+
+async def test_leadership_counts_from_before_the_request(api: ApiServer, client: ClusterClient) -> None:
+    """A server that answers late has written what others may count from earlier than its answer."""
+    clock = Clock()
+    async with running(Replica(client, "a", clock)) as replica:
+        clock.advance(RENEW_SECONDS)
+        api.change_seconds = 0.05
+        sent = len(api.received("send"))
+        ticking = asyncio.create_task(replica.tick())
+        await eventually(lambda: len(api.received("send")) > sent)
+        clock.advance(5)
+        await ticking
+        assert replica.election.is_leader
+        clock.advance(STEP_DOWN_SECONDS - 5)
+        assert not replica.election.is_leader
 
 
 async def test_lease_that_nobody_renews_is_not_fresh(api: ApiServer, client: ClusterClient) -> None:

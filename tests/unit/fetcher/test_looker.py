@@ -107,6 +107,12 @@ async def test_a_login_that_no_server_takes_is_not_sent(registry: FakeRegistry) 
     assert users(registry) == ["other"]
 
 
+async def test_a_login_that_the_operator_has_too_is_sent_once(registry: FakeRegistry) -> None:
+    registry.readers[REPOSITORY] = set()
+    await registry.look(look(APP, Credential("narrow", "p", CredentialId("the pod's"))))
+    assert [user for method, _, user in registry.requests if method == "HEAD"] == ["narrow", "wide", "anonymous"]
+
+
 async def test_content_that_is_known_is_not_fetched(registry: FakeRegistry) -> None:
     """Neither what the service knows, nor what was described a moment ago by another tag or for another login."""
     digest = registry.push(SECOND, "linux/arm64")
