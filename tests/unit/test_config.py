@@ -330,6 +330,11 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         ),
         pytest.param((*MANAGED, "admission.tls.key=/k"), ["admission.tls.key", "'/k'"], id="files and self-managed"),
         pytest.param((*MANAGED, "cluster=none"), ["admission.tls.self_managed", "cluster"], id="nobody to share it"),
+        pytest.param(
+            (*SERVED, "admission.unknown=gate", "cluster=none"),
+            ["admission.unknown: gate", "cluster"],
+            id="nobody to let go",
+        ),
         pytest.param((*SERVED, "admission.gate.lease=a b"), ["gate.lease", "'a b' is no name"], id="a Lease by words"),
         pytest.param(
             (*SERVED, "admission.tolerations=[{key: a, platforms: []}]"),
