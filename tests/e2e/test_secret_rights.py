@@ -94,9 +94,7 @@ async def test_only_the_secrets_of_listed_namespaces_are_read(
         assert Right("secrets", "get", "") in given
         assert "secret." not in log
         assert doctor.code == 0
-        assert (
-            f"warning secrets namespace {UNREAD}: pods that name pull secrets: 1, private among them" in doctor.output
-        )
+        assert f"ok secrets namespace {UNREAD}: pods that name pull secrets: 1, private among them" in doctor.output
         assert not any(where in doctor.output for where in READ)
 
 
