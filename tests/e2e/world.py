@@ -418,7 +418,8 @@ async def run_command(
         f"registry.allow=['*', '{host}']",
         f"cluster={kubeconfig or world.cluster.kubeconfig}",
     )
-    given = (*arguments, *(f"--set={each}" for each in settings))
+    command, *others = arguments
+    given = (command, *(f"--set={each}" for each in settings), *others)  # a test's own settings come last, and count
     return CommandResult(*await run(*given, stdin=stdin, environment={"COLUMNS": "80"}))
 
 
