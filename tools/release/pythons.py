@@ -155,13 +155,16 @@ def chosen_releases(
 
 
 def main(names: Sequence[str]) -> int:
-    """Runs the tests on each release and prints a line for each; 1 if one failed or none was found."""
+    """Runs the tests on each release, on this one if none is found, and prints a line for each; 1 if one failed."""
     found = find_interpreters(oldest_release())
     outcomes = [
         run_tests(found[release]) if release in found
         else Outcome(release, "missing here; install it, or name its path in PYTHONS", ran=False, passed=True)
         for release in chosen_releases(names, found)
     ]  # fmt: skip
+    if not any(outcome.ran for outcome in outcomes):
+        version = (sys.version_info.major, sys.version_info.minor, sys.version_info.micro)
+        outcomes.append(run_tests(Interpreter(version, Path(sys.executable))))
     print("\n" + "\n".join(f"{outcome.release}  {outcome.what}" for outcome in outcomes))
     return 0 if all(outcome.passed for outcome in outcomes) and any(outcome.ran for outcome in outcomes) else 1
 
