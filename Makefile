@@ -38,7 +38,7 @@ demo: setup ## The whole story on this machine: registry, webhook, filter, prior
 
 .PHONY: test
 test: setup ## The unit and integration tests, but for those marked slow, on every core
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 .PHONY: test-slow
 test-slow: setup ## The unit and integration tests marked slow

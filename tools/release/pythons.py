@@ -136,7 +136,7 @@ def run_tests(interpreter: Interpreter, project: Path = PROJECT) -> Outcome:
     except (OSError, subprocess.SubprocessError) as exc:
         return Outcome(release, f"CPython {version}: no environment: {exc}", ran=False, passed=False)
     last = ""
-    command = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-m", "not slow"]
+    command = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", "not slow"]
     with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
