@@ -10,6 +10,7 @@ import contextlib
 import copy
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -140,8 +141,10 @@ class _Editor:
 
     def _change_map(self, node: TextNode, pairs: tuple[Pair, ...], before: JsonObject, after: JsonObject) -> None:
         own = {key_of(key): (key, value) for key, value in pairs if not is_merge(key)}
-        if len(own) < sum(not is_merge(key) for key, _ in pairs):
-            raise ManifestError("a map to write into has a key a second time")
+        times = Counter(key_of(key) for key, _ in pairs if not is_merge(key))
+        for name in times:
+            if times[name] > 1 and before.get(name) != after.get(name):
+                raise ManifestError(f"the key {name!r:.100} to write below is there a second time")
         column = pairs[0][0].column
         added = {}
         for name, wanted in after.items():

@@ -8,6 +8,7 @@ https://github.com/kubernetes/apimachinery/blob/v0.36.3/pkg/util/yaml/decoder.go
 import codecs
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -86,21 +87,38 @@ def read_stream(text: str) -> Iterator[StreamDocument]:
 
 
 def _told(key: TextNode, line: int) -> str:
-    return f"line {line + key.line}: the key {key.content!r:.100} is there a second time; the last counts"
+    return f"line {line + key.line}: {_repeat(key.content)}"
 
 
-_JSON = json.JSONDecoder(parse_constant=lambda word: (_ for _ in ()).throw(ValueError(word)))
+def _repeat(key: object) -> str:
+    return f"the key {key!r:.100} is there a second time; the last counts"
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(word)
 
 
 def _objects(text: str) -> Iterator[StreamDocument]:
+    repeats = list[str]()
+
+    def map_of(pairs: list[tuple[str, Json]]) -> Json:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            repeats.extend(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        return made
+
+    decoder = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=map_of)
     at = number = 0
     while (start := _SPACE.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing too
+        repeats.clear()
         try:
-            value, at = _JSON.raw_decode(text, start)
+            value, at = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             return
         number += 1
-        yield StreamDocument(text[start:at], start, text.count("\n", 0, start) + 1, number, value)
+        line = text.count("\n", 0, start) + 1
+        told = tuple(f"line {line}: below, {_repeat(name)}" for name in repeats)
+        yield StreamDocument(text[start:at], start, line, number, value, told)
 
 
 def _parts(text: str, at: int) -> Iterator[tuple[int, str, int]]:

@@ -233,3 +233,17 @@ async def test_what_is_not_whole_is_left_and_said(fix: Fix) -> None:
             "at spec.template, container istio gets an image later"
         ),
     ]
+
+
+async def test_a_key_that_is_there_twice_is_told_and_written_below_by_nobody(fix: Fix) -> None:
+    """What another map has twice is no obstacle; where two nodeSelectors stand, which one counts is the author's."""
+    elsewhere = fix.manifest("legacy").replace("metadata:", "metadata: {}\nmetadata:", 1)
+    code, out, err = await fix("-f", "-", "--write", stdin=elsewhere)
+    assert (code, architectures_of(specs_of(out)[0])) == (0, ["amd64"])
+    assert "the key 'metadata' is there a second time; the last counts" in err
+    twice = fix.manifest("legacy").replace(
+        "      containers:\n", "      nodeSelector: {a: b}\n      nodeSelector: {c: d}\n      containers:\n"
+    )
+    code, out, err = await fix("-f", "-", "--write", stdin=twice)
+    assert (code, out) == (1, twice)
+    assert "it is left as it is: the key 'nodeSelector' to write below is there a second time" in err

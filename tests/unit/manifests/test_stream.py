@@ -44,6 +44,14 @@ def test_a_key_that_is_there_twice_is_told_and_the_last_counts() -> None:
     )
 
 
+def test_a_key_that_a_json_object_has_twice_is_told_with_the_line_where_that_begins() -> None:
+    """Of each object of the stream for itself; the last counts, as with kubectl."""
+    one, two = read_stream('{"a": 1, "b": [{"c": 1,\n"c": 2}]}\n{"a": 1}')
+    assert (one.value, two.value) == ({"a": 1, "b": [{"c": 2}]}, {"a": 1})
+    assert one.repeats == ("line 1: below, the key 'c' is there a second time; the last counts",)
+    assert two.repeats == ()
+
+
 def test_an_error_has_its_line_and_column() -> None:
     """The line is counted from the first of the stream."""
     for text, says in (
