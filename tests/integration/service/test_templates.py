@@ -216,6 +216,20 @@ async def test_other_templates_are_left_as_they_are(
     assert response["patch"] == []
 
 
+@pytest.mark.parametrize("image", [None, "", "auto", "$(IMAGE)", "{{ image }}"])
+async def test_a_template_that_gets_an_image_later_is_left_as_it_is(
+    start_service: StartService, images: EmbeddedRegistry, image: str | None
+) -> None:
+    """What the other container requires could contradict it; the pod is decided about when it has its images."""
+    caller = await start_service(REQUIRED, plain_http=images.host)
+    made = template(f"{images.host}/amd:1")
+    made["spec"]["containers"].append({"name": "later", **({} if image is None else {"image": image})})
+    response, _ = await reviewed(caller, job_of(made))
+    assert (response["patch"], response.get("warnings", [])) == ([], [])
+    made["spec"]["containers"][1]["image"] = f"{images.host}/multi:1"
+    assert (await reviewed(caller, job_of(made)))[0]["patch"] != []
+
+
 @pytest.mark.parametrize("annotations", [{}, {"multiarch-extender.io/unknown": "assume"}], ids=["setting", "author"])
 async def test_no_assumption_is_put_into_a_template(
     start_service: StartService, images: EmbeddedRegistry, annotations: Json

@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
@@ -20,6 +21,7 @@ from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
 from extender.placement.templates import Templates
 from extender.placement.tolerations import TolerationRule
+from tools.docs.pages import PROJECT
 
 RULE = TolerationRule(
     key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
@@ -83,9 +85,11 @@ def facts_of(images: list[PodImage]) -> list[ImageFact]:
     return [RunsOn(PLATFORMS[image.reference]) for image in images]
 
 
-def fixed(text: str) -> str:
-    """The text as `fix` gives it."""
-    return ManifestStream(text, MUTATOR).fix(lambda images: facts_of(list(images)))[0]
+def fixed(text: str, platforms: frozenset[Platform] | None = None) -> str:
+    """The text as `fix` gives it; with `platforms` all images have these."""
+    return ManifestStream(text, MUTATOR).fix(
+        lambda images: [RunsOn(platforms) for _ in images] if platforms else facts_of(list(images))
+    )[0]
 
 
 @settings(max_examples=20)
@@ -188,6 +192,32 @@ def test_in_every_style_only_what_must_change_does(text: str) -> None:
     after = fixed(text)
     assert after != text
     assert fixed(after) == after
+    assert_only_what_must_change_does(text, after)
+
+
+FILES = [
+    path
+    for folder in ("deploy", "docs", "tests", "testbed", ".github")
+    for path in sorted((PROJECT / folder).rglob("*"))
+    if path.suffix in (".yaml", ".yml", ".json") and "templates" not in path.parts
+]
+
+
+@pytest.mark.parametrize("platforms", PLATFORMS.values(), ids=PLATFORMS)
+def test_every_file_of_the_repository_keeps_its_lines(platforms: frozenset[Platform]) -> None:
+    """Manifests, renderings of the chart, workflows, data of tests: those with pods are changed, others are not."""
+    changed = set[str]()
+    for path in FILES:
+        text = path.read_text()
+        after = fixed(text, platforms)
+        assert fixed(after, platforms) == after, path
+        assert_only_what_must_change_does(text, after)
+        changed |= {path.stem} if after != text else set()
+    assert {"webhook", "second-scheduler", "policy"} <= changed
+
+
+def assert_only_what_must_change_does(text: str, after: str) -> None:
+    """A line that is not kept has got text within, or lost an empty list or map."""
     assert after.startswith("\ufeff") == text.startswith("\ufeff")
     assert after.endswith("\n") == text.endswith("\n")
     old, new = text.split("\n"), after.split("\n")
