@@ -77,14 +77,15 @@ class SchedulerConfig(Section, frozen=True):
         Meta(
             description="When an image is unknown: `pass`, `retry` or `assume`, as above. It decides too about a held "
             "pod after `admission.gate.limit_seconds`, and at once about an image that waiting cannot make known: "
-            "`pass` and `retry` let the pod go by what is known of its other images, `assume` writes required affinity."
+            "`pass` and `retry` remove the gate with what the other images require, `assume` writes required affinity."
         ),
     ] = Choice.PASS
     assume: Annotated[
         tuple[str, ...],
         Meta(
             description="What `assume` takes such an image to run on: the operator's word. An image that is really "
-            "arm64-only is then kept off arm64 nodes; it never earns a score, a toleration or an affinity."
+            "arm64-only is then kept off arm64 nodes. It earns no score and no toleration, and required affinity only "
+            "under `admission.unknown: assume`."
         ),
     ] = ("linux/amd64",)
 
@@ -114,8 +115,8 @@ class GateConfig(Section, frozen=True):
     lease: Annotated[
         str,
         Meta(
-            description="Lease in our namespace by which one replica at a time lets pods go; the same for all whose "
-            "pods it should be."
+            description="Lease in our namespace by which one replica at a time removes gates; the same for all that "
+            "share the held pods."
         ),
     ] = "multiarch-extender-held-pods"
 
@@ -159,7 +160,7 @@ class AdmissionConfig(Section, frozen=True):
             description="When an image is not known within `wait_seconds`: `pass` lets the pod through by what is "
             "known of the others, `gate` holds it with a scheduling gate until the image is known, `assume` takes the "
             "image to run on `scheduler.assume` where required affinity is written. `gate` also runs the controller "
-            "that lets pods go."
+            "that removes the gate."
         ),
     ] = UnknownImages.PASS
     impossible: Annotated[
@@ -189,9 +190,9 @@ class AdmissionConfig(Section, frozen=True):
     guard_daemon_sets: Annotated[
         bool,
         Meta(
-            description="Write required words into the templates of DaemonSets whose images lack platforms, when these "
-            "are created or changed, and hold pods that a DaemonSet makes for a node on which they cannot run. Off, "
-            "such pods are told of."
+            description="Write required node affinity into the templates of DaemonSets whose images lack platforms, "
+            "when these are created or changed, and hold pods that a DaemonSet makes for a node on which they "
+            "cannot run. Off, such pods are counted and get an event."
         ),
     ] = False
 

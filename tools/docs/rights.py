@@ -16,7 +16,7 @@ REASONS: Mapping[tuple[str, str, bool], str] = {
     ("nodes", CLUSTER, False): "platforms and taints; get: a node that was asked about before the watch has seen it",
     ("namespaces", CLUSTER, False): "annotations",
     ("pods", CLUSTER, False): "pending ones, held ones, and those of an image that drifts; "
-    "patch: [letting held pods go](how-to/hold-until-known.md)",
+    "patch: [removing gates](how-to/hold-until-known.md)",
     ("events", CLUSTER, False): "why a pod is held, and what DaemonSets do not run",
     ("mutatingadmissionpolicies", CLUSTER, True): "what holds pods",
     ("mutatingadmissionpolicybindings", CLUSTER, True): "puts it into force, once it is shown to work",
@@ -27,7 +27,7 @@ REASONS: Mapping[tuple[str, str, bool], str] = {
         True,
     ): "whom the API server trusts: the certificate that the service makes",
     ("secrets", OWN, True): "that certificate",
-    ("leases", OWN, True): "which replica lets pods go; kube-scheduler's own",
+    ("leases", OWN, True): "which replica removes gates; kube-scheduler's own",
     ("leases", OWN, False): "kube-scheduler's own",
     ("pods", CANARIES, False): "[dry runs](how-to/install-with-helm.md#canaries), as a policy has it",
     ("system:kube-scheduler", CLUSTER, True): "the built-in role, for kube-scheduler in the same pod",
