@@ -189,12 +189,13 @@ async def test_two_replicas_of_the_webhook_use_every_right_they_have_and_no_othe
         chart.replicas(2) as replicas,
         balanced(ports := [admission for _, admission, _ in chart.ports]) as port,
     ):
+        await create_held(api, registry)
         await lead_to(api, chart.objects, port)
-        # No other pod has asked for the image yet: what anybody may pull is answered from memory.
-        with_secret = pod("p", f"{registry.host}/team/old:1", spec={"imagePullSecrets": [{"name": "pull"}]})
+        # An image that no other pod has asked for: what anybody may pull is answered from memory.
+        registry.add_manifest("team/first", "1", "linux/amd64")
+        with_secret = pod("p", f"{registry.host}/team/first:1", spec={"imagePullSecrets": [{"name": "pull"}]})
         spec = await eventually(lambda: _dry_run(api, with_secret), _architectures)
         assert _architectures(spec) == ["amd64"]
-        await create_held(api, registry)
         assert await _answered(chart, 20, api, registry) == [True, True]
         del ports[0]
         ending = asyncio.create_task(asyncio.to_thread(replicas[0].stop, GRACE_SECONDS))
