@@ -33,6 +33,7 @@ BURST = 500
 KINDS = ("multi-arch", "single")
 COLD, COLD_ONE_HOST, ONE_BY_ONE = 10_000, 1_000, 100
 PER_HOST = 16  # lookups that the service has under way at one registry host
+TENANTS_LOOKUPS = 164  # that one tenant may have, under way or waiting
 KEYRING = Keyring()
 _BURST_COLUMNS = ("image", "callers", "HEAD manifests", "GET manifests", "GET blobs", "all, ms", "one alone, ms")
 _COLD_COLUMNS = ("", "images", "seconds", "images/s", "requests", "connections", "most at one host")
@@ -152,7 +153,13 @@ async def _cold(registry: FarRegistry, names: Sequence[str], generation: str) ->
     registry.forget()
     async with open_resolver(registry) as resolver:
         lookups = [ImageQuery(f"{name}:{generation}") for name in names]
-        seconds = await _timed(lambda: asyncio.gather(*(learn([lookup], resolver) for lookup in lookups)))
+        waiting = asyncio.Semaphore(TENANTS_LOOKUPS)
+
+        async def learn_one(lookup: ImageQuery) -> None:
+            async with waiting:
+                await learn([lookup], resolver)
+
+        seconds = await _timed(lambda: asyncio.gather(*map(learn_one, lookups)))
     return Cold(len(names), seconds, registry.counts())
 
 
