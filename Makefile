@@ -130,7 +130,7 @@ cluster: setup ## A local cluster to play with: fake nodes (NODES=real: real one
 
 .PHONY: quickstart
 quickstart: setup ## The quickstart's commands with helm, with what they print (kept in build/quickstart.txt)
-	@$(BIN)/python -m testbed.binaries >/dev/null
+	@$(BIN)/python -m testbed.binaries helm kubectl >/dev/null
 	@$(BIN)/python -m tools.docs.quickstart_walk
 
 .PHONY: bench
