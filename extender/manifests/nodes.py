@@ -234,12 +234,7 @@ class _Values:
             return text
         tag = (node.tag or "").removeprefix(_TAG)
         if tag == "binary":
-            try:
-                return base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True).decode(
-                    errors="replace"
-                )
-            except (binascii.Error, ValueError) as exc:
-                raise self._error(node, "!!binary value contains invalid base64 data") from exc
+            return self._binary(node, text)
         if (
             tag == "str"
             or (tag not in ("", "bool", "int", "float", "null", "timestamp"))
