@@ -10,7 +10,6 @@ from aiohttp import web
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable
 from extender.images.reference import ImageReference, parse_reference
-from extender.registry import auth as module
 from testbed.clock import Clock
 from testbed.images import build_index
 from tests.integration.registry.conftest import MakeClient
@@ -44,15 +43,6 @@ async def test_anonymous_token_is_fetched_once_and_used_again(make_client: MakeC
         assert registry.shown == ["", "Bearer token-1", "Bearer token-1", "Bearer token-1"]
 
 
-async def test_credential_is_shown_to_the_token_server_only(make_client: MakeClient) -> None:
-    """The registry sees the token, never the password."""
-    async with GuardedRegistry(LOGIN) as registry:
-        app, client = app_at(registry), make_client(registry.host)
-        assert await client.head_manifest(app, ANN) == INDEX.digest
-        assert [login for _, login in registry.desk] == [LOGIN]
-        assert registry.shown == ["", "Bearer token-1"]
-
-
 async def test_token_is_not_shared_between_credentials(make_client: MakeClient) -> None:
     """Each credential gets its own, also the anonymous one."""
     async with GuardedRegistry(LOGIN, "bob:word", "") as registry:
@@ -60,19 +50,6 @@ async def test_token_is_not_shared_between_credentials(make_client: MakeClient) 
         for credential in (ANN, BOB, ANONYMOUS, ANN, BOB, ANONYMOUS):
             await client.head_manifest(app, credential)
         assert [login for _, login in registry.desk] == [LOGIN, "bob:word", ""]
-
-
-async def test_each_repository_has_its_own_token(make_client: MakeClient) -> None:
-    """A token for one repository is not tried on another."""
-    async with GuardedRegistry("") as registry:
-        client = make_client(registry.host)
-        for repository in ("team/app", "team/other", "team/app"):
-            registry.add(repository, "1", INDEX)
-            await client.head_manifest(parse_reference(f"{registry.host}/{repository}:1"), ANONYMOUS)
-        assert [path.rpartition("=")[2] for path, _ in registry.desk] == [
-            "repository:team/app:pull",
-            "repository:team/other:pull",
-        ]
 
 
 async def test_token_server_that_refuses_is_a_denial(make_client: MakeClient) -> None:
@@ -114,14 +91,10 @@ async def test_token_that_is_no_longer_good_is_replaced_once(make_client: MakeCl
 @pytest.mark.parametrize(
     ("expires_in", "good_seconds", "stale_seconds"),
     [
-        pytest.param({"expires_in": 300}, 239, 241, id="stated"),
         pytest.param({"expires_in": "300"}, 239, 241, id="in-quotes"),
         pytest.param({"Expires_In": 300, "scope": "\ud800"}, 239, 241, id="as-go-reads-it"),
         pytest.param({"expires_in": "nan"}, 47, 49, id="no-number-is-a-minute"),
-        pytest.param({}, 47, 49, id="unstated-is-a-minute"),
-        pytest.param({"expires_in": None}, 47, 49, id="null-is-a-minute"),
         pytest.param({"expires_in": 5}, 47, 49, id="less-than-a-minute-is-one"),
-        pytest.param({"expires_in": -5}, 47, 49, id="negative-is-a-minute"),
     ],
 )
 async def test_token_is_renewed_before_it_expires(
@@ -142,7 +115,7 @@ async def test_token_is_renewed_before_it_expires(
         assert registry.shown[-1] == "Bearer token-2"
 
 
-@pytest.mark.parametrize("field", ["token", "access_token", "Token", "ACCESS_TOKEN"])
+@pytest.mark.parametrize("field", ["token", "access_token"])
 async def test_token_may_come_under_either_name(make_client: MakeClient, field: str) -> None:
     """Both are in use, alone or together."""
     async with GuardedRegistry("") as registry:
@@ -162,28 +135,16 @@ def gives(status: int = 200, **response: Any) -> Fault:
     ("fault", "error", "words"),
     [
         pytest.param(gives(401), RegistryDenied, "gives no token (401)", id="401"),
-        pytest.param(gives(403), RegistryDenied, "gives no token (403)", id="403"),
         pytest.param(gives(400), RegistryRefusedImage, "gives no token (400)", id="400"),
-        pytest.param(gives(404), RegistryRefusedImage, "gives no token (404)", id="404"),
         pytest.param(gives(408), RegistryUnavailable, "answered 408", id="408"),
         pytest.param(gives(500), RegistryUnavailable, "answered 500", id="500"),
         pytest.param(gives(429, headers={"Retry-After": "7"}), RegistryThrottled, "(429)", id="429"),
-        pytest.param(gives(text="<html>"), RegistryUnavailable, "sent no token", id="no-json"),
         pytest.param(gives(text="{}"), RegistryUnavailable, "sent no token", id="no-token"),
-        pytest.param(gives(text='{"token": null}'), RegistryUnavailable, "sent no token", id="null"),
-        pytest.param(gives(text='{"token": 7}'), RegistryUnavailable, "sent no token", id="number"),
         pytest.param(gives(text='{"token": "a\\r\\nb"}'), RegistryUnavailable, "sent no token", id="line-end-in-token"),
-        pytest.param(gives(text='{"token": "a b"}'), RegistryUnavailable, "sent no token", id="space-in-token"),
         pytest.param(
             gives(text=f'{{"token": "{"x" * 16385}"}}'), RegistryUnavailable, "sent no token", id="endless-token"
         ),
         pytest.param(gives(body=b'{"token": "\xff"}'), RegistryUnavailable, "sent no token", id="no-utf-8"),
-        pytest.param(
-            gives(text='{"token": "x"}'.ljust(1024 * 1024 + 1)),
-            RegistryUnavailable,
-            "sent no token",
-            id="too-long-a-reply",
-        ),
         pytest.param(
             gives(302, headers={"Location": "/token"}), RegistryUnavailable, "redirects more than 5", id="redirect-loop"
         ),
@@ -222,30 +183,14 @@ async def test_token_server_that_has_moved_is_found_again(make_client: MakeClien
     [
         pytest.param(['Bearer realm="/token"'], "/token?scope=repository:team/app:pull", id="relative-and-alone"),
         pytest.param(
-            ['Bearer realm="{url}/token?a=b",service="my desk"'],
-            "/token?a=b&service=my+desk&scope=repository:team/app:pull",
-            id="query-is-kept",
-        ),
-        pytest.param(
             ['bearer REALM="{url}/token",scope="a:b:pull c:d:pull"'],
             "/token?scope=a:b:pull&scope=c:d:pull",
             id="several-scopes",
-        ),
-        pytest.param(['Bearer realm="{url}/token",scope="aws"'], "/token?scope=aws", id="scope-of-its-own"),
-        pytest.param(
-            ["Basic realm=x", 'Bearer realm="{url}/token"'],
-            "/token?scope=repository:team/app:pull",
-            id="bearer-in-another-header",
         ),
         pytest.param(
             ['Basic realm="x, y", Digest nonce="z", Bearer realm="{url}/token"'],
             "/token?scope=repository:team/app:pull",
             id="bearer-last-of-three",
-        ),
-        pytest.param(
-            ['Bearer realm="{url}/token", Bearer realm="{url}/other"'],
-            "/token?scope=repository:team/app:pull",
-            id="first-of-two",
         ),
     ],
 )
@@ -260,11 +205,8 @@ async def test_what_is_asked_of_the_token_server(make_client: MakeClient, challe
 @pytest.mark.parametrize(
     "challenge",
     [
-        pytest.param('Bearer realm="ftp://x/token"', id="ftp"),
         pytest.param('Bearer realm="http://x:99999/"', id="no-such-port"),
-        pytest.param('Bearer realm=""', id="empty"),
         pytest.param('Bearer service="x"', id="missing"),
-        pytest.param('Bearer realm="http://x/token" service="y"', id="missing-comma"),
     ],
 )
 async def test_unusable_challenge_is_the_hosts_fault(make_client: MakeClient, challenge: str) -> None:
@@ -340,93 +282,11 @@ async def test_login_file_of_the_user_is_never_read(
         assert registry.shown == [""]
 
 
-class Desk:
-    """A token server that is entered, waits until it is opened, and may be left by its customers."""
-
-    def __init__(self) -> None:
-        self.entered, self.open, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def __call__(self, request: web.BaseRequest) -> None:
-        self.entered.set()
-        try:
-            await self.open.wait()
-        except asyncio.CancelledError:
-            self.left.set()
-            raise
-
-
 async def test_stalling_token_server_is_given_up(make_client: MakeClient) -> None:
-    async with GuardedRegistry("", token_fault=Desk()) as registry:
+
+    async def stall(request: web.BaseRequest) -> None:
+        await asyncio.Event().wait()
+
+    async with GuardedRegistry("", token_fault=stall) as registry:
         with pytest.raises(RegistryUnavailable, match=r"did not answer within 0\.05 s"):
             await make_client(registry.host, timeout_seconds=0.05).head_manifest(app_at(registry), ANONYMOUS)
-
-
-class LateRefusal(GuardedRegistry):
-    """A registry that refuses a GET when `desk_of_gets` is open."""
-
-    def __init__(self, *logins: str) -> None:
-        super().__init__(*logins)
-        self.desk_of_gets = Desk()
-
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = await super().answer(request)
-        if request.method == "GET" and response.status == 401:
-            await self.desk_of_gets(request)
-        return response
-
-
-async def test_token_renewed_by_another_is_not_dropped(make_client: MakeClient) -> None:
-    """Of two requests refused with the old token the second finds the new one."""
-    async with LateRefusal("") as registry:
-        app, client = app_at(registry), make_client(registry.host)
-        await client.head_manifest(app, ANONYMOUS)
-        registry.valid.clear()
-        late = asyncio.create_task(client.fetch_manifest(app, ANONYMOUS))
-        await registry.desk_of_gets.entered.wait()
-        await client.head_manifest(app, ANONYMOUS)
-        registry.desk_of_gets.open.set()
-        await late
-        assert registry.shown[-1] == "Bearer token-2"
-        assert len(registry.desk) == 2
-
-
-async def test_challenge_renewed_by_another_is_not_dropped(make_client: MakeClient, clock: Clock) -> None:
-    """A token server that fails has moved meanwhile, and another request has been told where."""
-    async with GuardedRegistry("", "bob:word") as registry, GuardedRegistry("", "bob:word") as moved:
-        app, client, desk = app_at(registry), make_client(registry.host), Desk()
-        await client.head_manifest(app, ANONYMOUS)
-        clock.advance(200)
-        await client.head_manifest(app, BOB)
-        clock.advance(50)  # ours has to be renewed, and the other not
-
-        async def fail(request: web.BaseRequest) -> web.Response:
-            await desk(request)
-            return web.Response(status=503)
-
-        registry.token_fault = fail
-        failing = asyncio.create_task(client.head_manifest(app, ANONYMOUS))
-        await desk.entered.wait()
-        registry.valid.clear()
-        moved.valid = registry.valid
-        registry.challenges = [f'Bearer realm="{moved.url}/token"']
-        await client.head_manifest(app, BOB)
-        desk.open.set()
-        with pytest.raises(RegistryUnavailable):
-            await failing
-        registry.shown.clear()
-        await client.head_manifest(app, ANONYMOUS)
-        assert registry.shown == ["Bearer token-2"]
-
-
-async def test_memory_is_bounded(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest challenges and tokens are forgotten: whoever names many repositories cannot fill the memory."""
-    for name in ("_MOST_CHALLENGES", "_MOST_TOKENS"):
-        monkeypatch.setattr(module, name, 3)
-    async with GuardedRegistry("") as registry:
-        client = make_client(registry.host)
-        for number in (0, 1, 2, 3, 4, 4, 3, 2, 0):
-            registry.shown.clear()
-            registry.add(f"team/{number}", "1", INDEX)
-            await client.head_manifest(parse_reference(f"{registry.host}/team/{number}:1"), ANONYMOUS)
-        assert len(registry.shown) == 2
-        assert len(registry.desk) == 6

@@ -86,64 +86,40 @@ async def write_too_much(response: web.StreamResponse) -> None:
 
 
 JSON = {"Content-Type": OCI.index}
-GZIP, ZSTD = JSON | {"Content-Encoding": "gzip"}, JSON | {"Content-Encoding": "zstd"}
-SECONDS_AFTER = "Tue, 14 Nov 2023 22:15:20 GMT"  # two minutes after the test's wall clock
+GZIP = JSON | {"Content-Encoding": "gzip"}
 
 
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
         pytest.param(sends(400), RegistryRefusedImage, "refuses team/app (400)", id="400"),
-        pytest.param(sends(401), RegistryDenied, "denies access to team/app (401)", id="401-without-challenge"),
         pytest.param(sends(403), RegistryDenied, "denies access to team/app (403)", id="403"),
         pytest.param(sends(404), ManifestNotFound, "has no team/app:1", id="404"),
-        pytest.param(sends(406), RegistryRefusedImage, "refuses team/app (406)", id="406"),
         pytest.param(sends(408), RegistryFailed, "answered 408", id="408"),
-        pytest.param(sends(410), RegistryRefusedImage, "refuses team/app (410)", id="410"),
         pytest.param(sends(412), RegistryRefusedImage, "refuses team/app (412)", id="412"),
-        pytest.param(sends(415), RegistryRefusedImage, "refuses team/app (415)", id="415"),
         pytest.param(sends(451), RegistryRefusedImage, "refuses team/app (451)", id="451"),
         pytest.param(sends(429), RegistryThrottled, "come back later (429)", id="429"),
         pytest.param(sends(500), RegistryFailed, "answered 500", id="500"),
-        pytest.param(sends(503), RegistryFailed, "answered 503", id="503"),
-        pytest.param(sends(599), RegistryFailed, "answered 599", id="599"),
         pytest.param(sends(204, body=b""), RegistryFailed, "answered 204", id="204"),
         pytest.param(sends(206), RegistryFailed, "answered 206", id="206"),
-        pytest.param(sends(304, body=b""), RegistryFailed, "answered 304", id="304-unasked-for"),
         pytest.param(
             sends(200, {"Content-Type": "text/html; charset=utf-8"}), RegistryFailed, "a web page", id="web-page"
         ),
         pytest.param(sends(302), RegistryUnavailable, "an address that is none", id="redirect-to-no-place"),
-        pytest.param(
-            sends(302, {"Location": "ftp://x/y"}), RegistryUnavailable, "an address that is none", id="redirect-to-ftp"
-        ),
-        pytest.param(
-            sends(307, {"Location": "/v2/"}), RegistryUnavailable, "redirects more than 5 times", id="redirect-loop"
-        ),
         pytest.param(break_off, RegistryUnavailable, "broke off", id="no-answer"),
         pytest.param(talk_nonsense, RegistryUnavailable, "no HTTP answer", id="no-http"),
         pytest.param(
             streams({"Content-Length": "100"}, write=write_half), RegistryUnavailable, "broke off", id="half-a-body"
         ),
         pytest.param(
-            sends(200, JSON, bytes(MAX_DOCUMENT_BYTES + 1)), InvalidManifest, "more than 4 MiB", id="too-long"
-        ),
-        pytest.param(
             streams(JSON, write=write_too_much), InvalidManifest, "more than 4 MiB", id="too-long-unannounced"
         ),
         pytest.param(sends(200, GZIP, gzip.compress(b"{}")), RegistryFailed, "an encoded body", id="gzip"),
-        pytest.param(sends(200, ZSTD, b"{}"), RegistryFailed, "an encoded body", id="zstd"),
         pytest.param(
             sends(401, {"WWW-Authenticate": 'Bearer realm="x'}),
             RegistryUnavailable,
             "malformed challenge",
             id="malformed-challenge",
-        ),
-        pytest.param(
-            sends(401, {"WWW-Authenticate": "Bearer"}),
-            RegistryUnavailable,
-            "malformed challenge",
-            id="challenge-without-realm",
         ),
         pytest.param(
             sends(401, {"WWW-Authenticate": "Negotiate"}), RegistryDenied, "(401)", id="challenge-of-another-kind"
@@ -176,19 +152,7 @@ async def test_stalling_registry_is_given_up(make_client: MakeClient, fault: Fau
             await client.fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "127.0.0.1:0",
-        "127.0.0.1:99999",
-        "[:]",
-        "[::zz]",
-        "127.1:80",
-        "2130706433:80",
-        "1.2.3.4.5:80",
-        "a" * 64 + ".example",
-    ],
-)
+@pytest.mark.parametrize("host", ["127.0.0.1:99999", "[:]", "127.1:80", "a" * 64 + ".example"])
 async def test_host_that_is_no_address(make_client: MakeClient, host: str) -> None:
     """Hosts that the grammar of references lets through end as the registry's fault, never as a crash."""
     reference = ImageReference(host, APP, "1", "")
@@ -197,24 +161,12 @@ async def test_host_that_is_no_address(make_client: MakeClient, host: str) -> No
             await client.fetch_manifest(reference, ANONYMOUS)
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ({}, None),
-        ({"Retry-After": "120"}, 120.0),
-        ({"Retry-After": SECONDS_AFTER}, 120.0),
-        ({"Retry-After": "soon"}, None),
-    ],
-    ids=["none", "seconds", "date", "garbage"],
-)
-async def test_throttling_registry_names_its_time(
-    make_client: MakeClient, header: dict[str, str], seconds: float | None
-) -> None:
+async def test_throttling_registry_names_its_time(make_client: MakeClient) -> None:
     """Retry-After travels with the error; a date is measured by the clock that was given."""
-    async with FaultyRegistry(sends(429, header)) as registry:
+    async with FaultyRegistry(sends(429, {"Retry-After": "Tue, 14 Nov 2023 22:15:20 GMT"})) as registry:
         with pytest.raises(RegistryThrottled) as caught:
             await make_client(registry.host).head_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
-    assert caught.value.retry_after_seconds == seconds
+    assert caught.value.retry_after_seconds == 120
 
 
 @pytest.mark.parametrize(
@@ -222,9 +174,7 @@ async def test_throttling_registry_names_its_time(
     [
         pytest.param(None, INDEX.digest, id="digest"),
         pytest.param(sends(405), None, id="405-knows-no-head"),
-        pytest.param(sends(501), None, id="501-knows-no-head"),
         pytest.param(sends(200, JSON, b""), None, id="no-digest-header"),
-        pytest.param(sends(200, JSON | {"Docker-Content-Digest": "latest"}, b""), None, id="no-digest-in-the-header"),
     ],
 )
 async def test_what_a_head_states(make_client: MakeClient, fault: Fault | None, stated: str | None) -> None:
@@ -276,15 +226,9 @@ async def test_no_encoding_is_asked_for(make_client: MakeClient) -> None:
     "body",
     [
         pytest.param(b"", id="empty"),
-        pytest.param(b" \n", id="white-space"),
         pytest.param(INDEX.manifests[-1].body[:-1], id="cut"),
-        pytest.param(INDEX.manifests[-1].body[:40], id="cut-early"),
         pytest.param(b'{"errors":[{"code":"UNKNOWN","message":"unknown error"}]}', id="error"),
-        pytest.param(b'{"code":500,"message":"no backend"}', id="another-error"),
-        pytest.param(b"no healthy upstream", id="words"),
         pytest.param(b"<html></html>", id="web-page"),
-        pytest.param(b"null", id="null"),
-        pytest.param(b"\x00" * 100, id="zeros"),
     ],
 )
 @pytest.mark.parametrize("headers", [{}, {"Docker-Content-Digest": INDEX.digest}], ids=["bare", "with-digest"])
@@ -318,16 +262,6 @@ async def test_config_that_is_cut_is_the_registrys_failure(make_client: MakeClie
         assert await client.fetch_blob(reference, digest_of(config), ANONYMOUS) == config
 
 
-async def test_longest_manifest_is_read(make_client: MakeClient) -> None:
-    """4 MiB are still a manifest."""
-    body = b"{}".ljust(MAX_DOCUMENT_BYTES)
-    async with FaultyRegistry(sends(200, JSON, body)) as registry:
-        fetched = await make_client(registry.host).fetch_manifest(
-            parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS
-        )
-    assert fetched.body == body
-
-
 async def test_bytes_that_are_not_the_digests_are_refused(make_client: MakeClient) -> None:
     """By digest, manifests and blobs must be what was asked for."""
     async with FaultyRegistry(sends(200, JSON, b"{}")) as registry:
@@ -337,15 +271,6 @@ async def test_bytes_that_are_not_the_digests_are_refused(make_client: MakeClien
             await client.fetch_manifest(reference, ANONYMOUS)
         with pytest.raises(InvalidManifest, match=INDEX.digest):
             await client.fetch_blob(reference, INDEX.digest, ANONYMOUS)
-
-
-async def test_tag_beside_a_digest_is_not_asked_for(make_client: MakeClient) -> None:
-    """With both, the digest decides: the tag need not exist."""
-    async with EmbeddedRegistry() as registry:
-        registry.add(APP, "1", INDEX)
-        reference = parse_reference(f"{registry.host}/{APP}:gone@{INDEX.digest}")
-        fetched = await make_client(registry.host).fetch_manifest(reference, ANONYMOUS)
-    assert fetched.digest == INDEX.digest
 
 
 async def test_sha512_reference_is_fetched(make_client: MakeClient) -> None:
@@ -397,20 +322,10 @@ def counted(code: str) -> float:
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [
-        (sends(200, JSON, b"{}"), "2xx"),
-        (sends(401), "401"),
-        (sends(403), "403"),
-        (sends(404), "404"),
-        (sends(418), "4xx"),
-        (sends(429), "429"),
-        (sends(503), "5xx"),
-        (sends(700), "error"),
-        (break_off, "error"),
-        (stall, "error"),
-    ],
-    ids=["200", "401", "403", "404", "418", "429", "503", "700", "broken", "stalled"],
-)
+    [(sends(200, JSON, b"{}"), "2xx"), (sends(404), "404"), (sends(418), "4xx"), (sends(700), "error"),
+     (break_off, "error"), (stall, "error")],
+    ids=["200", "404", "418", "700", "broken", "stalled"],
+)  # fmt: skip
 async def test_every_request_is_counted(make_client: MakeClient, fault: Fault, code: str) -> None:
     """Each attempt counts once, under a code of a closed set."""
     before = counted(code)
@@ -419,15 +334,6 @@ async def test_every_request_is_counted(make_client: MakeClient, fault: Fault, c
         fetching = client.fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
         await asyncio.gather(fetching, return_exceptions=True)
     assert counted(code) == before + 1
-
-
-async def test_redirects_are_counted(make_client: MakeClient) -> None:
-    """A hop is a request like any other."""
-    before = counted("3xx")
-    async with FaultyRegistry(sends(307, {"Location": "/v2/"})) as registry:
-        with pytest.raises(RegistryUnavailable):
-            await make_client(registry.host).fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
-    assert counted("3xx") == before + 6
 
 
 async def test_small_refusal_keeps_the_connection(make_client: MakeClient) -> None:
