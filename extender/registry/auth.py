@@ -186,34 +186,24 @@ class Authenticator:
                 connect_seconds=endpoint.connect_seconds,
             )
 
-        sent = await self._known_answer(hop)
+        known = self._challenges.get(hop.origin)
+        try:
+            sent = await self._respond(known, hop) if known else None
+        except RegistryError:
+            self._challenges.remove(hop.origin)  # the next request gets a new one: the token server may move
+            raise
         response = await send_once(sent)
         if response.status == 401 and (answer := await self._answer(hop, response, sent)):
             return await send_once(answer)
         return response
-
-    async def _known_answer(self, hop: _Hop) -> str | None:
-        """Returns the header value for the last challenge there; None without one."""
-        challenge = self._challenges.get(hop.origin)
-        if challenge is None:
-            return None
-        try:
-            return await self._respond(challenge, hop)
-        except RegistryError:
-            if self._challenges.get(hop.origin) is challenge:
-                self._challenges.remove(hop.origin)  # the next request gets a new one: the token server may move
-            raise
 
     async def _answer(self, hop: _Hop, response: Response, sent: str | None) -> str | None:
         """Returns the header value that answers a 401; None if there is no value other than `sent`."""
         challenge = _choose(response)
         if challenge is None:
             return None
-        if challenge.scheme == "bearer":
-            key = _token_key(challenge, hop)
-            token = self._tokens.get(key)
-            if token and sent == f"Bearer {token.text}":  # else another request has renewed it meanwhile
-                self._tokens.remove(key)
+        if sent and challenge.scheme == "bearer":
+            self._tokens.remove(_token_key(challenge, hop))
         authorization = await self._respond(challenge, hop)
         self._challenges.put(hop.origin, challenge)
         return authorization if authorization != sent else None
@@ -244,8 +234,7 @@ class Authenticator:
             tls = hop.endpoint.tls_for(there)
             return await send(self._session, "GET", there, headers=shown, limit_bytes=_MAX_TOKEN_BYTES, tls=tls)
 
-        async with deadline(host_of(url), self._timeout_seconds):
-            return await follow(url, send_to)
+        return await follow(url, send_to)
 
     def _refusal(self, response: Response) -> RegistryError:
         host = host_of(response.url)
