@@ -47,8 +47,6 @@ from extender.registry_figures import CODES, REQUESTS
 
 _CONNECTIONS = 256  # over all hosts, as many as lookups are under way at once
 _IDLE_SECONDS = 1.0  # a connection is kept for the next request of the same lookup, and takes 40 KB or more
-# Two attempts of the C library at a name server, if each takes two seconds as `fetcher` has it.
-_RESOLVE_SECONDS = 5.0
 _NAME_SECONDS = 10
 # Addresses of one name that are used, the first ones: a zone could name thousands.
 _MOST_ADDRESSES = 32
@@ -419,7 +417,7 @@ class _GuardedResolver(AbstractResolver):
     """Resolves a name to the addresses that the guard allows. aiohttp connects to these without another lookup.
 
     Names resolve by the C library, in a thread of the event loop: as in every other program of the machine, by its
-    hosts file, name service switch and search domains.
+    hosts file, name service switch and search domains. It gives up by itself, or the exchange's time ends before.
     """
 
     def __init__(self, resolver: AbstractResolver, guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> None:
@@ -430,11 +428,7 @@ class _GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        try:
-            async with asyncio.timeout(_RESOLVE_SECONDS):
-                found = (await self._resolver.resolve(host, port, family))[:_MOST_ADDRESSES]
-        except TimeoutError:
-            raise socket.gaierror(socket.EAI_AGAIN, "the name has not resolved in time") from None
+        found = (await self._resolver.resolve(host, port, family))[:_MOST_ADDRESSES]
         return found if (host, port) in self._proxies else self._guard.keep_reachable(host, port, found)
 
     async def close(self) -> None:
