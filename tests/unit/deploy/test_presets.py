@@ -15,8 +15,9 @@ from extender.placement.scheduling import Decision
 from extender.reports.explanation import PodEvidence, Subject, explain
 from extender.service.operator_policies import admission_settings_of, policy_of
 from testbed.chart import CHART, objects_of, render
+from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, created, pod
 from tests.unit.deploy.renderings import PRESETS
-from tests.unit.placement.mutating import AMD64, ARCH, ARM64, MULTI, PREFERRED, after, created, pod, terms_of
+from tests.unit.placement.mutating import after, terms_of
 
 Values = dict[str, Any]
 ASKS_SCHEDULER = {"kind", "k3s"}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from extender.placement.gate import GATE
-from tests.unit.placement.mutating import REQUIRED
+from tests.builders import REQUIRED
 
 
 def merged(stored: Any, patch: Any) -> Any:

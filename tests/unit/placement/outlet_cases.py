@@ -44,8 +44,9 @@ from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import FindingRule, RunAnswer
 from extender.reports.explanation import PodEvidence, Subject, explain
 from extender.reports.workload_reports import WorkloadCollector
+from tests.builders import REQUIRED, expression
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import ARM_RULE, BOTH_RULE, REQUIRED, expression
+from tests.unit.placement.mutating import ARM_RULE, BOTH_RULE
 
 T = TypeVar("T")
 Json: TypeAlias = dict[str, Any]

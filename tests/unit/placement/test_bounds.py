@@ -17,20 +17,9 @@ from extender.placement.policy import ADDED, REASON, Overrides
 from extender.placement.template_problems import LINE_CHARACTERS, Problem
 from extender.placement.templates import TemplateOwner, Templates
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
+from tests.builders import AMD64, built_for, created, expression, pod, with_terms
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import (
-    AMD64,
-    ARM_TOLERATION,
-    BOTH_TOLERATION,
-    POLICY,
-    built_for,
-    created,
-    expression,
-    pod,
-    settings,
-    terms_of,
-    with_terms,
-)
+from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, POLICY, settings, terms_of
 from tests.unit.placement.template_reviews import reviewed
 
 Json = Any

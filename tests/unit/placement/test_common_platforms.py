@@ -12,7 +12,7 @@ from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.planning import AdmissionSettings, Planner
 from extender.placement.policy import Policy, common_platforms
 from extender.tables import caches
-from tests.unit.placement.mutating import built_for
+from tests.builders import built_for
 from tests.unit.retained import retained_bytes
 
 CLUSTER = frozenset({parse_platform("linux/amd64"), parse_platform("linux/arm64"), parse_platform("windows/amd64")})

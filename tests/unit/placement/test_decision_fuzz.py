@@ -37,10 +37,11 @@ from extender.placement.templates import (
     Templates,
 )
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
+from tests.builders import ARCH, OS, PREFERRED, REQUIRED, expression
 from tests.unit.placement.held_pods import check_allowed, merged
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.kube_scheduler import allows, is_tolerated
-from tests.unit.placement.mutating import ARCH, ARM_RULE, BOTH_RULE, OS, PREFERRED, REQUIRED, expression
+from tests.unit.placement.mutating import ARM_RULE, BOTH_RULE
 
 Json: TypeAlias = dict[str, Any]
 

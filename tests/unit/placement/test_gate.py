@@ -11,16 +11,8 @@ from extender.placement.facts import ImageFact, Pending, Unknown
 from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN
-from tests.unit.placement.mutating import (
-    AMD64,
-    ARCH,
-    MULTI,
-    OS,
-    after,
-    mutate,
-    pod,
-    settings,
-)
+from tests.builders import AMD64, ARCH, MULTI, OS, pod
+from tests.unit.placement.mutating import after, mutate, settings
 
 HOLDING = settings("required", unknown="gate")
 COLD = Pending(Cause.LOOKING_UP, "its lookup has not ended yet")

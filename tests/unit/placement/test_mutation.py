@@ -13,24 +13,18 @@ from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.policy import ADDED, MODE, PREFER, REASON, Overrides
 from extender.placement.tolerations import TolerationRule
+from tests.builders import AMD64, ARM64, MULTI, built_for, created, pod, with_terms
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (
-    AMD64,
-    ARM64,
     ARM_RULE,
     ARM_TOLERATION,
     BOTH_TOLERATION,
-    MULTI,
     POLICY,
     after,
-    built_for,
-    created,
     mutate,
-    pod,
     record_of,
     settings,
     unzip,
-    with_terms,
 )
 from tests.unit.retained import retained_bytes
 

@@ -9,7 +9,7 @@ from extender.images.content import Cause
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import ADDED, MODE, PREFER, REASON
-from tests.unit.placement.mutating import (
+from tests.builders import (
     AMD64,
     ARCH,
     ARM64,
@@ -17,15 +17,12 @@ from tests.unit.placement.mutating import (
     OS,
     PREFERRED,
     REQUIRED,
-    after,
     built_for,
     expression,
-    mutate,
     pod,
-    settings,
-    terms_of,
     with_terms,
 )
+from tests.unit.placement.mutating import after, mutate, settings, terms_of
 
 ONLY_REQUIRED = settings("required", rules=())
 ONLY_PREFERRED = settings("preferred", rules=())

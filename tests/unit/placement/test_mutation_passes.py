@@ -13,24 +13,19 @@ from extender.placement.facts import Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.patch import JsonObject
 from extender.placement.policy import ADDED, REASON, SERVICE_KEYS
-from tests.unit.placement.mutating import (
+from tests.builders import (
     AMD64,
     ARCH,
     ARM64,
-    ARM_TOLERATION,
-    BOTH_TOLERATION,
     MULTI,
     OS,
     PREFERRED,
     REQUIRED,
-    after,
     expression,
-    mutate,
     pod,
-    settings,
-    terms_of,
     with_terms,
 )
+from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, after, mutate, settings, terms_of
 
 ALL = settings("both", "multiarch", platforms_annotation=True)
 NEVER_PULLED = Unknown(Cause.NEVER_PULLED, "x")  # lets a pod through without a word

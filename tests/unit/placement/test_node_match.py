@@ -8,7 +8,7 @@ import pytest
 from extender.kubernetes.core_v1 import CreatedSpec, Taint, Toleration
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.node_match import NodeDemands, demands_of, obstacles, taint_text, tolerates
-from tests.unit.placement.mutating import expression, with_terms
+from tests.builders import expression, with_terms
 
 ARM_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
 LABELS = {"kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux", "zone": "a", "cores": "8"}

@@ -15,7 +15,8 @@ from extender.placement.pinned_nodes import names_of_node
 from extender.placement.policy import Overrides
 from extender.placement.template_problems import Problem
 from extender.placement.templates import Templates
-from tests.unit.placement.mutating import AMD64, MULTI, POLICY, REQUIRED, created, pod, settings
+from tests.builders import AMD64, MULTI, REQUIRED, created, pod
+from tests.unit.placement.mutating import POLICY, settings
 from tests.unit.placement.template_reviews import job, reviewed, template_of
 
 NODES: dict[NodeName, Platform | None] = {

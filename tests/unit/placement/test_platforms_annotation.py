@@ -13,7 +13,8 @@ from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import ADDED, MODE, PLATFORMS, REASON, Overrides
 from extender.placement.ungating import UngatingOutcome, UngatingPlanner
-from tests.unit.placement.mutating import AMD64, ARM64, MULTI, POLICY, after, built_for, mutate, pod, settings
+from tests.builders import AMD64, ARM64, MULTI, built_for, pod
+from tests.unit.placement.mutating import POLICY, after, mutate, settings
 
 TOLD = settings(rules=(), platforms_annotation=True)
 BOTH = "linux/amd64,linux/arm64"

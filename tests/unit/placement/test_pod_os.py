@@ -13,8 +13,9 @@ from extender.placement.facts import facts_of, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutator
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import Decision, Verdict
+from tests.builders import pod
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import pod, settings
+from tests.unit.placement.mutating import settings
 
 LINUX, ARM, WINDOWS = "linux/amd64", "linux/arm64", "windows/amd64"
 UNKNOWN = Failure(Cause.DENIED, "its registry denies access")

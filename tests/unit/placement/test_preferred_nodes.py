@@ -13,8 +13,9 @@ from extender.kubernetes.extender_v1 import decode_args, encode_filter_result, e
 from extender.placement.nodes import EVERY_NODE, NodeConditions, NodePlatforms, list_nodes
 from extender.placement.policy import NO_PREFERENCE, PREFER, Overrides, Policy, PreferenceBy, overrides_of
 from extender.placement.scheduling import filter_nodes, prioritize_nodes
-from tests.unit.placement.mutating import ARCH, PREFERRED, after, expression, pod, settings
-from tests.unit.placement.mutating import MULTI as MULTI_IMAGE
+from tests.builders import ARCH, PREFERRED, expression, pod
+from tests.builders import MULTI as MULTI_IMAGE
+from tests.unit.placement.mutating import after, settings
 from tests.unit.placement.scheduler_requests import MULTI, decide
 
 GPU = "nvidia.com/gpu"

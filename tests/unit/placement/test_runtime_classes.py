@@ -14,8 +14,9 @@ from extender.placement.facts import PodImage, Role, RuntimeClass, fact_of, fact
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import Decision, Verdict
+from tests.builders import pod
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import pod, settings
+from tests.unit.placement.mutating import settings
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 ROSETTA = RuntimeClass("rosetta", frozenset({AMD}))

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from extender.placement.policy import SPREAD
-from tests.unit.placement.mutating import AMD64, MULTI, PREFERRED, after, mutate, pod, record_of, settings
+from tests.builders import AMD64, MULTI, PREFERRED, pod
+from tests.unit.placement.mutating import after, mutate, record_of, settings
 
 HASH = {"pod-template-hash": "5d4f8c7b9"}
 ARCH, HOST, ZONE = "kubernetes.io/arch", "kubernetes.io/hostname", "topology.kubernetes.io/zone"

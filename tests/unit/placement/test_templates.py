@@ -31,7 +31,8 @@ from extender.placement.templates import (
     Templates,
 )
 from extender.placement.tolerations import TolerationRule
-from tests.unit.placement.mutating import AMD64, ARM64, MULTI, POLICY
+from tests.builders import AMD64, ARM64, MULTI
+from tests.unit.placement.mutating import POLICY
 from tests.unit.placement.template_reviews import Json, job, pod_of, reviewed, template_of
 
 RULE = TolerationRule(

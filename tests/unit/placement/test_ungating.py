@@ -12,23 +12,20 @@ from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN, read_overrides
 from extender.placement.ungating import Ungating, UngatingOutcome, UngatingPlanner
-from tests.unit.placement.mutating import (
+from tests.builders import (
     AMD64,
     ARCH,
     ARM64,
-    ARM_TOLERATION,
-    BOTH_TOLERATION,
     MULTI,
     OS,
-    POLICY,
     PREFERRED,
     REQUIRED,
     built_for,
     expression,
     pod,
-    settings,
     with_terms,
 )
+from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, POLICY, settings
 
 HOLDING = settings("both", unknown="gate")
 COLD = Pending(Cause.LOOKING_UP, "its lookup has not ended yet")

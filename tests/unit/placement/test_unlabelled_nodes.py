@@ -12,9 +12,10 @@ from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import ClusterNodes, is_labelled
 from extender.placement.planning import UNLABELLED
 from extender.placement.policy import Overrides, Policy
+from tests.builders import AMD64 as AMD64_IMAGE
+from tests.builders import ARCH, MULTI, OS, created, pod
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import AMD64 as AMD64_IMAGE
-from tests.unit.placement.mutating import ARCH, MULTI, OS, created, pod, settings
+from tests.unit.placement.mutating import settings
 
 AMD64, ARM64, S390X = (parse_platform(f"linux/{name}") for name in ("amd64", "arm64", "s390x"))
 

@@ -27,7 +27,8 @@ from extender.reports.explanation import (
     explain,
     usual_nodes,
 )
-from tests.unit.placement.mutating import POLICY, pod, settings
+from tests.builders import pod
+from tests.unit.placement.mutating import POLICY, settings
 
 ARM_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
 AMD64, ARM64 = "linux/amd64", "linux/arm64"

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from extender.images.platform import parse_platform
 from extender.placement.facts import Role, RunsOn
 from extender.reports.workload_reports import UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
-from tests.unit.placement.mutating import REQUIRED, after, settings
-from tests.unit.placement.mutating import pod as mutable
+from tests.builders import REQUIRED
+from tests.builders import pod as mutable
+from tests.unit.placement.mutating import after, settings
 
 _WORDS = st.sampled_from(
     ["name", "namespace", "image", "resources", "requests", "cpu", "volumes", "conditions", "type", "replicas",
