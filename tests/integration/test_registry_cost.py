@@ -1,10 +1,8 @@
 """What the service costs registries, to the request."""
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks.registry_cost import SCENARIOS, Cost, Scenario, cost_of, table_of
+from benchmarks.registry_cost import SCENARIOS, Scenario, cost_of
 
 # Refusals that say how to get a token, tokens, HEADs and GETs of manifests, GETs of blobs.
 EXPECTED = {
@@ -45,23 +43,3 @@ async def test_cost(scenario: Scenario) -> None:
     """As many requests as the registry counted, and not one more."""
     cost = await cost_of(scenario)
     assert tuple(cost.requests.values()) == EXPECTED[scenario.words]
-
-
-def test_table() -> None:
-    """A row per scenario, a column per kind of request."""
-    kinds = ("401", "token", "HEAD manifests", "GET manifests", "GET blobs")
-    costs = [Cost("a day", dict(zip(kinds, (1, 1500, 2, 3, 4), strict=True)))]
-    assert table_of(costs).splitlines() == [
-        "| what happens | 401 | token | HEAD manifests | GET manifests | GET blobs |",
-        "|---|---:|---:|---:|---:|---:|",
-        "| a day | 1 | 1,500 | 2 | 3 | 4 |",
-    ]
-
-
-def test_the_page_on_registries_says_what_it_costs() -> None:
-    """Paste the output of `python -m benchmarks.registry_cost`."""
-    page = (Path(__file__).parents[2] / "docs" / "registries.md").read_text()
-    pasted = page.partition("<!-- registry cost -->\n")[2].partition("<!-- registry cost end -->")[0]
-    kinds = ("401", "token", "HEAD manifests", "GET manifests", "GET blobs")
-    costs = [Cost(words, dict(zip(kinds, counts, strict=True))) for words, counts in EXPECTED.items()]
-    assert pasted.strip() == table_of(costs).strip()

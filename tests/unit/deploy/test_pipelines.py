@@ -30,14 +30,6 @@ def read(path: Path) -> Document:
     return loaded
 
 
-def test_dependabot_looks_at_every_go_module() -> None:
-    """Each folder of pins."""
-    updates = read(PROJECT / ".github" / "dependabot.yml")["updates"]
-    (modules,) = (each["directories"] for each in updates if each["package-ecosystem"] == "gomod")
-    folders = {path.parent.relative_to(PROJECT) for path in (PROJECT / "testbed" / "pins").rglob("go.mod")}
-    assert set(modules) == {f"/{folder}" for folder in folders}
-
-
 def test_every_supported_interpreter_and_kubernetes_is_checked() -> None:
     """Those that the package and the test bed name; `make ci` runs on the newest Kubernetes."""
     check, e2e = (read(PROJECT / ".github" / "workflows" / f"{name}.yml") for name in ("check", "e2e"))
@@ -77,19 +69,6 @@ def test_nothing_is_published_before_every_check_has_passed() -> None:
     assert "tags" not in build["with"]
     (scan,) = (step for step in jobs["gate"]["steps"] if step.get("uses", "").startswith("anchore/scan-action@"))
     assert scan["with"]["image"] == "${{ env.IMAGE }}@${{ needs.image.outputs.digest }}"
-
-
-def test_pipelines_take_a_go_that_builds_every_program_of_the_test_bed() -> None:
-    """As the module that needs the newest one states it, so that an update of a pin takes Go along."""
-    modules = (PROJECT / "testbed" / "pins").rglob("go.mod")
-    needed = {path: re.findall(r"^go ([\d.]+)$", path.read_text(), re.MULTILINE)[0] for path in modules}
-    newest = max(tuple(map(int, version.split("."))) for version in needed.values())
-    for path in WORKFLOWS:
-        for job in read(path)["jobs"].values():
-            for step in job.get("steps", ()):
-                if step.get("uses", "").startswith("actions/setup-go@"):
-                    stated = needed[PROJECT / step["with"]["go-version-file"]]
-                    assert tuple(map(int, stated.split("."))) == newest, path.name
 
 
 def test_make_targets_and_modules_that_pipelines_run_exist() -> None:
