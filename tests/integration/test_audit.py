@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
@@ -173,17 +173,6 @@ async def test_a_gate_passes_what_its_namespace_opts_out(debian_registry: Debian
         assert explanation["mode"] == ("enforce" if code else "ignore")
 
 
-async def test_manifests_come_from_standard_input_too(debian_registry: DebianRegistry, charts: Path) -> None:
-    """As `helm template … | multiarch-extender audit -f -`."""
-    text = (charts / "web.yaml").read_text()
-    code, out, err = await run(command(debian_registry.host, "-f", "-", "-o", "json"), text)
-    assert (code, err) == (0, "")
-    workloads = json.loads(out)["workloads"]
-    rows = {(row["kind"], each["platform"], each["answer"]) for row in workloads for each in row["platforms"]}
-    assert rows == {("Deployment", AMD, "yes"), ("Deployment", ARM, "no"), ("Pod", AMD, "yes"), ("Pod", ARM, "no")}
-    assert workloads[0]["source"] == "standard input, document 2"
-
-
 WORKFLOW = """\
 apiVersion: argoproj.io/v1alpha1
 kind: Workflow
@@ -233,18 +222,6 @@ async def test_a_list_of_images_is_a_source(debian_registry: DebianRegistry, cha
     assert [each["name"] for each in json.loads(out)["workloads"]] == [f"{host}/shop/amd:1.0", f"{host}/shop/multi:1.0"]
 
 
-@pytest.mark.parametrize("form", ["table", "markdown"])
-async def test_each_form_for_people_names_the_blocker(
-    debian_registry: DebianRegistry, charts: Path, form: Literal["table", "markdown"]
-) -> None:
-    """With its remedy, without colours or bars."""
-    code, out, err = await run(command(debian_registry.host, "-f", str(charts), "-o", form))
-    assert (code, without_gap(err)) == (0, "")
-    assert f"{debian_registry.host}/shop/amd:1.0" in out
-    assert "1.2" in out
-    assert "\x1b" not in out
-
-
 async def test_json_is_what_the_published_schema_says(debian_registry: DebianRegistry, charts: Path) -> None:
     """`--schema` prints the file that is published, and the report has its fields and no others."""
     import jsonschema  # it takes a second, which collecting this file should not
@@ -271,33 +248,23 @@ def schema_file(file: NpmFile) -> Path:
         pytest.skip(str(exc))
 
 
-@pytest.fixture(params=["charts", "skipped", "images"])
-def source(request: pytest.FixtureRequest, charts: Path, debian_registry: DebianRegistry, tmp_path: Path) -> list[str]:
-    """Arguments that name what is audited: the charts, a workload that is not judged, or a list of images."""
-    image = f"{debian_registry.host}/shop/amd:1.0"
-    if request.param == "charts":
-        return ["-f", str(charts)]
-    if request.param == "images":
-        (tmp_path / "images.txt").write_text(f'{image}\n<&>"\n')
-        return ["--images", str(tmp_path / "images.txt")]
-    annotations = {"multiarch-extender.io/mode": "ignore"}
-    metadata = {"name": "p", "annotations": annotations}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"image": image}]}}
-    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod))
-    return ["-f", str(tmp_path / "pod.yaml")]
-
-
-async def test_sarif_is_as_its_published_schema_says(debian_registry: DebianRegistry, source: list[str]) -> None:
-    """OASIS's schema, which allows no property of our own."""
+async def test_sarif_is_as_its_published_schema_says(
+    debian_registry: DebianRegistry, charts: Path, tmp_path: Path
+) -> None:
+    """OASIS's schema, which allows no property of our own: of charts, a list, and a workload that is not judged."""
     import jsonschema
 
-    schema = json.loads(schema_file(SARIF_SCHEMA).read_text())
-    code, out, _ = await run(command(debian_registry.host, *source, "-o", "sarif"))
-    assert code == 0
-    validator = jsonschema.Draft7Validator(schema)
-    assert [error.message for error in validator.iter_errors(json.loads(out))] == []
-    broken = json.loads(out) | {"version": "2.0.0"}
-    assert not validator.is_valid(broken)
+    validator = jsonschema.Draft7Validator(json.loads(schema_file(SARIF_SCHEMA).read_text()))
+    image = f"{debian_registry.host}/shop/amd:1.0"
+    (tmp_path / "images.txt").write_text(f'{image}\n<&>"\n')
+    metadata = {"name": "p", "annotations": {"multiarch-extender.io/mode": "ignore"}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"image": image}]}}
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod))
+    for source in (["-f", str(charts)], ["--images", str(tmp_path / "images.txt")], ["-f", str(tmp_path / "pod.yaml")]):
+        code, out, _ = await run(command(debian_registry.host, *source, "-o", "sarif"))
+        assert code == 0
+        assert [error.message for error in validator.iter_errors(json.loads(out))] == []
+        assert not validator.is_valid(json.loads(out) | {"version": "2.0.0"})
 
 
 async def test_sarif_names_rules_and_files(debian_registry: DebianRegistry, charts: Path) -> None:
@@ -386,10 +353,10 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
     [
         (["-A", "-f", "x.yaml"], "give only one of -A, -f and --images"),
         (["-f", "/nowhere/x.yaml"], "-f /nowhere/x.yaml: No such file or directory; give a file or folder"),
-        (["-f", "-", "--require", ARM], "-f -: standard input is empty; see whether the command that wrote it failed"),
         (["-f", "-", "--require", "linux/amd64/v46"], "no node has the variant 'v46' of amd64; it has v2, v3, v4"),
         (["--images", "-", "--require", ARM], "--images -: it is empty; see whether the command that wrote it failed"),
         (["-f", "-", "-o", "pdf"], "-o pdf is no format; give one of table, json"),
+        (["-n", "shop", "-A"], "--namespace and --all-namespaces exclude each other"),
         (["-f", "-", "--require", "arm64"], "--require: 'arm64' is no platform"),
         (["-f", "-", "--require", "linux/arm46"], "no node has the architecture 'arm46'; is it 'arm64'?"),
         (["-f", "-", "--baseline", "/nowhere"], "--baseline /nowhere: No such file or directory; give the output of"),

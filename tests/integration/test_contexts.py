@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cli.main import COMMANDS
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api
@@ -126,19 +125,6 @@ async def test_fix_takes_a_namespace_for_manifests_that_name_none() -> None:
     given = ("fix", "-f", "-", "--set=registry.allow=[127.0.0.1:1]")
     assert (await run(*given, stdin=yaml.safe_dump_all(documents)))[0] == 1
     assert await run(*given, "-n", "shop", stdin=yaml.safe_dump_all(documents)) == (0, "", "")
-
-
-@pytest.mark.parametrize("command", ["audit", "ungate"])
-async def test_a_namespace_and_all_namespaces_exclude_each_other(command: str) -> None:
-    code, out, err = await run(command, "-n", "shop", "-A")
-    assert (code, out, err) == (2, "", "error: --namespace and --all-namespaces exclude each other\n")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-async def test_the_short_word_for_help(command: str) -> None:
-    code, out, err = await run(command, "-h")
-    assert (code, err) == (0, "")
-    assert f"Usage: multiarch-extender {command}" in out
 
 
 async def test_the_version_is_told_as_kubectl_tells_its_own() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from extender.cli.fix import FixedFile, write_fixed
-from extender.cli.main import COMMANDS
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.errors import ConfigError
 from testbed.embedded_registry import EmbeddedRegistry
@@ -100,13 +99,6 @@ async def test_yes_is_0_and_no_is_1_for_what_a_cluster_has(world: World) -> None
     assert await world.code("ungate", "--kubeconfig", world.kubeconfig) == 0
     world.api.remove(PODS, "legacy")
     assert await world.code("config") == 0
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-async def test_wrong_usage_is_2(command: str) -> None:
-    code, out, err = await run(command, "--no-such-option")
-    assert (code, out) == ANSWERS_NOT
-    assert "No such option" in err
 
 
 @pytest.mark.parametrize("command", OF_SETTINGS)

@@ -418,7 +418,7 @@ async def test_in_cluster_token_that_cannot_be_read_leaves_the_last_one_in_use(
     await client.close()
 
 
-async def test_a_pod_imports_no_kubernetes_library_and_a_kubeconfig_none_of_its_models(
+async def test_commands_and_pods_import_no_kubernetes_library_and_a_kubeconfig_none_of_its_models(
     pod: tuple[ApiServer, Path], tmp_path: Path
 ) -> None:
     """The library has seven hundred modules, 40 MB and half a second."""
@@ -427,7 +427,9 @@ async def test_a_pod_imports_no_kubernetes_library_and_a_kubeconfig_none_of_its_
     program = f"""
 import asyncio, sys
 from pathlib import Path
+from extender.cli.main import commands
 from extender.cluster import configuration
+assert commands()
 configuration.SERVICE_ACCOUNT = Path({str(folder)!r})
 asyncio.run(configuration.load_access("in-cluster", "", ""))
 assert "kubernetes_asyncio" not in sys.modules
