@@ -5,7 +5,7 @@ a pull secret that names one gets nothing from it.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,14 +13,7 @@ import msgspec
 from extender.credential_sources import Source
 from extender.credentials.logins import InvalidLogins, Login, Logins, decode_docker_config
 from extender.credentials.programs import ProgramFailed, run_program
-from extender.credentials.providers import (
-    CredentialsUnavailable,
-    FixedLogins,
-    OperatorFile,
-    OperatorSource,
-    ProvidedCredentials,
-    ProviderLogins,
-)
+from extender.credentials.providers import CredentialsUnavailable, FixedLogins, NamedSources, ProvidedCredentials
 from extender.errors import UNDECODABLE, ConfigError
 
 _TIMEOUT_SECONDS = 60.0  # a helper may ask a person to unlock a key store
@@ -80,41 +73,24 @@ class CredentialHelpers:
         return ProvidedCredentials(_logins_in(answer, host, program), _KEEP_SECONDS)
 
 
-class DockerConfigFile:
-    """Reads the file, as `docker login` writes it. The helpers' credentials come before those in `auths`.
+def read_docker_config(path: str) -> NamedSources:
+    """Returns what the file has, as `docker login` writes it. The helpers' credentials come before those in `auths`.
 
-    What helpers have answered is kept as long as the file names the same helpers.
+    Raises:
+        ConfigError: the file cannot be read or is not a Docker configuration. The message names the path and the
+            problem, and holds none of the file's secrets.
     """
-
-    def __init__(self, path: str, *, key: bytes, clock: Callable[[], float]) -> None:
-        """`key` is the hash key of the ids; `clock` gives monotonic seconds."""
-        self._path = path
-        self._key = key
-        self._clock = clock
-        self._named = _Helpers()
-        self._helpers: tuple[OperatorSource, ...] = ()
-
-    def load(self) -> OperatorFile:
-        """Returns the sources that the file names.
-
-        Raises:
-            ConfigError: the file cannot be read or is not a Docker configuration. The message names the path and the
-                problem, and holds none of the file's secrets.
-        """
-        try:
-            raw = Path(self._path).read_bytes()
-            logins = Logins(decode_docker_config(raw).logins)
-            named = _helpers_in(raw)
-        except OSError as exc:
-            raise ConfigError(f"registry.docker_config: {self._path} cannot be read: {exc.strerror}") from exc
-        except InvalidLogins as exc:
-            raise ConfigError(f"registry.docker_config: {self._path}: {exc}") from exc
-        if named != self._named:
-            provider = CredentialHelpers(named.cred_helpers, named.creds_store)
-            helpers = (ProviderLogins(provider, key=self._key, clock=self._clock),)
-            self._named, self._helpers = named, helpers if named != _Helpers() else ()
-        in_file = FixedLogins(logins, label="the operator's Docker configuration", key=self._key)
-        return OperatorFile(raw, (*self._helpers, in_file))
+    try:
+        raw = Path(path).read_bytes()
+        logins = Logins(decode_docker_config(raw).logins)
+        named = _helpers_in(raw)
+    except OSError as exc:
+        raise ConfigError(f"registry.docker_config: {path} cannot be read: {exc.strerror}") from exc
+    except InvalidLogins as exc:
+        raise ConfigError(f"registry.docker_config: {path}: {exc}") from exc
+    helpers = CredentialHelpers(named.cred_helpers, named.creds_store)
+    providers = {msgspec.json.encode(named): helpers} if named != _Helpers() else {}
+    return NamedSources(raw, providers, (FixedLogins(logins, label="the operator's Docker configuration"),))
 
 
 def _helpers_in(raw: bytes) -> _Helpers:

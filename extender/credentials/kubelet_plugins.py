@@ -4,7 +4,6 @@ Accepts the same configuration files and answers as the kubelet. Plugins that ne
 since we may not use a pod's identity.
 """
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -21,13 +20,7 @@ from extender.credentials.credential_provider_v1 import (
 )
 from extender.credentials.logins import Login, Pattern, parse_pattern
 from extender.credentials.programs import run_program
-from extender.credentials.providers import (
-    CredentialsUnavailable,
-    OperatorFile,
-    OperatorSource,
-    ProvidedCredentials,
-    ProviderLogins,
-)
+from extender.credentials.providers import CredentialsUnavailable, NamedSources, ProvidedCredentials
 from extender.durations import parse_seconds
 from extender.errors import ConfigError, naming
 
@@ -79,43 +72,19 @@ class CredentialPlugin:
         return ProvidedCredentials(logins, keep_seconds, response.cache_key_type)
 
 
-class PluginsFile:
-    """Reads the plugins' configuration. A plugin that stays as it was keeps what it has answered."""
+def read_plugins(path: str, bin_dir: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> NamedSources:
+    """Returns the plugins in the order of the configuration at `path`; their programs are in `bin_dir`.
 
-    def __init__(
-        self,
-        path: str,
-        bin_dir: str,
-        *,
-        key: bytes,
-        clock: Callable[[], float],
-        timeout_seconds: float = TIMEOUT_SECONDS,
-    ) -> None:
-        """The programs are in `bin_dir`. `key` is the hash key of the ids; `clock` gives monotonic seconds."""
-        self._path = path
-        self._bin_dir = bin_dir
-        self._key = key
-        self._clock = clock
-        self._timeout_seconds = timeout_seconds
-        self._sources: Mapping[bytes, OperatorSource] = {}
-
-    def load(self) -> OperatorFile:
-        """Returns the plugins in the file's order.
-
-        Raises:
-            ConfigError: the file cannot be read, or the kubelet would not start with it.
-        """
-        plugins = {msgspec.json.encode(plugin): plugin for plugin in _read_config(self._path).providers}
-        with naming(_setting_of(self._path)):
-            self._sources = {
-                written: self._sources.get(written) or self._source_of(plugin) for written, plugin in plugins.items()
-            }
-        stamp = b"\n".join((self._bin_dir.encode(), *plugins))
-        return OperatorFile(stamp, tuple(self._sources.values()))
-
-    def _source_of(self, plugin: CredentialProvider) -> OperatorSource:
-        provider = CredentialPlugin(plugin, self._bin_dir, timeout_seconds=self._timeout_seconds)
-        return ProviderLogins(provider, key=self._key, clock=self._clock)
+    Raises:
+        ConfigError: the file cannot be read, or the kubelet would not start with it.
+    """
+    plugins = {msgspec.json.encode(plugin): plugin for plugin in _read_config(path).providers}
+    with naming(_setting_of(path)):
+        providers = {
+            written: CredentialPlugin(plugin, bin_dir, timeout_seconds=timeout_seconds)
+            for written, plugin in plugins.items()
+        }
+    return NamedSources(b"\n".join((bin_dir.encode(), *plugins)), providers)
 
 
 def plugin_programs(path: str, bin_dir: str) -> list[str]:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from pkgutil import resolve_name
 from typing import NamedTuple
 
@@ -18,11 +19,18 @@ import structlog
 
 from extender.credential_sources import Cloud
 from extender.credentials.cloud_api import CloudAccess, open_cloud_session
-from extender.credentials.docker_config import DockerConfigFile
-from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId
-from extender.credentials.kubelet_plugins import PluginsFile
+from extender.credentials.docker_config import read_docker_config
+from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId, credentials_of
+from extender.credentials.kubelet_plugins import read_plugins
 from extender.credentials.logins import Login, Logins
-from extender.credentials.providers import FixedLogins, LoginProvider, OperatorFile, OperatorSource, ProviderLogins
+from extender.credentials.providers import (
+    FixedLogins,
+    LoginProvider,
+    OperatorFile,
+    OperatorSource,
+    ProviderLogins,
+    SourcesFile,
+)
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference
 from extender.tables import LruTable, declare_cache
@@ -31,6 +39,7 @@ from extender.watched_files import FileSetting, FileWatcher, WatchedFiles
 
 log = structlog.get_logger()
 
+_OF_CLUSTER = "the cluster's pull secret"
 _OPENED = declare_cache("credentials.operator_keyring.opened", key="repository", rows=1024, most_mb=0.5)
 
 
@@ -60,11 +69,12 @@ class OperatorKeyring:
         self._files = files
         self._clouds = clouds
         self._id_key = id_key or secrets.token_bytes(32)
+        self._key = secrets.token_bytes(32)  # of the ids of single credentials, which stay in this process
         self._patience_seconds = patience_seconds
         self._cluster_logins: tuple[Login, ...] = ()
-        self._cluster = FixedLogins(Logins(()), label="the cluster's pull secret", key=b"")
+        self._cluster = FixedLogins(Logins(()), label=_OF_CLUSTER)
         self._opened: LruTable[str, CredentialId] = LruTable(_OPENED.bound())
-        self._asking: set[asyncio.Task[tuple[Credential, ...]]] = set()
+        self._asking: set[asyncio.Task[tuple[Login, ...]]] = set()
         self._id: tuple[tuple[object, ...], CredentialId] | None = None
 
     @property
@@ -100,9 +110,7 @@ class OperatorKeyring:
     def tell_cluster_logins(self, logins: Mapping[str, tuple[str, str]]) -> None:
         """Takes names and passwords by registry or repository from the nodes' own pull secret."""
         self._cluster_logins = tuple(Login(pattern, *login) for pattern, login in logins.items())
-        self._cluster = FixedLogins(
-            Logins(self._cluster_logins), label="the cluster's pull secret", key=secrets.token_bytes(32)
-        )
+        self._cluster = FixedLogins(Logins(self._cluster_logins), label=_OF_CLUSTER)
 
     async def refresh(self) -> bool:
         """Reads files that have changed again. Returns whether one of them had."""
@@ -121,7 +129,7 @@ class OperatorKeyring:
         """
         opened = self._opened.get(reference.repository)
         for source in self._sources if opened else ():
-            for credential in source.at_hand(reference) or ():
+            for credential in self._credentials_of(source.at_hand(reference) or ()):
                 if credential.id == opened:
                     yield OperatorCredential(credential, source.label)
         async with contextlib.aclosing(self._loaded(self._sources, reference, tenant)) as found:
@@ -134,10 +142,10 @@ class OperatorKeyring:
         patience, loop = self._patience_seconds, asyncio.get_running_loop()
         for source in sources:
             began_at = loop.time()
-            credentials = await self._load(source, reference, tenant, patience)
+            logins = await self._load(source, reference, tenant, patience)
             if patience is not None:
                 patience = max(0.0, patience - (loop.time() - began_at))
-            for credential in credentials:
+            for credential in self._credentials_of(logins):
                 yield OperatorCredential(credential, source.label)
 
     def note_opened(self, reference: ImageReference, credential: Credential) -> None:
@@ -151,7 +159,7 @@ class OperatorKeyring:
 
     def is_unread(self, reference: ImageReference) -> bool:
         """Whether credentials for this image may be missing, because a provider has failed or not answered yet."""
-        return any(source.at_hand(reference) is None or source.has_failed(reference) for source in self._sources)
+        return any(source.at_hand(reference) is None for source in self._sources)
 
     def may_change(self, reference: ImageReference) -> bool:
         """Whether a provider serves the image, which may give another credential when the last one has expired."""
@@ -159,8 +167,8 @@ class OperatorKeyring:
 
     async def _load(
         self, source: OperatorSource, reference: ImageReference, tenant: str, patience: float | None
-    ) -> tuple[Credential, ...]:
-        """Returns the source's credentials; none if it crashes, which is logged, or takes too long."""
+    ) -> tuple[Login, ...]:
+        """Returns the source's logins; none if it crashes, which is logged, or takes too long."""
         found = source.at_hand(reference)
         if found is not None:
             return found
@@ -170,7 +178,10 @@ class OperatorKeyring:
         await asyncio.wait([asking], timeout=patience)
         return () if not asking.done() or asking.exception() else asking.result()
 
-    def _note_asked(self, asking: "asyncio.Task[tuple[Credential, ...]]") -> None:
+    def _credentials_of(self, logins: Sequence[Login]) -> tuple[Credential, ...]:
+        return credentials_of(logins, key=self._key)
+
+    def _note_asked(self, asking: "asyncio.Task[tuple[Login, ...]]") -> None:
         self._asking.discard(asking)
         error = None if asking.cancelled() else asking.exception()
         if error and not isinstance(error, NoTurn):
@@ -209,21 +220,20 @@ async def open_operator_keyring(  # noqa: PLR0913 - settings and parts, each by 
     Raises:
         ConfigError: one of the files cannot be used.
     """
-    key = secrets.token_bytes(32)  # the ids of single credentials stay in this process
     files: list[WatchedFiles[OperatorFile]] = []
     if docker_config:
-        docker = DockerConfigFile(docker_config, key=key, clock=clock)
+        docker = SourcesFile(partial(read_docker_config, docker_config), clock=clock)
         files.append(WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [docker_config], docker.load))
     if bool(plugin_config) != bool(plugin_dir):
         raise ConfigError("registry.credential_providers: config and bin_dir are needed together")
     if plugin_config:
-        plugins = PluginsFile(plugin_config, plugin_dir, key=key, clock=clock)
+        plugins = SourcesFile(partial(read_plugins, plugin_config, plugin_dir), clock=clock)
         files.append(WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [plugin_config], plugins.load))
     for each in files:
         watcher.add(each)
     async with open_cloud_session() as session:
         access = CloudAccess(session, environment, wall_clock)
-        of_clouds = [ProviderLogins(open_cloud(cloud, access), key=key, clock=clock) for cloud in dict.fromkeys(clouds)]
+        of_clouds = [ProviderLogins(open_cloud(cloud, access), clock=clock) for cloud in dict.fromkeys(clouds)]
         keyring = OperatorKeyring(files, of_clouds, id_key=id_key, patience_seconds=patience_seconds)
         try:
             yield keyring

@@ -3,7 +3,7 @@
 Decides how long a provider's answer is kept and which images share it. Each provider implements its own requests.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -12,7 +12,6 @@ from async_lru import alru_cache
 
 from extender.credential_sources import Cloud, Source
 from extender.credentials.credential_provider_v1 import CacheKeyType
-from extender.credentials.keyring import Credential, credentials_of
 from extender.credentials.logins import Login, Logins, cost_bytes
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
@@ -70,52 +69,36 @@ class LoginProvider(Protocol):
 
 
 class OperatorSource(Protocol):
-    """One of the operator's sources of credentials. `label` says in words which."""
+    """One of the operator's sources of logins. `label` says in words which."""
 
     label: str
 
     def serves(self, reference: ImageReference) -> bool:
-        """Whether it may give other credentials for the image some time later."""
+        """Whether it may give other logins for the image some time later."""
 
-    def at_hand(self, reference: ImageReference) -> tuple[Credential, ...] | None:
-        """Returns the image's credentials; None if they have to be loaded. No I/O."""
+    def at_hand(self, reference: ImageReference) -> tuple[Login, ...] | None:
+        """Returns the image's logins; None if they have to be loaded, or could not be. No I/O."""
 
-    def has_failed(self, reference: ImageReference) -> bool:
-        """Whether it could not give this image's credentials the last time, and is not asked again yet."""
-
-    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Credential, ...]:
-        """Returns the image's credentials, most specific first. Raises NoTurn if no turn of the tenant has come."""
-
-
-class OperatorFile(msgspec.Struct, frozen=True):
-    """The sources that a file of the operator's names. `stamp` differs where the file gives other credentials."""
-
-    stamp: bytes
-    sources: tuple[OperatorSource, ...]
+    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Login, ...]:
+        """Returns the image's logins, most specific first. Raises NoTurn if no turn of the tenant has come."""
 
 
 class FixedLogins:
     """Logins that are at hand, matched as the kubelet matches them."""
 
-    def __init__(self, logins: Logins, *, label: str, key: bytes) -> None:
-        """`key` (up to 64 random bytes) is the hash key of the ids: a login has the same id only under the same key."""
+    def __init__(self, logins: Logins, *, label: str) -> None:
         self.label = label
         self._logins = logins
-        self._key = key
 
     def serves(self, _reference: ImageReference) -> bool:
         """False: there is nothing else to load."""
         return False
 
-    def at_hand(self, reference: ImageReference) -> tuple[Credential, ...]:
-        """Returns the matching logins without duplicates."""
-        return credentials_of(self._logins.matching(reference.repository), key=self._key)
+    def at_hand(self, reference: ImageReference) -> tuple[Login, ...]:
+        """Returns the matching logins."""
+        return self._logins.matching(reference.repository)
 
-    def has_failed(self, _reference: ImageReference) -> bool:
-        """False."""
-        return False
-
-    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Login, ...]:
         """As `at_hand`."""
         del tenant
         return self.at_hand(reference)
@@ -135,14 +118,13 @@ _Key = tuple[CacheKeyType | None, str]  # what an answer is for; None: a failure
 
 
 class ProviderLogins:
-    """One provider's credentials. An answer that is kept is given without waiting for any other request."""
+    """One provider's logins. An answer that is kept is given without waiting for any other request."""
 
-    def __init__(self, provider: LoginProvider, *, key: bytes, clock: Callable[[], float]) -> None:
-        """`key` is the hash key of the ids; `clock` gives monotonic seconds."""
+    def __init__(self, provider: LoginProvider, *, clock: Callable[[], float]) -> None:
+        """`clock` gives monotonic seconds."""
         self.label = f"the operator's {provider.source} {provider.name}"
         self.stamp = msgspec.json.encode((provider.source, provider.name, provider.principal))
         self._provider = provider
-        self._key = key
         self._clock = clock
         self._answers: ShareTable[_Key, _ProviderAnswer] = ShareTable(
             _ANSWERS.bound(_ANSWER_BYTES),
@@ -157,30 +139,22 @@ class ProviderLogins:
         """Whether the provider may have credentials for the image."""
         return self._provider.serves(reference.repository)
 
-    def at_hand(self, reference: ImageReference) -> tuple[Credential, ...] | None:
-        """Returns the matching credentials of a kept answer, none after a failure; None if it has to be asked."""
+    def at_hand(self, reference: ImageReference) -> tuple[Login, ...] | None:
+        """Returns the matching logins of a kept answer; None if there is none, or the provider has just failed."""
         if not self.serves(reference):
             return ()
         answer = self._current(reference)
-        return None if answer is None else self._credentials_of(answer, reference)
+        return None if answer is None or answer.is_failure else answer.logins.matching(reference.repository)
 
-    def has_failed(self, reference: ImageReference) -> bool:
-        """Whether the provider, which serves the image, has just failed for its registry, and no answer is kept."""
-        if not self.serves(reference):
-            return False
-        answer = self._current(reference)
-        return answer is not None and answer.is_failure
-
-    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Credential, ...]:
-        """Returns the matching credentials, asked for once by all who want them at the same time.
+    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Login, ...]:
+        """Returns the matching logins, asked for once by all who want them at the same time; none after a failure.
 
         A denial renews none, since tenants cause denials: only expiry does. Raises as `OperatorSource.load`.
         """
-        found = self.at_hand(reference)
-        return self._credentials_of(await self._share(reference, tenant), reference) if found is None else found
-
-    def _credentials_of(self, answer: _ProviderAnswer, reference: ImageReference) -> tuple[Credential, ...]:
-        return credentials_of(answer.logins.matching(reference.repository), key=self._key)
+        if not self.serves(reference):
+            return ()
+        answer = self._current(reference) or await self._share(reference, tenant)
+        return answer.logins.matching(reference.repository)
 
     def _current(self, reference: ImageReference) -> _ProviderAnswer | None:
         """Returns the most specific answer that is kept, in the kubelet's order; a failure only without one."""
@@ -233,3 +207,38 @@ def _keys(reference: ImageReference) -> dict[CacheKeyType, str]:
         CacheKeyType.REGISTRY: reference.domain,
         CacheKeyType.GLOBAL: "",
     }
+
+
+class NamedSources(msgspec.Struct, frozen=True):
+    """What a file of the operator's names, in the order to try it. `stamp` differs where it gives other credentials."""
+
+    stamp: bytes
+    providers: Mapping[bytes, LoginProvider]
+    """By what the file says of each."""
+    fixed: tuple[FixedLogins, ...] = ()
+
+
+class OperatorFile(msgspec.Struct, frozen=True):
+    """The sources that a file names, and its stamp."""
+
+    stamp: bytes
+    sources: tuple[OperatorSource, ...]
+
+
+class SourcesFile:
+    """A file that names sources. A provider of which it says what it said before keeps its answers."""
+
+    def __init__(self, read: Callable[[], NamedSources], *, clock: Callable[[], float]) -> None:
+        """`read` reads the file; `clock` gives monotonic seconds."""
+        self._read = read
+        self._clock = clock
+        self._kept: dict[bytes, ProviderLogins] = {}
+
+    def load(self) -> OperatorFile:
+        """Returns the sources that the file names now. Raises what `read` raises."""
+        named = self._read()
+        self._kept = {
+            written: self._kept.get(written) or ProviderLogins(provider, clock=self._clock)
+            for written, provider in named.providers.items()
+        }
+        return OperatorFile(named.stamp, (*self._kept.values(), *named.fixed))

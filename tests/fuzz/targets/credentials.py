@@ -16,8 +16,8 @@ from extender.credential_sources import Cloud
 from extender.credentials import docker_config, kubelet_plugins
 from extender.credentials.cloud_api import CloudAccess
 from extender.credentials.credential_provider_v1 import PROTOCOL, CredentialProvider
-from extender.credentials.docker_config import CredentialHelpers, DockerConfigFile
-from extender.credentials.kubelet_plugins import CredentialPlugin, PluginsFile
+from extender.credentials.docker_config import CredentialHelpers, read_docker_config
+from extender.credentials.kubelet_plugins import CredentialPlugin, read_plugins
 from extender.credentials.logins import (
     InvalidLogins,
     Logins,
@@ -31,7 +31,6 @@ from extender.images.reference import ImageReference, parse_reference
 from testbed.clock import Clock
 from tests.fuzz.target import CannedSession, Target, check_sentence, run
 
-_KEY = b"k" * 32
 _MOST_ENTRIES = 256
 _HOSTS = ("docker.io/library/app", "quay.io/team/app", "registry.example:5000/team/app", "a.b.c.d/e/f")
 _ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/app"
@@ -61,11 +60,11 @@ def docker_configs(data: bytes) -> None:
         file.write(data)
         file.flush()
         try:
-            found_in = DockerConfigFile(file.name, key=_KEY, clock=Clock()).load()
+            found_in = read_docker_config(file.name)
         except ConfigError:
             return
     for repository in _HOSTS:
-        for source in found_in.sources:
+        for source in found_in.fixed:
             source.at_hand(_reference(repository))
 
 
@@ -103,7 +102,7 @@ def pull_secrets(data: bytes) -> None:
 
 async def _ask(provider: LoginProvider, repositories: Iterable[str]) -> None:
     """Asks the provider, and the keyring that keeps its answers, which raises nothing."""
-    source = ProviderLogins(provider, key=_KEY, clock=Clock())
+    source = ProviderLogins(provider, clock=Clock())
     for repository in repositories:
         try:
             given = await provider.provide(repository)
@@ -113,7 +112,6 @@ async def _ask(provider: LoginProvider, repositories: Iterable[str]) -> None:
         assert not math.isnan(given.keep_seconds)  # it would be kept for ever
         await source.load(_reference(repository))
         source.at_hand(_reference(repository))
-        source.has_failed(_reference(repository))
 
 
 _PLUGIN = CredentialProvider("plugin", ("*.example:5000", "quay.io"), "10m", PROTOCOL)
@@ -141,11 +139,11 @@ def plugin_configs(data: bytes) -> None:
         file.write(data)
         file.flush()
         try:
-            found = PluginsFile(file.name, "/bin", key=_KEY, clock=Clock()).load()
+            found = read_plugins(file.name, "/bin")
         except ConfigError:
             return
-    for source in found.sources:
-        source.serves(_reference(_HOSTS[1]))
+    for provider in found.providers.values():
+        provider.serves(_HOSTS[1])
 
 
 def cloud_tokens(data: bytes) -> None:

@@ -4,20 +4,21 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from extender.credentials.docker_config import DockerConfigFile
-from extender.credentials.keyring import Credential, credential_id_of
+from extender.credentials.docker_config import read_docker_config
+from extender.credentials.logins import Login
+from extender.credentials.providers import SourcesFile
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference, parse_reference
 from extender.watched_files import RELOADS, FileSetting, WatchedFiles
 from testbed.clock import Clock
 from tests.integration.credentials.programs import Program
 
-KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
 HUB = parse_reference("redis")
 FOUND = 'print(json.dumps({"ServerURL": question, "Username": "helped", "Secret": "hunter2"}))'
@@ -42,14 +43,14 @@ class Keyring:
     """What the file's sources give, one after the other, as it is now."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        file = DockerConfigFile(path, key=KEY, clock=clock)
+        file = SourcesFile(partial(read_docker_config, path), clock=clock)
         self._files = WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [path], file.load)
 
     @property
     def stamp(self) -> bytes:
         return self._files.value.stamp
 
-    async def load(self, reference: ImageReference) -> list[Credential]:
+    async def load(self, reference: ImageReference) -> list[Login]:
         await self._files.refresh()
         return [each for source in self._files.value.sources for each in await source.load(reference)]
 
@@ -62,7 +63,7 @@ def load(folder: Path, **document: object) -> Keyring:
 async def test_configuration_without_helpers_is_its_logins(tmp_path: Path) -> None:
     """`docker login` writes such a file where there is no key store."""
     keyring = load(tmp_path, auths={"quay.io": {"username": "ann", "password": "p"}})
-    assert await keyring.load(APP) == [Credential("ann", "p", credential_id_of("ann", "p", key=KEY))]
+    assert await keyring.load(APP) == [Login("quay.io", "ann", "p")]
 
 
 async def test_helper_of_a_registry_is_asked_by_its_host(tmp_path: Path, helper: Program) -> None:
@@ -142,13 +143,12 @@ def test_unusable_docker_configuration_is_the_operators_error(
 
 
 async def test_a_new_password_is_another_credential(tmp_path: Path) -> None:
-    """Access must be shown again: the id has changed, and so has what stands for the file."""
+    """Access must be shown again: what stands for the file has changed."""
     keyring = load(tmp_path, auths={"quay.io": {"username": "ann", "password": "old"}})
     (old,), before = await keyring.load(APP), keyring.stamp
     write(tmp_path, auths={"quay.io": {"username": "ann", "password": "new"}})
     (new,) = await keyring.load(APP)
     assert (old.password, new.password) == ("old", "new")
-    assert old.id != new.id
     assert keyring.stamp != before
 
 

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from extender.credentials.keyring import Credential
-from extender.credentials.kubelet_plugins import PluginsFile
+from extender.credentials.kubelet_plugins import read_plugins
+from extender.credentials.logins import Login
 from extender.credentials.programs import run_program
-from extender.credentials.providers import CredentialsUnavailable, OperatorSource
+from extender.credentials.providers import CredentialsUnavailable, OperatorSource, SourcesFile
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference, parse_reference
 from extender.watched_files import RELOADS, FileSetting, WatchedFiles
@@ -24,7 +25,6 @@ from testbed.clock import Clock
 from testbed.eventually import eventually
 from tests.integration.credentials.programs import Program
 
-KEY = b"k" * 32
 V1 = "credentialprovider.kubelet.k8s.io/v1"
 APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
 OTHER_APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/other:1")
@@ -65,14 +65,14 @@ class Keyring:
     """What the plugins of the file give, one after the other, as it is now; their programs are in `folder`."""
 
     def __init__(self, path: str, folder: Path, clock: Clock, timeout_seconds: float = 60.0) -> None:
-        file = PluginsFile(path, str(folder), key=KEY, clock=clock, timeout_seconds=timeout_seconds)
+        file = SourcesFile(partial(read_plugins, path, str(folder), timeout_seconds=timeout_seconds), clock=clock)
         self._files = WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [path], file.load)
 
     @property
     def sources(self) -> Sequence[OperatorSource]:
         return self._files.value.sources
 
-    async def load(self, reference: ImageReference) -> list[Credential]:
+    async def load(self, reference: ImageReference) -> list[Login]:
         await self._files.refresh()
         return [each for source in self.sources for each in await source.load(reference)]
 

@@ -12,7 +12,6 @@ from extender.credentials.providers import CredentialsUnavailable, ProvidedCrede
 from extender.images.reference import ImageReference, parse_reference
 from testbed.clock import Clock
 
-KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
 OTHER_APP = parse_reference("quay.io/team/other:1")
 ELSEWHERE = parse_reference("ghcr.io/team/app:1")
@@ -77,7 +76,7 @@ async def test_an_answer_serves_as_far_as_it_reaches(
 ) -> None:
     """The provider says whether its answer is for the image, for the registry, or for everything."""
     provider = Provider(cache_key_type)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     for reference in (APP, APP, OTHER_APP, ELSEWHERE, APP, OTHER_APP):
         assert await ring.load(reference)
     assert provider.requested == requested
@@ -86,7 +85,7 @@ async def test_an_answer_serves_as_far_as_it_reaches(
 async def test_an_answer_is_kept_until_it_expires(clock: Clock) -> None:
     """Even if it is denied: who may cause denials must not make programs run."""
     provider = Provider(keep_seconds=100.0)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     await ring.load(APP)
     clock.advance(99.9)
     (kept,) = await ring.load(APP)
@@ -100,7 +99,7 @@ async def test_an_answer_is_kept_until_it_expires(clock: Clock) -> None:
 async def test_an_answer_that_may_not_be_kept_is_obtained_for_each_lookup(clock: Clock) -> None:
     """One lookup may need it twice, within a second."""
     provider = Provider(keep_seconds=0.0)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     for _ in range(3):
         await ring.load(APP)
         await ring.load(APP)
@@ -111,7 +110,7 @@ async def test_an_answer_that_may_not_be_kept_is_obtained_for_each_lookup(clock:
 async def test_those_who_ask_at_the_same_time_share_an_answer(clock: Clock) -> None:
     """The provider is asked once per registry."""
     provider = Provider()
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     provider.open.clear()
     loads = [asyncio.create_task(ring.load(reference)) for reference in (APP, OTHER_APP) for _ in range(20)]
     await asyncio.sleep(0)
@@ -124,7 +123,7 @@ async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
     """Until then there is nothing to present, and the log says why once."""
     provider = Provider()
     provider.fails = True
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     with capture_logs() as lines:
         assert await ring.load(APP) == ()
         assert await ring.load(OTHER_APP) == ()
@@ -132,7 +131,7 @@ async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
         ("provider.failed", "test", "it is down")
     ]
     provider.fails = False
-    assert ring.at_hand(APP) == ()
+    assert ring.at_hand(APP) is None
     clock.advance(10)
     assert await ring.load(APP)
 
@@ -140,7 +139,7 @@ async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
 async def test_an_answer_that_is_held_waits_for_no_other_request(clock: Clock) -> None:
     """A tenant names a hundred repositories of a registry for which the provider hangs; others' answers serve."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     assert await ring.load(APP)
     provider.open.clear()
     hanging = [asyncio.create_task(ring.load(image_of(number), tenant="mallory")) for number in range(100)]
@@ -155,7 +154,7 @@ async def test_an_answer_that_is_held_waits_for_no_other_request(clock: Clock) -
 async def test_a_provider_that_hangs_for_one_tenant_leaves_turns_for_others(clock: Clock) -> None:
     """At another registry, and at the same one for another image."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     await ring.load(APP)
     provider.open.clear()
     hanging = [asyncio.create_task(ring.load(image_of(number), tenant="mallory")) for number in range(100)]
@@ -176,7 +175,7 @@ async def test_a_failure_for_one_image_is_not_repeated_for_the_others(
 ) -> None:
     """Nor for those whose answers have expired, nor for those that wait: for as long as it took, within 10 to 30 s."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     images = [image_of(number) for number in range(100)]
     for image in images[:50]:
         await ring.load(image)
@@ -190,21 +189,21 @@ async def test_a_failure_for_one_image_is_not_repeated_for_the_others(
     provider.open.set()
     assert await asyncio.gather(*loads) == [()] * 100
     assert len(provider.requested) == 3
-    assert ring.has_failed(images[99])
+    assert ring.at_hand(images[99]) is None
     clock.advance(retry_seconds - 0.1)
     assert await ring.load(images[0]) == ()
-    assert ring.has_failed(images[0])
+    assert ring.at_hand(images[0]) is None
     assert len(provider.requested) == 3
     provider.fails = False
     clock.advance(0.1)
     assert await ring.load(images[0])
-    assert not ring.has_failed(images[0])
+    assert ring.at_hand(images[0]) is not None
 
 
 async def test_a_failure_for_one_registry_leaves_the_others(clock: Clock) -> None:
     """Whoever chooses a registry for which the provider fails keeps no other's credentials back."""
     provider = Provider(CacheKeyType.GLOBAL)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     await ring.load(APP)
     clock.advance(100)
     provider.fails = True
@@ -217,7 +216,7 @@ async def test_answers_for_one_tenant_s_images_leave_those_of_others(clock: Cloc
     """Thousands of images of one tenant fill the cache, and not at the cost of another's few."""
     provider = Provider(CacheKeyType.IMAGE, keep_seconds=1e9)
     provider.secret = "s" * 50_000
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     await ring.load(APP, tenant="honest")
     for number in range(400):
         await ring.load(image_of(number), tenant="mallory")
@@ -231,7 +230,7 @@ async def test_answers_for_one_tenant_s_images_leave_those_of_others(clock: Cloc
 async def test_an_expired_password_is_not_presented(clock: Clock) -> None:
     """Though the provider gives no other."""
     provider = Provider(CacheKeyType.GLOBAL)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     await ring.load(APP)
     provider.fails = True
     clock.advance(100)
@@ -247,7 +246,7 @@ async def test_a_failure_before_a_wider_answer_does_not_hide_it(clock: Clock) ->
     """Failures hold for a registry; an answer for everything replaces them."""
     provider = Provider(CacheKeyType.GLOBAL)
     provider.fails = True
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     await ring.load(APP)
     provider.fails = False
     clock.advance(10)
@@ -263,7 +262,7 @@ async def test_a_failure_leaves_what_another_request_has_brought_meanwhile(
 ) -> None:
     """The failed request gets it too, if it is for its image; otherwise only its own image has nothing."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     await ring.load(image_of(0))  # from now on each image is asked for by itself
     provider.open.clear()
     failing = asyncio.create_task(ring.load(APP))
@@ -276,13 +275,13 @@ async def test_a_failure_leaves_what_another_request_has_brought_meanwhile(
     hanging.set()
     assert await failing == (() if cache_key_type is CacheKeyType.IMAGE else brought)
     assert await ring.load(OTHER_APP) == brought != ()
-    assert (ring.has_failed(OTHER_APP), ring.has_failed(APP)) == (False, cache_key_type is CacheKeyType.IMAGE)
+    assert (ring.at_hand(APP) is None) == (cache_key_type is CacheKeyType.IMAGE)
 
 
 async def test_a_fresh_answer_for_everything_is_not_hidden_by_an_expired_one(clock: Clock) -> None:
     """Neither while the provider fails for the registry whose answer has expired."""
     provider = Provider(CacheKeyType.REGISTRY)
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     await ring.load(APP)
     clock.advance(100)
     provider.fails = True
@@ -290,15 +289,15 @@ async def test_a_fresh_answer_for_everything_is_not_hidden_by_an_expired_one(clo
     provider.fails, provider.cache_key_type = False, CacheKeyType.GLOBAL
     assert await ring.load(ELSEWHERE)
     assert await ring.load(APP)
-    assert not ring.has_failed(APP)
+    assert ring.at_hand(APP) is not None
 
 
 async def test_registries_of_others_are_none_of_its_business(clock: Clock) -> None:
     """It is not asked."""
     provider = Provider()
-    ring = ProviderLogins(provider, key=KEY, clock=clock)
+    ring = ProviderLogins(provider, clock=clock)
     hub = parse_reference("redis")
     assert ring.at_hand(hub) == ()
-    assert not ring.has_failed(hub)
+    assert ring.at_hand(hub) is not None
     assert await ring.load(hub) == ()
     assert provider.requested == []

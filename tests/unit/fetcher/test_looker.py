@@ -1,15 +1,16 @@
 """In which order credentials are tried, what each answer says of them, and what is not asked for twice."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from extender.credential_sources import Source
-from extender.credentials.docker_config import DockerConfigFile
+from extender.credentials.docker_config import read_docker_config
 from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId
 from extender.credentials.operator_keyring import OperatorKeyring
-from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderLogins
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderLogins, SourcesFile
 from extender.errors import RegistryThrottled
 from extender.fetcher.looker import Looker
 from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage
@@ -149,7 +150,7 @@ async def test_a_denial_tells_nothing_while_a_provider_fails_and_holds_shortly_w
 ) -> None:
     registry.readers[REPOSITORY] = set()
     provider = Provider()
-    looker = Looker(registry, OperatorKeyring(clouds=[ProviderLogins(provider, key=b"k", clock=clock)]))
+    looker = Looker(registry, OperatorKeyring(clouds=[ProviderLogins(provider, clock=clock)]))
     unread = await looker.look(look())
     provider.fails = False
     clock.advance(10)
@@ -170,7 +171,7 @@ async def test_a_corrected_docker_configuration_is_used_in_the_lookup_that_was_d
         path.write_text(json.dumps({"auths": {"ghcr.io": {"username": user, "password": "p"}}}))
 
     write("bob")
-    file = DockerConfigFile(str(path), key=b"k", clock=clock)
+    file = SourcesFile(partial(read_docker_config, str(path)), clock=clock)
     operator = OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [str(path)], file.load)])
     before = operator.id
     write("ann")
