@@ -6,7 +6,7 @@ images that a node may pull. Like the kubelet, it supports no credential stores 
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from sys import getsizeof
@@ -21,7 +21,6 @@ _SCHEME = re.compile(r"https?://")
 _ADDRESS = re.compile(r"(?P<host>\[[^][]*\]|[^][:/]*)(?::(?P<port>[0-9]*))?(?P<path>/.*)?", re.ASCII | re.DOTALL)
 _LINE_ENDS = {ord("\r"): None, ord("\n"): None}
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class InvalidLogins(ValueError):
@@ -109,18 +108,6 @@ class ByPattern(Generic[T]):
     def __len__(self) -> int:
         """How many values there are, those that no repository can match included."""
         return len(self._things)
-
-    @property
-    def characters(self) -> int:
-        """The length of all patterns together."""
-        return sum(map(len, self._keys))
-
-    def map(self, make: Callable[[T], U]) -> "ByPattern[U]":
-        """Returns the result of `make` for each value, with the same patterns and in the same order. O(values)."""
-        made = ByPattern[U](())
-        made._keys, made._exact, made._globs = self._keys, self._exact, self._globs
-        made._things = [None if thing is None else make(thing) for thing in self._things]
-        return made
 
     def matching(self, repository: str) -> tuple[T, ...]:
         """Returns all values for `repository` (`quay.io/a/b`, without tag), most specific first.

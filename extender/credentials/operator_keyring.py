@@ -75,7 +75,6 @@ class OperatorKeyring:
         self._cluster = FixedLogins(Logins(()), label=_OF_CLUSTER)
         self._opened: LruTable[str, CredentialId] = LruTable(_OPENED.bound())
         self._asking: set[asyncio.Task[tuple[Login, ...]]] = set()
-        self._id: tuple[tuple[object, ...], CredentialId] | None = None
 
     @property
     def id(self) -> CredentialId:
@@ -84,12 +83,6 @@ class OperatorKeyring:
         So a login that was removed opens nothing any more, after a restart too. Empty without any credentials.
         """
         stamps = (*(each.value.stamp for each in self._files), *(each.stamp for each in self._clouds))
-        state = (self._cluster_logins, stamps)
-        if self._id is None or self._id[0] != state:
-            self._id = (state, self._id_of(stamps))
-        return self._id[1]
-
-    def _id_of(self, stamps: Sequence[bytes]) -> CredentialId:
         if not (stamps or self._cluster_logins):
             return NO_OPERATOR
         logins = [msgspec.structs.astuple(login) for login in self._cluster_logins]

@@ -3,6 +3,7 @@
 Decides how long a provider's answer is kept and which images share it. Each provider implements its own requests.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -219,7 +220,7 @@ class NamedSources(msgspec.Struct, frozen=True):
 
 
 class OperatorFile(msgspec.Struct, frozen=True):
-    """The sources that a file names, and its stamp."""
+    """The sources that a file names, and a hash of its stamp."""
 
     stamp: bytes
     sources: tuple[OperatorSource, ...]
@@ -241,4 +242,4 @@ class SourcesFile:
             written: self._kept.get(written) or ProviderLogins(provider, clock=self._clock)
             for written, provider in named.providers.items()
         }
-        return OperatorFile(named.stamp, (*self._kept.values(), *named.fixed))
+        return OperatorFile(hashlib.blake2b(named.stamp).digest(), (*self._kept.values(), *named.fixed))

@@ -7,6 +7,7 @@ secrets of one namespace cannot evict those of others.
 
 import asyncio
 import math
+from collections import ChainMap
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from sys import getsizeof
@@ -14,15 +15,8 @@ from sys import getsizeof
 import msgspec
 import structlog
 
-from extender.credentials.keyring import (
-    Credential,
-    CredentialId,
-    LoginSource,
-    SecretReader,
-    credential_id_of,
-    credentials_of,
-)
-from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins, cost_bytes, matching_all
+from extender.credentials.keyring import Credential, CredentialId, LoginSource, SecretReader, credentials_of
+from extender.credentials.logins import ByPattern, InvalidLogins, Login, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
 from extender.tables import ShareTable, declare_cache
@@ -57,21 +51,20 @@ _READINGS = declare_cache("credentials.pull_secrets.readings", key="namespace, s
 _EMPTY_BYTES = 1500
 
 _SecretName = tuple[str, str]  # namespace, name
-_NO_LOGINS = Logins(())
 _NO_IDS = ByPattern[CredentialId](())
 
 
 class _Reading(msgspec.Struct):
     """The reading of a secret; `problem` says why a pull secret is malformed.
 
-    The ids stay until another reading replaces them; of the logins nothing is left after `KEEP_SECONDS`. If the read
-    failed, `is_unread`, and the rest is of the reading before, or of a secret without logins. `said_left_out` is how
-    many secrets after this one are known to be left out.
+    The ids stay until another reading replaces them; of the credentials nothing is left after `KEEP_SECONDS`. If the
+    read failed, `is_unread`, and the rest is of the reading before, or of a secret without logins. `said_left_out` is
+    how many secrets after this one are known to be left out.
     """
 
     read_at: float
-    logins: Logins = _NO_LOGINS
-    credential_ids: ByPattern[CredentialId] = _NO_IDS
+    ids: ByPattern[CredentialId] = _NO_IDS
+    credentials: dict[CredentialId, Credential] = {}
     cost_bytes: int = 0
     problem: str = ""
     is_unread: bool = False
@@ -102,40 +95,13 @@ class PullSecrets:
         chosen = tuple(dict.fromkeys(filter(None, names)))[:MOST_NAMES]
         return _PodSecrets(self, namespace, chosen)
 
-    def credential_ids_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[CredentialId, ...]:
-        """Returns the ids of the matching credentials as of the last reading of the secrets; none without one."""
-        pod = self._pod(namespace, names)
-        return matching_all([reading.credential_ids for reading in pod.used], repository) if pod else ()
-
-    def secret_with(
-        self, namespace: str, names: tuple[str, ...], repository: str, credential_id: CredentialId
-    ) -> str | None:
-        """Returns the name of the secret that gave this credential, by the last reading; None if none of them did."""
-        pod = self._pod(namespace, names)
-        for name, reading in zip(names, pod.used if pod else (), strict=False):
-            if credential_id in reading.credential_ids.matching(repository):
-                return name
-        return None
-
-    def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
-        """Whether one of the secrets was never read, or so long ago that they are due to be read again."""
-        return self._pod(namespace, names, KEEP_SECONDS) is None
-
-    def is_unread(self, namespace: str, names: tuple[str, ...]) -> bool:
-        """Whether one of the secrets could not be read the last time."""
-        pod = self._pod(namespace, names)
-        return pod is not None and pod.is_unread
-
-    async def load(
-        self, namespace: str, names: tuple[str, ...], repository: str, *, refresh: bool
-    ) -> tuple[Credential, ...]:
-        """Returns the matching logins of all the secrets, in the order in which the kubelet tries them.
+    async def load(self, namespace: str, names: tuple[str, ...], most_seconds: float) -> "_PodReadings":
+        """Returns what is used of the secrets; reads those again whose reading is not younger.
 
         Raises:
             NoTurn: no turn of the namespace has come in time.
         """
-        most_seconds = _JUST_READ_SECONDS if refresh else KEEP_SECONDS
-        pod = self._pod(namespace, names, most_seconds)
+        pod = self.pod(namespace, names, most_seconds)
         if pod is None:
             async with self._turns.turn(namespace, "/".join((namespace, *names))):
                 pod = await self._read_all(namespace, names, most_seconds)
@@ -143,9 +109,9 @@ class PullSecrets:
             pod.used[-1].said_left_out = pod.left_out
             first = names[len(pod.used)]
             log.warning("secret.truncated", namespace=namespace, secret=first, kept=MOST_LOGINS, left_out=pod.left_out)
-        return credentials_of(_matching(pod.used, repository), key=self._key)
+        return pod
 
-    def _pod(self, namespace: str, names: tuple[str, ...], most_seconds: float = math.inf) -> "_PodReadings | None":
+    def pod(self, namespace: str, names: tuple[str, ...], most_seconds: float = math.inf) -> "_PodReadings | None":
         """Returns what is used of the secrets; None if one has no reading that is younger."""
         pod = _PodReadings(len(names))
         for name in names:
@@ -184,7 +150,7 @@ class PullSecrets:
             log.warning("secret.unread", namespace=namespace, secret=name, why=str(exc))
             retried = self._clock() - KEEP_SECONDS + _JUST_READ_SECONDS
             if before is None or self._age_seconds(before) >= KEEP_SECONDS:
-                before = msgspec.structs.replace(before or _Reading(retried), read_at=retried, logins=_NO_LOGINS)
+                before = msgspec.structs.replace(before or _Reading(retried), read_at=retried, credentials={})
             reading = msgspec.structs.replace(before, is_unread=True)
         reading.said_left_out = before.said_left_out if before else 0
         self._readings.put((namespace, name), reading)
@@ -194,17 +160,21 @@ class PullSecrets:
 
     def _reading_of(self, logins: tuple[Login, ...]) -> _Reading:
         """Returns the reading of a secret, made for matching once."""
-        by_pattern = Logins(logins)
-        credential_ids = by_pattern.map(lambda login: credential_id_of(login.username, login.password, key=self._key))
-        return _Reading(self._clock(), by_pattern, credential_ids, cost_bytes(logins))
+        credentials: dict[CredentialId, Credential] = {}
+        entries: list[tuple[str, CredentialId | None]] = []
+        for login in logins:
+            found = credentials_of([login] if login.username or login.password else (), key=self._key)
+            credentials |= {each.id: each for each in found}
+            entries.append((login.pattern, found[0].id if found else None))
+        return _Reading(self._clock(), ByPattern(entries), credentials, cost_bytes(logins))
 
     def _sweep(self) -> None:
         """Forgets the passwords of readings that are too old to be used."""
         self._sweep_at, is_any_left = None, False
         for _, reading in self._readings.items():  # noqa: PERF102 - of a table, which has no values()
-            if reading.logins is not _NO_LOGINS:
+            if reading.credentials:
                 if self._age_seconds(reading) >= KEEP_SECONDS:
-                    reading.logins = _NO_LOGINS
+                    reading.credentials = {}
                 else:
                     is_any_left = True
         if is_any_left:
@@ -239,9 +209,13 @@ class _PodReadings:
         """Whether no later secret is used, whatever it holds."""
         return self._logins > MOST_LOGINS or self._bytes > MOST_LOGIN_BYTES
 
+    def ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        """Returns the ids of the matching credentials, in the order in which the kubelet tries them."""
+        return matching_all([reading.ids for reading in self.used], reference.repository)
+
     def add(self, reading: _Reading) -> None:
         """Adds the reading of the next secret."""
-        self._logins += len(reading.credential_ids)
+        self._logins += len(reading.ids)
         self._bytes += reading.cost_bytes
         self._is_malformed = self._is_malformed or bool(reading.problem)
         self.is_unread = self.is_unread or reading.is_unread
@@ -251,37 +225,38 @@ class _PodReadings:
             self.used.append(reading)
 
 
-def _matching(readings: Sequence[_Reading], repository: str) -> list[Login]:
-    """Returns the logins for the repository: the first ones, whose names and passwords take 256 KiB together."""
-    found = matching_all([reading.logins for reading in readings], repository)
-    together = accumulate(getsizeof(login.username) + getsizeof(login.password) for login in found)
-    return list(found[: sum(used <= _MOST_TRIED_BYTES for used in together)])
-
-
 class _PodSecrets:
     """One pod's logins. Their identity is the same for pods of a namespace that name the same secrets."""
 
     def __init__(self, secrets: PullSecrets, namespace: str, names: tuple[str, ...]) -> None:
         self._secrets = secrets
-        self._namespace = namespace
-        self._names = names
+        self._of = namespace, names
 
     @property
     def identity(self) -> Hashable:
-        return self._namespace, self._names
+        return self._of
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        return self._secrets.credential_ids_for(self._namespace, self._names, reference.repository)
+        pod = self._secrets.pod(*self._of)
+        return pod.ids_for(reference) if pod else ()
 
     def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
-        name = self._secrets.secret_with(self._namespace, self._names, reference.repository, credential_id)
-        return f"pull secret {name}" if name else ""
+        pod = self._secrets.pod(*self._of)
+        for name, reading in zip(self._of[1], pod.used if pod else (), strict=False):
+            if credential_id in reading.ids.matching(reference.repository):
+                return f"pull secret {name}"
+        return ""
 
     def is_due(self) -> bool:
-        return self._secrets.is_due(self._namespace, self._names)
+        return self._secrets.pod(*self._of, KEEP_SECONDS) is None
 
     def is_unread(self) -> bool:
-        return self._secrets.is_unread(self._namespace, self._names)
+        pod = self._secrets.pod(*self._of)
+        return pod is not None and pod.is_unread
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        return await self._secrets.load(self._namespace, self._names, reference.repository, refresh=refresh)
+        pod = await self._secrets.load(*self._of, _JUST_READ_SECONDS if refresh else KEEP_SECONDS)
+        held = ChainMap(*(reading.credentials for reading in pod.used))
+        found = [held[each] for each in dict.fromkeys(pod.ids_for(reference)) if each in held]
+        together = accumulate(getsizeof(each.username) + getsizeof(each.password) for each in found)
+        return tuple(found[: sum(used <= _MOST_TRIED_BYTES for used in together)])

@@ -128,15 +128,6 @@ def test_every_match_is_tried_most_specific_first() -> None:
     assert [login.username for login in logins.matching("quay.io/team/app")] == ["2", "3", "0", "1", "4"]
 
 
-def test_what_is_made_of_logins_is_for_the_same_repositories() -> None:
-    """In the same order, the last resort on the default registry included."""
-    patterns = ["quay.io", "quay.io/team", "index.docker.io"]
-    made = Logins(Login(pattern, pattern, "secret") for pattern in patterns).map(lambda login: login.username)
-    assert made.matching("quay.io/team/app") == ("quay.io/team", "quay.io")
-    assert made.matching("docker.io/library/redis") == ("index.docker.io",)
-    assert made.matching("ghcr.io/team/app") == ()
-
-
 def test_default_registry_login_is_only_a_last_resort() -> None:
     """A login that matches keeps the one for index.docker.io away."""
     logins = Logins([Login("https://index.docker.io/v1/", "old", "x"), Login("docker.io", "new", "x")])
