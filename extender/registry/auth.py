@@ -10,6 +10,7 @@ import base64
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -82,11 +83,6 @@ class _Hop(NamedTuple):
     endpoint: Endpoint
     credential: Credential
 
-    @property
-    def origin(self) -> tuple[URL, str]:
-        """What a challenge is remembered by."""
-        return self.url.origin(), self.endpoint.own_repository
-
 
 class _TokenKey(NamedTuple):
     """What a token was issued for. It names the credential by its id, so that keys hold no secret."""
@@ -155,15 +151,13 @@ class Authenticator:
             RegistryThrottled: the token server answers 429.
             RegistryUnavailable: there is no response, the challenge is malformed, or the token server fails.
         """
-
-        async def send_to(hop: URL) -> Response:
-            return await self._send(method, hop, endpoint, credential, headers)
-
         async with deadline(endpoint.name, self._timeout_seconds):
-            return await follow(endpoint.url_of(what, query), send_to)
+            return await follow(
+                endpoint.url_of(what, query), partial(self._send, method, endpoint, credential, headers)
+            )
 
     async def _send(
-        self, method: str, url: URL, endpoint: Endpoint, credential: Credential, more: Mapping[str, str]
+        self, method: str, endpoint: Endpoint, credential: Credential, more: Mapping[str, str], url: URL
     ) -> Response:
         """Sends one request, and once more if a 401 says how to authenticate; returns the last response."""
         is_endpoint = url.origin() == endpoint.root.origin()
@@ -171,42 +165,31 @@ class Authenticator:
         headers = CIMultiDict(endpoint.headers if is_endpoint else ())
         headers["Accept"] = _ACCEPT
         headers.update(more)
-
-        async def send_once(authorization: str | None) -> Response:
-            shown = CIMultiDict(headers)
-            if authorization:
-                shown["Authorization"] = authorization
-            return await send(
-                self._session,
-                method,
-                url,
-                headers=shown,
-                limit_bytes=MAX_DOCUMENT_BYTES,
-                tls=endpoint.tls_for(url),
-                connect_seconds=endpoint.connect_seconds,
-            )
-
-        known = self._challenges.get(hop.origin)
+        send_once = partial(
+            send, self._session, method, url, headers=headers, limit_bytes=MAX_DOCUMENT_BYTES,
+            tls=endpoint.tls_for(url), connect_seconds=endpoint.connect_seconds,
+        )  # fmt: skip
+        origin = url.origin(), endpoint.own_repository
+        known = self._challenges.get(origin)
         try:
             sent = await self._respond(known, hop) if known else None
         except RegistryError:
-            self._challenges.remove(hop.origin)  # the next request gets a new one: the token server may move
+            self._challenges.remove(origin)  # the next request gets a new one: the token server may move
             raise
-        response = await send_once(sent)
-        if response.status == 401 and (answer := await self._answer(hop, response, sent)):
-            return await send_once(answer)
-        return response
-
-    async def _answer(self, hop: _Hop, response: Response, sent: str | None) -> str | None:
-        """Returns the header value that answers a 401; None if there is no value other than `sent`."""
-        challenge = _choose(response)
+        if sent:
+            headers["Authorization"] = sent
+        response = await send_once()
+        challenge = _choose(response) if response.status == 401 else None
         if challenge is None:
-            return None
+            return response
         if sent and challenge.scheme == "bearer":
             self._tokens.remove(_token_key(challenge, hop))
-        authorization = await self._respond(challenge, hop)
-        self._challenges.put(hop.origin, challenge)
-        return authorization if authorization != sent else None
+        answer = await self._respond(challenge, hop)
+        self._challenges.put(origin, challenge)
+        if answer is None or answer == sent:
+            return response
+        headers["Authorization"] = answer
+        return await send_once()
 
     async def _respond(self, challenge: Challenge, hop: _Hop) -> str | None:
         if challenge.scheme == "bearer":
@@ -219,22 +202,20 @@ class Authenticator:
         token = self._tokens.get(key)
         if token and self._clock() < token.renew_at:
             return token.text
-        response = await self._ask_token_server(_token_url(key), hop)
+        url = _token_url(key)
+        login = {"Authorization": _basic(hop.credential)} if hop.credential != ANONYMOUS else {}
+
+        async def send_to(there: URL) -> Response:
+            shown = login if there.origin() == url.origin() else {}
+            tls = hop.endpoint.tls_for(there)
+            return await send(self._session, "GET", there, headers=shown, limit_bytes=_MAX_TOKEN_BYTES, tls=tls)
+
+        response = await follow(url, send_to)
         if response.status != 200:
             raise self._refusal(response)
         text, life_seconds = _read_token(response)
         self._tokens.put(key, _BearerToken(text, self._clock() + life_seconds * _RENEW_AFTER))
         return text
-
-    async def _ask_token_server(self, url: URL, hop: _Hop) -> Response:
-        headers = {"Authorization": _basic(hop.credential)} if hop.credential != ANONYMOUS else {}
-
-        async def send_to(there: URL) -> Response:
-            shown = headers if there.origin() == url.origin() else {}
-            tls = hop.endpoint.tls_for(there)
-            return await send(self._session, "GET", there, headers=shown, limit_bytes=_MAX_TOKEN_BYTES, tls=tls)
-
-        return await follow(url, send_to)
 
     def _refusal(self, response: Response) -> RegistryError:
         host = host_of(response.url)

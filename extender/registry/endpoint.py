@@ -99,12 +99,6 @@ def upstream_root(domain: str, plain_http: Collection[str] = ()) -> URL:
     return root
 
 
-def upstream_of(reference: ImageReference, plain_http: Collection[str] = ()) -> Endpoint:
-    """Returns the endpoint of the image's own registry, with default settings. Raises as `upstream_root`."""
-    root = upstream_root(reference.domain, plain_http)
-    return Endpoint(name=reference.domain, root=root, repository=reference.path)
-
-
 def with_more_query(url: URL, more: str) -> URL:
     """Returns the URL with encoded parameters behind those that it has."""
     query = "&".join(filter(None, (url.raw_query_string, more)))

@@ -184,12 +184,22 @@ async def follow(url: URL, send_to: Callable[[URL], Awaitable[Response]]) -> Res
 def resolve_url(base: URL, location: str) -> URL:
     """Returns the URL of `location`, which may be relative to `base`, with its path and query to the byte.
 
+    A fragment is dropped.
+
     Raises:
         RegistryUnavailable: it is not an http or https address, or it leads from https to http.
     """
     nowhere = f"{host_of(base)} points to an address that is none"
     try:
-        url = raw_url(base, location)
+        text = location if _HAS_SCHEME.match(location) else urljoin(str(base), location)
+        known, parts = URL(text), urlsplit(text)
+        url = URL.build(
+            scheme=known.scheme,
+            authority=known.raw_authority,
+            path=_sendable(parts.path) or "/",
+            query_string=_sendable(parts.query),
+            encoded=True,
+        )
         usable = location and url.scheme in ("http", "https") and _HOST.fullmatch(url.raw_host or "")  # may raise
     except (ValueError, LookupError) as exc:  # `https://[]@` is an IndexError in yarl
         raise RegistryUnavailable(nowhere) from exc
@@ -322,23 +332,6 @@ async def _read_reason(response: aiohttp.ClientResponse) -> bytes:
 def _code_of(status: int) -> str:
     exact, family = str(status), f"{status // 100}xx"
     return exact if exact in CODES else family if family in CODES else "error"
-
-
-def raw_url(base: URL, location: str) -> URL:
-    """Returns the URL of `location`, which may be relative to `base`. A fragment is dropped.
-
-    Raises:
-        ValueError, LookupError: it is no URL with a host.
-    """
-    text = location if _HAS_SCHEME.match(location) else urljoin(str(base), location)
-    known, parts = URL(text), urlsplit(text)
-    return URL.build(
-        scheme=known.scheme,
-        authority=known.raw_authority,
-        path=_sendable(parts.path) or "/",
-        query_string=_sendable(parts.query),
-        encoded=True,
-    )
 
 
 def _sendable(text: str) -> str:

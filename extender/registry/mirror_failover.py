@@ -107,14 +107,25 @@ class MirrorFailover:
         return await self._ask_unless_resting(endpoint, credentials[-1], ask, is_last_hope=is_last_hope)
 
     async def _ask_unless_resting(self, endpoint: Endpoint, shown: Credential, ask: Ask[T], *, is_last_hope: bool) -> T:
-        """Returns the result with this credential, and records whether the endpoint is to rest."""
+        """Returns the result with this credential, and records whether the endpoint is to rest.
+
+        That is over plain HTTP if the endpoint has that and no connection over TLS comes about.
+        """
         try:
             self._rests.admit(endpoint, shown.id, is_last_hope=is_last_hope)
         except RegistryError:
             _tally(endpoint, "resting")
             raise
         try:
-            answer = await self._ask_either_root(endpoint, shown, ask)
+            try:
+                answer = await ask(endpoint, shown)
+            except RegistryUnreachable:
+                if endpoint.plain_root is None:
+                    raise
+                if self._guard:
+                    self._guard.check_registry(endpoint.plain_root)
+                plain = msgspec.structs.replace(endpoint, root=endpoint.plain_root, plain_root=None)
+                answer = await ask(plain, shown)
         except (RegistryError, InvalidManifest) as exc:
             self._rests.record_failure(endpoint, shown.id, exc, is_last_hope=is_last_hope)
             _tally(endpoint, "missing" if isinstance(exc, _DENIALS) else "failed")
@@ -122,17 +133,6 @@ class MirrorFailover:
         self._rests.record_answer(endpoint, shown.id)
         _tally(endpoint, "answered")
         return answer
-
-    async def _ask_either_root(self, endpoint: Endpoint, shown: Credential, ask: Ask[T]) -> T:
-        """Returns the result, over plain HTTP if the endpoint has that and no connection over TLS comes about."""
-        try:
-            return await ask(endpoint, shown)
-        except RegistryUnreachable:
-            if endpoint.plain_root is None:
-                raise
-        if self._guard:
-            self._guard.check_registry(endpoint.plain_root)
-        return await ask(msgspec.structs.replace(endpoint, root=endpoint.plain_root, plain_root=None), shown)
 
     async def _credentials_for(
         self, endpoint: Endpoint, reference: ImageReference, credential: Credential

@@ -28,11 +28,12 @@ from extender.images.manifest import media_type_of
 from extender.images.reference import ImageReference, digest_of, is_digest, matches_digest
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
-from extender.registry.endpoint import Capability, Endpoint, EndpointSource, upstream_of
+from extender.registry.endpoint import Capability, Endpoint, EndpointSource
 from extender.registry.http import Response, is_about_request, read_refusal, throttled
 from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody, unheard
 from extender.registry.quota import Quotas
 from extender.registry.rests import Rests
+from extender.registry.routes import Routes
 
 _NO_HEAD = frozenset({405, 501})
 _ANYTHING, _JSON = {"Accept": "*/*"}, {"Accept": "application/json"}
@@ -90,7 +91,7 @@ class RegistryClient:
             session, timeout_seconds=timeout_seconds, clock=clock, wall_clock=wall_clock
         )
         self._plain_http = plain_http
-        self._mirrors = mirrors
+        self._mirrors = mirrors or Routes()
         self._wall_clock = wall_clock
         self._quotas = Quotas(clock=clock, random=random)
         self._failover = MirrorFailover(
@@ -198,14 +199,12 @@ class RegistryClient:
 
     def endpoints_for(self, reference: ImageReference) -> Sequence[Endpoint]:
         """Returns whom nodes ask for the image, in order. Raises RegistryError if they ask nobody."""
-        if self._mirrors:
-            return self._mirrors.endpoints_for(reference, self._plain_http)
-        return (upstream_of(reference, self._plain_http),)
+        return self._mirrors.endpoints_for(reference, self._plain_http)
 
     async def _ask_manifest(
         self, method: str, endpoint: Endpoint, reference: ImageReference, shown: Credential
     ) -> Response:
-        what = f"manifests/{_manifest_name(reference)}"
+        what = f"manifests/{reference.digest or reference.tag}"
         response = await self._authenticator.ask(method, endpoint, what, shown)
         if (
             response.status == 200 or "RateLimit-Remaining" in response.headers
@@ -252,8 +251,8 @@ class RegistryClient:
             case 401 | 403:
                 return RegistryDenied(f"{host} denies access to {repository} ({response.status})")
             case 404:
-                mark = "@" if reference.digest else ":"
-                return ManifestNotFound(f"{host} has no {repository}{mark}{_manifest_name(reference)}")
+                name = f"@{reference.digest}" if reference.digest else f":{reference.tag}"
+                return ManifestNotFound(f"{host} has no {repository}{name}")
             case 429:
                 return throttled(response, self._wall_clock)
             case status if is_about_request(status):
@@ -295,11 +294,6 @@ def _read_tags(body: bytes, host: str) -> list[str]:
         return _TAG_LIST.decode(body).tags or []
     except InvalidJson as exc:
         raise InvalidManifest(f"{host} sent a list of tags that cannot be read") from exc
-
-
-def _manifest_name(reference: ImageReference) -> str:
-    """Returns the manifest's name in its repository: the digest if there is one, as in the kubelet."""
-    return reference.digest or reference.tag
 
 
 def _capability(reference: ImageReference) -> Capability:

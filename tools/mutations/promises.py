@@ -350,8 +350,8 @@ AUTHENTICATION = _broken(
     ),
     (
         "a redirect of a token server carries no credential to another origin",
-        "shown = headers if there.origin() == url.origin() else {}",
-        "shown = headers",
+        "shown = login if there.origin() == url.origin() else {}",
+        "shown = login",
     ),
     (
         "a token of one credential is not used for another",
