@@ -18,26 +18,25 @@ REQUESTS = counter(
 )
 MIRRORS = counter(
     "multiarch_mirror_requests_total",
-    "Questions for a mirror, by what came of them; missing: it lacks it or denies it; resting: it has failed lately "
-    "and was not asked.",
+    "Requests to mirrors; missing: it lacks or denies it; resting: it failed lately and was not asked.",
     "outcome",
     ("answered", "missing", "failed", "resting"),
 )
 QUOTA_LIMIT = gauge(
     "multiarch_registry_quota_limit",
-    "Requests that the registry said it allows in its window, when it last said; 0: it has not said.",
+    "Requests that the registry allows in its window; 0: it has not said.",
     "registry",
     QUOTA_NAMES,
 )
 QUOTA_REMAINING = gauge(
     "multiarch_registry_quota_remaining",
-    "Requests that the registry said are left of them, when it last said; means nothing while the limit is 0.",
+    "Requests that are left of them.",
     "registry",
     QUOTA_NAMES,
 )
 WITHHELD = counter(
     "multiarch_registry_withheld_total",
-    "Manifests not asked for, so that the rest of the quota is there for nodes to pull with, or for other namespaces.",
+    "Manifests not asked for, to leave the quota to nodes and other namespaces.",
     "registry",
     QUOTA_NAMES,
 )

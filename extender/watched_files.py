@@ -37,7 +37,7 @@ class FileSetting(enum.StrEnum):
 
 RELOADS = counters(
     "multiarch_file_reloads_total",
-    "Changes of files with certificates, credentials, keys or mirrors, by the setting and what became of them.",
+    "Changes of files with certificates, credentials, keys or mirrors, by the setting.",
     ("setting", tuple(setting.value for setting in FileSetting)),
     ("outcome", ("loaded", "refused")),
 )

@@ -36,8 +36,8 @@ REASON = "DaemonPodCannotRun"
 _TOLD, _HELD = "told", "held"
 MISPLACED = counter(
     "multiarch_daemon_pods_misplaced_total",
-    "Pods of DaemonSets that were created for a node on which an image does not run: told, left to crash there; held, "
-    "kept Pending.",
+    "Pods of DaemonSets that were created for a node on which an image does not run; told: reported only; held: kept "
+    "Pending.",
     "treatment",
     (_TOLD, _HELD),
 )

@@ -46,8 +46,8 @@ log = structlog.get_logger()
 _SKIPPED, _UNREADABLE, _CANARY = "skipped", "unreadable", "canary"
 ADMISSIONS = counter(
     "multiarch_admissions_total",
-    "Reviews by what became of the pod; unresolved: an image was not known; skipped: no creation of a pod; "
-    "unreadable: not the Pod that we know; canary: a dry run of ours.",
+    "Reviews, by outcome; unresolved: an image was not known; skipped: no creation of a pod; canary: a dry run of "
+    "ours.",
     "outcome",
     (*AdmissionOutcome, _SKIPPED, _UNREADABLE, _CANARY),
 )
@@ -55,7 +55,7 @@ ADMISSIONS = counter(
 _WOULD_BE = tuple(each for each in AdmissionOutcome if each not in ("observed", "ignored", "left_alone"))
 OBSERVED_ADMISSIONS = counter(
     "multiarch_observed_admissions_total",
-    "Pods under observe that were created, by what would have become of them.",
+    "Pods under observe, by what would have happened to them.",
     "outcome",
     _WOULD_BE,
 )

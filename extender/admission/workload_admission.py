@@ -53,7 +53,7 @@ _ENCODER = msgspec.json.Encoder()
 
 WARNINGS = counter(
     "multiarch_workload_warnings_total",
-    "Warnings to authors of pod templates, by what is wrong.",
+    "Warnings about pod templates, by what is wrong.",
     "problem",
     tuple(Problem),
 )

@@ -57,8 +57,7 @@ _IN_CACHE = "0"  # the version from which a watch begins with all objects that t
 
 AGE = gauge(
     "multiarch_watch_age_seconds",
-    "Time since the API server last proved (by list, event or bookmark) that our view of the resource is current; "
-    "0: it is not watched.",
+    "Time since the API server last confirmed our view of the resource; 0: it is not watched.",
     "resource",
     ("nodes", "namespaces", "gated-pods", "held-pods"),
 )

@@ -40,7 +40,7 @@ NODES = Resource(name="nodes", path="/api/v1/nodes")
 _ARCHITECTURES = ("amd64", "arm64", "arm", "386", "ppc64le", "s390x", "riscv64")
 _NODES = gauge(
     "multiarch_cluster_nodes",
-    "Nodes in view by architecture; `other` are those of an unlisted one, and those that state none.",
+    "Nodes in view by architecture.",
     "architecture",
     (*_ARCHITECTURES, "other"),
 )

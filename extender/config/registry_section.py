@@ -26,42 +26,33 @@ class CredentialProvidersConfig(Section, frozen=True):
 
 class RegistryConfig(Section, frozen=True):
     timeout_seconds: Annotated[
-        Seconds, Meta(description="Longest time one registry exchange may take, redirects and token included.")
+        Seconds, Meta(description="Longest time of one registry exchange, redirects and token included.")
     ] = 10.0
     plain_http: Annotated[
         tuple[str, ...],
-        Meta(description="Registries (host or host:port, as images name them) that are spoken to without TLS."),
+        Meta(description="Registries (host or host:port) that are spoken to without TLS."),
     ] = ()
     allow: Annotated[
         tuple[str, ...],
         Meta(
-            description="Globs of the registries and mirrors that are asked: host or host:port; one named inside is "
-            "reached there too."
+            description="Globs of the registries and mirrors that are asked. One that is named may have an address "
+            "inside the cluster."
         ),
     ] = ("*",)
     deny: Annotated[
         tuple[str, ...],
-        Meta(
-            description="Globs of hosts that are never asked, not even as a token server or behind a redirect; deny "
-            "wins over allow."
-        ),
+        Meta(description="Globs of hosts that are never asked, not even behind a redirect; wins over `allow`."),
     ] = ()
     private_addresses: Annotated[
         bool,
-        Meta(
-            description="Whether private addresses (RFC 1918, RFC 6598, IPv6 ULA) are reached; those that allow names "
-            "are in any case."
-        ),
+        Meta(description="Whether private addresses are reached, besides those that `allow` names."),
     ] = True
     ca_files: Annotated[
         tuple[str, ...], Meta(description="PEM bundles trusted for registries, besides the system's.")
     ] = ()
     docker_config: Annotated[
         str,
-        Meta(
-            description="Docker `config.json`: its `auths`, and the `credHelpers` and `credsStore` it names, which "
-            "are run."
-        ),
+        Meta(description="Docker `config.json`: its `auths` are used, and its `credHelpers` and `credsStore` run."),
     ] = ""
     credential_providers: CredentialProvidersConfig = CredentialProvidersConfig()
     clouds: Annotated[
@@ -70,23 +61,19 @@ class RegistryConfig(Section, frozen=True):
     mirrors: Annotated[
         str,
         Meta(
-            description="Where nodes pull from: a folder in containerd's `certs.d` layout, k3s' or rke2's "
-            "`registries.yaml`, CRI-O's `registries.conf`, or `openshift` for the cluster's objects; followed when it "
-            "changes; empty: registries are asked themselves."
+            description="Where nodes find mirrors: containerd's folder `certs.d`, k3s' or rke2's `registries.yaml`, "
+            "CRI-O's `registries.conf`, or `openshift`."
         ),
     ] = ""
     verify: Annotated[
         Literal["off", "background"],
-        Meta(
-            description="`background`: layers of images in use are read, one image at a time, until it is known for "
-            "which machine each one's program is (docs/how-to/verify-images.md says what that costs)."
-        ),
+        Meta(description="`background`: reads layers of images in use, to see for which machine their programs are."),
     ] = "off"
     pull_secrets: Annotated[
         bool | tuple[str, ...],
         Meta(
-            description="Read the pull secrets that pods name, by name and only when a lookup needs them; this needs "
-            "the right to get secrets. A list of namespaces: those of their pods alone; `false`: none."
+            description="Read the pull secrets that pods name, which needs the right to get Secrets: of all pods, or "
+            "of a list of namespaces."
         ),
     ] = True
 

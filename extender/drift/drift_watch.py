@@ -42,9 +42,8 @@ log = structlog.get_logger()
 _UNUSED, _UNCHECKED, _DROPPED = "unused", "unchecked", "dropped"
 DRIFT = counter(
     "multiarch_image_drift_total",
-    "Tags that moved to content with other platforms: lost, one that a running pod needs; gained, the last that a pod "
-    "lacked; denied, one that a pod needs is claimed falsely, as is known by now; unused, by no pod; unchecked, pods "
-    "could not be listed; dropped, there were too many.",
+    "Tags that moved to content with other platforms: lost, gained, or denied (claimed falsely); unused: by no pod; "
+    "unchecked: pods could not be listed; dropped: there were too many.",
     "change",
     (*DriftChange, _UNUSED, _UNCHECKED, _DROPPED),
 )

@@ -48,8 +48,8 @@ log = structlog.get_logger()
 
 ENDS = counter(
     "multiarch_fetcher_ends_total",
-    "Processes that ask registries and have ended, by cause; over: it became too large; silent: it answered no ping; "
-    "garbled: it said what makes no sense; refused: its settings' files cannot be used; unstarted: it did not start.",
+    "Processes that ask registries and have ended; over: it became too large; silent: it answered no ping; garbled: "
+    "it sent nonsense; refused: its files cannot be used; unstarted: it did not start.",
     "cause",
     ("ended", "over", "silent", "garbled", "refused", "unstarted"),
 )

@@ -53,23 +53,20 @@ _SETTLED = (UngatingOutcome.KNOWN, UngatingOutcome.EXEMPT, UngatingOutcome.OBSER
 _FAILURES = ("conflict", "invalid", "gone", "forbidden", "unavailable")
 RELEASES = counter(
     "multiarch_gates_releases_total",
-    "Held pods that were let go, by what was decided; bare: the patch was invalid, or against a policy of the cluster, "
-    "so the gate alone was taken off. And patches that did not succeed: the pod had changed (conflict), the patch was "
-    "invalid, the pod was gone, we may not or a policy of the cluster is against it (forbidden), or the API server "
-    "could not be reached (unavailable).",
+    "Gates removed, by what was decided; bare: the gate alone; and patches that failed: conflict, invalid, gone, "
+    "forbidden, unavailable.",
     "outcome",
     (*(outcome.value for outcome in UngatingOutcome if outcome is not UngatingOutcome.HOLD), BARE, *_FAILURES),
 )
 PODS = gauge(
     "multiarch_gates_pods",
-    "Gated pods: held until their images are known, or about to be let go, as the leader sees them; seen: those that "
-    "each replica sees, leading or not.",
+    "Held pods, as the leader sees them; seen: as each replica does.",
     "state",
     ("held", "releasing", "seen"),
 )
 OLDEST = gauge(
     "multiarch_gates_oldest_seconds",
-    "For how long the pod has been gated that has been so for longest.",
+    "Age of the oldest gate.",
     "state",
     ("held",),
 )

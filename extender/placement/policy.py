@@ -153,7 +153,7 @@ ANNOTATIONS = (
         key=PREFER_SHARE,
         writers=_AUTHORS,
         values="a percentage such as `20%`",
-        meaning="only this share of a workload's pods has the preference, always the same pods",
+        meaning="only this share of a workload's pods has the preference",
         field="prefer_share",
         parse=_parse_share,
     ),
@@ -161,7 +161,7 @@ ANNOTATIONS = (
         key=SPREAD,
         writers=_AUTHORS,
         values="`true` or `false`",
-        meaning="spread the replicas of a workload over the architectures of their images, without a preference",
+        meaning="run the replicas of a workload on all architectures of their images",
         field="spread",
         parse=_parse_switch,
     ),
@@ -169,8 +169,8 @@ ANNOTATIONS = (
         key=UNKNOWN,
         writers=_AUTHORS,
         values=_one_of(Choice),
-        meaning="what to do about images that are unknown to the scheduler's verbs (not pending), or not known when a "
-        "pod is created; `retry` then holds the pod where `admission.unknown` is `gate`",
+        meaning="what to do about images that are unknown to the scheduler, or not known when a pod is created; "
+        "`retry` holds the pod where `admission.unknown` is `gate`",
         field="unknown",
         parse=Choice,
     ),
@@ -178,28 +178,26 @@ ANNOTATIONS = (
         key=REASON,
         writers=(Writer.SERVICE,),
         values="a sentence",
-        meaning="why the pod is kept to some nodes, for which the scheduler's own event names no image; why it is "
-        "held; or that it was let through though an image was not known",
+        meaning="why the pod is kept to some nodes or held, or that it was admitted though an image was not known",
     ),
     Annotation(
         key=ADDED,
         writers=(Writer.SERVICE,),
         values="JSON",
-        meaning="what was added to the pod, so that a later pass over changed images can take it back",
+        meaning="what was added to the pod, so that it can be taken back",
     ),
     Annotation(
         key=PLATFORMS,
         writers=(Writer.SERVICE,),
         values="such as `linux/amd64,linux/arm64`",
-        meaning="with `admission.platforms_annotation`: the platforms that all images of the pod have in common, "
-        "sorted, for [policies](how-to/ask-from-a-policy.md); none while one image is not known",
+        meaning="with `admission.platforms_annotation`: the platforms that all images of the pod have in common, for "
+        "[policies](how-to/check-manifests-in-ci.md#refuse-pods-by-a-policy)",
     ),
     Annotation(
         key=CANARY,
         writers=(Writer.CANARY,),
         values="up to 64 letters, digits and dashes",
-        meaning="on a pod that is created as a dry run: the webhook puts its mark behind the value, and looks nothing "
-        "up; elsewhere it means nothing",
+        meaning="on a pod that is created as a dry run: the webhook puts its mark behind the value",
     ),
 )
 

@@ -88,9 +88,8 @@ def _without_tag(reference: ImageReference) -> ImageReference:
 
 LOOKUPS = counter(
     "multiarch_lookups_total",
-    "Images asked for, by what answered: memory (hit, stale, negative), a lookup already under way (shared), or one of "
-    "their own, which ended in content (fetched) or not (error), or had no turn as its tenant has too many (refused). "
-    "Refreshing in the background counts as a lookup too.",
+    "Images asked for, by what answered: memory (hit, stale, negative), a lookup under way (shared) or a new one "
+    "(fetched, error); refused: the namespace has too many.",
     "result",
     ("hit", "stale", "shared", "fetched", "negative", "error", "refused"),
 )

@@ -32,8 +32,8 @@ log = structlog.get_logger()
 
 THROTTLED = Gauge(
     "multiarch_registry_throttled_seconds",
-    "Seconds until requests with the operator's login, or to Docker Hub without one, are made again after a 429, the "
-    "last of them; 0 when none wait. Other registries and logins, which pods may name, do not count.",
+    "Seconds until requests with the operator's login, or to Docker Hub without one, are made again after a 429; 0: "
+    "none wait.",
     registry=REGISTRY,
 )
 

@@ -30,14 +30,13 @@ log = structlog.get_logger()
 
 ROWS = counter(
     "multiarch_store_rows_total",
-    "Rows of the store: loaded at start, written, dropped since it could not be written for long, found damaged; and "
-    "those that it was asked for as memory had none: found (hit), not there (miss), not read (error).",
+    "Rows of the store: loaded at start, written, dropped, damaged; asked for: hit, miss, error.",
     "event",
     ("loaded", "written", "dropped", "damaged", "hit", "miss", "error"),
 )
 ERRORS = counter(
     "multiarch_store_errors_total",
-    "Times the store of known images failed, by reason. It is then left alone for a while; answers do not fail.",
+    "Failures of the store, by reason; answers do not fail.",
     "reason",
     ("corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"),
 )

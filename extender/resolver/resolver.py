@@ -38,14 +38,14 @@ log = structlog.get_logger()
 
 DURATION = Histogram(
     "multiarch_lookup_duration_seconds",
-    "From the start of a lookup to its end, queueing for its registry included.",
+    "From the start of a lookup to its end, waiting included.",
     registry=REGISTRY,
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
 IMAGES = gauge(
     "multiarch_images",
-    "Digests whose platforms are known, names whose last lookup failed, and lookups in flight; digests with a platform "
-    "that is verified, or claimed falsely: missing, contradictory, refuted.",
+    "Known digests, failed names, lookups in flight; digests with a platform that is verified, or claimed falsely: "
+    "missing, contradictory, refuted.",
     "state",
     (
         "known",

@@ -24,15 +24,15 @@ log = structlog.get_logger()
 
 LOOKS = counter(
     "multiarch_verifications_total",
-    "Platforms of images that were looked into in the background, by what is known of them now; failed: the registry "
-    "did not let us; dropped: too many images waited.",
+    "Platforms that were verified, by the result; failed: the registry did not answer; dropped: too many images "
+    "waited.",
     "outcome",
     (PlatformState.VERIFIED, PlatformState.REFUTED, PlatformState.CONTRADICTORY, PlatformState.MISSING,
      PlatformState.CLAIMED, "failed", "dropped"),
 )  # fmt: skip
 BYTES = counter(
     "multiarch_verification_bytes_total",
-    "Bytes of layers of images that were verified: those that were read, and those that did not have to be.",
+    "Bytes of layers of images that were verified.",
     "part",
     ("read", "unread"),
 )

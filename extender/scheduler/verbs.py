@@ -157,7 +157,7 @@ class FirstSeen:
 
 NODES = counters(
     "multiarch_nodes_total",
-    "Nodes asked about, by endpoint and by what was decided about them.",
+    "Nodes asked about, by endpoint and verdict.",
     ("endpoint", ("filter", "prioritize", "preempt")),
     ("verdict", tuple(Verdict)),
 )

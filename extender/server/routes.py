@@ -27,7 +27,7 @@ NAMES = ("filter", "prioritize", "preempt", "admission")
 OUTCOMES = ("answered", "error", "bad_request", "failed")
 REQUESTS = counters(
     "multiarch_requests_total",
-    "Requests by endpoint and outcome: answered, error (an answer that says so), bad_request, failed (our mistake).",
+    "Requests by endpoint and outcome; error: the answer is one; failed: a bug.",
     ("endpoint", NAMES),
     ("outcome", OUTCOMES),
 )

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 _EXPIRES: dict[str, float] = {}
 gauge_of(
     "multiarch_certificate_expiry_timestamp_seconds",
-    "When the certificate that a listener serves ends, in seconds since 1970.",
+    "When the certificate that a listener serves ends.",
     "listener",
     _EXPIRES.copy,
 )

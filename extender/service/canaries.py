@@ -31,14 +31,14 @@ RIGHT_SECONDS = 120.0
 
 CANARIES = counter(
     "multiarch_canaries_total",
-    "Dry runs of pods that show whether the API server reaches the webhook. patched: it does; unpatched: it did not; "
-    "webhook_failed: a webhook of failurePolicy Fail did not answer; refused: the pod was; unreachable: no answer.",
+    "Canaries. patched: the API server reaches the webhook; unpatched: it does not; webhook_failed: a webhook with "
+    "failurePolicy Fail did not answer; refused: the pod was; unreachable: no answer.",
     "result",
     tuple(ProbeOutcome),
 )
 LAST_CANARY = gauge(
     "multiarch_canary_timestamp_seconds",
-    "When the last canary with this result came back, in seconds since 1970; 0: none did.",
+    "When the last canary with this result came back; 0: none did.",
     "result",
     tuple(ProbeOutcome),
 )

@@ -44,8 +44,7 @@ RELEASE_SECONDS = 5.0
 """How long pods wait for their images that were held before, where none is held any more."""
 LIFTING = gauge(
     "multiarch_gates_lifting",
-    "Whether this replica is to hold pods and let them go (wanted), and whether it sees that held pods are let go "
-    "(able): some replica leads, and the account may do what it takes.",
+    "Whether this replica is to hold pods (wanted), and whether some replica can remove gates (able).",
     "state",
     ("wanted", "able"),
 )

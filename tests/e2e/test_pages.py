@@ -44,7 +44,7 @@ STORIES: Mapping[str, Sequence[str]] = {
         "docs/how-to/prefer-an-architecture.md",
         "docs/how-to/private-registries.md",
         "docs/how-to/make-images-multi-arch.md",
-        "docs/how-to/shared-store.md",
+        "docs/registries.md",
         "docs/security.md",
         "docs/how-to/add-first-arm64-nodes.md",
         "docs/how-to/hold-until-known.md",
@@ -62,7 +62,7 @@ STORIES: Mapping[str, Sequence[str]] = {
     "second scheduler": ("docs/modes/second-scheduler.md", "docs/how-to/uninstall.md#with-helm"),
     "default scheduler": ("docs/modes/default-scheduler.md", "docs/how-to/uninstall.md#with-helm"),
     "without Helm": (
-        "docs/how-to/build-the-image.md",
+        "docs/how-to/install-without-helm.md",
         "docs/how-to/certificates.md",
         "docs/how-to/hold-until-known.md#without-helm",
         "docs/how-to/uninstall.md#without-helm",

@@ -30,7 +30,7 @@ async def test_the_rule_of_the_how_to_reads_what_the_images_run_on(world: World)
     service = await world.start_service("admission.platforms_annotation=true", mode=Mode.WEBHOOK)
     await world.register_webhook(service)
     strict, free = await world.namespace(labels={"arm64": "required"}), await world.namespace()
-    rule = list(yaml.safe_load_all(list(blocks(page("how-to/ask-from-a-policy.md"), "yaml"))[1]))
+    rule = list(yaml.safe_load_all(list(blocks(page("how-to/check-manifests-in-ci.md"), "yaml"))[1]))
     images = world.images
     for each in rule:
         await world.api.apply(each)

@@ -179,7 +179,7 @@ async def test_a_new_password_is_for_new_connections(open_url: Open, start_redis
 
 async def test_who_has_the_password_is_let_in(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
     """As a user with the rights that the how-to gives, or with the server's password, from the URL or from a file."""
-    page = (Path(__file__).parents[3] / "docs/how-to/shared-store.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/registries.md").read_text()
     rights = page.partition("user multiarch on >PASSWORD ")[2].partition("\n")[0].split()
     assert rights[0] == "~multiarch-extender:*"
     redis = start_redis("--requirepass", "p@ss/word", "--user", "me", "on", ">se:cret", *rights)

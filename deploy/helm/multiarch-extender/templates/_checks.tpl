@@ -20,7 +20,7 @@ service its settings (`multiarch-extender config --check`). */}}
 {{- range .parts }}{{ if .webhook }}{{ $webhooks = add $webhooks 1 }}{{ end }}{{ if ne .mode "defaultScheduler" }}{{ $pods = add $pods 1 }}{{ end }}{{ end -}}
 {{- $refusals := list
   (list (not .parts) "modes: nothing would run. Set one of modes.webhook.enabled, modes.policy.enabled, modes.secondScheduler.enabled and modes.defaultScheduler.enabled to true.")
-  (list (not $values.image.repository) "image.repository: no public registry has the service's image. Build it (docs/how-to/build-the-image.md), and say where it is, such as registry.example.com/multiarch-extender.")
+  (list (not $values.image.repository) "image.repository: no public registry has the service's image. Build it (docs/how-to/install-with-helm.md), and say where it is, such as registry.example.com/multiarch-extender.")
   (list (and $modes.policy.enabled $old) (printf "modes.policy.enabled: this cluster (%s) does not serve MutatingAdmissionPolicy, which Kubernetes has from 1.36 on. Use modes.webhook with config.admission.unknown gate, which holds pods whose images are not known." $version))
   (list (and $modes.policy.enabled (ne $unknown "gate")) (printf "config.admission.unknown: with modes.policy every pod is held until its images are known, so it is gate and not %s. Leave it out; config.scheduler.unknown says what follows after limit_seconds." $unknown))
   (list (and $second.enabled (eq $second.outage "policy") $old) (printf "modes.secondScheduler.outage: this cluster (%s) does not serve MutatingAdmissionPolicy, which Kubernetes has from 1.36 on. Use webhook in place of policy." $version))
