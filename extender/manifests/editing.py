@@ -152,16 +152,18 @@ class _Editor:
                 self._change(own[name][1], before[name], wanted, column, in_flow=node.is_flow)
             elif name not in before or before[name] != wanted:
                 added[name] = wanted
-        for index, (key, value) in enumerate(pairs):
-            if not is_merge(key) and key_of(key) not in after:
-                following = pairs[index + 1][0] if index + 1 < len(pairs) else None
-                self._remove(key, value, following, pairs[index - 1][1] if index else None, in_flow=node.is_flow)
+        gone = [index for index, (key, _) in enumerate(pairs) if not is_merge(key) and key_of(key) not in after]
+        self._remove(pairs, gone, in_flow=node.is_flow)
         if added and node.is_flow:
             self._add_in_flow(node, list(pairs), len(pairs), self._members(added))
         elif added:
             self._add_lines(node, column, self._lines(added, column, self._style_of(pairs)))
 
     def _change_list(self, node: TextNode, items: list[TextNode], before: list[Json], after: list[Json]) -> None:
+        members = [(each, each) for each in items]
+        if (gone := _missing(before, after)) is not None:
+            self._remove(members, gone, in_flow=node.is_flow)
+            return
         same = next(
             (i for i, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),
             min(len(before), len(after)),
@@ -172,15 +174,11 @@ class _Editor:
         old, new = range(same, len(before) - tail), range(same, len(after) - tail)
         for index, at in zip(old, new, strict=False):
             self._change(items[index], before[index], after[at], node.column, in_flow=node.is_flow)
-        for index in old[len(new) :]:
-            following = items[index + 1] if index + 1 < len(items) else None
-            self._remove(
-                items[index], items[index], following, items[index - 1] if index else None, in_flow=node.is_flow
-            )
+        self._remove(members, old[len(new) :], in_flow=node.is_flow)
         added = [after[at] for at in new[len(old) :]]
         index = same + len(old)
         if added and node.is_flow:
-            self._add_in_flow(node, [(each, each) for each in items], index, [self._flow(each) for each in added])
+            self._add_in_flow(node, members, index, [self._flow(each) for each in added])
         elif added:
             lines = self._lines(added, node.column, self._style_of(()))
             if index == len(items):
@@ -189,18 +187,17 @@ class _Editor:
                 at = self._text.rfind("\n", 0, items[index].start) + 1
                 self._edits.append(_Edit(at, at, "".join(line + self._line_end(at) for line in lines)))
 
-    def _remove(
-        self, first: TextNode, last: TextNode, following: TextNode | None, previous: TextNode | None, *, in_flow: bool
-    ) -> None:
-        """Removes a key and its value, or an item."""
-        line = self._text.rfind("\n", 0, first.start) + 1
-        if in_flow or self._text[line : first.start].strip(" -" if first is last else " "):
-            start, end = first.start, following.start if following else last.end
-            if following is None and previous is not None:
-                start = previous.end
-            self._edits.append(_Edit(start, end, ""))
-        else:
-            self._edits.append(_Edit(line, self._behind(last), ""))
+    def _remove(self, members: Sequence[Pair], gone: Sequence[int], *, in_flow: bool) -> None:
+        """Removes keys with their values, or items, of a collection that keeps others."""
+        for index in gone:
+            first, last = members[index]
+            line = self._text.rfind("\n", 0, first.start) + 1
+            if not (in_flow or self._text[line : first.start].strip(" -" if first is last else " ")):
+                self._edits.append(_Edit(line, self._behind(last), ""))
+            elif any(each not in gone for each in range(index + 1, len(members))):
+                self._edits.append(_Edit(first.start, members[index + 1][0].start, ""))
+            else:  # with the comma before it
+                self._edits.append(_Edit(members[index - 1][1].end, last.end, ""))
 
     def _replace(self, node: TextNode, after: Json, column: int, *, in_flow: bool) -> None:
         """Writes a value where another one is: in its line, or below it."""
@@ -326,6 +323,17 @@ class _Editor:
     def _line_end(self, at: int) -> str:
         before = self._text.rfind("\n", 0, at)
         return "\r\n" if before > 0 and self._text[before - 1] == "\r" else "\n"
+
+
+def _missing(before: list[Json], after: list[Json]) -> list[int] | None:
+    """The indices of what is in the one list and not in the other; None if not all of that is in the same order."""
+    left, gone = list(after), []
+    for index, each in enumerate(before):
+        if left and left[0] == each:
+            del left[0]
+        else:
+            gone.append(index)
+    return None if left else gone
 
 
 def _indent(pairs: Sequence[Pair], kind: type) -> int | None:

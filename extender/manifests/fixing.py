@@ -1,6 +1,7 @@
 """Fixes a stream of manifests: finds its pod templates, and writes what was decided about them into its text."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -16,10 +17,20 @@ from extender.manifests.editing import edit_document
 from extender.manifests.stream import ManifestError, StreamDocument, read_stream
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.patch import Operation
-from extender.placement.templates import TemplateAnswer, TemplateQuestion, Templates
+from extender.placement.templates import TemplateAnswer, TemplateQuestion
 
 FactsOf = Callable[[Sequence[PodImage]], list[ImageFact]]
 """Gives the facts of images, in order."""
+
+
+class TemplateFixer(Protocol):
+    """Decides what becomes of templates: `Templates`, which adds what their pods would get, or `Relaxer`."""
+
+    def question(self, template: PodTemplate, namespace: Mapping[str, str] | None, /) -> TemplateQuestion: ...
+
+    def fix(
+        self, template: PodTemplate, question: TemplateQuestion, facts: Sequence[ImageFact], /
+    ) -> TemplateAnswer: ...
 
 
 class FoundTemplate(msgspec.Struct, frozen=True):
@@ -50,8 +61,8 @@ class ManifestStream:
     keys that are there twice.
     """
 
-    def __init__(self, text: str, mutator: Templates, namespace: str = "") -> None:
-        self._mutator = mutator
+    def __init__(self, text: str, fixer: TemplateFixer, namespace: str = "") -> None:
+        self._fixer = fixer
         self._namespace = namespace
         self._text = text
         self._documents: list[StreamDocument] = list(read_stream(text))
@@ -94,7 +105,7 @@ class ManifestStream:
             line = document.line
             for template in pod_templates(document.value):
                 try:
-                    question = self._mutator.question(template, namespaces.get(template.namespace or self._namespace))
+                    question = self._fixer.question(template, namespaces.get(template.namespace or self._namespace))
                     yield FoundTemplate(index, line, template, question)
                 except (msgspec.ValidationError, RecursionError) as exc:
                     yield FoundTemplate(index, line, template, None, f"its pod template cannot be read: {exc}")
@@ -102,7 +113,7 @@ class ManifestStream:
     def _change(self, found: FoundTemplate, facts_of: FactsOf) -> TemplateAnswer:
         if found.question is None:
             return TemplateAnswer(warnings=(found.problem,))
-        return self._mutator.fix(found.template, found.question, facts_of(found.question.images))
+        return self._fixer.fix(found.template, found.question, facts_of(found.question.images))
 
 
 def _notes(document: StreamDocument) -> Iterator[str]:

@@ -114,7 +114,7 @@ def take_back(
     """
     annotations = look(document, _ANNOTATIONS)
     if isinstance(annotations, dict) and [annotations.pop(key) for key in SERVICE_KEYS if key in annotations]:
-        _prune(document, _ANNOTATIONS)
+        prune(document, _ANNOTATIONS)
     if record is None:
         return NOTHING
     taken = Additions(
@@ -133,7 +133,7 @@ def take_back(
         (SPREAD_PATH, taken.spread),
     ):
         if items:
-            _prune(document, path)
+            prune(document, path)
     return taken
 
 
@@ -191,7 +191,7 @@ def _reach(document: JsonObject, path: Sequence[str], leaf: Json) -> Json:
     return document[path[-1]]
 
 
-def _prune(document: JsonObject, path: Sequence[str]) -> None:
+def prune(document: JsonObject, path: Sequence[str]) -> None:
     """Removes the list or map at `path` if it is empty, and then the maps around it that are: they mean nothing."""
     for depth in range(len(path) - 1, 0, -1):
         parent = look(document, path[:depth])

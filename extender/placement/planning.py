@@ -296,7 +296,7 @@ class Planner:
         added = []
         for rule, platforms in common.rules:
             if any(_may_run(terms, platform) for platform in platforms) and not any(
-                covers(each, rule) for each in present
+                covers(each, rule.toleration) for each in present
             ):
                 present.append(rule.toleration)
                 added.append(rule.toleration)

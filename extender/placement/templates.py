@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement, Toleration
+from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.kubernetes.reported_v1 import WrittenPod
 from extender.kubernetes.type_problems import decode_written
@@ -30,6 +30,7 @@ from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, SERVICE_KEYS, Overrides, Policy, overrides_of
 from extender.placement.reasons import shown_reference
 from extender.placement.template_problems import ReviewedTemplate, TemplateProblem, problems_of, too_large
+from extender.placement.tolerations import toleration_text
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """The label of objects that Kueue plans."""
@@ -97,7 +98,8 @@ class TemplateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     Of an object that is created or changed, `problems` say that. Of a manifest, `added` says in words what the
     operations add, `unknown` has a sentence for each image that is not known, by which the template is left as it is,
     and `warnings` has what its author should mend. `gap` says which images a template lacks that is left as it is,
-    since somebody gives them later.
+    since somebody gives them later. Of one that is relaxed, `removed` says what the operations take out, and `kept` of
+    each other constraint on architecture why it stays.
     """
 
     operations: tuple[Operation, ...] = ()
@@ -106,6 +108,8 @@ class TemplateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     gap: str = ""
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 def read_template(raw: bytes) -> CreatedPod:
@@ -151,7 +155,7 @@ class Templates:
         """
         if not question.images:
             return TemplateAnswer(warnings=question.overrides.problems, gap=template.gap)
-        if unknown := tuple(_unknown(question.images, facts)):
+        if unknown := tuple(unknown_images(question.images, facts)):
             return TemplateAnswer(unknown=unknown, warnings=question.overrides.problems)
         mutator = self._fixed_daemons if template.kind == DAEMON_SET else self._fixed
         mutation = mutator.mutate(question.pod, question.images, facts, question.overrides)
@@ -299,7 +303,8 @@ def _pruned(value: Json) -> Json:
     return [_pruned(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _unknown(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> Iterator[str]:
+def unknown_images(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> Iterator[str]:
+    """A sentence for each image that is not known."""
     for image, fact in zip(images, facts, strict=True):
         if isinstance(fact, Pending | Unknown):
             yield f"image {shown_reference(image.reference)} is not known ({fact.cause}): {fact.detail}"
@@ -315,16 +320,10 @@ def _words(added: Additions) -> Iterator[str]:
     for term in added.preferred:
         yield f"preferred node affinity {_expressions(term.preference.match_expressions or ())}"
     for toleration in added.tolerations:
-        yield f"toleration {_toleration(toleration)}"
+        yield f"toleration {toleration_text(toleration)}"
     if added.scheduler_name_was is not None:
         yield "schedulerName"
 
 
 def _expressions(requirements: Sequence[NodeSelectorRequirement]) -> str:
     return " and ".join(f"{item.key} {item.operator} [{', '.join(item.values or ())}]" for item in requirements)
-
-
-def _toleration(toleration: Toleration) -> str:
-    value = f"={toleration.value}" if toleration.value else ""
-    effect = f":{toleration.effect}" if toleration.effect else ""
-    return f"{toleration.key or 'every key'}{value}{effect}"

@@ -56,8 +56,15 @@ def parse_platforms(texts: tuple[str, ...]) -> frozenset[Platform]:
     return frozenset(parse_platform(text) for text in texts)
 
 
-def covers(existing: Toleration, rule: TolerationRule) -> bool:
-    """Whether `existing` tolerates every taint that the rule's toleration would."""
-    if rule.operator == "Exists" and existing.operator != "Exists":
+def covers(existing: Toleration, other: Toleration) -> bool:
+    """Whether `existing` tolerates every taint that the other would."""
+    if other.operator not in (None, "", "Equal") and existing.operator != "Exists":
         return False
-    return tolerates(existing, Taint(rule.key, rule.value, rule.effect))
+    return tolerates(existing, Taint(other.key or "", other.value, other.effect or ""))
+
+
+def toleration_text(toleration: Toleration) -> str:
+    """The toleration as `kubectl` writes the taint: `key=value:effect`."""
+    value = f"={toleration.value}" if toleration.value else ""
+    effect = f":{toleration.effect}" if toleration.effect else ""
+    return f"{toleration.key or 'every key'}{value}{effect}"

@@ -10,7 +10,7 @@ from extender.kubernetes.pod_templates import Path
 from extender.manifests.editing import edit_document
 from extender.manifests.nodes import value_of
 from extender.manifests.stream import ManifestError, node_of
-from extender.placement.patch import Json, Operation
+from extender.placement.patch import Json, Operation, diff
 
 TOLERATION = {"key": "arch", "operator": "Equal", "value": "true"}
 ADD = Operation("add", "/spec/tolerations", [TOLERATION])
@@ -354,3 +354,54 @@ def test_what_cannot_be_read_is_refused_with_its_line(document: str, says: str) 
     """The line is counted from the first of the whole stream."""
     with pytest.raises(ManifestError, match=says):
         read_document(document, 6)
+
+
+REMOVALS = {
+    "items that are no neighbours": (
+        """
+        tolerations:  # of the pods
+          # for arm64
+          - key: arch  # by hand
+            value: arm64
+          # our own
+          - key: own  # stays
+          - {key: arch, value: arm}
+          - key: last  # stays too
+        """,
+        """
+        tolerations:  # of the pods
+          # for arm64
+          # our own
+          - key: own  # stays
+          - key: last  # stays too
+        """,
+    ),
+    "the last two of a list on one line": ("a: [{b: 1}, {c: 2}, {d: 3}]  # three\n", "a: [{b: 1}]  # three\n"),
+    "the first and the third of JSON": (
+        '{"a": [{"b": 1}, {"c": 2}, {"d": 3}, {"e": 4}]}\n', '{"a": [{"c": 2}, {"e": 4}]}\n'
+    ),
+    "a key in lines, and one on a line": (
+        """
+        spec:
+          affinity:
+            nodeAffinity: {a: b}
+
+          # where the disks are
+          nodeSelector: {kubernetes.io/arch: amd64, disk: ssd}
+        """,
+        """
+        spec:
+
+          # where the disks are
+          nodeSelector: {disk: ssd}
+        """,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REMOVALS)
+def test_what_is_removed_takes_its_own_lines_alone(case: str) -> None:
+    """Comments beside and above its neighbours stay."""
+    before, after = map(text, REMOVALS[case])
+    operations = [((), operation) for operation in diff(read_document(before), read_document(after))]
+    assert edit_document(before, operations) == after

@@ -55,7 +55,7 @@ NO_VALUE = TolerationRule(key="arch", effect="NoSchedule", platforms=("linux/arm
 )
 def test_existing_toleration_covers_the_rule(existing: dict[str, object], rule: TolerationRule, expected: bool) -> None:
     """As Toleration.ToleratesTaint defines it, asked for every taint that the rule is about."""
-    assert covers(msgspec.convert(existing, Toleration), rule) is expected
+    assert covers(msgspec.convert(existing, Toleration), rule.toleration) is expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_existing_toleration_covers_the_rule(existing: dict[str, object], rule: 
 def test_toleration_leaves_empty_fields_out(rule: TolerationRule, written: dict[str, str]) -> None:
     """So that it looks the same after the API server has read and written it."""
     assert msgspec.to_builtins(rule.toleration) == written
-    assert covers(rule.toleration, rule)
+    assert covers(rule.toleration, rule.toleration)
 
 
 @pytest.mark.parametrize(

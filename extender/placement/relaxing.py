@@ -1,0 +1,225 @@
+"""Takes constraints on architecture that a pod's images do not need out of its template: the inverse of what is added.
+
+A nodeSelector entry or required node affinity for architectures goes if all images are known to run on every platform
+that the rest of the template then allows. A toleration goes if the webhook gives pods without it one that tolerates as
+much. What cannot be judged by its own words stays: `NotIn`, terms of which one is enough and that differ, a term with
+`matchFields`. So pods may run on all nodes on which they might run before, and each node more runs all their images.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import msgspec
+
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import (
+    CreatedPod,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    SchedulingSpec,
+    Toleration,
+)
+from extender.kubernetes.pod_templates import PodTemplate
+from extender.placement.additions import ADDED_PATH, SELECTOR_PATH, TERMS_PATH, TOLERATIONS_PATH, prune, read_record
+from extender.placement.facts import Fit, ImageFact, PodImage, fit, is_unresolved
+from extender.placement.mutation import read_parts
+from extender.placement.node_match import (
+    NodeDemands,
+    demands_in,
+    demands_of,
+    is_met,
+    may_allow,
+    requirement_text,
+    selector_requirements,
+)
+from extender.placement.nodes import ARCHITECTURE, LABELS, NO_NODES
+from extender.placement.patch import Json, JsonObject, Operation, copy_of, diff, look
+from extender.placement.planning import AdmissionSettings, Planner, PodInput
+from extender.placement.policy import Mode, Overrides, Policy
+from extender.placement.reasons import constraints_of, refusal_text
+from extender.placement.templates import DAEMON_SET, TemplateAnswer, TemplateQuestion, Templates, unknown_images
+from extender.placement.tolerations import covers, toleration_text
+
+_EXPRESSIONS = "matchExpressions"
+_TOLERATIONS = TOLERATIONS_PATH[-1]
+
+
+class Relaxation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod's images do not need of what its author asks of nodes.
+
+    `constraints` and `tolerations` go, and `kept` says of each other one why it stays. `gained` are the platforms that
+    pods may run on besides, and `demands` what they ask of nodes then, with the tolerations that the webhook gives
+    them.
+    """
+
+    operations: tuple[Operation, ...] = ()
+    constraints: tuple[str, ...] = ()
+    tolerations: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    gained: tuple[Platform, ...] = ()
+    demands: NodeDemands = NodeDemands()
+
+
+class Relaxer:
+    """Relaxes pods by the operator's settings, for nodes of some platforms."""
+
+    def __init__(self, policy: Policy, settings: AdmissionSettings, targets: Sequence[Platform]) -> None:
+        self._templates = Templates(policy, settings)
+        self._planner = Planner(policy, settings)
+        self._compatibility = policy.compatibility
+        self._rules = settings.tolerations
+        self._keys = {ARCHITECTURE, *(rule.key for rule in settings.tolerations)} - {""}
+        self._targets = targets
+
+    def question(self, template: PodTemplate, namespace: Mapping[str, str] | None) -> TemplateQuestion:
+        """As `Templates.question`; there are no images where there is nothing to take out."""
+        question = self._templates.question(template, namespace)
+        return question if self._is_constrained(question.pod) else question._replace(images=())
+
+    def fix(self, template: PodTemplate, question: TemplateQuestion, facts: Sequence[ImageFact]) -> TemplateAnswer:
+        """What becomes of a manifest's template; `facts` are those of the question's images, in order."""
+        pod, images, overrides = question.pod, question.images, question.overrides
+        if not images or overrides.mode is Mode.OBSERVE:
+            gap = template.gap if self._is_constrained(pod) else ""
+            return TemplateAnswer(warnings=overrides.problems, gap=gap)
+        if unknown := tuple(unknown_images(images, facts)):
+            return TemplateAnswer(unknown=unknown, warnings=overrides.problems)
+        found = self.relax(pod, images, facts, overrides, is_daemon_set=template.kind == DAEMON_SET)
+        removed = (*found.constraints, *found.tolerations)
+        if removed and not template.takes_words:
+            kept = tuple(f"{each}: it cannot be taken out at {template.place}" for each in removed)
+            return TemplateAnswer(kept=(*kept, *found.kept), warnings=overrides.problems)
+        return TemplateAnswer(
+            operations=found.operations, removed=removed, kept=found.kept, warnings=overrides.problems
+        )
+
+    def relax(
+        self,
+        pod: CreatedPod,
+        images: Sequence[PodImage],
+        facts: Sequence[ImageFact],
+        overrides: Overrides,
+        *,
+        is_daemon_set: bool = False,
+    ) -> Relaxation:
+        """What the pod does not need; nothing while one of its images is not known."""
+        before, excess = read_parts(pod, images)
+        if excess or any(map(is_unresolved, facts)):
+            return Relaxation()
+        if read_record(look(before, ADDED_PATH)) is not None:
+            return Relaxation(kept=("all: the webhook has changed it, and takes back what it added",))
+        demands = _demands(before)
+        after = cast("JsonObject", copy_of(before))
+        constraints, kept = self._take_constraints(after, demands)
+        opened = [target for target in self._targets if may_allow(_demands(after), target)]
+        gained = tuple(target for target in opened if not may_allow(demands, target))
+        why = ""
+        if any(fit(facts, target, self._compatibility) is not Fit.YES for target in opened):
+            why = refusal_text(constraints_of(images, facts))
+        elif not gained:
+            why = "the rest of its requirements allows no other platform"
+        if why:
+            kept = [*(f"{each}: {why}" for each in constraints), *kept]
+            constraints, gained, after = [], (), cast("JsonObject", copy_of(before))
+        planned = PodInput(images, facts, overrides, NO_NODES)
+        tolerations, given, stay = self._take_tolerations(after, planned, is_daemon_set=is_daemon_set)
+        relaxed = _demands(after)
+        return Relaxation(
+            operations=tuple(diff(before, after)),
+            constraints=tuple(constraints),
+            tolerations=tuple(tolerations),
+            kept=(*kept, *stay),
+            gained=gained,
+            demands=msgspec.structs.replace(relaxed, tolerations=(*relaxed.tolerations, *given)),
+        )
+
+    def _is_constrained(self, pod: CreatedPod) -> bool:
+        demands = demands_of(pod.spec) if pod.spec else NodeDemands()
+        return (
+            any(map(self._restricts, selector_requirements(demands.selector)))
+            or any(map(self._of_term, demands.terms or ()))
+            or any(each.key in self._keys for each in demands.tolerations)
+        )
+
+    def _restricts(self, requirement: NodeSelectorRequirement) -> bool:
+        """Whether it is about architecture, and keeps pods off a target."""
+        return LABELS.get(requirement.key) == ARCHITECTURE and not all(
+            is_met(requirement, target.architecture) for target in self._targets
+        )
+
+    def _of_term(self, term: NodeSelectorTerm) -> list[NodeSelectorRequirement]:
+        return [each for each in term.match_expressions or () if self._restricts(each)]
+
+    def _take_constraints(self, document: JsonObject, demands: NodeDemands) -> tuple[list[str], list[str]]:
+        """Takes out of the document what restricts architectures. Returns that, and what stays for its form."""
+        taken, kept = list[str](), list[str]()
+        selector = cast("JsonObject", look(document, SELECTOR_PATH) or {})
+        for each in filter(self._restricts, selector_requirements(demands.selector)):
+            taken.append(f"nodeSelector {each.key}={selector.pop(each.key)}")
+            prune(document, SELECTOR_PATH)
+        terms = demands.terms or ()
+        texts = dict.fromkeys(requirement_text(each) for term in terms for each in self._of_term(term))
+        affinity = f"node affinity {' or '.join(texts)}"
+        written = cast("list[JsonObject]", look(document, TERMS_PATH))
+        if texts and (why := self._why_terms_stay(terms, written)):
+            kept.append(f"{affinity}: {why}")
+        elif texts:
+            taken.append(affinity)
+            for term, its_json in zip(terms, written, strict=True):
+                pairs = zip(term.match_expressions or (), cast("list[Json]", its_json[_EXPRESSIONS]), strict=True)
+                its_json[_EXPRESSIONS] = [one for each, one in pairs if not self._restricts(each)]
+            if not any(term[_EXPRESSIONS] for term in written):  # each of which would match no node
+                written.clear()
+            prune(document, TERMS_PATH)
+        return taken, kept
+
+    def _why_terms_stay(self, terms: Sequence[NodeSelectorTerm], written: Sequence[JsonObject]) -> str:
+        """Why nothing can be taken out of the terms without a judgement of what their author meant; or nothing."""
+        found = [self._of_term(term) for term in terms]
+        if others := [each.operator for each in itertools.chain(*found) if each.operator != "In"]:
+            return f"its operator is {others[0]}"
+        if any(each for term in written for key, each in term.items() if key != _EXPRESSIONS):
+            return "a term has more than matchExpressions"
+        bare = {len(each) == len(term.match_expressions or ()) for each, term in zip(found, terms, strict=True)}
+        if len(bare) > 1 or any(set(each) != set(found[0]) for each in found):
+            return "one of its terms is enough, and they differ"
+        return ""
+
+    def _take_tolerations(
+        self, document: JsonObject, pod: PodInput, *, is_daemon_set: bool
+    ) -> tuple[list[str], tuple[Toleration, ...], list[str]]:
+        """Takes tolerations of architecture taints out. Returns these, what the webhook gives, and why others stay."""
+        own = _demands(document).tolerations
+        about = {index: toleration_text(each) for index, each in enumerate(own) if each.key in self._keys}
+        offered = [index for index in about if self._is_offered(own[index])]
+        spec = cast("JsonObject", document["spec"])
+        written = cast("list[Json]", spec.get(_TOLERATIONS) or [])
+        without = {**spec, _TOLERATIONS: [one for index, one in enumerate(written) if index not in offered]}
+        given = () if is_daemon_set else self._planner.plan(pod, without).tolerations
+        gone = [index for index in offered if any(covers(each, own[index]) for each in given)]
+        if gone:
+            spec[_TOLERATIONS] = [one for index, one in enumerate(written) if index not in gone]
+            prune(document, TOLERATIONS_PATH)
+        why = "a DaemonSet's pods get no toleration from the webhook"
+        kept = [
+            f"toleration {text}: {why if is_daemon_set else self._why_it_stays(own[index])}"
+            for index, text in about.items()
+            if index not in gone
+        ]
+        return [f"toleration {about[index]}" for index in gone], given, kept
+
+    def _is_offered(self, toleration: Toleration) -> bool:
+        """Whether pods may get from the webhook what tolerates as much."""
+        return toleration.toleration_seconds is None and any(
+            covers(rule.toleration, toleration) for rule in self._rules
+        )
+
+    def _why_it_stays(self, toleration: Toleration) -> str:
+        if self._is_offered(toleration):
+            return "the webhook does not give it to pods of these images and requirements"
+        return "no rule of admission.tolerations gives as much"
+
+
+def _demands(document: JsonObject) -> NodeDemands:
+    return demands_in(msgspec.convert(document["spec"], SchedulingSpec))
