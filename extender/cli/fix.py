@@ -1,4 +1,4 @@
-"""`fix`: gives manifests back with what the webhook would add, written into their pod templates."""
+"""`fix`: gives manifests back with what the webhook would add, or without what their images do not need."""
 
 import difflib
 import io
@@ -12,14 +12,26 @@ import typer
 from extender.cli.console import print_copy, print_line, print_problem
 from extender.cli.lookups import answer_of, look_up_images
 from extender.cli.manifest_files import STANDARD_INPUT, ManifestFile, read_files, unread_line
-from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Manifests, Namespace, read_settings
+from extender.cli.options import (
+    Assignments,
+    ConfigFile,
+    Context,
+    Kubeconfig,
+    Manifests,
+    Namespace,
+    read_settings,
+    required_platforms,
+)
 from extender.config.tree import Config
 from extender.errors import ConfigError
 from extender.images.content import Content, Failure
-from extender.manifests.fixing import FixedTemplate, ManifestStream
+from extender.images.platform import Platform
+from extender.manifests.fixing import FixedTemplate, ManifestStream, TemplateFixer
 from extender.manifests.stream import ManifestError
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage, fact_of
+from extender.placement.nodes import USUAL
+from extender.placement.relaxing import Relaxer
 from extender.placement.templates import Templates
 from extender.service.operator_policies import admission_settings_of, policy_of
 
@@ -56,12 +68,24 @@ def fix(
         bool,
         typer.Option("--allow-unknown", help="Exit 0 although an image is not known and its template is as it was."),
     ] = False,
+    relax: Annotated[
+        bool, typer.Option("--relax", help="Take constraints on architecture out that the images do not need, instead.")
+    ] = False,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PLATFORM",
+            help="With --relax: one of the platforms of the nodes. Repeatable; by default linux/amd64 and linux/arm64.",
+        ),
+    ] = None,
     file: ConfigFile = None,
     assignments: Assignments = None,
     kubeconfig: Kubeconfig = "",
     context: Context = "",
 ) -> None:
     """Write into pod templates what the webhook would add to their pods: node affinity and tolerations.
+
+    With --relax, take out what their authors wrote of the kind and their images do not need.
 
     Prints a diff, unless --check or --write is given. What is not known is left as it is and said on standard error.
     Exit code 1 if a template was left as it is, or needs its author. Exit code 2 if a file of manifests could not be
@@ -71,9 +95,15 @@ def fix(
     """
     if check and write:
         raise ConfigError("--check and --write exclude each other: --check changes nothing")
+    if node_affinity and relax:
+        raise ConfigError("--node-affinity and --relax exclude each other: --relax writes none")
+    if require and not relax:
+        raise ConfigError("--require says of which platforms the nodes are for --relax; give that too")
     files = read_files(manifests or ())
+    targets = required_platforms(require or ()) or USUAL
     settings = read_settings(file, assignments, kubeconfig, context)
-    fixed = _fix_all(files, settings, _mode(settings, node_affinity), namespace)
+    fixer = _relaxer(settings, targets) if relax else _templates(settings, node_affinity)
+    fixed = _fix_all(files, settings, fixer, namespace)
     gaps = [gap for one in fixed for gap in one.findings if _fails(gap, allow_unknown=allow_unknown)]
     for one in fixed:
         for line in _complaints(one):
@@ -88,22 +118,24 @@ def fix(
         raise typer.Exit(1)
 
 
-def _mode(settings: Config, chosen: AffinityMode | None) -> AffinityMode:
-    if chosen is not None:
-        return chosen
+def _templates(settings: Config, chosen: AffinityMode | None) -> TemplateFixer:
     configured = settings.admission.node_affinity
-    return AffinityMode.REQUIRED if configured is AffinityMode.NONE else configured
-
-
-def _fix_all(files: Sequence[ManifestFile], settings: Config, mode: AffinityMode, namespace: str) -> list[FixedFile]:
-    """Looks every image up once, then fixes each file that can be read."""
+    mode = chosen or (AffinityMode.REQUIRED if configured is AffinityMode.NONE else configured)
     admission = msgspec.structs.replace(admission_settings_of(settings), node_affinity=mode, platforms_annotation=False)
-    mutator = Templates(policy_of(settings), admission)
+    return Templates(policy_of(settings), admission)
+
+
+def _relaxer(settings: Config, targets: Sequence[Platform]) -> TemplateFixer:
+    return Relaxer(policy_of(settings), admission_settings_of(settings), targets)
+
+
+def _fix_all(files: Sequence[ManifestFile], settings: Config, fixer: TemplateFixer, namespace: str) -> list[FixedFile]:
+    """Looks every image up once, then fixes each file that can be read."""
     unread, streams = [], []
     for file in files:
         try:
             if not file.problem:
-                streams.append((file, ManifestStream(file.text, mutator, namespace)))
+                streams.append((file, ManifestStream(file.text, fixer, namespace)))
             problem = file.problem
         except ManifestError as exc:
             problem = unread_line(file.name, exc)
@@ -143,6 +175,8 @@ def _complaints(fixed: FixedFile) -> Iterator[str]:
             yield f"{where} is left as it is, {finding.change.gap}"
         for why in finding.change.unknown:
             yield f"{where} is left as it is: {why}"
+        for why in finding.change.kept:
+            yield f"{where} keeps {why}"
         for why in finding.change.warnings:
             yield f"{where}: {why}"
 
@@ -150,9 +184,11 @@ def _complaints(fixed: FixedFile) -> Iterator[str]:
 def _print_changes(fixed: Sequence[FixedFile]) -> None:
     for one in fixed:
         for finding in one.findings:
-            if finding.change.operations:
-                what = ", ".join(finding.change.added) or "what an earlier pass of the webhook added"
-                print_line(f"{one.name}:{finding.line}: {finding.template} lacks {what}")
+            change = finding.change
+            if change.operations:
+                what = ", ".join(change.removed or change.added) or "what an earlier pass of the webhook added"
+                verb = "does not need" if change.removed else "lacks"
+                print_line(f"{one.name}:{finding.line}: {finding.template} {verb} {what}")
 
 
 def _give(fixed: Sequence[FixedFile], *, write: bool) -> None:

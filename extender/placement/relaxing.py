@@ -105,10 +105,12 @@ class Relaxer:
     ) -> Relaxation:
         """What the pod does not need; nothing while one of its images is not known."""
         before, excess = read_parts(pod, images)
-        if excess or any(map(is_unresolved, facts)):
+        if any(map(is_unresolved, facts)):
             return Relaxation()
-        if read_record(look(before, ADDED_PATH)) is not None:
-            return Relaxation(kept=("all: the webhook has changed it, and takes back what it added",))
+        if not excess and read_record(look(before, ADDED_PATH)) is not None:
+            excess = "the webhook has changed it, and takes back what it added"
+        if excess:
+            return Relaxation(kept=(f"all: {excess}",))
         demands = _demands(before)
         after = cast("JsonObject", copy_of(before))
         constraints, kept = self._take_constraints(after, demands)

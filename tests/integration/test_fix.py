@@ -1,6 +1,7 @@
 """`fix` as a user runs it: diffs, checks, files and standard input."""
 
 import json
+import re
 import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -245,3 +246,67 @@ async def test_a_key_that_is_there_twice_is_told_and_written_below_by_nobody(fix
     code, out, err = await fix("-f", "-", "--write", stdin=twice)
     assert (code, out) == (1, twice)
     assert "it is left as it is: the key 'nodeSelector' to write below is there a second time" in err
+
+
+RELAX = Path(__file__).parents[1] / "data/relax"
+KEPT = """\
+DaemonSet shop/agent keeps toleration arch=arm64:NoSchedule: a DaemonSet's pods get no toleration from the webhook
+Deployment shop/arm-only keeps nodeSelector kubernetes.io/arch=arm64: image HOST/shop/edge:1.0 is built only for linux/arm64
+Deployment shop/legacy keeps nodeSelector kubernetes.io/arch=amd64: image HOST/shop/legacy:1.0 is built only for linux/amd64
+Deployment shop/sidecar keeps nodeSelector kubernetes.io/arch=amd64: image HOST/shop/legacy:1.0 is built only for linux/amd64
+Deployment shop/unknown is left as it is: image HOST/shop/missing:1.0 is not known (missing)
+Deployment shop/not-in keeps node affinity kubernetes.io/arch NotIn [arm64]: its operator is NotIn
+Deployment shop/either keeps node affinity kubernetes.io/arch In [amd64] or kubernetes.io/arch In [arm64]: one of its \
+terms is enough, and they differ
+"""  # noqa: E501
+TAKEN = """\
+Deployment shop/selector does not need nodeSelector kubernetes.io/arch=amd64
+Deployment shop/old-label does not need nodeSelector beta.kubernetes.io/arch=amd64
+StatefulSet shop/zonal does not need node affinity kubernetes.io/arch In [amd64]
+Deployment shop/terms does not need node affinity kubernetes.io/arch In [amd64]
+CronJob shop/nightly does not need nodeSelector kubernetes.io/arch=arm64, \
+toleration kubernetes.io/arch=arm64:NoSchedule, toleration arch=arm64:NoSchedule
+DaemonSet shop/agent does not need nodeSelector kubernetes.io/arch=amd64
+Deployment shop/arm-only does not need toleration kubernetes.io/arch=arm64:NoSchedule
+"""
+
+
+def constrained(host: str) -> tuple[str, str]:
+    """Twelve workloads as their authors wrote them, and without what their images do not need."""
+    written, relaxed = (
+        (RELAX / f"{name}.yaml").read_text().replace("REGISTRY", host) for name in ("written", "relaxed")
+    )
+    return written, relaxed
+
+
+def lines_of(printed: str) -> str:
+    """The lines without the places in front, and without what a registry said."""
+    return re.sub(r"(?m)^-:\d+: |(?<=\(missing\)).*", "", printed)
+
+
+async def test_constraints_that_no_image_needs_are_taken_out(fix: Fix) -> None:
+    """Of twelve workloads, to the byte; each other constraint has a line that says why it stays. Twice is once."""
+    written, relaxed = constrained(fix.host)
+    code, out, err = await fix("-f", "-", "--relax", "--write", stdin=written)
+    assert (code, out, lines_of(err)) == (1, relaxed, KEPT.replace("HOST", fix.host))
+    code, out, err = await fix("-f", "-", "--relax", "--write", "--allow-unknown", stdin=relaxed)
+    assert (code, out, lines_of(err)) == (0, relaxed, KEPT.replace("HOST", fix.host))
+
+
+async def test_a_check_fails_for_constraints_that_no_image_needs(fix: Fix) -> None:
+    """A gate of CI; it passes what stays for a reason, and all where the nodes have a platform that no image has."""
+    written, relaxed = constrained(fix.host)
+    options = ("-f", "-", "--relax", "--check", "--allow-unknown")
+    code, out, _ = await fix(*options, stdin=written)
+    assert (code, lines_of(out)) == (1, TAKEN)
+    assert (await fix(*options, stdin=relaxed))[:2] == (0, "")
+    wider = [f"--require=linux/{name}" for name in ("amd64", "arm64", "s390x")]
+    code, out, err = await fix(*options, *wider, stdin=written)
+    assert "selector keeps nodeSelector kubernetes.io/arch=amd64: image" in err
+    assert "selector" not in out.replace("nodeSelector", "")
+
+
+@pytest.mark.parametrize("options", [("--require", "linux/arm64"), ("--relax", "--node-affinity", "required")])
+async def test_options_that_contradict_are_refused(fix: Fix, options: tuple[str, ...]) -> None:
+    """What the one is for, the other has none of."""
+    assert (await fix("-f", "-", *options, stdin=fix.manifest("web")))[0] == 2

@@ -247,8 +247,8 @@ TOLERATIONS = _broken(
     _tests("unit/placement", "tolerations", "mutation"),
     (
         "a toleration of one value does not cover one of all values",
-        '    if rule.operator == "Exists" and existing.operator != "Exists":\n        return False\n',
-        "",
+        'if other.operator not in (None, "", "Equal") and existing.operator != "Exists":',
+        "if False:",
     ),
     (
         "a toleration that an API server refuses is refused in the settings",
@@ -257,6 +257,56 @@ TOLERATIONS = _broken(
             '            raise ValueError("without a key the operator must be Exists")\n'
         ),
         "",
+    ),
+)
+
+RELAXING = _broken(
+    "extender/placement/relaxing.py",
+    _tests("unit/placement", "relaxing"),
+    (
+        "a constraint on architecture stays if an image lacks a platform that its removal opens",
+        "if any(fit(facts, target, self._compatibility) is not Fit.YES for target in opened):",
+        "if False:",
+    ),
+    (
+        "nothing is taken out while an image is not known",
+        "        if any(map(is_unresolved, facts)):\n            return Relaxation()\n",
+        "",
+    ),
+    (
+        "nothing is taken out of terms of which one is enough and that differ",
+        "if len(bare) > 1 or any(set(each) != set(found[0]) for each in found):",
+        "if False:",
+    ),
+    (
+        "no term is left without a requirement, as it would match no node",
+        "if not any(term[_EXPRESSIONS] for term in written):",
+        "if False:",
+    ),
+    (
+        "a toleration stays that the webhook does not give again",
+        "if any(covers(each, own[index]) for each in given)]",
+        "]",
+    ),
+    (
+        "a DaemonSet keeps its tolerations, since its pods get none",
+        "given = () if is_daemon_set else self._planner.plan(pod, without).tolerations",
+        "given = self._planner.plan(pod, without).tolerations",
+    ),
+    (
+        "requirements on other labels stay",
+        "return LABELS.get(requirement.key) == ARCHITECTURE and not all(",
+        "return not all(",
+    ),
+)
+
+EDITING = _broken(
+    "extender/manifests/editing.py",
+    _tests("unit/manifests", "editing"),
+    (
+        "what is removed from a manifest takes its own lines alone",
+        "if (gone := _missing(before, after)) is not None:",
+        "if (gone := _missing([], after)) is not None:",
     ),
 )
 
@@ -599,7 +649,7 @@ SETTINGS = _broken(
 )
 
 MUTATIONS: tuple[Mutation, ...] = (
-    *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *LOGINS, *KEYRING, *ADDRESSES,
-    *AUTHENTICATION, *RESTS, *CONTENT, *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS, *LEADER, *TURNS, *ADMISSION,
-    *ARMING, *SETTINGS,
+    *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *RELAXING, *EDITING, *LOGINS,
+    *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT, *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS, *LEADER,
+    *TURNS, *ADMISSION, *ARMING, *SETTINGS,
 )  # fmt: skip
