@@ -11,33 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.content import Cause
-from extender.images.platform import Platform, parse_platform
-from extender.kubernetes.core_v1 import CreatedPod, NodeMeta, SchedulingSpec, Taint
+from extender.images.platform import parse_platform
+from extender.kubernetes.core_v1 import CreatedPod, SchedulingSpec, Taint
 from extender.kubernetes.pod_templates import pod_templates
-from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
+from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.facts import Anywhere, Fit, ImageFact, Unknown, fit, images_of
 from extender.placement.node_match import demands_in, obstacles
-from extender.placement.nodes import NO_NODES, USUAL
+from extender.placement.nodes import NO_NODES, USUAL, platform_of_node
 from extender.placement.patch import apply
 from extender.placement.planning import Planner, PodInput
 from extender.placement.policy import ADDED, Overrides
 from extender.placement.relaxing import Relaxation, Relaxer
 from extender.placement.templates import TemplateAnswer
-from tests.unit.placement.mutating import (
-    AMD64,
-    ARCH,
-    ARM64,
-    ARM_TOLERATION,
-    BOTH_TOLERATION,
-    MULTI,
-    OS,
-    POLICY,
-    built_for,
-    created,
-    expression,
-    settings,
-    with_terms,
-)
+from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, built_for, created, decoded, expression, node, with_terms
+from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, POLICY, settings
 from tools.docs.pages import PROJECT
 
 BETA = f"beta.{ARCH}"
@@ -224,11 +211,8 @@ def test_of_the_golden_workloads_the_one_goes_whose_image_runs_on_both() -> None
 
 TARGETS = ("linux/amd64", "linux/arm64", "linux/s390x")
 NODES = [
-    ReportedNode(
-        metadata=NodeMeta("n", {ARCH: platform.architecture, BETA: platform.architecture, OS: "linux", **labels}),
-        spec=ReportedNodeSpec(taints),
-    )
-    for platform in map(parse_platform, TARGETS)
+    decoded(node("n", platform, {BETA: platform.removeprefix("linux/"), **labels}, taints=taints), ReportedNode)
+    for platform in TARGETS
     for labels in ({}, {"zone": "a", "disk": "ssd"})
     for taints in ((), (Taint(ARCH, "arm64", "NoSchedule"),), (Taint("multi", "yes", "NoSchedule"),))
 ]
@@ -277,18 +261,12 @@ def test_pods_may_run_on_more_nodes_and_each_of_these_runs_their_images(
     found = fixer.relax(pod, images_of(pod), known, Overrides())
     relaxed: Any = apply(document, found.operations)
     before, after = (nodes_of(pod, each["spec"], known) for each in (document, relaxed))
-    here = {index for index, node in enumerate(NODES) if platform_of(node) in platforms}
+    here = {index for index, node in enumerate(NODES) if platform_of_node(node) in platforms}
     assert before <= after
-    assert all(
-        fit(known, platform_of(NODES[index]), POLICY.compatibility) is Fit.YES for index in (after - before) & here
-    )
+    gained = {platform_of_node(NODES[index]) for index in (after - before) & here}
+    assert all(platform and fit(known, platform, POLICY.compatibility) is Fit.YES for platform in gained)
     assert fixer.relax(created(relaxed), images_of(pod), known, Overrides()).operations == ()
     for each in (document, relaxed):
         for name in ("affinity", "nodeSelector", "tolerations"):
             each["spec"].pop(name, None)
     assert relaxed == document
-
-
-def platform_of(node: ReportedNode) -> Platform:
-    labels = (node.metadata and node.metadata.labels) or {}
-    return Platform("linux", labels[ARCH])
