@@ -106,10 +106,16 @@ class Keyring:
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         """Returns the ids of all credentials for this image, in the order to try them. No I/O."""
+        return (*self.own_ids_for(reference), *self.shared_ids())
+
+    def own_ids_for(self, reference: ImageReference) -> Iterable[CredentialId]:
+        """Returns the ids of the pod's own logins for this image."""
+        return dict.fromkeys(self._logins.credential_ids_for(reference)) if self._logins else ()
+
+    def shared_ids(self) -> tuple[CredentialId, ...]:
+        """Returns the ids of the credentials for images of any pod, which are tried after its own."""
         operator = self._operator()
-        shared = (operator, ANONYMOUS.id) if operator else (ANONYMOUS.id,)
-        own = self._logins.credential_ids_for(reference) if self._logins else ()
-        return (*dict.fromkeys(own), *shared) if own else shared
+        return (operator, ANONYMOUS.id) if operator else (ANONYMOUS.id,)
 
     def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
         """Returns the words for where a credential comes from, such as `pull secret team-a`; empty if from nowhere."""

@@ -283,6 +283,11 @@ def fit(facts: Sequence[ImageFact], platform: Platform, compatibility: Compatibi
 
     NO if one image is known not to run, even if others are unknown; YES if all are known to run; else UNRESOLVED.
     """
-    if any(isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, compatibility) for fact in facts):
-        return Fit.NO
-    return Fit.UNRESOLVED if any(isinstance(fact, Pending | Unknown) for fact in facts) else Fit.YES
+    found = Fit.YES
+    for fact in facts:
+        if isinstance(fact, RunsOn):
+            if not runs_on(fact.platforms, platform, compatibility):
+                return Fit.NO
+        elif isinstance(fact, _UNRESOLVED):
+            found = Fit.UNRESOLVED
+    return found

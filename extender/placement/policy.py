@@ -337,14 +337,15 @@ def overrides_of(
 ) -> Overrides:
     """What the annotations of the pod and of its namespace override, with what is decided about this pod alone.
 
-    `raw_pod` is the pod's JSON, `defaults` are the namespace's annotations, and `draw` is as in `shares.point_of`. A
-    pod outside the share that has the preference has none. Nor has a pod that names one of the resources without which
-    nodes are preferred: it asks for the resource, or selects nodes that have it, or tolerates their taint.
+    `raw_pod` is the pod's JSON, empty where no preference counts. `defaults` are the namespace's annotations, and
+    `draw` is as in `shares.point_of`. A pod outside the share that has the preference has none. Nor has a pod that
+    names one of the resources without which nodes are preferred: it asks for the resource, or selects nodes that have
+    it, or tolerates their taint.
     """
     found = read_overrides(pod.metadata.annotations if pod.metadata else None, defaults, policy.overrides)
     if found.prefer == NO_PREFERENCE:
         return found
-    if policy.preferred_nodes.are_named_in(raw_pod):
+    if raw_pod and policy.preferred_nodes.are_named_in(raw_pod):
         return msgspec.structs.replace(found, prefer=NO_PREFERENCE, prefer_share=None)
     if found.prefer_share is None:
         return found

@@ -34,7 +34,7 @@ from extender.placement.policy import (
     policy_for,
     preference_for,
 )
-from extender.placement.reasons import constraints_of, refusal_text, retry_text
+from extender.placement.reasons import Constraint, constraints_of, refusal_text, retry_text
 
 _Answer = TypeVar("_Answer")
 
@@ -65,6 +65,7 @@ Scores = Mapping[int, Sequence[NodeName]]
 
 REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO})
 _REMOVED = REFUSED | {Verdict.LEFT_OUT}
+_NOT_PASSING = REFUSED | {Verdict.RETRY}
 UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, Verdict.PASSED})
 
 
@@ -84,9 +85,8 @@ class DecidedAnswer(msgspec.Struct, Generic[_Answer], frozen=True):
 class Decision:
     """The decision about a pod for any node, from the facts about its images, the policy and the overrides.
 
-    `constraints` holds the images that can refuse a node, in pod order: the known images and, under `assume`, the
-    unresolved ones with the operator's platforms. `retried` holds the unresolved images for which kube-scheduler should
-    retry. If there are any, nothing is assumed (retry beats assume). `listable` are the same images, if no registry has
+    `retried` holds the unresolved images for which kube-scheduler should retry, and `assumed` those that count as built
+    for the operator's platforms: none if any is to be retried. `listable` are those of `retried`, if no registry has
     answered for any of them. `never_pulled` are those that only nodes' copies can tell about. `enforced` is false for a
     pod that is only observed. `can_be_learned`: whether a lookup could still resolve an unresolved image.
     """
@@ -104,14 +104,21 @@ class Decision:
         self.enforced = overrides.mode is Mode.ENFORCE
         self.can_be_learned = any(fact.cause not in LOCAL for _, fact, _ in unresolved)
         self.retried = [(image, fact) for image, fact, choice in unresolved if choice is Choice.RETRY]
-        assumed = {image for image, _, choice in unresolved if choice is Choice.ASSUME and not self.retried}
-        self.constraints = tuple(constraints_of(images, facts, assumed, policy.assume))
+        self.assumed = frozenset(
+            image for image, _, choice in unresolved if choice is Choice.ASSUME and not self.retried
+        )
         self.listable = _listable(self.retried)
         self.never_pulled = tuple(image for image, fact, _ in unresolved if fact.cause is Cause.NEVER_PULLED)
+        self._images = images
         self._facts = facts
         self.policy = policy
         self._overrides = overrides
         self._verdicts: dict[Platform | None, Verdict] = {}
+
+    @functools.cached_property
+    def constraints(self) -> Sequence[Constraint]:
+        """The images that can refuse a node, in pod order: those that are known, and those that are assumed."""
+        return constraints_of(self._images, self._facts, self.assumed, self.policy.assume)
 
     @functools.cached_property
     def refusal(self) -> str:
@@ -171,8 +178,7 @@ class Decision:
         current; the caller then looks it up first (`RequestNodes.find_missing`).
         """
         possible = {self.verdict(platform) for platform in platforms.union(USUAL)}
-        lets_pass = len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY})
-        return possible.pop() if lets_pass else None
+        return possible.pop() if len(possible) == 1 and possible.isdisjoint(_NOT_PASSING) else None
 
     def _decide(self, platform: Platform | None) -> Verdict:
         if platform is None:
@@ -184,7 +190,7 @@ class Decision:
                 return Verdict.YES
         if self.retried:
             return Verdict.RETRY
-        if not any(constraint.assumed for constraint in self.constraints):
+        if not self.assumed:
             return Verdict.PASSED
         runs = runs_on(self.policy.assume, platform, self.policy.compatibility)
         return Verdict.ASSUMED_YES if runs else Verdict.ASSUMED_NO

@@ -261,14 +261,14 @@ class ImageCache:
         Nearly every request takes this path. It costs a microsecond or two per image.
         """
         now = self._clock()
-        target_of, find, credential_ids_for = self.references.target_of, self.find, keyring.credential_ids_for
+        shared = keyring.shared_ids()
         contents: list[Answer] = []
         for query in queries:
-            target = target_of(query.reference)
+            target = self.references.target_of(query.reference)
             if isinstance(target, Failure):
                 return None
-            for credential_id in credential_ids_for(target.reference):
-                known = find(target, credential_id)
+            for credential_id in (*keyring.own_ids_for(target.reference), *shared):
+                known = self.find(target, credential_id)
                 if known is not None:
                     break
             else:

@@ -26,7 +26,7 @@ from extender.kubernetes.extender_v1 import (
 from extender.metrics import counters
 from extender.placement.facts import facts_of
 from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
-from extender.placement.policy import Choice, Mode, Policy, is_exempt
+from extender.placement.policy import Choice, Mode, Policy, PreferenceBy, is_exempt
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
@@ -192,7 +192,9 @@ class SchedulerVerbs:
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
         args = decode_args(body)
-        question = self._gather(args.pod, args.raw_pod)
+        # The pod's JSON tells whether it has a preference, which counts here by one setting alone.
+        searched = args.raw_pod if self._policy.preference_by is PreferenceBy.FILTER else b""
+        question = self._gather(args.pod, searched)
         if question is None:
             return _filter_reply(args.echo())
         try:
@@ -201,7 +203,7 @@ class SchedulerVerbs:
             decided = filter_nodes(args, nodes, decision)
             is_missing = Verdict.NOT_IN_VIEW in decided.verdicts
             # Nodes pass by the platforms in view, while one that is not may be the first of another platform.
-            may_be_wrong = decided.is_uniform and bool(decision.constraints) and not self._nodes.are_current
+            may_be_wrong = decided.is_uniform and not self._nodes.are_current and bool(decision.constraints)
             if is_missing or may_be_wrong:
                 found = await self._nodes.find_missing(args, nodes, _uid(args.pod))
                 if is_missing and found.unreachable and decision.enforced and self._policy.pending is Choice.RETRY:

@@ -55,8 +55,8 @@ DECISION = _broken(
     " ".join(f"{_UNIT}/placement/test_{name}.py" for name in ("decision", "scheduling", "scheduling_properties")),
     (
         "retry beats assume",
-        "if choice is Choice.ASSUME and not self.retried}",
-        "if choice is Choice.ASSUME}",
+        "if choice is Choice.ASSUME and not self.retried\n",
+        "if choice is Choice.ASSUME\n",
     ),
     (
         "a node on which a known image does not run is refused, whatever else is not known",
