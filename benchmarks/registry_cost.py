@@ -136,7 +136,6 @@ class Simulation:
         self.clock = Clock(1_000_000.0)
         self.hub = Hub(self.clock)
         self.replicas: list[Resolver] = []
-        self._stores: list[Persistence] = []
         self._pushed: dict[str, str] = {}  # digests by name
         self._stack = stack
         self._folder = folder
@@ -151,8 +150,9 @@ class Simulation:
         platforms = frozenset(map(parse_platform, nodes))
         for _ in range(replicas):
             kept = store(self._folder / _STORE, size=_SIZE) if store else None
-            persistence = Persistence(
-                kept, clock=self.clock, wall_clock=self.clock, limits=PersistenceLimits(read_seconds=10.0)
+            limits = PersistenceLimits(read_seconds=10.0)
+            persistence = (
+                Persistence(kept, clock=self.clock, wall_clock=self.clock, limits=limits) if kept is not None else None
             )
             resolver = Resolver(
                 LocalSources(await self._client(), OperatorKeyring(), None),
@@ -165,16 +165,15 @@ class Simulation:
             )
             self._stack.push_async_callback(resolver.close)
             await resolver.load(10.0)
-            self._stores.append(persistence)
             self.replicas.append(resolver)
 
     async def ask(self, image: str, *, keyring: Keyring | None = None, always: bool = False) -> None:
         """Has each replica decide about a pod of this image; returns when their background work is done."""
-        for resolver, store in zip(self.replicas, self._stores, strict=True):
+        for resolver in self.replicas:
             await resolver.resolve_all([ImageQuery(f"{self.hub.host}/{image}", always)], keyring or Keyring(), 60.0)
             while resolver.counts()["in_flight"]:
                 await asyncio.sleep(0)
-            await store.flush()
+            await resolver.flush()
 
     async def verify(self, image: str) -> None:
         """Has the first replica decide about a pod of this image, and look inside until all is known of it."""

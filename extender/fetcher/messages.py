@@ -43,6 +43,10 @@ class PullAccess(msgspec.Struct, frozen=True):
     logins: tuple[Credential, ...] = ()
     first: CredentialId = NO_OPERATOR
 
+    def only(self, by: CredentialId) -> "PullAccess":
+        """Returns the access of one credential: its login alone, if it is a pod's."""
+        return PullAccess(tuple(login for login in self.logins if login.id == by), by)
+
 
 class _OfImage(msgspec.Struct, frozen=True, kw_only=True):
     """A question about an image, for pods of a tenant: its name as the runtime reads it, and as the kubelet does.

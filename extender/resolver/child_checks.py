@@ -19,8 +19,8 @@ from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, Platform, satisfies
 from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.placement.nodes import USUAL
-from extender.resolver.asking import Confirmed, Sources
 from extender.resolver.image_cache import ImageCache
+from extender.resolver.lookups import Confirmed, Sources
 from extender.turns import NoTurn, Turns
 
 log = structlog.get_logger()
@@ -62,25 +62,26 @@ class ChildChecks:
         self._waiting: dict[str, deque[_WaitingIndex]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def note_image(self, shown: Confirmed, image: Image) -> None:
-        """Has the children of an index that was just described checked; of no other image. Takes microseconds."""
-        if image.kind is Kind.INDEX and image.states_platforms:
+    def note(self, shown: Confirmed, image: Image | None) -> None:
+        """Has the children of an index that was just described checked, or those that were missing. Microseconds.
+
+        `image` is None if the registry has confirmed an index that it had shown before.
+        """
+        if image is None:
+            denied = [each for each in shown.content.denied if each.state is PlatformState.MISSING]
+            wanted = tuple(_Child(each.platform, each.detail) for each in denied)
+        elif image.kind is Kind.INDEX and image.states_platforms:
             nodes = self._cluster_platforms()
             nodes = nodes and nodes.union(USUAL)
-            children = [_Child(entry.platform, entry.digest) for entry in image.entries]
             wanted = tuple(
-                child for child in children if any(satisfies(node, child.platform, _EXACTLY) for node in nodes)
+                _Child(entry.platform, entry.digest)
+                for entry in image.entries
+                if any(satisfies(node, entry.platform, _EXACTLY) for node in nodes)
             )
-            if wanted:
-                self._add(_WaitingIndex(shown, wanted))
-
-    def note_confirmed(self, shown: Confirmed) -> None:
-        """Has children checked again that were missing, now that the registry has confirmed the index."""
-        missing = tuple(
-            _Child(each.platform, each.detail) for each in shown.content.denied if each.state is PlatformState.MISSING
-        )
-        if missing:
-            self._add(_WaitingIndex(shown, missing))
+        else:
+            return
+        if wanted:
+            self._add(_WaitingIndex(shown, wanted))
 
     async def settle(self) -> None:
         """Returns when nothing waits any more."""

@@ -4,23 +4,22 @@ What the answer teaches is recorded here: content, denials and failures. In the 
 the order of credentials and requests.
 """
 
-import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+from typing import Protocol, TypeVar
 
+import msgspec
 import structlog
 from async_lru import alru_cache
 from prometheus_client import Gauge
 
 from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId, Keyring
 from extender.errors import RegistryUnavailable
-from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage, failed_of
-from extender.images.content import Cause, Failure, content_of
+from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage, Verified, Verify, failed_of
+from extender.images.content import Cause, Content, Failure, content_of
 from extender.images.failures import DENIED, UNREAD, depends_on_credential
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY
-from extender.resolver.asking import Confirmed, Sources, narrowed
-from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import Failures
 from extender.resolver.image_cache import CachedImage, ImageCache, ImageQuery, Target
 from extender.resolver.persistence import Persistence
@@ -38,6 +37,30 @@ THROTTLED = Gauge(
 )
 
 
+class Sources(Protocol):
+    """What asks registries: a fetcher, or this process itself. Neither method raises for what a registry does."""
+
+    @property
+    def operator_id(self) -> CredentialId:
+        """What stands for the operator's credentials now; empty if there are none."""
+
+    async def look(self, look: Look) -> SeenImage | Failed:
+        """Returns what the image is, or why that is not known."""
+
+    async def verify(self, verify: Verify) -> Verified | Failed:
+        """Returns what is known of a platform that the image claims."""
+
+
+class Confirmed(msgspec.Struct, frozen=True):
+    """An image that a registry has confirmed for a tenant, and the access by which it may be asked for again."""
+
+    target: Target
+    digest: str
+    content: Content
+    access: PullAccess
+    tenant: str
+
+
 class Lookups:
     """Looks images up with keyrings; writes what it learns into the cache and the failures.
 
@@ -50,9 +73,9 @@ class Lookups:
         self,
         sources: Sources,
         cache: ImageCache,
-        persistence: Persistence,
         failures: Failures,
-        child_checks: ChildChecks,
+        persistence: Persistence | None,
+        on_confirmed: Callable[[Confirmed, Image | None], None],
         *,
         turns: Turns,
         clock: Callable[[], float],
@@ -60,19 +83,21 @@ class Lookups:
         head_first: bool,
         lookup_seconds: float,
     ) -> None:
-        """`lookup_seconds` is how long registries have for one lookup."""
+        """`lookup_seconds` is how long registries have for one lookup.
+
+        `on_confirmed` gets each image that a registry confirms, with its details if this repository shows it first.
+        """
         self._sources = sources
         self._cache = cache
-        self._persistence = persistence
         self._failures = failures
-        self._child_checks = child_checks
+        self._persistence = persistence
+        self._on_confirmed = on_confirmed
         self._turns = turns
         self._clock = clock
         self._random = random
         self._head_first = head_first
         self._lookup_seconds = lookup_seconds
         self._throttled_until = 0.0
-        self.on_confirmed: Callable[[Confirmed], None] | None = None
         self._ask = alru_cache(maxsize=None, ttl=0, key=_key_of_question)(self._ask_once)
         THROTTLED.set_function(lambda: max(0.0, self._throttled_until - self._clock()))
 
@@ -81,40 +106,32 @@ class Lookups:
 
         Reads no secret if the ids known so far suffice.
         """
-        recalled = set[CredentialId]()
-
-        async def recall() -> CachedImage | None:
-            credential_ids = keyring.credential_ids_for(target.reference)
-            unread = [each for each in credential_ids if each not in recalled]
-            recalled.update(unread)
-            return await self._recall(query, target, credential_ids, unread) if unread else None
+        read = set[CredentialId]()  # of which the store has been asked
 
         async def ask(access: PullAccess) -> CachedImage | Failure:
-            return await recall() or await self._take_turn(target, access, keyring.tenant)
+            known = await self._recall(query, target, keyring, read)
+            return known or await self._take_turn(target, keyring.tenant, access)
 
-        return await recall() or await self._try(ask, target, keyring)
+        return await self._recall(query, target, keyring, read) or await self._try(ask, target, keyring)
 
     async def confirm(self, target: Target, keyring: Keyring) -> CachedImage | Failure:
         """What the registry gives, whatever memory and the store have."""
-
-        async def ask(access: PullAccess) -> CachedImage | Failure:
-            return await self._take_turn(target, access, keyring.tenant)
-
-        return await self._try(ask, target, keyring)
+        return await self._try(partial(self._take_turn, target, keyring.tenant), target, keyring)
 
     async def describe(self, target: Target, keyring: Keyring) -> Image | Failure:
         """As `confirm`, with all details of the image, which are asked for each time."""
 
         async def ask(access: PullAccess) -> Image | Failure:
-            if failure := self._failures.get(target, self._ids_of(access)):
-                return failure
             async with self._turns.turn(keyring.tenant, target.reference.domain):
+                if failure := self._failures.get(target, self._ids_of(access)):
+                    return failure
                 at = self._clock()
                 answer = await self._look(target, access, keyring.tenant, by_head=False)
-                if isinstance(answer, Failed):
-                    return self._fail(target, access, answer, keyring.tenant)
+                learned = self._learn(target, access, answer, at, keyring.tenant)
+                if isinstance(learned, Failure):
+                    return learned
+                assert isinstance(answer, SeenImage)  # noqa: S101 - else there is a failure
                 assert answer.image  # noqa: S101 - no digest was given as known
-                self._learn(target, access, answer, answer.image, at, keyring.tenant)
                 return answer.image
 
         return await self._try(ask, target, keyring)
@@ -126,29 +143,24 @@ class Lookups:
     async def _try(
         self, ask: Callable[[PullAccess], Awaitable[T | Failure]], target: Target, keyring: Keyring
     ) -> T | Failure:
-        """The outcome of `ask`, and of another one if it depends on the credential and there are others by now.
+        """The outcome of `ask`: without the pod's secrets where that has worked; with them; with those read anew.
 
-        That all at hand are denied tells nothing if others could not be read.
+        Each follows if the one before was a failure that depends on the credential. That all at hand are denied tells
+        nothing if others could not be read.
         """
-        failure = DENIED
-        async with contextlib.aclosing(self._accesses(target, keyring)) as accesses:
-            async for access in accesses:
-                outcome = await ask(access)
-                if not isinstance(outcome, Failure) or not depends_on_credential(outcome):
-                    return outcome
-                failure = outcome
-        return UNREAD if keyring.is_unread() else failure
-
-    async def _accesses(self, target: Target, keyring: Keyring) -> AsyncGenerator[PullAccess, None]:
-        """Yields what to ask with: without secrets where that has worked; with the pod's; with those read anew."""
-        opened_by = self._opened_by(target, keyring)
+        outcome: T | Failure = DENIED
         tried: tuple[Credential, ...] | None = None
+        opened_by = self._opened_by(target, keyring)
         if opened_by in (ANONYMOUS.id, keyring.operator_id):
-            yield PullAccess(tried := (), opened_by or NO_OPERATOR)
+            outcome = await ask(PullAccess(tried := (), opened_by or NO_OPERATOR))
         for refresh in (False, True):
-            logins = await keyring.load(target.reference, refresh=refresh)
-            if logins != tried:
-                yield PullAccess(tried := logins, opened_by or NO_OPERATOR)
+            if isinstance(outcome, Failure) and depends_on_credential(outcome):
+                logins = await keyring.load(target.reference, refresh=refresh)
+                if logins != tried:
+                    outcome = await ask(PullAccess(tried := logins, opened_by or NO_OPERATOR))
+        if isinstance(outcome, Failure) and depends_on_credential(outcome) and keyring.is_unread():
+            return UNREAD
+        return outcome
 
     def _opened_by(self, target: Target, keyring: Keyring) -> CredentialId | None:
         """The first of the keyring's credentials that has opened the image before."""
@@ -156,25 +168,29 @@ class Lookups:
         return next((each for each in credential_ids if self._cache.find(target, each)), None)
 
     async def _recall(
-        self, query: ImageQuery, target: Target, credential_ids: Sequence[CredentialId], unread: Sequence[CredentialId]
+        self, query: ImageQuery, target: Target, keyring: Keyring, read: set[CredentialId]
     ) -> CachedImage | None:
-        """What the cache has as fresh for these credentials, after reading the store's rows for those `unread`."""
-        for key, known in await self._persistence.find(target, unread):
-            self._cache.load(key, known)
-        for credential_id in credential_ids:
+        """What the cache has as fresh for the keyring's credentials, after reading the store's rows for further ones.
+
+        `read` are those of which rows have been read.
+        """
+        credential_ids = keyring.credential_ids_for(target.reference)
+        unread = [each for each in credential_ids if each not in read]
+        read.update(unread)
+        if self._persistence:
+            for key, known in await self._persistence.find(target, unread):
+                self._cache.load(key, known)
+        for credential_id in credential_ids if unread else ():
             found = self._cache.find(target, credential_id)
             if found and self._cache.is_fresh(found, query, target, credential_id, self._clock()):
                 return found
         return None
 
-    async def _take_turn(self, target: Target, access: PullAccess, tenant: str) -> CachedImage | Failure:
+    async def _take_turn(self, target: Target, tenant: str, access: PullAccess) -> CachedImage | Failure:
         """Waits for a turn, and asks unless another lookup has answered meanwhile."""
-        started, credential_ids = self._clock(), self._ids_of(access)
-        failure = self._failures.get(target, credential_ids)
-        if failure:
-            return failure
+        started = self._clock()
         async with self._turns.turn(tenant, target.reference.domain):
-            for credential_id in credential_ids:
+            for credential_id in self._ids_of(access):
                 known = self._cache.find(target, credential_id)
                 if known and known.confirmed_at >= started:
                     return known
@@ -184,23 +200,23 @@ class Lookups:
         """The outcome of one question, which all share that have a turn for it: `alru_cache` wraps this method.
 
         Several keyrings may hold the same logins, and most have none. The failure is recorded here, and so counts once.
+        The bytes of what the name was known to mean need not be read again, if this repository has shown them.
         """
         credential_ids = self._ids_of(access)
         if failure := self._failures.get(target, credential_ids):
             return failure
-        at, known = self._clock(), self._known_digests(target, credential_ids)
-        is_known = bool(known) or any(self._cache.find(target, each) for each in credential_ids)
-        by_head = (is_known or self._head_first) and target.reference.digest in ("", *known)
+        at = self._clock()
+        rows = [row for each in credential_ids if (row := self._cache.find(target, each))]
+        digests = {target.reference.digest} if target.reference.digest else {row.digest for row in rows}
+        known = tuple(each for each in digests if self._cache.shown(target.repository, each))
+        by_head = bool(rows or known or self._head_first) and target.reference.digest in ("", *known)
         answer = await self._look(target, access, tenant, known=known, by_head=by_head)
-        if isinstance(answer, SeenImage) and answer.image is None:
-            confirmed = self._cache.confirm(target, answer.by, answer.digest, at, tenant, answer.label)
-            if confirmed:
-                return self._note_confirmed(target, access, answer, confirmed, tenant)
-            answer = await self._look(target, access, tenant, by_head=False)  # its content has been evicted meanwhile
-        if isinstance(answer, Failed):
-            return self._fail(target, access, answer, tenant)
-        assert answer.image  # noqa: S101 - the digest is none of those that are known
-        return self._learn(target, access, answer, answer.image, at, tenant)
+        learned = self._learn(target, access, answer, at, tenant)
+        if learned is None:  # the content of the digest has been evicted meanwhile
+            answer = await self._look(target, access, tenant, by_head=False)
+            learned = self._learn(target, access, answer, at, tenant)
+        assert learned  # noqa: S101 - no digest was given as known
+        return learned
 
     async def _look(
         self, target: Target, access: PullAccess, tenant: str, *, known: tuple[str, ...] = (), by_head: bool
@@ -217,46 +233,36 @@ class Lookups:
         )
         try:
             answer = await self._sources.look(look)
-        except Exception as exc:  # noqa: BLE001 - an unexpected error must become a Failure too
-            self._log_crash(target, exc)
+        except Exception as exc:  # a defect of ours: the log has an id for it, and pods' authors are shown no more
+            crash = f"{int(self._random() * 2**32):08x}"
+            log.exception("lookup.crashed", id=crash, image=str(target.reference), exc_info=exc)
             return failed_of(RegistryUnavailable("asking for it failed"))
         for credential_id in answer.denied:
             self._cache.revoke(target, credential_id, self._clock())
         return answer
 
-    def _log_crash(self, target: Target, error: Exception) -> None:
-        """Logs a defect of ours with an id; the pod's author is shown that the registry is unavailable."""
-        crash = f"{int(self._random() * 2**32):08x}"
-        log.error("lookup.crashed", id=crash, image=str(target.reference), exc_info=error)
-
-    def _known_digests(self, target: Target, credential_ids: Sequence[CredentialId]) -> tuple[str, ...]:
-        """What the name was known to mean, if this repository has shown the content: that need not be read again."""
-        if target.reference.digest:
-            digests = {target.reference.digest}
-        else:
-            digests = {known.digest for each in credential_ids if (known := self._cache.find(target, each))}
-        return tuple(digest for digest in digests if self._cache.shown(target.repository, digest))
-
     def _learn(
-        self, target: Target, access: PullAccess, seen: SeenImage, image: Image, at: float, tenant: str
-    ) -> CachedImage:
-        """Records that the target is this image for this credential: as of the question, however long it took."""
-        is_new = self._cache.shown(target.repository, image.digest) is None
-        known = self._cache.learn(target, seen.by, image.digest, content_of(image), at, tenant, seen.label)
-        if is_new:
-            narrow = narrowed(access, seen.by)
-            self._child_checks.note_image(Confirmed(target, image.digest, known.content, narrow, tenant), image)
-        return self._note_confirmed(target, access, seen, known, tenant)
+        self, target: Target, access: PullAccess, answer: SeenImage | Failed, at: float, tenant: str
+    ) -> CachedImage | Failure | None:
+        """Records the answer to a question that was asked `at`: what the target is for a credential, or why not.
 
-    def _note_confirmed(
-        self, target: Target, access: PullAccess, seen: SeenImage, known: CachedImage, tenant: str
-    ) -> CachedImage:
+        Returns None for a digest whose content is not known any more.
+        """
+        if isinstance(answer, Failed):
+            return self._fail(target, access, answer, tenant)
+        is_new = self._cache.shown(target.repository, answer.digest) is None
+        if answer.image:
+            content = content_of(answer.image)
+            known: CachedImage | None = self._cache.learn(
+                target, answer.by, answer.digest, content, at, tenant, answer.label
+            )
+        else:
+            known = self._cache.confirm(target, answer.by, answer.digest, at, tenant, answer.label)
+        if known is None:
+            return None
         self._failures.remove(target, self._ids_of(access))
-        confirmed = Confirmed(target, known.digest, known.content, narrowed(access, seen.by), tenant)
-        if seen.image is None:
-            self._child_checks.note_confirmed(confirmed)
-        if self.on_confirmed:
-            self.on_confirmed(confirmed)
+        confirmed = Confirmed(target, known.digest, known.content, access.only(answer.by), tenant)
+        self._on_confirmed(confirmed, answer.image if is_new else None)
         return known
 
     def _fail(self, target: Target, access: PullAccess, failed: Failed, tenant: str) -> Failure:

@@ -76,7 +76,7 @@ class PersistenceLimits(NamedTuple):
 
 
 class Persistence:
-    """Reads and writes the store for the resolver; does nothing without a store. A store's errors are never raised.
+    """Reads and writes the store for the resolver. A store's errors are never raised.
 
     Rows learned with a login are kept only with `persist_private`: unless a file keys the credential ids, the next
     process cannot match them. `clock` gives monotonic seconds, `wall_clock` seconds since the epoch; all times in
@@ -86,7 +86,7 @@ class Persistence:
 
     def __init__(
         self,
-        store: Store | None,
+        store: Store,
         *,
         persist_private: bool = False,
         clock: Callable[[], float],
@@ -94,7 +94,7 @@ class Persistence:
         limits: PersistenceLimits = PersistenceLimits(),  # noqa: B008 -- it is frozen
     ) -> None:
         self._store = store
-        self._location = store.location if store else ""
+        self._is_closed = False
         self._persist_private = persist_private
         self._clock = clock
         self._wall_clock = wall_clock
@@ -113,24 +113,20 @@ class Persistence:
 
     def note(self, key: NameKey, known: CachedImage) -> None:
         """Queues the name's row to be written, unless its content is large. Takes a few microseconds."""
-        if self._store is None or not self._may_keep(key[2]):
-            return
-        if content_bytes(known.content) > _MOST_CONTENT_BYTES:
-            return  # such images are looked up again after a restart
-        ROWS["dropped"].inc(self._names.put(key, known))
-        self._wake()
+        is_large = content_bytes(known.content) > _MOST_CONTENT_BYTES  # such images are looked up after a restart
+        if self._may_keep(key[2]) and not is_large:
+            ROWS["dropped"].inc(self._names.put(key, known))
+            self._wake()
 
     def note_denial(self, key: NameKey, at: float) -> None:
         """Queues a denial: it voids the store's row of the name confirmed up to `at`."""
-        if self._store is None or not self._may_keep(key[2]):
-            return
-        ROWS["dropped"].inc(self._denials.put(key, at))
-        self._wake()
+        if self._may_keep(key[2]):
+            ROWS["dropped"].inc(self._denials.put(key, at))
+            self._wake()
 
     def may_know(self, credential_ids: Iterable[CredentialId]) -> bool:
         """Whether the store may have rows for these credentials that the cache lacks, and can be read now."""
-        store = self._store
-        if store is None or self._reads.wait_seconds() or (self._is_loaded and not store.is_shared):
+        if self._is_closed or self._reads.wait_seconds() or (self._is_loaded and not self._store.is_shared):
             return False
         return any(map(self._may_keep, credential_ids))
 
@@ -138,20 +134,18 @@ class Persistence:
         """The store's rows of the target for these credentials; none if the store fails or takes too long."""
         kept = [credential_id for credential_id in credential_ids if self._may_keep(credential_id)]
         async with self._reading:
-            store = self._store
-            if store is None or not self.may_know(kept) or not self._reads.admit():
+            if not self.may_know(kept) or not self._reads.admit():
                 return []
-            work = store.get(target.repository, target.name, kept)
+            work = self._store.get(target.repository, target.name, kept)
             found = await self._attempt("reading", self._reads, work, self._limits.read_seconds)
         ROWS["error" if found is None else "hit" if any(found) else "miss"].inc()
         return self._names_in(found or ())
 
     async def load(self, load: Callable[[NameKey, CachedImage], None]) -> None:
         """Calls `load` for all rows, least recently written first. Skips a shared store."""
-        store = self._store
-        if store is None or store.is_shared:
+        if self._store.is_shared:
             return
-        slices = store.rows()
+        slices = self._store.rows()
         end: Sequence[NameRow | None] = []
         while True:  # the failure of another read does not end this load
             rows = await self._attempt("reading", self._reads, anext(slices, end), _WRITE_SECONDS)
@@ -181,16 +175,15 @@ class Persistence:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.close_seconds):
                 await self.flush()
-        store, self._store = self._store, None
-        if store:
-            await store.close()
+        self._is_closed = True
+        await self._store.close()
 
     def _may_keep(self, credential_id: CredentialId) -> bool:
         return self._persist_private or credential_id == ANONYMOUS.id
 
     def _wake(self) -> None:
         self._changed.set()
-        if self._writer is None:
+        if self._writer is None and not self._is_closed:
             self._writer = start_background(self._write_behind(), "store", contextvars.Context())
 
     async def _write_behind(self) -> None:
@@ -203,13 +196,11 @@ class Persistence:
 
     async def _write_batch(self) -> bool:
         """Writes the oldest waiting rows and all denials. Returns whether that succeeded; if not, they keep waiting."""
-        store, denials = self._store, dict(self._denials.items())
-        if store is None:
-            return False
+        denials = dict(self._denials.items())
         if denials:
             self._names.remove_where(self._is_denied)
         names = dict(islice(self._names.items(), self._limits.batch_rows))
-        work = _write(store, self._batch_of(names, denials))
+        work = _write(self._store, self._batch_of(names, denials))
         written = await self._attempt("writing", self._writes, work, _WRITE_SECONDS) is True
         if written:
             ROWS["written"].inc(len(names))
@@ -240,11 +231,11 @@ class Persistence:
             was_failing = self._is_failing
             breaker.record_success()
             if was_failing and not self._is_failing:
-                log.info("store.recovered", store=self._location)
+                log.info("store.recovered", store=self._store.location)
             return outcome
         ERRORS[error.reason].inc()
         if not self._is_failing:
-            log.warning("store.failed", store=self._location, doing=doing, reason=error.reason, detail=str(error))
+            log.warning("store.failed", store=self._store.location, doing=doing, reason=error.reason, detail=str(error))
         breaker.record_failure()
         return None
 
@@ -274,7 +265,7 @@ class Persistence:
         ROWS["damaged"].inc(damaged)
         self._unlogged_damage += damaged
         if self._clock() >= self._damage_loggable_at:
-            log.warning("store.damaged", store=self._location, rows=self._unlogged_damage)
+            log.warning("store.damaged", store=self._store.location, rows=self._unlogged_damage)
             self._unlogged_damage, self._damage_loggable_at = 0, self._clock() + _DAMAGE_LOG_SECONDS
 
     def _is_denied(self, key: NameKey, known: CachedImage) -> bool:

@@ -15,20 +15,19 @@ import msgspec
 import structlog
 from prometheus_client import Histogram
 
-from extender.credentials.keyring import CredentialId, Keyring
+from extender.credentials.keyring import NO_OPERATOR, CredentialId, Keyring
 from extender.fetcher.messages import PullAccess
-from extender.images.content import Answer, Content, Evidence, Failure
+from extender.images.content import Answer, Evidence, Failure
 from extender.images.failures import ENDED, UNREAD, depends_on_credential
 from extender.images.manifest import Image
 from extender.images.platform import Platform
 from extender.images.platform_states import PlatformState
 from extender.images.reference import PackedDigest
 from extender.metrics import REGISTRY, gauge
-from extender.resolver.asking import Confirmed, Sources
 from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import FEWEST_FAILURES, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes, Target
-from extender.resolver.lookups import THROTTLED, Lookups
+from extender.resolver.lookups import THROTTLED, Confirmed, Lookups, Sources
 from extender.resolver.persistence import Persistence
 from extender.turns import NoTurn, Slots, Turns
 
@@ -71,11 +70,16 @@ _Key = tuple[str, str, PackedDigest, Hashable, str]  # what is wanted, repositor
 
 
 class CacheState(msgspec.Struct, frozen=True, gc=False):
-    """A query's answer from the cache, the metric label of that, and the target of the lookup that is due, if any."""
+    """A query's answer from the cache, the metric label of that, and the target of the lookup that is due, if any.
+
+    If the answer is content, `known` is its row, and `credential_id` for which credential that is.
+    """
 
     answer: Answer
     result: str
     due: Target | None = None
+    known: CachedImage | None = None
+    credential_id: CredentialId = NO_OPERATOR
 
 
 class Resolver:
@@ -113,24 +117,25 @@ class Resolver:
         nodes, for which the children of indexes are checked. `short_names` is as in `References`.
         """
         self._clock = clock
-        self._persistence = persistence or Persistence(None, clock=clock)
+        self._persistence = persistence
         lifetimes = Lifetimes(tag_seconds=tag_seconds, stale_seconds=stale_seconds)
-        self.cache = ImageCache(size, lifetimes, clock, self._persistence, short_names=short_names)
+        self.cache = ImageCache(size, lifetimes, clock, persistence, short_names=short_names)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST)
         self.child_checks = ChildChecks(sources, self.cache, turns, cluster_platforms)
         self._lookup = Lookups(
             sources,
             self.cache,
-            self._persistence,
             self._failures,
-            self.child_checks,
+            persistence,
+            self._note_confirmed,
             turns=turns,
             clock=clock,
             random=random,
             head_first=head_first,
             lookup_seconds=lookup_seconds,
         )
+        self._on_confirmed: Callable[[Confirmed], None] | None = None
         self._loading: asyncio.Task[None] | None = None
         self._lookups: dict[_Key, asyncio.Task[Any]] = {}
         self._slots = Slots(_MOST_LOOKUPS, _MOST_LOOKUPS_EACH)
@@ -143,16 +148,16 @@ class Resolver:
 
         Until the load has succeeded, each lookup reads its own rows from the store.
         """
-        load = self._persistence.load(self.cache.load)
-        self._loading = asyncio.get_running_loop().create_task(load)
-        await asyncio.wait([self._loading], timeout=wait_seconds)
+        if self._persistence:
+            self._loading = asyncio.create_task(self._persistence.load(self.cache.load))
+            await asyncio.wait([self._loading], timeout=wait_seconds)
 
     def tell_of_confirmed(self, on_confirmed: Callable[[Confirmed], None] | None) -> None:
         """Has `on_confirmed` called whenever a registry confirms an image; it must be quick. None ends it.
 
         Images of which not all is known are then confirmed again and again, those named by digest too.
         """
-        self._lookup.on_confirmed = on_confirmed
+        self._on_confirmed = on_confirmed
         self.cache.confirms_unverified = on_confirmed is not None
 
     def peek(self, query: ImageQuery, keyring: Keyring) -> Answer:
@@ -171,25 +176,17 @@ class Resolver:
 
     def evidence(self, query: ImageQuery, keyring: Keyring) -> Evidence:
         """The cached answer as `peek` gives it, and where it comes from. Starts nothing and counts nothing."""
-        answer = self._look_up(query, keyring).answer
-        target = self.cache.references.target_of(query.reference)
-        if isinstance(target, Failure) or not isinstance(answer, Content):
-            return Evidence(answer=answer)
-        now = self._clock()
-        for credential_id in keyring.credential_ids_for(target.reference):
-            known = self.cache.find(target, credential_id)
-            if known is None:
-                continue
-            is_fresh = self.cache.is_fresh(known, query, target, credential_id, now)
-            if known.content == answer:
-                return Evidence(
-                    answer=answer,
-                    digest=known.digest,
-                    credential=known.label or keyring.label_of(target.reference, credential_id),
-                    age_seconds=max(now - known.confirmed_at, 0.0),
-                    is_fresh=is_fresh,
-                )
-        return Evidence(answer=answer)
+        state = self._look_up(query, keyring)
+        target, known = self.cache.references.target_of(query.reference), state.known
+        if known is None or isinstance(target, Failure):
+            return Evidence(answer=state.answer)
+        return Evidence(
+            answer=known.content,
+            digest=known.digest,
+            credential=known.label or keyring.label_of(target.reference, state.credential_id),
+            age_seconds=max(self._clock() - known.confirmed_at, 0.0),
+            is_fresh=state.result == "hit",
+        )
 
     def start(self, query: ImageQuery, keyring: Keyring) -> None:
         """Starts a lookup or joins the one in flight, unless the cached answer is fresh or a failure still holds."""
@@ -255,7 +252,8 @@ class Resolver:
 
     async def flush(self) -> None:
         """Writes the rows that wait for the store. Rows that the store does not accept now keep waiting."""
-        await self._persistence.flush()
+        if self._persistence:
+            await self._persistence.flush()
 
     async def close(self) -> None:
         """Cancels all lookups, prevents new ones and closes the store. Waiting callers get what the cache has."""
@@ -268,7 +266,8 @@ class Resolver:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
         await self.child_checks.close()
-        await self._persistence.close()
+        if self._persistence:
+            await self._persistence.close()
         for each in (THROTTLED, *IMAGES.values()):
             each.set_function(float)
 
@@ -284,11 +283,10 @@ class Resolver:
                 continue
             now = self._clock()
             if self.cache.is_fresh(known, query, target, credential_id, now):
-                return CacheState(known.content, "hit")
+                return CacheState(known.content, "hit", None, known, credential_id)
             if now - known.confirmed_at < self.cache.lifetimes.stale_seconds:
-                return CacheState(
-                    known.content, "stale", None if self._failures.get(target, credential_ids) else target
-                )
+                due = None if self._failures.get(target, credential_ids) else target
+                return CacheState(known.content, "stale", due, known, credential_id)
         failure = self._current_failure(target, keyring, credential_ids)
         return CacheState(failure, "negative") if failure else CacheState(None, "", target)
 
@@ -302,6 +300,11 @@ class Resolver:
         if keyring.is_due():
             return None
         return UNREAD if keyring.is_unread() else failure
+
+    def _note_confirmed(self, confirmed: Confirmed, image: Image | None) -> None:
+        self.child_checks.note(confirmed, image)
+        if self._on_confirmed:
+            self._on_confirmed(confirmed)
 
     def _count(self, state: str) -> int:
         match state:

@@ -15,8 +15,8 @@ from extender.images.content import Cause, Content
 from extender.images.platform import Compatibility, Platform, satisfies
 from extender.images.platform_states import PlatformState, claim_text
 from extender.metrics import counter
-from extender.resolver.asking import Confirmed, Sources
 from extender.resolver.image_cache import ImageCache, Target
+from extender.resolver.lookups import Confirmed, Sources
 from extender.tables import LruTable, declare_cache
 from extender.verifier.verification import Verification
 

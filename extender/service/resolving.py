@@ -16,9 +16,8 @@ from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.errors import ClusterError, ConfigError
-from extender.images.platform import Platform
 from extender.kubernetes.openshift_v1 import MirrorObjects
-from extender.resolver.asking import Sources
+from extender.resolver.lookups import Sources
 from extender.resolver.persistence import Persistence
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
@@ -141,9 +140,6 @@ async def open_pod_resolver_of(
             reading = cluster_view.mirrors.run(sources.tell_mirrors)
             await stack.enter_async_context(in_background(reading, "openshift-mirrors"))
 
-        def cluster_platforms() -> frozenset[Platform]:
-            return cluster_view.nodes.platforms.distinct if cluster_view.nodes else frozenset()
-
         resolver = Resolver(
             sources,
             size=cache.size,
@@ -152,14 +148,20 @@ async def open_pod_resolver_of(
             clock=time.monotonic,
             head_first=head_first,
             lookup_seconds=2 * config.registry.timeout_seconds,
-            cluster_platforms=cluster_platforms,
+            cluster_platforms=lambda: cluster_view.known_nodes().platforms,
             short_names=config.registry.mirrors_of_crio,
-            persistence=Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic),
+            persistence=(
+                Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic)
+                if opened.store
+                else None
+            ),
         )
         stack.push_async_callback(resolver.close)
         await resolver.load(LOAD_SECONDS)
         if config.registry.verify == "background" and cluster_view.nodes:
-            queue = VerifyQueue(sources, resolver.cache, cluster_platforms, clock=time.monotonic)
+            queue = VerifyQueue(
+                sources, resolver.cache, lambda: cluster_view.known_nodes().platforms, clock=time.monotonic
+            )
             resolver.tell_of_confirmed(queue.note)
             await stack.enter_async_context(in_background(queue.run(), "verify"))
         pull_secrets = (

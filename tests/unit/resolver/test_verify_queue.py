@@ -11,8 +11,8 @@ from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.platform_states import DeniedPlatform, PlatformState
-from extender.resolver.asking import Confirmed
 from extender.resolver.image_cache import ImageQuery, MovedTag, References, Target
+from extender.resolver.lookups import Confirmed
 from extender.resolver.resolver import Resolver
 from extender.resolver.verify_queue import HOST_SECONDS, LOOKS, VerifyQueue
 from extender.verifier.verification import Verification
