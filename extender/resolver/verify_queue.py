@@ -5,7 +5,6 @@ so many seconds, and what could not be found out is not tried again by this proc
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -66,42 +65,40 @@ class VerifyQueue:
         self._clock = clock
         self._sleep = sleep
         self._host_seconds = host_seconds
-        self._waiting: dict[_Key, Confirmed] = {}
-        self._tenants = Counter[str]()  # how many images of each wait
-        self._turns: dict[str, int] = {}  # the number of the last turn of each tenant that waits
-        self._turn = 0
+        self._waiting: dict[str, dict[_Key, Confirmed]] = {}  # by tenant, the next one first
         self._tried: LruTable[_Key, bool] = LruTable(_TRIED.bound())
         self._peace_until: dict[str, float] = {}
         self._wanted = asyncio.Event()
 
     def __len__(self) -> int:
         """How many images wait."""
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
 
     def note(self, image: Confirmed) -> None:
         """Has an image looked into that a registry has confirmed, unless all is known or it was tried. Microseconds."""
         key = (image.target.repository, image.digest)
-        if key in self._waiting or self._tried.get(key) or not self._unverified(image.content):
+        if self._tried.get(key) or not self._unverified(image.content):
             return
-        if len(self._waiting) >= _MOST_WAITING or self._tenants[image.tenant] >= _MOST_WAITING_EACH:
+        if any(key in images for images in self._waiting.values()):
+            return
+        if len(self) >= _MOST_WAITING or len(self._waiting.get(image.tenant, ())) >= _MOST_WAITING_EACH:
             LOOKS["dropped"].inc()
             return
-        self._waiting[key] = image
-        self._tenants[image.tenant] += 1
-        self._turns.setdefault(image.tenant, self._turn)  # behind those that wait already
+        self._waiting.setdefault(image.tenant, {})[key] = image
         self._wanted.set()
 
     async def run(self) -> None:
         """Looks into what waits, until cancelled."""
         while True:
             await self._wanted.wait()
-            key = self._next()
-            if key is None:
-                await self._sleep(self._peace_seconds())
-                continue
-            image = self._take(key)
-            await self._look(key, image)
-            self._peace_until[image.target.asked.domain] = self._clock() + self._host_seconds
+            now = self._clock()
+            self._peace_until = {host: until for host, until in self._peace_until.items() if until > now}
+            image = self._take_next()
+            if image:
+                await self._look(image)
+                self._peace_until[image.target.asked.domain] = self._clock() + self._host_seconds
+            else:
+                await self._sleep(min(self._peace_until.values(), default=now) - now)
 
     def _unverified(self, content: Content) -> list[Platform]:
         """The platforms of the cluster that the image claims and of which nothing more is known."""
@@ -112,29 +109,21 @@ class VerifyQueue:
             if any(satisfies(node, platform, _EXACTLY) for node in nodes)
         ]
 
-    def _take(self, key: _Key) -> Confirmed:
-        image = self._waiting.pop(key)
-        self._tenants[image.tenant] -= 1
-        self._turn += 1
-        self._turns[image.tenant] = self._turn
-        if not self._tenants[image.tenant]:
-            del self._tenants[image.tenant], self._turns[image.tenant]
-        if not self._waiting:
-            self._wanted.clear()
-        return image
+    def _take_next(self) -> Confirmed | None:
+        """Takes the image that waits longest of the tenant whose turn it is, at a host that may be asked now."""
+        for tenant, images in self._waiting.items():
+            for key, image in images.items():
+                if image.target.asked.domain not in self._peace_until:
+                    del images[key], self._waiting[tenant]
+                    if images:
+                        self._waiting[tenant] = images  # behind the others
+                    elif not self._waiting:
+                        self._wanted.clear()
+                    return image
+        return None
 
-    def _next(self) -> _Key | None:
-        """The image that waits longest of the tenant whose turn is longest ago, at a host that may be asked now."""
-        now = self._clock()
-        self._peace_until = {host: until for host, until in self._peace_until.items() if until > now}
-        ready = [key for key, image in self._waiting.items() if image.target.asked.domain not in self._peace_until]
-        return min(ready, key=lambda key: self._turns[self._waiting[key].tenant], default=None)
-
-    def _peace_seconds(self) -> float:
-        return max(0.0, min(self._peace_until.values(), default=0.0) - self._clock())
-
-    async def _look(self, key: _Key, image: Confirmed) -> None:
-        repository, digest = key
+    async def _look(self, image: Confirmed) -> None:
+        key = repository, digest = image.target.repository, image.digest
         content = self._cache.shown(repository, digest)
         if content is None:
             return
