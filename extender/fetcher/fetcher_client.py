@@ -229,8 +229,9 @@ class FetcherClient:
         deaths: float = DEATHS if (self._alone_until.get(look.reference) or 0.0) > time.monotonic() else 0
         while deaths < DEATHS:
             main = await self.running()
+            left = ends_at - asyncio.get_running_loop().time() - _LEEWAY_SECONDS
             try:
-                return await main.ask(_with_seconds(look, ends_at))
+                return await main.ask(msgspec.structs.replace(look, seconds=max(0.0, min(look.seconds, left))))
             except ProtocolError:
                 raise RegistryNotAsked("the question is too long") from None
             except FetcherEnded as exc:
@@ -319,9 +320,3 @@ async def open_fetcher(
             yield client
         finally:
             await client.close()
-
-
-def _with_seconds(look: Look, ends_at: float) -> Look:
-    """Returns the question with the registry's time, less what would be over before the answer."""
-    left = ends_at - asyncio.get_running_loop().time() - _LEEWAY_SECONDS
-    return msgspec.structs.replace(look, seconds=max(0.0, min(look.seconds, left)))

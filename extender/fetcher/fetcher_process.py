@@ -156,7 +156,12 @@ class _Server:
     async def _answer(self, question: Look | Verify) -> None:
         ASKED_BY.set(question.id)
         try:
-            answer = await self._find(question)
+            if self._sources is None:
+                answer: ToQuestion = failed_of(RegistryNotAsked("the fetcher has not opened its files"))
+            elif isinstance(question, Look):
+                answer = await self._sources.look(question)
+            else:
+                answer = await self._sources.verify(question)
             self._tell_operator()
             self.channel.send(msgspec.structs.replace(answer, id=question.id))
         except MemoryError:
@@ -171,13 +176,6 @@ class _Server:
 
     def _fail(self, question: Look | Verify, why: str) -> None:
         self.channel.send(msgspec.structs.replace(failed_of(RegistryUnavailable(why)), id=question.id))
-
-    async def _find(self, question: Look | Verify) -> ToQuestion:
-        if self._sources is None:
-            return failed_of(RegistryNotAsked("the fetcher has not opened its files"))
-        if isinstance(question, Look):
-            return await self._sources.look(question)
-        return await self._sources.verify(question)
 
     def _pong(self, number: int) -> Pong:
         """Returns the answer to a ping, with what was counted since the last one."""

@@ -7,7 +7,7 @@ bounds: the registry has the question's seconds, and providers of credentials th
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.credentials.operator_keyring import OperatorKeyring
@@ -18,13 +18,14 @@ from extender.errors import (
     RegistryError,
     RegistryFailed,
     RegistryRefusedImage,
+    RegistryUnavailable,
     UnsupportedManifest,
 )
 from extender.fetcher.messages import Failed, Look, SeenImage, Verify, failed_of
 from extender.images.content import Cause, Failure
 from extender.images.failures import UNREAD, depends_on_credential, failure_of, summary
 from extender.images.manifest import Image
-from extender.images.reference import ImageReference
+from extender.registry.image_description import RegistryImages
 from extender.tables import LruTable, declare_cache
 
 T = TypeVar("T")
@@ -34,26 +35,10 @@ _DESCRIBED = declare_cache("fetcher.looker.described", key="repository, digest",
 _UNREAD_SECONDS = 10.0  # until a provider that failed is asked again
 _MAY_CHANGE_SECONDS = 30.0  # in which a provider may give another credential than one that was denied
 _MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
-
-
-class ImageSource(Protocol):
-    """Asks registries with one credential. Each method ends within `seconds`. A description costs the tenant quota.
-
-    Raises nothing but subclasses of RegistryError, InvalidManifest and UnsupportedManifest.
-    """
-
-    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
-        """Returns the digest that the registry states for the reference, unverified; None if it states none."""
-        ...
-
-    async def describe(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> Image:
-        """Returns the image's description, by digest if the reference has one, else by tag.
-
-        It is read from bytes that hash to its digest, and has 64 platforms and 65 skipped parts at most.
-        """
-        ...
+# Some registries answer so to a HEAD, and have the image.
+_NOT_BY_HEAD = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, RegistryFailed)
+# Where credentials are from, besides the ids of the operator's and of none.
+_POD, _CHANGED = "the pod's", "what has changed of the operator's"
 
 
 class _Attempt(NamedTuple):
@@ -67,10 +52,15 @@ class _Attempt(NamedTuple):
 class Looker:
     """Answers questions about images."""
 
-    def __init__(self, images: ImageSource, operator: OperatorKeyring) -> None:
+    def __init__(self, images: RegistryImages, operator: OperatorKeyring) -> None:
         self._images = images
         self._operator = operator
         self._described: LruTable[tuple[str, str], Image] = LruTable(_DESCRIBED.bound())
+
+    @property
+    def operator_id(self) -> CredentialId:
+        """What stands for the operator's credentials; empty if there are none."""
+        return self._operator.id
 
     async def look(self, look: Look) -> SeenImage | Failed:
         """Returns what the image is for the first credential that opens it, or why none does.
@@ -83,11 +73,15 @@ class Looker:
             async for attempt in attempts:
                 began_at = loop.time()
                 try:
-                    digest, image = await self._see(look, attempt.credential, began_at + left)
-                except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
-                    failure = failure_of(exc)
+                    async with asyncio.timeout(
+                        left
+                    ):  # of registries alone: who gives credentials has a time of its own
+                        digest, image = await self._see(look, attempt.credential)
+                except (RegistryError, InvalidManifest, UnsupportedManifest, TimeoutError) as exc:
+                    error = _late(look) if isinstance(exc, TimeoutError) else exc
+                    failure = failure_of(error)
                     if not depends_on_credential(failure):
-                        return failed_of(exc, by=attempt.by, denied=self._denied(look, failures, but=attempt.by))
+                        return failed_of(error, by=attempt.by, denied=self._denied(look, failures, but=attempt.by))
                     failures.append((attempt, failure))
                     left -= loop.time() - began_at
                     continue
@@ -115,71 +109,53 @@ class Looker:
         If all of these fail, the operator's files are read again, and what has changed follows.
         """
         first = question.access.first
-        steps = [self._own, self._operators, self._nobody]
-        if first == ANONYMOUS.id:
-            steps = [self._nobody, self._own, self._operators]
-        elif first == self._operator.id:
-            steps = [self._operators, self._own, self._nobody]
+        sources = [_POD, self._operator.id, ANONYMOUS.id]
+        sources.sort(key=lambda source: source != first)
         yielded = set[tuple[str, str]]()
-        for step in (*steps, self._changed):
-            async with contextlib.aclosing(step(question)) as attempts:
+        for source in (*sources, _CHANGED):
+            async with contextlib.aclosing(self._attempts_of(source, question)) as attempts:
                 async for attempt in attempts:
                     login = (attempt.credential.username, attempt.credential.password)
                     if login not in yielded and sum(map(len, login)) <= _MOST_CREDENTIAL:
                         yielded.add(login)
                         yield attempt
 
-    async def _own(self, question: Look | Verify) -> AsyncGenerator[_Attempt, None]:
-        for login in sorted(question.access.logins, key=lambda login: login.id != question.access.first):
-            yield _Attempt(login, login.id)
+    async def _attempts_of(self, source: str, question: Look | Verify) -> AsyncGenerator[_Attempt, None]:
+        if source == ANONYMOUS.id:
+            yield _Attempt(ANONYMOUS, ANONYMOUS.id)
+        elif source == _POD:
+            for login in sorted(question.access.logins, key=lambda login: login.id != question.access.first):
+                yield _Attempt(login, login.id)
+        elif source != _CHANGED or await self._operator.refresh():
+            found = self._operator.credentials(question.kubelet_name, question.tenant)
+            async with contextlib.aclosing(found) as operators:
+                async for credential, label in operators:
+                    yield _Attempt(credential, self._operator.id, label)
 
-    async def _operators(self, question: Look | Verify) -> AsyncGenerator[_Attempt, None]:
-        async with contextlib.aclosing(self._operator.credentials(question.kubelet_name, question.tenant)) as found:
-            async for credential, label in found:
-                yield _Attempt(credential, self._operator.id, label)
-
-    async def _nobody(self, _question: Look | Verify) -> AsyncGenerator[_Attempt, None]:
-        yield _Attempt(ANONYMOUS, ANONYMOUS.id)
-
-    async def _changed(self, question: Look | Verify) -> AsyncGenerator[_Attempt, None]:
-        if await self._operator.refresh():
-            async with contextlib.aclosing(self._operators(question)) as attempts:
-                async for attempt in attempts:
-                    yield attempt
-
-    async def _see(self, look: Look, credential: Credential, ends: float) -> tuple[str, Image | None]:
+    async def _see(self, look: Look, credential: Credential) -> tuple[str, Image | None]:
         """Returns the image's digest and description as the credential sees them, by a HEAD, a GET, or both.
 
         The HEAD is free where GETs are counted (Docker Hub), and proves this credential's access to content that
         another one has fetched from the same repository.
         """
-        reference = look.reference
-        stated = await self._state(look, credential, ends) if look.by_head else None
-        if stated is None:
-            image = await self._describe(look, reference, credential, ends)
-        elif stated in look.known:
+        reference, images, stated = look.reference, self._images, None
+        if look.by_head:
+            with contextlib.suppress(*_NOT_BY_HEAD):
+                stated = await images.state_digest(reference, credential)
+        if stated in look.known:
             return stated, None
-        elif known := self._described.get((reference.repository, stated)):
-            return stated, known
-        else:
+        image = self._described.get((reference.repository, stated or ""))
+        if image is None:
             try:
-                image = await self._describe(look, reference.pinned_to(stated), credential, ends)
+                asked = reference.pinned_to(stated) if stated else reference
+                image = await images.describe(asked, credential, look.tenant)
             except (ManifestNotFound, InvalidManifest):
                 # The tag has just moved, or the header is wrong (some registries do that): the bytes behind it decide.
-                if reference.digest:
+                if reference.digest or not stated:
                     raise
-                image = await self._describe(look, reference, credential, ends)
-        self._described.put((reference.repository, image.digest), image)
+                image = await images.describe(reference, credential, look.tenant)
+            self._described.put((reference.repository, image.digest), image)
         return image.digest, image
-
-    async def _state(self, look: Look, credential: Credential, ends: float) -> str | None:
-        try:
-            return await self._images.state_digest(look.reference, credential, seconds=_until(ends))
-        except (ManifestNotFound, RegistryDenied, RegistryRefusedImage, RegistryFailed):
-            return None  # some registries answer so to a HEAD, and have it
-
-    async def _describe(self, look: Look, reference: ImageReference, credential: Credential, ends: float) -> Image:
-        return await self._images.describe(reference, credential, tenant=look.tenant, seconds=_until(ends))
 
     def _failed(self, look: Look, failures: list[tuple[_Attempt, Failure]]) -> Failed:
         """Returns why no credential opens the image. That all at hand are denied tells nothing if others are unread."""
@@ -204,5 +180,6 @@ class Looker:
         return tuple(each for each, is_denied in denied.items() if is_denied and each != but)
 
 
-def _until(ends: float) -> float:
-    return max(0.0, ends - asyncio.get_running_loop().time())
+def _late(look: Look) -> RegistryUnavailable:
+    host = look.reference.domain or look.reference.path
+    return RegistryUnavailable(f"{host} did not answer within {look.seconds:.3g} s")

@@ -11,11 +11,11 @@ from functools import partial
 
 from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.config.registry_section import RegistryConfig
-from extender.credentials.keyring import Credential, CredentialId
+from extender.credentials.keyring import Credential
 from extender.credentials.operator_keyring import OperatorKeyring, open_operator_keyring
 from extender.errors import ConfigError, InvalidManifest, RegistryError, UnsupportedManifest
 from extender.fetcher.looker import Looker
-from extender.fetcher.messages import Failed, Look, SeenImage, Verified, Verify, failed_of
+from extender.fetcher.messages import Failed, Look, Verified, Verify, failed_of
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
@@ -32,25 +32,15 @@ from extender.watched_files import FileWatcher
 Mirrors = MirrorFiles | OpenShiftMirrors
 
 
-class LocalSources:
+class LocalSources(Looker):
     """Asks registries and credential providers in this process. `registry` is the client, for what commands show."""
 
     is_ready = True  # settings that cannot be used have not been opened
 
     def __init__(self, registry: RegistryClient, operator: OperatorKeyring, mirrors: Mirrors | None) -> None:
+        super().__init__(RegistryImages(registry), operator)
         self.registry = registry
-        self._looker = Looker(RegistryImages(registry), operator)
-        self._operator = operator
         self._mirrors = mirrors
-
-    @property
-    def operator_id(self) -> CredentialId:
-        """What stands for the operator's credentials; empty if there are none."""
-        return self._operator.id
-
-    async def look(self, look: Look) -> SeenImage | Failed:
-        """Returns what the image is, or why that is not known."""
-        return await self._looker.look(look)
 
     async def verify(self, verify: Verify) -> Verified | Failed:
         """Returns what is known of a platform that the image claims. Imports what reads layers: few processes do."""
@@ -61,13 +51,13 @@ class LocalSources:
             return await verifier.verify(verify.seconds)
 
         try:
-            return Verified(verification=await self._looker.ask(verify, ask))
+            return Verified(verification=await self.ask(verify, ask))
         except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
             return failed_of(exc)
 
     async def list_tags(self, look: Look) -> list[str]:
         """Returns the tags of the image's repository, as the registry orders them. Raises RegistryError."""
-        return await self._looker.ask(look, partial(self.registry.fetch_tags, look.reference))
+        return await self.ask(look, partial(self.registry.fetch_tags, look.reference))
 
     def tell_mirrors(self, objects: MirrorObjects) -> None:
         """Goes by what OpenShift's objects say from the next question on, if the settings say so."""

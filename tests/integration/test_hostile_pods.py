@@ -52,12 +52,10 @@ _MOST_CALLS = 500_000  # 10,000 maps of an object are searched for templates; no
 class _EmptyRegistry(LocalLooks):
     """Has no image, and answers at once."""
 
-    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
+    async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
         raise ManifestNotFound("no such image")
 
-    async def describe(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> Image:
+    async def describe(self, reference: ImageReference, credential: Credential, tenant: str) -> Image:
         raise ManifestNotFound("no such image")
 
 

@@ -490,8 +490,8 @@ LOOKER = _broken(
     ),
     (
         "what opened the image before is tried first",
-        "        if first == ANONYMOUS.id:\n            steps = [self._nobody, self._own, self._operators]\n",
-        "        if False:\n            steps = []\n",
+        "        sources.sort(key=lambda source: source != first)\n",
+        "",
     ),
     (
         "no credential is tried twice",

@@ -44,12 +44,10 @@ _WARNING_CHARACTERS = 256
 class _EmptyRegistry(LocalLooks):
     """Has no image, and answers at once."""
 
-    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
+    async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
         raise ManifestNotFound("no such image")
 
-    async def describe(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> Image:
+    async def describe(self, reference: ImageReference, credential: Credential, tenant: str) -> Image:
         raise ManifestNotFound("no such image")
 
 

@@ -1,7 +1,6 @@
 """A registry and a keyring controlled by a test: every request is recorded, and can be held or refused."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
@@ -15,6 +14,7 @@ from extender.images.content import Content
 from extender.images.manifest import OCI_INDEX, Image, Kind, PlatformEntry
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of
+from extender.registry.image_description import RegistryImages
 
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OTHER = Credential("other", "secret", CredentialId("other"))
@@ -56,7 +56,7 @@ def keyring_of(
     return Keyring(Logins(*logins) if logins else None, operator=operator, tenant=tenant)
 
 
-class LocalLooks(ABC):
+class LocalLooks(RegistryImages):
     """`Sources` over the two requests that it makes, with the order of requests and credentials as in the fetcher."""
 
     def __init__(self) -> None:
@@ -72,16 +72,6 @@ class LocalLooks(ABC):
 
     async def verify(self, verify: Verify) -> Verified | Failed:
         raise NotImplementedError
-
-    @abstractmethod
-    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
-        """As `ImageSource`."""
-
-    @abstractmethod
-    async def describe(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> Image:
-        """As `ImageSource`."""
 
 
 class FakeRegistry(LocalLooks):
@@ -143,15 +133,13 @@ class FakeRegistry(LocalLooks):
         """Returns how many requests there were, by method."""
         return Counter(method for method, _, _ in self.requests)
 
-    async def state_digest(self, reference: ImageReference, credential: Credential, *, seconds: float) -> str | None:
+    async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
         await self._admit("HEAD", reference, credential)
         if not self.knows_head:
             return None
         return self.stated.get(str(reference)) or self._find(reference).digest
 
-    async def describe(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> Image:
+    async def describe(self, reference: ImageReference, credential: Credential, tenant: str) -> Image:
         await self._admit("GET", reference, credential)
         return self._find(reference)
 
