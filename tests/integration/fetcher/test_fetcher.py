@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -199,30 +198,6 @@ async def test_two_hundred_lookups_are_known_soon_after_it_was_killed(monkeypatc
     assert alone == []
 
 
-async def test_what_was_under_way_at_two_crashes_is_answered_alone(
-    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a process for each; what was asked for later is not."""
-    go_on, asked = asyncio.Event(), list[str]()
-
-    async def stall(writer: asyncio.StreamWriter) -> None:
-        asked.append("")
-        await go_on.wait()
-        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-
-    alone = _record_alone(monkeypatch)
-    async with talking(stall) as slow, open_fetcher(settings_for(registry.host, slow)) as client:
-        names = [parse_reference(f"{slow}/app:{tag}") for tag in range(3)]
-        looking = [asyncio.create_task(state(client, name)) for name in names]
-        for death in (1, 2):
-            await eventually(lambda death=death: len(asked) >= 3 * death)  # type: ignore[misc]  # mypy infers no lambda's
-            os.kill(await pid_of(client), signal.SIGSEGV)
-        go_on.set()
-        assert await state(client, app_at(registry)) == IMAGE.digest
-        assert await asyncio.gather(*looking) == [Cause.MISSING] * 3
-    assert sorted(alone, key=str) == names
-
-
 def _record_alone(monkeypatch: pytest.MonkeyPatch) -> list[ImageReference]:
     """Returns the images that are asked for alone from now on, in order."""
     alone: list[ImageReference] = []
@@ -268,26 +243,6 @@ async def test_want_of_something_at_a_start_is_followed_by_another(
         assert await state(client, app_at(registry)) == IMAGE.digest
     assert not faults
     assert ENDS["unstarted"].value - unstarted == (where != "thread")
-
-
-async def test_what_was_under_way_when_it_was_killed_is_answered(registry: EmbeddedRegistry) -> None:
-    """By the next fetcher."""
-    entered, go_on = asyncio.Event(), asyncio.Event()
-
-    async def stall(writer: asyncio.StreamWriter) -> None:
-        entered.set()
-        await go_on.wait()
-        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-
-    async with talking(stall) as slow, open_fetcher(settings_for(registry.host, slow)) as client:
-        looking = [asyncio.create_task(state(client, parse_reference(f"{slow}/app:{tag}"))) for tag in range(3)]
-        await entered.wait()
-        first = await pid_of(client)
-        os.kill(first, signal.SIGKILL)
-        go_on.set()
-        assert await state(client, app_at(registry)) == IMAGE.digest
-        assert await asyncio.gather(*looking) == [Cause.MISSING] * 3
-        assert await pid_of(client) != first
 
 
 async def test_process_that_hangs_is_replaced(registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,11 +404,3 @@ async def test_service_has_nothing_of_the_registries_room() -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
     output, _ = await process.communicate()
     assert output.strip() == b"[]"
-
-
-async def test_answers_come_soon_after_a_start(registry: EmbeddedRegistry) -> None:
-    """Questions wait for the process, which takes a fraction of a second."""
-    began_at = time.monotonic()
-    async with open_fetcher(settings_for(registry.host)) as client:
-        assert await state(client, app_at(registry)) == IMAGE.digest
-    assert time.monotonic() - began_at < 10

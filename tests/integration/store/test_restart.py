@@ -110,23 +110,6 @@ async def test_every_answer_is_as_before_with_the_registry_down(start: Start, re
     assert registry.requests == []
 
 
-async def test_the_same_holds_before_anything_is_loaded(start: Start, registry: FakeRegistry) -> None:
-    """Each lookup then reads its own row."""
-    before = await fill(start)
-    take_down(registry)
-    assert await start().resolve_all(LOOKUPS, KEYS, 60) == before
-    assert registry.requests == []
-
-
-async def test_hours_later_the_answers_are_the_same_though_they_are_stale(start: Start, registry: FakeRegistry) -> None:
-    """The registry is asked in the background, in vain, and none of it is needed."""
-    before = await fill(start)
-    take_down(registry)
-    resolver = start(seconds_later=20 * 3600)
-    await resolver.load(60)
-    assert await resolver.resolve_all(LOOKUPS, KEYS, 0) == before
-
-
 async def test_with_the_registry_up_a_restart_costs_no_get(start: Start, registry: FakeRegistry) -> None:
     """Hours later every tag is confirmed with a HEAD, which is free where GETs are counted."""
     before = await fill(start)

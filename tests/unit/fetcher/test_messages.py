@@ -7,11 +7,7 @@ from extender.config.registry_section import RegistryConfig
 from extender.credential_sources import Cloud
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import (
-    ManifestNotFound,
-    NameUnresolved,
-    RegistryNotAsked,
     RegistryRefusedImage,
-    RegistryThrottled,
     RegistryUnavailable,
 )
 from extender.fetcher.messages import (
@@ -113,23 +109,6 @@ def test_usual_platforms_are_one_object() -> None:
     assert isinstance(answer, SeenImage)
     assert answer.image
     assert answer.image.entries[0].platform is entry.platform
-
-
-@pytest.mark.parametrize(
-    ("error", "retry_after"),
-    [
-        (ManifestNotFound("x"), None),
-        (RegistryNotAsked("x"), 2),
-        (NameUnresolved("x"), None),
-        (RegistryThrottled("later", 90.0), 90),
-        (RegistryThrottled("later"), 30),
-        (RegistryUnavailable("x"), None),
-        (RegistryUnavailable("it rests", 17.0), 17),
-    ],
-)
-def test_a_failure_says_until_when_it_holds_if_that_is_known(error: Exception, retry_after: float | None) -> None:
-    """What is not known is decided by how often it has failed."""
-    assert failed_of(error).retry_after == retry_after
 
 
 def test_long_text_is_cut_off() -> None:

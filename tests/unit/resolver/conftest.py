@@ -7,32 +7,22 @@ import pytest
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from testbed.eventually import eventually
-from tests.unit.resolver.fake_registry import FakeRegistry
+from tests.unit.resolver.fake_registry import FakeRegistry, make_resolver
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that only a test advances."""
     return Clock()
 
 
 @pytest.fixture
 async def registry() -> FakeRegistry:
-    """An empty registry that answers immediately."""
     return FakeRegistry()
 
 
 @pytest.fixture
 async def resolver(registry: FakeRegistry, clock: Clock) -> AsyncIterator[Resolver]:
-    """A resolver: tags are fresh for 900 s (60 s if always), answers are kept for 86,400 s, backoff has no jitter."""
-    resolver = Resolver(
-        registry,
-        size=1000,
-        tag_seconds=900,
-        stale_seconds=86_400,
-        clock=clock,
-        random=lambda: 0.0,
-    )
+    resolver = make_resolver(registry, clock)
     yield resolver
     await resolver.close()
 

@@ -4,20 +4,27 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
+from typing import Any
 
 from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId, Keyring
 from extender.credentials.operator_keyring import OperatorKeyring
 from extender.errors import ManifestNotFound, RegistryDenied
 from extender.fetcher.looker import Looker
 from extender.fetcher.messages import Failed, Look, SeenImage, Verified, Verify
-from extender.images.content import Content
+from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import OCI_INDEX, Image, Kind, PlatformEntry
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of
 from extender.registry.image_description import RegistryImages
+from extender.resolver.image_cache import ImageQuery, References, Target
+from extender.resolver.lookups import Sources
+from extender.resolver.resolver import Resolver
 
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OTHER = Credential("other", "secret", CredentialId("other"))
+
+APP, REPOSITORY = "ghcr.io/team/app:1", "ghcr.io/team/app"
+"""The image that most tests ask for."""
 
 CALLER: ContextVar[str] = ContextVar("CALLER", default="nobody")
 
@@ -54,6 +61,9 @@ def keyring_of(
     """Returns a keyring of these logins, the operator's and anonymous access."""
     logins = [each for each in credentials if each != ANONYMOUS]
     return Keyring(Logins(*logins) if logins else None, operator=operator, tenant=tenant)
+
+
+PUBLIC = keyring_of()
 
 
 class LocalLooks(RegistryImages):
@@ -169,3 +179,34 @@ class FakeRegistry(LocalLooks):
 def index_of(*platforms: str) -> Content:
     """Returns the content of an index that `FakeRegistry.push` makes for these platforms."""
     return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), bool(platforms))
+
+
+def make_resolver(registry: Sources, clock: Callable[[], float], **settings: Any) -> Resolver:
+    """Returns a resolver whose tags are fresh for 900 s (60 s if always) and serve for a day; backoff has no jitter."""
+    usual: dict[str, Any] = {"size": 1000, "tag_seconds": 900, "stale_seconds": 86_400, "random": lambda: 0.0}
+    return Resolver(registry, clock=clock, **usual | settings)
+
+
+async def ask(
+    resolver: Resolver, keys: Keyring = PUBLIC, image: str = APP, wait_seconds: float = 60, **more: bool
+) -> Answer:
+    """Returns the answer for one image; with `always` and `revalidate` as for queries and `resolve_all`."""
+    query = ImageQuery(image, always=more.pop("always", False))
+    return (await resolver.resolve_all([query], keys, wait_seconds, **more))[0]
+
+
+def peek(resolver: Resolver, keys: Keyring = PUBLIC, image: str = APP) -> Answer:
+    """Returns what memory has."""
+    return resolver.peek(ImageQuery(image), keys)
+
+
+def cause_of(answer: Answer | Image) -> Cause | None:
+    """Returns why an image is not known; None if it is, or if there is no answer."""
+    return answer.cause if isinstance(answer, Failure) else None
+
+
+def target_of(text: str) -> Target:
+    """Returns what a reference names."""
+    found = References(1).target_of(text)
+    assert isinstance(found, Target)
+    return found

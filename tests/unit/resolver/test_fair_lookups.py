@@ -19,13 +19,14 @@ from extender.errors import (
     RegistryUnreachable,
     UnsupportedManifest,
 )
+from extender.images.content import Cause
 from extender.images.manifest import OCI_INDEX, Image, Kind, PlatformEntry
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.simulated_time import run_simulated
-from tests.unit.resolver.fake_registry import LocalLooks, index_of, keyring_of
+from tests.unit.resolver.fake_registry import FakeRegistry, LocalLooks, cause_of, index_of, keyring_of, make_resolver
 
 SHARED = "shared.example.com"
 ANSWER_SECONDS = 0.1
@@ -110,15 +111,7 @@ def test_whatever_others_do_an_image_at_a_host_that_answers_is_known_within_a_tu
 
     async def run() -> None:
         registries, clock = Registries(chance), asyncio.get_running_loop().time
-        resolver = Resolver(
-            registries,
-            size=100_000,
-            tag_seconds=900,
-            stale_seconds=86_400,
-            clock=clock,
-            random=chance.random,
-            head_first=False,
-        )
+        resolver = make_resolver(registries, clock, size=100_000, random=chance.random, head_first=False)
         attacks = [asyncio.create_task(attack(resolver, f"mallory-{number}")) for number in range(attackers)]
         await ask_honestly(resolver, registries)
         for each in attacks:
@@ -136,14 +129,7 @@ def test_no_answer_of_one_name_keeps_another_from_being_asked_for(seed: int) -> 
 
     async def run() -> None:
         registries, clock = Registries(chance), asyncio.get_running_loop().time
-        resolver = Resolver(
-            registries,
-            size=1000,
-            tag_seconds=900,
-            stale_seconds=86_400,
-            clock=clock,
-            head_first=False,
-        )
+        resolver = make_resolver(registries, clock, head_first=False)
         for number in range(100):
             keys = keyring_of(tenant=chance.choice(["shop", "bank"]))
             image = f"{SHARED}/team-{number % 7}/bad-{number}:1"
@@ -155,3 +141,20 @@ def test_no_answer_of_one_name_keeps_another_from_being_asked_for(seed: int) -> 
         await resolver.close()
 
     run_simulated(run())
+
+
+@pytest.mark.parametrize("exist", [True, False], ids=["images", "failures"])
+async def test_what_is_known_for_one_tenant_outlasts_a_flood_of_another(
+    resolver: Resolver, registry: FakeRegistry, exist: bool
+) -> None:
+    """A quiet namespace is answered from memory, of images that are missing too, though nobody has asked since."""
+    honest = [ImageQuery(f"ghcr.io/team/app:{number}") for number in range(333)]
+    flood = [ImageQuery(f"ghcr.io/flood/app-{number}:1") for number in range(2000)]
+    for query in (honest + flood) if exist else ():
+        registry.push(query.reference, "linux/arm64")
+    for tenant, queries in (("team", honest), ("flood", flood)):
+        for first in range(0, len(queries), 100):
+            assert None not in await resolver.resolve_all(queries[first : first + 100], keyring_of(tenant=tenant), 60)
+    for answer in resolver.peek_all(honest, keyring_of(tenant="team")):
+        assert answer == index_of("linux/arm64") if exist else cause_of(answer) is Cause.MISSING
+    assert resolver.counts()["known" if exist else "failed"] == 1000

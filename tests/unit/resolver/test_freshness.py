@@ -1,21 +1,33 @@
-"""How long an answer holds, and how it is renewed."""
+"""How long an answer holds, how it is renewed, and where it comes from."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from extender.errors import InvalidManifest, RegistryThrottled, RegistryUnavailable
-from extender.images.content import Answer, Cause, Failure
-from extender.resolver.image_cache import ImageQuery
+from extender.images.content import Cause, Evidence
+from extender.images.manifest import OCI_INDEX, Image, Kind
+from extender.resolver.image_cache import LOOKUPS, ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, index_of, keyring_of
+from tests.unit.resolver.fake_registry import (
+    APP,
+    OTHER,
+    PUBLIC,
+    REPOSITORY,
+    TENANT,
+    FakeRegistry,
+    ask,
+    cause_of,
+    index_of,
+    keyring_of,
+    make_resolver,
+    peek,
+)
 
-APP = "ghcr.io/team/app:1"
-LOOKUP = ImageQuery(APP)
-PUBLIC = keyring_of()
+TWO, LATEST = f"{REPOSITORY}:2", f"{REPOSITORY}:latest"
 OLD, NEW = index_of("linux/amd64"), index_of("linux/amd64", "linux/arm64")
+PRIVATE = keyring_of(TENANT)
 
 Finished = Callable[[], Awaitable[None]]
 
@@ -26,18 +38,6 @@ async def known(resolver: Resolver, registry: FakeRegistry) -> None:
     registry.push(APP, "linux/amd64")
     assert await ask(resolver) == OLD
     registry.requests.clear()
-
-
-async def ask(resolver: Resolver, lookup: ImageQuery = LOOKUP, wait_seconds: float = 60, **options: bool) -> Answer:
-    return (await resolver.resolve_all([lookup], PUBLIC, wait_seconds, **options))[0]
-
-
-@pytest.mark.usefixtures("known")
-async def test_a_tag_is_not_asked_for_while_fresh(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
-    """Just under 900 s it is still fresh."""
-    clock.advance(899)
-    assert await ask(resolver, revalidate=True) == OLD
-    assert registry.requests == []
 
 
 @pytest.mark.usefixtures("known")
@@ -51,10 +51,9 @@ async def test_a_stale_tag_serves_while_it_is_revalidated_by_head(
     assert resolver.counts()["in_flight"] == 1
     registry.open.set()
     await finished()
-    assert registry.requests == [("HEAD", APP, "anonymous")]
     clock.advance(899)
-    assert await ask(resolver) == OLD
-    assert registry.methods() == {"HEAD": 1}
+    assert await ask(resolver, revalidate=True) == OLD
+    assert registry.requests == [("HEAD", APP, "anonymous")]
 
 
 @pytest.mark.usefixtures("known")
@@ -66,8 +65,8 @@ async def test_a_tag_that_moved_is_fetched_once_and_swapped(
     clock.advance(900)
     assert await ask(resolver, wait_seconds=0) == OLD
     await finished()
-    assert resolver.peek(LOOKUP, PUBLIC) == NEW
-    assert registry.requests == [("HEAD", APP, "anonymous"), ("GET", f"ghcr.io/team/app@{digest}", "anonymous")]
+    assert peek(resolver) == NEW
+    assert registry.requests == [("HEAD", APP, "anonymous"), ("GET", f"{REPOSITORY}@{digest}", "anonymous")]
 
 
 @pytest.mark.usefixtures("known")
@@ -82,48 +81,17 @@ async def test_a_tag_that_moves_back_costs_only_a_head(
     assert registry.methods() == {"HEAD": 2, "GET": 1}
 
 
-@pytest.mark.usefixtures("known")
-async def test_revalidation_can_be_waited_for(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
-    """The webhook writes down what outlives the fact, so it wants the newest; up to its deadline."""
-    registry.push(APP, "linux/amd64", "linux/arm64")
-    clock.advance(900)
-    registry.open.clear()
-    assert await ask(resolver, wait_seconds=0, revalidate=True) == OLD
-    registry.open.set()
-    assert await ask(resolver, revalidate=True) == NEW
-
-
-@pytest.mark.parametrize(
-    "lookup",
-    [ImageQuery(APP, always=True), ImageQuery("ghcr.io/team/app:latest"), ImageQuery("ghcr.io/team/app")],
-    ids=["always", "latest", "no-tag"],
-)
+@pytest.mark.parametrize(("image", "always"), [(APP, True), (LATEST, False), (REPOSITORY, False)])
 async def test_what_is_resolved_at_every_start_is_stale_after_a_minute(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, lookup: ImageQuery
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, image: str, always: bool
 ) -> None:
     """The node will ask the registry anew, so an old answer is worth less."""
     registry.push(APP, "linux/amd64")
-    registry.push("ghcr.io/team/app:latest", "linux/amd64")
-    await ask(resolver, lookup)
-    clock.advance(59)
-    await ask(resolver, lookup, revalidate=True)
-    assert registry.count("HEAD") == 1
-    clock.advance(1)
-    await ask(resolver, lookup, revalidate=True)
-    assert registry.methods() == {"HEAD": 2, "GET": 1}
-
-
-@pytest.mark.usefixtures("known")
-async def test_peek_gives_stale_content_and_asks_nobody(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
-) -> None:
-    """Renewing it is what `start` is for."""
-    clock.advance(86_399)
-    assert resolver.peek(LOOKUP, PUBLIC) == OLD
-    assert resolver.counts()["in_flight"] == 0
-    resolver.start(LOOKUP, PUBLIC)
-    await finished()
-    assert registry.methods() == {"HEAD": 1}
+    registry.push(LATEST, "linux/amd64")
+    for seconds, heads in ((0, 1), (59, 1), (1, 2)):
+        clock.advance(seconds)
+        await ask(resolver, image=image, always=always, revalidate=True)
+        assert registry.methods() == {"HEAD": heads, "GET": 1}
 
 
 @pytest.mark.usefixtures("known")
@@ -131,8 +99,10 @@ async def test_after_a_day_unconfirmed_content_is_no_answer(
     resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """The lookup is waited for as if nothing had been known, and costs a HEAD only."""
-    clock.advance(86_400)
-    assert resolver.peek(LOOKUP, PUBLIC) is None
+    clock.advance(86_399)
+    assert peek(resolver) == OLD
+    clock.advance(1)
+    assert peek(resolver) is None
     assert await ask(resolver) == OLD
     assert registry.methods() == {"HEAD": 1}
 
@@ -149,11 +119,11 @@ async def test_the_last_good_answer_beats_a_failed_revalidation(
     """Whether or not it is waited for; the failure only keeps us from asking again at once."""
     registry.fault = lambda method, reference: error
     clock.advance(900)
-    assert await ask(resolver, revalidate=True) == OLD
-    assert resolver.peek(LOOKUP, PUBLIC) == OLD
-    resolver.start(LOOKUP, PUBLIC)
-    assert resolver.counts()["in_flight"] == 0
-    assert len(registry.requests) == 1
+    for _ in range(2):
+        assert await ask(resolver, revalidate=True) == peek(resolver) == OLD
+        resolver.start(ImageQuery(APP), PUBLIC)
+        assert resolver.counts()["in_flight"] == 0
+        assert len(registry.requests) == 1
 
 
 @pytest.mark.usefixtures("known")
@@ -165,55 +135,110 @@ async def test_a_tag_that_was_deleted_serves_on_for_a_day(
     clock.advance(900)
     assert await ask(resolver, revalidate=True) == OLD
     clock.advance(86_400)
-    failure = await ask(resolver)
-    assert isinstance(failure, Failure)
-    assert failure.cause is Cause.MISSING
-
-
-@pytest.mark.usefixtures("known")
-async def test_a_denied_revalidation_takes_the_answer_away_at_once(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock
-) -> None:
-    """Who may no longer read the image may no longer learn where it runs."""
-    registry.readers["ghcr.io/team/app"] = set()
-    clock.advance(900)
-    failure = await ask(resolver, revalidate=True)
-    assert isinstance(failure, Failure)
-    assert failure.cause is Cause.DENIED
-    assert resolver.peek(LOOKUP, PUBLIC) == failure
+    assert cause_of(await ask(resolver)) is Cause.MISSING
 
 
 async def test_a_public_digest_is_known_for_ever(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
     """Its bytes cannot change, and everybody may know them."""
-    digest = registry.push(APP, "linux/amd64")
-    lookup = ImageQuery(f"ghcr.io/team/app@{digest}", always=True)
-    assert await ask(resolver, lookup) == OLD
+    image = f"{REPOSITORY}@{registry.push(APP, 'linux/amd64')}"
+    assert await ask(resolver, image=image) == OLD
     clock.advance(10 * 86_400)
-    assert await ask(resolver, lookup, revalidate=True) == OLD
+    assert await ask(resolver, image=image, always=True, revalidate=True) == OLD
     assert registry.methods() == {"GET": 1}
 
 
-async def test_a_private_digest_s_access_is_proven_again_like_a_tag(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock
+@pytest.mark.parametrize("by_digest", [False, True])
+async def test_a_denied_revalidation_takes_a_private_answer_away_at_once(
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, by_digest: bool
 ) -> None:
-    """The content stays true, but the right to know it may end."""
+    """By digest too: the content stays true, but the right to know it may end."""
     digest = registry.push(APP, "linux/amd64")
-    registry.readers["ghcr.io/team/app"] = {"tenant"}
-    lookups, keys = [ImageQuery(f"ghcr.io/team/app@{digest}")], keyring_of(TENANT)
-    assert await resolver.resolve_all(lookups, keys, 60) == [OLD]
-    clock.advance(900)
-    assert await resolver.resolve_all(lookups, keys, 60, revalidate=True) == [OLD]
-    assert registry.methods() == {"GET": 1, "HEAD": 1}
-    registry.readers["ghcr.io/team/app"] = set()
-    clock.advance(900)
-    answer = (await resolver.resolve_all(lookups, keys, 60, revalidate=True))[0]
-    assert isinstance(answer, Failure)
-    assert answer.cause is Cause.DENIED
+    registry.readers[REPOSITORY] = {"tenant"}
+    image = f"{REPOSITORY}@{digest}" if by_digest else APP
+    for _ in range(2):
+        assert await ask(resolver, PRIVATE, image, revalidate=True) == OLD
+        clock.advance(900)
+    assert registry.methods() == {"GET": 1, "HEAD": 1 + (not by_digest)}
+    registry.readers[REPOSITORY] = set()
+    denied = await ask(resolver, PRIVATE, image, revalidate=True)
+    assert cause_of(denied) is Cause.DENIED
+    assert peek(resolver, PRIVATE, image) == denied
 
 
 @pytest.mark.usefixtures("known")
-async def test_revalidations_are_shared(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
-    """A thousand pods that meet a stale tag at once cost one HEAD."""
-    clock.advance(900)
-    await asyncio.gather(*(ask(resolver, revalidate=True) for _ in range(1000)))
-    assert registry.methods() == {"HEAD": 1}
+async def test_what_is_fresh_is_answered_at_once_or_nothing_is(
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
+) -> None:
+    """In order, repeats included. One image that is not known or stale leaves nothing, and nothing is counted."""
+    registry.push(TWO, "linux/amd64", "linux/arm64")
+    await ask(resolver, image=TWO)
+    one, two, often = ImageQuery(APP), ImageQuery(TWO), ImageQuery(APP, always=True)
+    for keyring in (PUBLIC, PRIVATE, keyring_of(tenant="shop")):
+        assert resolver.cache.fresh([two, one, two], keyring) == [NEW, OLD, NEW]
+    before = LOOKUPS["hit"].value
+    for other in (ImageQuery(f"{REPOSITORY}:3"), ImageQuery("Not A Reference")):
+        assert resolver.cache.fresh([one, other], PUBLIC) is None
+    clock.advance(60)
+    assert resolver.cache.fresh([often, two], PUBLIC) is None
+    assert LOOKUPS["hit"].value == before
+    assert resolver.peek_all([often, two], PUBLIC) == [OLD, NEW]
+
+
+async def test_what_was_told_to_one_is_nothing_to_another(
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
+) -> None:
+    """Neither its content nor where that is from; nor for the one who was denied since."""
+    digest = registry.push(APP, "linux/amd64")
+    registry.readers[REPOSITORY] = {"tenant"}
+    await ask(resolver, PRIVATE)
+    query = ImageQuery(APP)
+    assert resolver.cache.fresh([query], PRIVATE) == [OLD]
+    for other in (PUBLIC, keyring_of(OTHER)):
+        assert resolver.cache.fresh([query], other) is None
+        assert resolver.evidence(query, other) == Evidence(answer=None)
+    clock.advance(60)
+    found = resolver.evidence(query, PRIVATE)
+    assert found == Evidence(answer=OLD, digest=digest, credential="login tenant", age_seconds=60, is_fresh=True)
+    registry.readers[REPOSITORY] = set()
+    await ask(resolver, PRIVATE, TWO)
+    assert resolver.cache.fresh([query], PRIVATE) is None
+    assert not resolver.evidence(query, PRIVATE).is_fresh
+
+
+async def test_a_failure_has_no_evidence_but_itself(resolver: Resolver) -> None:
+    """Nor has a reference that is none."""
+    await ask(resolver)
+    assert cause_of(resolver.evidence(ImageQuery(APP), PUBLIC).answer) is Cause.MISSING
+    assert cause_of(resolver.evidence(ImageQuery("No Image"), PUBLIC).answer) is Cause.INVALID_REFERENCE
+
+
+async def test_what_is_used_is_not_the_next_to_go(registry: FakeRegistry, clock: Clock) -> None:
+    """Of two rows the one that was recalled stays when a third comes."""
+    resolver = make_resolver(registry, clock, size=2)
+    for image in (APP, TWO, LATEST):
+        registry.push(image, "linux/amd64")
+        await ask(resolver, image=image)
+        assert resolver.cache.fresh([ImageQuery(APP)], PUBLIC) == [OLD]
+    assert resolver.cache.fresh([ImageQuery(TWO)], PUBLIC) is None
+    await resolver.close()
+
+
+async def test_an_image_is_described_as_it_is_now(resolver: Resolver, registry: FakeRegistry) -> None:
+    """One GET brings all details, however fresh an answer is, and the service knows the image afterwards."""
+    registry.push(APP, "linux/amd64")
+    await resolver.describe(APP, PUBLIC)
+    digest = registry.push(APP, "linux/amd64", "linux/arm64")
+    image = await resolver.describe(APP, PUBLIC)
+    assert isinstance(image, Image)
+    assert (image.digest, image.media_type, image.kind) == (digest, OCI_INDEX, Kind.INDEX)
+    assert [str(entry.platform) for entry in image.entries] == ["linux/amd64", "linux/arm64"]
+    assert peek(resolver) == NEW
+    assert registry.methods() == {"GET": 2}
+
+
+async def test_what_cannot_be_described_is_a_failure(resolver: Resolver, registry: FakeRegistry) -> None:
+    """With the cause that the service would give, and no second request while it stands."""
+    for _ in range(2):
+        assert cause_of(await resolver.describe(APP, PUBLIC)) is Cause.MISSING
+    assert registry.methods() == {"GET": 1}
+    assert cause_of(await resolver.describe("Not An Image", PUBLIC)) is Cause.INVALID_REFERENCE

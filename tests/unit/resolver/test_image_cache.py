@@ -5,57 +5,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.credentials.keyring import CredentialId
-from extender.images.content import Content
+from extender.images.content import Cause, Content, Failure
 from extender.images.reference import digest_of, pack_digest
 from extender.resolver.image_cache import (
     CachedImage,
     ImageCache,
     ImageQuery,
     Lifetimes,
-    NameKey,
     References,
     Target,
-    WriteLog,
 )
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import index_of
+from tests.unit.resolver.fake_registry import index_of, target_of
+from tests.unit.retained import retained_bytes
 
 A, B = CredentialId("a"), CredentialId("b")
 DIGESTS = [digest_of(bytes([number])) for number in range(3)]
 CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64"), index_of("linux/amd64", "linux/arm64")]
 
 
-def make_cache(size: int, write_log: WriteLog | None = None) -> ImageCache:
-    """A cache whose rows stay fresh, since nothing here reads the clock."""
-    lifetimes = Lifetimes(tag_seconds=900, stale_seconds=86_400)
-    return ImageCache(size, lifetimes, Clock(), write_log)
+def make_cache(size: int) -> ImageCache:
+    """A cache of so many ordinary images."""
+    return ImageCache(size, Lifetimes(tag_seconds=900, stale_seconds=86_400), Clock())
 
 
-def target(text: str) -> Target:
-    found = References(1).target_of(text)
-    assert isinstance(found, Target)
-    return found
-
-
-TAG = target("ghcr.io/team/app:1")
-SIBLING = target("ghcr.io/team/app:2")
-ELSEWHERE = target("ghcr.io/other/app:1")
-
-
-def test_what_was_learned_is_found_with_its_digest_and_time() -> None:
-    """A row says what runs where, which digest that is, and when the registry said so."""
-    cache = make_cache(10)
-    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    known = cache.find(TAG, A)
-    assert known is not None
-    assert (known.content, known.digest, known.confirmed_at) == (CONTENTS[0], DIGESTS[0], 5.0)
-
-
-def test_another_tag_of_the_repository_needs_only_the_digest() -> None:
-    """Content is shared by digest within a repository."""
-    cache = make_cache(10)
-    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    assert cache.confirm(SIBLING, A, DIGESTS[0], 6.0) == cache.find(SIBLING, A)
+TAG, SIBLING, ELSEWHERE = (
+    target_of("ghcr.io/team/app:1"),
+    target_of("ghcr.io/team/app:2"),
+    target_of("ghcr.io/other/app:1"),
+)
 
 
 def is_fresh(cache: ImageCache, one: Target, credential_id: CredentialId, now: float) -> bool:
@@ -81,7 +59,7 @@ def test_denials_without_end_neither_pile_up_nor_bring_rows_back() -> None:
         cache.learn(one, A, DIGESTS[0], CONTENTS[0], 5.0)
     cache.revoke(TAG, A, 6.0)
     for number in range(5000):
-        cache.revoke(target(f"ghcr.io/denied/{number}:1"), A, 6.0)
+        cache.revoke(target_of(f"ghcr.io/denied/{number}:1"), A, 6.0)
     assert cache.denials < 5000
     assert cache.find(TAG, A) is None
     assert cache.find(SIBLING, A) is None
@@ -103,17 +81,6 @@ def test_a_digest_is_one_object_however_often_it_is_confirmed() -> None:
     again = cache.confirm(TAG, A, DIGESTS[0], 6.0)
     assert again is not None
     assert again.packed is first.packed
-
-
-@pytest.mark.parametrize("size", [1, 3], ids=["one-row", "three-rows"])
-def test_the_tables_never_outgrow_their_size(size: int) -> None:
-    """The names used longest ago go, and the one just learned is there."""
-    cache = make_cache(size)
-    for number in range(10):
-        cache.learn(target(f"ghcr.io/team/app:{number}"), A, digest_of(bytes([number])), CONTENTS[0], 5.0)
-    assert len(cache) == size
-    assert cache.find(target("ghcr.io/team/app:9"), A) is not None
-    assert cache.find(target("ghcr.io/team/app:0"), A) is None
 
 
 STEPS = st.lists(
@@ -157,46 +124,6 @@ def test_memory_tells_what_a_plain_record_of_all_events_tells(
                 assert known.content == shown[one.repository, known.digest]
 
 
-class Pages:
-    """A journal to look into."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[object, ...]] = []
-
-    def note(self, key: NameKey, known: CachedImage) -> None:
-        self.lines.append((key, known))
-
-    def note_denial(self, key: NameKey, at: float) -> None:
-        self.lines.append((key, at))
-
-
-def test_what_registries_say_is_noted_and_what_is_adopted_is_not() -> None:
-    """Whoever keeps the journal gave us the latter."""
-    pages = Pages()
-    cache = make_cache(10, pages)
-    learned = cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    confirmed = cache.confirm(SIBLING, A, DIGESTS[0], 6.0)
-    assert cache.confirm(SIBLING, A, DIGESTS[1], 6.0) is None
-    cache.revoke(TAG, A, 7.0)
-    cache.load((ELSEWHERE.repository, "1", A), learned)
-    assert pages.lines == [
-        ((TAG.repository, "1", A), learned),
-        ((SIBLING.repository, "2", A), confirmed),
-        ((TAG.repository, "1", A), 7.0),
-    ]
-
-
-def test_what_is_adopted_is_found_by_its_scope_alone() -> None:
-    """And its digest needs no other proof than any that was shown."""
-    cache = make_cache(10)
-    cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 5.0))
-    known = cache.find(TAG, A)
-    assert known is not None
-    assert (known.content, known.digest, known.confirmed_at) == (CONTENTS[0], DIGESTS[0], 5.0)
-    assert cache.find(TAG, B) is None
-    assert cache.confirm(TAG, B, DIGESTS[0], 6.0) is not None
-
-
 @pytest.mark.parametrize(("at", "digest"), [(4.0, DIGESTS[0]), (5.0, DIGESTS[0]), (6.0, DIGESTS[1])], ids=str)
 def test_what_is_adopted_gives_way_to_what_was_proven_later(at: float, digest: str) -> None:
     """Whichever came first: the last word of the registry counts."""
@@ -216,3 +143,64 @@ def test_what_was_denied_is_not_adopted() -> None:
     assert cache.find(TAG, A) is None
     cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 7.0))
     assert cache.find(TAG, A) is not None
+
+
+DIGEST = digest_of(b"content")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_same"),
+    [
+        pytest.param("debian", "docker.io/library/debian:latest", True, id="defaults-are-written-out"),
+        pytest.param(f"debian:12@{DIGEST}", f"debian@{DIGEST}", True, id="a-tag-beside-a-digest-says-nothing"),
+        pytest.param("debian:12", "debian:13", False, id="tags-differ"),
+        pytest.param("ghcr.io/a/b:1", "quay.io/a/b:1", False, id="registries-differ"),
+    ],
+)
+def test_references_that_ask_for_the_same_have_equal_targets(one: str, other: str, are_same: bool) -> None:
+    """What a registry would be asked decides, not how the reference is written."""
+    references = References(10)
+    assert (references.target_of(one) == references.target_of(other)) is are_same
+
+
+def test_an_invalid_reference_is_remembered_as_a_failure_that_says_why() -> None:
+    """Nothing is fetched for it, and the pod's author reads what is wrong with the name."""
+    references = References(10)
+    failure = references.target_of("Debian")
+    assert isinstance(failure, Failure)
+    assert failure.cause is Cause.INVALID_REFERENCE
+    assert "lower case" in failure.detail
+    assert references.target_of("Debian") is failure
+
+
+def test_a_repository_is_one_string_for_all_its_tags() -> None:
+    """The tables name it in every row."""
+    references = References(10)
+    one, other = references.target_of("ghcr.io/a/b:1"), references.target_of("ghcr.io/a/b:2")
+    assert isinstance(one, Target)
+    assert isinstance(other, Target)
+    assert one.repository is other.repository
+
+
+def test_the_largest_texts_that_are_kept_take_little_memory() -> None:
+    """A text that is not ASCII is no reference, takes four bytes a character, and is not kept."""
+    references = References(10)
+    longest = f"{'.'.join(['a' * 60] * 9)[:540]}/{'b/' * 120}a:{'t' * 128}"[: 1024 - 136] + f"@sha512:{'0' * 128}"
+    for text in (longest, "a" * 1024):
+        target = references.target_of(text)
+        assert references.target_of(text) is target
+        assert retained_bytes((text, target)) < 3_400
+    wide = "\N{GRINNING FACE}" * 1024
+    assert references.target_of(wide) is not references.target_of(wide)
+
+
+def test_short_names_are_found_in_registries_of_the_runtime() -> None:
+    """Credentials go by the kubelet's name; the name of another image does not stand for the same."""
+    references = References(10, short_names=True)
+    short, full = references.target_of("app:1"), references.target_of("docker.io/library/app:1")
+    assert isinstance(short, Target)
+    assert isinstance(full, Target)
+    assert short.reference == full.reference == full.asked
+    assert (short.asked.domain, short.repository, full.repository) == ("", "app", "docker.io/library/app")
+    usual = References(10).target_of("app:1")
+    assert usual == full

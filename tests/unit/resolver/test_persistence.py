@@ -1,7 +1,5 @@
 """What becomes of rows that are damaged, and when a store that failed is asked again."""
 
-import asyncio
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -74,35 +72,6 @@ async def test_after_failures_it_is_left_alone_for_longer_and_longer(
     store.fault = None
     for _ in range(3):
         assert await is_asked(persistence, store)
-
-
-async def test_while_one_read_tries_no_other_does(persistence: Persistence, store: FakeStore, clock: Clock) -> None:
-    """A read that hangs keeps others out for a second, not for ever."""
-    store.fault = LOCKED
-    await is_asked(persistence, store)
-    clock.advance(1)
-    store.fault = None
-    store.open.clear()
-    async with asyncio.TaskGroup() as group:
-        store.visited.clear()
-        group.create_task(persistence.find(TARGET, [ANONYMOUS.id]))
-        await store.visited.wait()
-        assert not await is_asked(persistence, store)
-        store.open.set()
-
-
-async def test_a_burst_of_failures_is_one_failure(persistence: Persistence, store: FakeStore, clock: Clock) -> None:
-    """Eight reads that fail together close the store for a second, not for a minute."""
-    store.open.clear()
-    store.fault = LOCKED
-    async with asyncio.TaskGroup() as group:
-        for _ in range(8):
-            group.create_task(persistence.find(TARGET, [ANONYMOUS.id]))
-        await store.visited.wait()
-        store.open.set()
-    assert store.reads == 8
-    clock.advance(1)
-    assert persistence.may_know([ANONYMOUS.id])
 
 
 async def test_a_store_that_cannot_be_written_may_still_be_read(persistence: Persistence, store: FakeStore) -> None:

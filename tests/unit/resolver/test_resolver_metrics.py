@@ -67,18 +67,6 @@ async def test_every_answer_counts_once(
     assert counted() == {"fetched": 2, "shared": 2, "hit": 3, "stale": 2, "error": 1, "negative": 1}
 
 
-async def test_looking_and_starting_count_nothing_by_themselves(
-    resolver: Resolver, registry: FakeRegistry, counted: Callable[[], dict[str, float]]
-) -> None:
-    """A peek that finds nothing is no answer, and `start` on what is fresh is no question."""
-    registry.push(APP, "linux/arm64")
-    resolver.peek(LOOKUP, PUBLIC)
-    assert counted() == {}
-    await resolver.resolve_all([LOOKUP], PUBLIC, 60)
-    resolver.start(LOOKUP, PUBLIC)
-    assert counted() == {"fetched": 1}
-
-
 async def test_a_lookup_s_duration_is_measured_from_start_to_end(
     resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:

@@ -7,20 +7,28 @@ import pytest
 
 from extender.credentials.keyring import Credential, Keyring
 from extender.errors import RegistryUnavailable
-from extender.images.content import Answer, Cause, Content, Failure
+from extender.images.content import Cause, Content, Failure
 from extender.images.reference import ImageReference
-from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.rows import StoreError
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Logins, index_of, keyring_of
+from tests.unit.resolver.fake_registry import (
+    APP,
+    OTHER,
+    PUBLIC,
+    REPOSITORY,
+    TENANT,
+    FakeRegistry,
+    Logins,
+    ask,
+    index_of,
+    keyring_of,
+    make_resolver,
+    peek,
+)
 from tests.unit.resolver.fake_store import FakeStore
 
-APP = "ghcr.io/team/app:1"
-REPOSITORY = "ghcr.io/team/app"
-LOOKUP = ImageQuery(APP)
-PUBLIC = keyring_of()
 CONTENT = index_of("linux/arm64")
 
 Replica = Callable[..., Resolver]
@@ -37,25 +45,15 @@ async def replica(registry: FakeRegistry, clock: Clock, store: FakeStore) -> Asy
     """Starts another replica of the service; all are closed at the end."""
     resolvers = []
 
-    def start(over: FakeStore = store, *, private: bool = True, size: int = 1000) -> Resolver:
+    def start(over: FakeStore = store) -> Resolver:
         persistence = Persistence(
             over,
-            persist_private=private,
+            persist_private=True,
             clock=clock,
             wall_clock=clock.ahead(1e9),
             limits=PersistenceLimits(read_seconds=60),
         )
-        resolvers.append(
-            Resolver(
-                registry,
-                size=size,
-                tag_seconds=900,
-                stale_seconds=86_400,
-                clock=clock,
-                random=lambda: 0.0,
-                persistence=persistence,
-            )
-        )
+        resolvers.append(make_resolver(registry, clock, persistence=persistence))
         return resolvers[-1]
 
     yield start
@@ -65,15 +63,9 @@ async def replica(registry: FakeRegistry, clock: Clock, store: FakeStore) -> Asy
         await resolver.close()
 
 
-async def ask(
-    resolver: Resolver, keys: Keyring = PUBLIC, lookup: ImageQuery = LOOKUP, wait_seconds: float = 60
-) -> Answer:
-    return (await resolver.resolve_all([lookup], keys, wait_seconds))[0]
-
-
-async def learned(resolver: Resolver, keys: Keyring = PUBLIC, lookup: ImageQuery = LOOKUP) -> None:
+async def learned(resolver: Resolver, keys: Keyring = PUBLIC, image: str = APP) -> None:
     """The resolver has looked it up, and the store knows what came of it."""
-    await ask(resolver, keys, lookup)
+    await ask(resolver, keys, image)
     await resolver.flush()
 
 
@@ -102,14 +94,14 @@ def down(method: str, reference: object) -> Exception:
 async def test_what_one_replica_knows_costs_the_next_no_request(replica: Replica, registry: FakeRegistry) -> None:
     """By tag and by digest."""
     digest = registry.push(APP, "linux/arm64")
-    lookups = [LOOKUP, ImageQuery(f"{REPOSITORY}@{digest}")]
+    lookups = [APP, f"{REPOSITORY}@{digest}"]
     for lookup in lookups:
-        await learned(replica(), lookup=lookup)
+        await learned(replica(), image=lookup)
     registry.requests.clear()
     other = replica()
-    assert other.peek(LOOKUP, PUBLIC) is None
-    assert [await ask(other, lookup=lookup) for lookup in lookups] == [CONTENT, CONTENT]
-    assert other.peek(LOOKUP, PUBLIC) == CONTENT
+    assert peek(other) is None
+    assert [await ask(other, image=lookup) for lookup in lookups] == [CONTENT, CONTENT]
+    assert peek(other) == CONTENT
     assert registry.requests == []
 
 
@@ -125,7 +117,7 @@ async def test_a_tag_that_one_replica_has_confirmed_is_confirmed_for_all(
     for _ in range(4):
         clock.advance(900)
         for one in replicas:
-            assert (await one.resolve_all([LOOKUP], PUBLIC, 60, revalidate=True)) == [CONTENT]
+            assert await ask(one, revalidate=True) == CONTENT
             await one.flush()
     assert registry.methods() == {"HEAD": 4}
 
@@ -134,14 +126,14 @@ async def test_a_stored_content_is_no_way_around_the_registry(replica: Replica, 
     """Who has not proven that they may read a digest has to, and is denied or not."""
     registry.readers[REPOSITORY] = {"tenant"}
     digest = registry.push(APP, "linux/arm64")
-    await learned(replica(), keyring_of(TENANT), ImageQuery(f"{REPOSITORY}@{digest}"))
+    await learned(replica(), keyring_of(TENANT), f"{REPOSITORY}@{digest}")
     registry.requests.clear()
-    for lookup in (LOOKUP, ImageQuery(f"{REPOSITORY}@{digest}")):
+    for lookup in (APP, f"{REPOSITORY}@{digest}"):
         answer = await ask(replica(), keyring_of(OTHER), lookup)
         assert isinstance(answer, Failure)
         assert answer.cause is Cause.DENIED
     assert registry.count("GET") == 4
-    assert await ask(replica(), keyring_of(TENANT), ImageQuery(f"{REPOSITORY}@{digest}")) == CONTENT
+    assert await ask(replica(), keyring_of(TENANT), f"{REPOSITORY}@{digest}") == CONTENT
 
 
 async def test_stored_answers_hold_as_long_as_remembered_ones(
@@ -157,19 +149,6 @@ async def test_stored_answers_hold_as_long_as_remembered_ones(
     answer = await ask(replica())
     assert isinstance(answer, Failure)
     assert answer.cause is Cause.UNAVAILABLE
-
-
-async def test_a_host_that_is_not_asked_hides_no_stored_answer(replica: Replica, registry: FakeRegistry) -> None:
-    """What the store knows needs no registry."""
-    registry.push(APP, "linux/arm64")
-    await learned(replica())
-    registry.fault = down
-    fresh = replica()
-    for number in range(3):
-        await ask(fresh, lookup=ImageQuery(f"ghcr.io/team/unheard-of:{number}"))
-    registry.requests.clear()
-    assert await ask(fresh) == CONTENT
-    assert registry.requests == []
 
 
 async def test_a_stale_stored_answer_need_not_wait_for_a_registry_that_hangs(
@@ -189,7 +168,7 @@ async def test_a_store_that_hangs_holds_up_no_call(replica: Replica, registry: F
     registry.push(APP, "linux/arm64")
     store.open.clear()
     resolver = replica()
-    assert resolver.peek(LOOKUP, PUBLIC) is None
+    assert peek(resolver) is None
     assert store.reads == 0
     assert await ask(resolver, wait_seconds=0) is None
     store.open.set()
@@ -204,7 +183,7 @@ async def test_a_store_that_fails_costs_no_answer(replica: Replica, registry: Fa
     resolver = replica()
     assert await ask(resolver) == CONTENT
     reads = store.reads
-    assert await ask(resolver, lookup=ImageQuery("ghcr.io/team/app:2")) == CONTENT
+    assert await ask(resolver, image="ghcr.io/team/app:2") == CONTENT
     assert store.reads == reads
 
 
@@ -215,39 +194,25 @@ async def test_what_a_denial_took_away_stays_away_after_a_restart(
     registry.push("ghcr.io/team/app:2", "linux/arm64")
     registry.push(APP, "linux/arm64")
     registry.readers[REPOSITORY] = {"tenant", "other"}
-    second = ImageQuery("ghcr.io/team/app:2")
+    second = f"{REPOSITORY}:2"
     first = replica()
     for keys in (keyring_of(TENANT), keyring_of(OTHER)):
         await learned(first, keys)
         await learned(first, keys, second)
     registry.readers[REPOSITORY] = {"other"}
     clock.advance(900)
-    await first.resolve_all([LOOKUP], keyring_of(TENANT), 60, revalidate=True)
+    await ask(first, keyring_of(TENANT), revalidate=True)
     await first.flush()
     registry.fault = down
     assert isinstance(await ask(replica(), keyring_of(TENANT)), Failure)
     assert await ask(replica(), keyring_of(TENANT), second) == CONTENT
     registry.fault = lambda _method, _reference: None
-    await first.resolve_all([second], keyring_of(TENANT), 60, revalidate=True)
+    await ask(first, keyring_of(TENANT), second, revalidate=True)
     await first.flush()
     registry.fault = down
-    for lookup in (LOOKUP, second):
+    for lookup in (APP, second):
         assert isinstance(await ask(replica(), keyring_of(TENANT), lookup), Failure)
         assert await ask(replica(), keyring_of(OTHER), lookup) == CONTENT
-
-
-async def test_without_a_key_file_only_what_is_public_is_stored(
-    replica: Replica, registry: FakeRegistry, store: FakeStore
-) -> None:
-    """The private half is asked for again after a restart."""
-    registry.push(APP, "linux/arm64")
-    registry.push("ghcr.io/team/private:1", "linux/arm64")
-    registry.readers["ghcr.io/team/private"] = {"tenant"}
-    private, keys = ImageQuery("ghcr.io/team/private:1"), keyring_of(TENANT)
-    resolver = replica(private=False)
-    await learned(resolver, keys, private)
-    await learned(resolver, PUBLIC)
-    assert [repository for repository, _, _ in store.names] == [REPOSITORY]
 
 
 async def test_a_restart_finds_everything_in_memory(replica: Replica, registry: FakeRegistry) -> None:
@@ -258,8 +223,8 @@ async def test_a_restart_finds_everything_in_memory(replica: Replica, registry: 
     registry.fault = down
     fresh, reads = replica(own), own.reads
     await fresh.load(60)
-    assert fresh.peek(LOOKUP, PUBLIC) == CONTENT
-    await ask(fresh, lookup=ImageQuery("ghcr.io/team/unheard-of:1"))
+    assert peek(fresh) == CONTENT
+    await ask(fresh, image="ghcr.io/team/unheard-of:1")
     assert own.reads == reads
 
 
@@ -293,6 +258,6 @@ async def test_what_takes_much_memory_is_not_stored(replica: Replica, registry: 
     registry.push(APP, "linux/arm64", "linux/amd64", "linux/loongarch-of-our-own")
     one = replica()
     for reference in ("evil.example/app:1", APP):
-        assert isinstance(await ask(one, lookup=ImageQuery(reference)), Content)
+        assert isinstance(await ask(one, image=reference), Content)
     await one.flush()
     assert [repository for repository, *_ in store.names] == [REPOSITORY]
