@@ -180,9 +180,9 @@ async def test_cancelled_request_leaves_the_client_usable(api: ApiServer, client
     assert await client.get(NODE)
 
 
-async def test_unreachable_server_is_an_error(unused_tcp_port: int, tmp_path: Path) -> None:
+async def test_unreachable_server_is_an_error(closed_port: int, tmp_path: Path) -> None:
     """Nobody listens: a ClusterError that names the host, without a status."""
-    kubeconfig = write_kubeconfig(tmp_path / "config", f"http://127.0.0.1:{unused_tcp_port}", {"token": SECRET})
+    kubeconfig = write_kubeconfig(tmp_path / "config", f"http://127.0.0.1:{closed_port}", {"token": SECRET})
     client = await open_cluster("kubeconfig", kubeconfig)
     with pytest.raises(ClusterError, match=r"127\.0\.0\.1") as caught:
         await client.get(NODE)

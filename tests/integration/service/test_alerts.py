@@ -10,18 +10,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from extender.cluster.views import PODS
-from extender.placement.gate import GATE, GATED_LABEL
 from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import CHANGE_SECONDS, DebianPrometheus, find_prometheus, firing, shortened, until
 from testbed.embedded_registry import EmbeddedRegistry
-from tests.integration.cluster.api_server import ApiServer
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.conftest import running_service
-from tests.integration.service.watching import HOLDING, service_in
-
-PATCH_PODS = {("patch", "pods")}
 
 
 @pytest.fixture(scope="module")
@@ -70,61 +64,6 @@ async def test_an_alert_fires_while_pods_are_let_through_with_unknown_images(
                 reviews.cancel()
                 await asyncio.gather(reviews, return_exceptions=True)
             await until(session, server, firing("MultiarchAdmissionsUnresolved"), found=False)
-
-
-def hold(api: ApiServer, created: str) -> None:
-    """Has the API server keep a pod that our gate holds."""
-    held = pod("registry.example.com/app:1", labels={GATED_LABEL: "true"})
-    held["metadata"]["creationTimestamp"] = created
-    held["spec"]["schedulingGates"] = [{"name": GATE}]
-    held["status"] = {"phase": "Pending"}
-    api.put(PODS, held)
-
-
-@pytest.mark.slow
-async def test_an_alert_fires_while_the_webhook_may_hold_pods_and_nobody_may_let_them_go(
-    prometheus: Path, rules: Path, tmp_path: Path, api: ApiServer
-) -> None:
-    """The right to patch pods is taken away, and given back."""
-    alert = firing("MultiarchGatesWithoutLeader")
-    api.forbidden = PATCH_PODS
-    async with aiohttp.ClientSession() as session, service_in(api, tmp_path, "", *HOLDING) as caller:
-        target = caller.service.operations_url.removeprefix("http://")
-        with DebianPrometheus(prometheus, tmp_path, target, rules) as server:
-            await until(session, server, alert, found=True)
-            api.forbidden = set()
-            await until(session, server, alert, found=False)
-
-
-@pytest.mark.slow
-async def test_an_alert_fires_while_pods_are_held_that_nobody_is_to_let_go(
-    prometheus: Path, rules: Path, tmp_path: Path, api: ApiServer
-) -> None:
-    """Nothing is held any more, without the rights to let go what was held before."""
-    alert = firing("MultiarchGatesWithoutLeader")
-    api.forbidden = PATCH_PODS
-    hold(api, "2026-01-01T00:00:00Z")
-    async with aiohttp.ClientSession() as session, service_in(api, tmp_path, "127.0.0.1:0") as caller:
-        target = caller.service.operations_url.removeprefix("http://")
-        with DebianPrometheus(prometheus, tmp_path, target, rules) as server:
-            await until(session, server, alert, found=True)
-            api.remove(PODS, "p")
-            await until(session, server, alert, found=False)
-
-
-@pytest.mark.slow
-async def test_an_alert_fires_while_a_pod_is_held_for_long(
-    prometheus: Path, rules: Path, tmp_path: Path, api: ApiServer
-) -> None:
-    """One that was created long ago, whose image is not known."""
-    alert = firing("MultiarchGatesHeldLong")
-    hold(api, "2026-01-01T00:00:00Z")
-    async with aiohttp.ClientSession() as session, service_in(api, tmp_path, "", *HOLDING) as caller:
-        target = caller.service.operations_url.removeprefix("http://")
-        with DebianPrometheus(prometheus, tmp_path, target, rules) as server:
-            await until(session, server, alert, found=True)
-            await until(session, server, alert, found=False)  # its limit is over
-            assert not api._objects[PODS, "p"]["spec"]["schedulingGates"]  # noqa: SLF001
 
 
 async def _keep_reviewing(caller: Caller, image: str) -> None:

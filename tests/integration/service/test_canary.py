@@ -191,18 +191,12 @@ async def test_without_the_namespace_none_is_sent_until_there_is_one(tmp_path: P
         assert canaries.events() == ["canary.answered", "canary.disabled"]
 
 
-async def test_without_a_webhook_there_is_no_canary(tmp_path: Path) -> None:
+async def test_without_a_webhook_or_a_cluster_there_is_no_canary(tmp_path: Path) -> None:
     """And no word of it."""
     async with serve_api() as api:
         client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
         with structlog.testing.capture_logs() as logs:
-            config = load_config(None, ["admission.listen=", "admission.tls=null"])
-            assert canary_of(config, client) is None
+            assert canary_of(load_config(None, ["admission.listen=", "admission.tls=null"]), client) is None
+            assert canary_of(load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null"]), None) is None
         await client.close()
         assert (logs, api.requests) == ([], [])
-
-
-async def test_without_a_cluster_there_is_no_canary() -> None:
-    """Nobody could be asked."""
-    config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null"])
-    assert canary_of(config, None) is None

@@ -114,6 +114,9 @@ async def serving(folder: Path) -> AsyncIterator[ServedWebhook]:
     assert said.count(b"\n") < 20, said.decode()
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[ServedWebhook]:
     """The process for this test."""
@@ -129,7 +132,7 @@ async def test_flood_of_connections_harms_the_flood_alone(served: ServedWebhook)
     for _ in range(3_000):
         await served.connect(plain=True)
     assert await review(api_server) == b"HTTP/1.1 200 OK"
-    await asyncio.sleep(IDLE_SECONDS)
+    await asyncio.sleep(IDLE_SECONDS)  # after which one without a request gives way
     for _ in range(20):
         another = await served.connect()
         assert another
@@ -138,7 +141,6 @@ async def test_flood_of_connections_harms_the_flood_alone(served: ServedWebhook)
     assert await served.refusals("connections") >= 3_000 - ADMISSION.connections
 
 
-@pytest.mark.slow
 async def test_slow_bodies_take_no_more_memory_than_their_limit(served: ServedWebhook) -> None:
     """500 connections send 200 MB that never end; TLS keeps some 100 KB for each of them besides."""
     api_server = await served.connect()

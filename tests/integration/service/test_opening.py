@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from extender.config.reading import load_config
 from extender.config.registry_section import RegistryConfig
@@ -20,26 +20,11 @@ from tests.integration.service.conftest import running_service
 SETTINGS = ("admission.listen=", "shutdown.grace_seconds=0.2", "cache.url='memory:'")
 
 
-def free_port() -> int:
-    """A port of loopback that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-def is_listening(port: int) -> bool:
-    """Whether a connection to loopback comes about."""
-    with socket.socket() as caller:
-        return caller.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.mark.parametrize("is_refused", [False, True])
 async def test_nobody_can_call_before_the_files_for_registries_have_been_read(is_refused: bool) -> None:
     """Otherwise a rolling update would take a replica for ready that then ends."""
-    ports, outcome = [free_port(), free_port()], asyncio.get_running_loop().create_future()
-    config = load_config(
-        None, [*SETTINGS, f"scheduler.listen=127.0.0.1:{ports[0]}", f"operations.listen=127.0.0.1:{ports[1]}"]
-    )
+    outcome = asyncio.get_running_loop().create_future()
+    config = load_config(None, [*SETTINGS, "scheduler.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0"])
     asked = asyncio.Event()
 
     class Reading(LocalSources):
@@ -53,20 +38,23 @@ async def test_nobody_can_call_before_the_files_for_registries_have_been_read(is
             sources.__class__ = Reading
             yield sources
 
-    async def serve() -> list[bool]:
+    async def serve() -> None:
         async with open_service(config, ClusterView(None), reading):
-            return [is_listening(port) for port in ports]
+            pass
 
-    serving = asyncio.create_task(serve())
-    await asked.wait()
-    assert [is_listening(port) for port in ports] == [False, False]
-    if is_refused:
-        outcome.set_exception(ConfigError("no"))
-        with pytest.raises(ConfigError):
+    with capture_logs() as logs:
+        serving = asyncio.create_task(serve())
+        await asked.wait()
+        assert "listener.opened" not in [each["event"] for each in logs]
+        if is_refused:
+            outcome.set_exception(ConfigError("no"))
+            with pytest.raises(ConfigError):
+                await serving
+        else:
+            outcome.set_result(None)
             await serving
-    else:
-        outcome.set_result(None)
-        assert await serving == [True, True]
+    opened = [each["listener"] for each in logs if each["event"] == "listener.opened"]
+    assert opened == ([] if is_refused else ["scheduler", "operations"])
 
 
 async def test_readiness_fails_until_registries_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,34 +69,15 @@ async def test_readiness_fails_until_registries_can_be_asked(monkeypatch: pytest
             assert response.status == 200
 
 
-def files_that_cannot_be_read(folder: Path) -> dict[str, RegistryConfig]:
-    """Settings by what is wrong with the files that they name."""
-    conf, yaml = folder / "registries.conf", folder / "registries.yaml"
-    conf.write_text("")
-    (folder / "named" / "certs.d" / "quay.io:443:old").mkdir(parents=True)
-    (folder / "named" / "registries.conf").write_text("")
-    yaml.write_text("mirrors: {a.io: {endpoint: [m.io], rewrite: {'(': b}}}")
-    (folder / "large.yaml").write_bytes(b"# " + b"a" * (2 << 20))
-    (folder / "folder.yaml").mkdir()
-    (folder / "no-text.conf").write_bytes(b"\xff\xfe\x00")
-    return {
-        "quay.io:443:old": RegistryConfig(timeout_seconds=1, mirrors=str(folder / "named" / "registries.conf")),
-        "rewrite": RegistryConfig(timeout_seconds=1, mirrors=str(yaml)),
-        "large.yaml": RegistryConfig(timeout_seconds=1, mirrors=str(folder / "large.yaml")),
-        "folder": RegistryConfig(timeout_seconds=1, mirrors=str(folder / "folder.yaml")),
-        "no-text": RegistryConfig(timeout_seconds=1, mirrors=str(folder / "no-text.conf")),
-        "registry.ca_files": RegistryConfig(timeout_seconds=1, ca_files=("a\0b",)),
-        "registry.docker_config": RegistryConfig(timeout_seconds=1, docker_config="a\0b", mirrors=str(conf)),
-    }
-
-
-@pytest.mark.parametrize(
-    "what",
-    ["quay.io:443:old", "rewrite", "large.yaml", "folder", "no-text", "registry.ca_files", "registry.docker_config"],
-)
+@pytest.mark.parametrize("what", ["rewrite", "registry.ca_files"])
 async def test_files_that_cannot_be_read_are_refused_with_the_reason(tmp_path: Path, what: str) -> None:
     """By the process that asks registries, and by the check of the settings alike."""
-    settings = files_that_cannot_be_read(tmp_path)[what]
+    mirrors = tmp_path / "registries.yaml"
+    mirrors.write_text("mirrors: {a.io: {endpoint: [m.io], rewrite: {'(': b}}}")
+    settings = {
+        "rewrite": RegistryConfig(timeout_seconds=1, mirrors=str(mirrors)),
+        "registry.ca_files": RegistryConfig(timeout_seconds=1, ca_files=("a\0b",)),
+    }[what]
     with pytest.raises(ConfigError) as here:
         async with open_local_sources(settings):
             pass

@@ -113,17 +113,17 @@ async def test_what_serve_starts_with_and_cannot_use_is_a_warning(tmp_path: Path
     assert await check_start(load_config(None, [*_ALONE, plugins, store])) == []
 
 
-async def test_nothing_listens_and_nobody_is_asked(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_nothing_listens_and_nobody_is_asked(tmp_path: Path, closed_port: int) -> None:
     """A kubeconfig of an API server that is not there, a store that is not there, an address that is taken."""
     kubeconfig = tmp_path / "config"
     kubeconfig.write_text(
         "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: c, user: u}}],"
-        f" clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{unused_tcp_port}'}}}}],"
+        f" clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{closed_port}'}}}}],"
         " users: [{name: u, user: {token: t}}]}"
     )
     settings = [
         f"cluster={kubeconfig}",
-        f"scheduler.listen=127.0.0.1:{unused_tcp_port}",
+        f"scheduler.listen=127.0.0.1:{closed_port}",
     ]
-    settings += [f"cache.url=redis://127.0.0.1:{unused_tcp_port}"]
+    settings += [f"cache.url=redis://127.0.0.1:{closed_port}"]
     assert await problems(*settings) == []

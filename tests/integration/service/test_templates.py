@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import Any
+from itertools import product
 
 import msgspec
 import pytest
@@ -154,23 +154,20 @@ OWN: dict[str, Json] = {
 RULE = "admission.tolerations=[{key: arch, operator: Exists, platforms: [linux/amd64]}]"
 
 
-@pytest.mark.parametrize("own", OWN)
-@pytest.mark.parametrize("overwritten", [True, False], ids=["all", "what the author names"])
-async def test_applying_a_manifest_again_changes_nothing(
-    start_service: StartService, images: EmbeddedRegistry, own: str, overwritten: bool
-) -> None:
+async def test_applying_a_manifest_again_changes_nothing(start_service: StartService, images: EmbeddedRegistry) -> None:
     """An apply overwrites atomic fields that its author names; what was added comes back, without a lookup."""
     caller = await start_service(REQUIRED, RULE, plain_http=images.host)
-    for name in ("amd", "multi"):
-        created = job_of(template(f"{images.host}/{name}:1", **OWN[own]))
+    blind = await start_service(REQUIRED, RULE, "registry.deny=['*']")
+    for own, name in product(OWN.values(), ("amd", "multi")):
+        created = job_of(template(f"{images.host}/{name}:1", **own))
         _, stored = await reviewed(caller, copy.deepcopy(created))
         assert stored != created
-        again = copy.deepcopy(created if overwritten else stored)
-        again["spec"]["template"]["spec"] |= OWN[own]
-        blind = await start_service(REQUIRED, RULE, "registry.deny=['*']")
-        response, after = await reviewed(blind, again, stored)
-        assert after == stored
-        assert "warnings" not in response
+        for overwritten in (created, stored):  # all, or what the author names
+            again = copy.deepcopy(overwritten)
+            again["spec"]["template"]["spec"] |= own
+            response, after = await reviewed(blind, again, stored)
+            assert after == stored
+            assert "warnings" not in response
 
 
 async def test_other_images_are_decided_about_anew(start_service: StartService, images: EmbeddedRegistry) -> None:
@@ -198,25 +195,20 @@ async def test_a_stored_job_without_additions_gets_none(start_service: StartServ
     assert (await reviewed(caller, changed, stored))[0]["patch"] == []
 
 
-@pytest.mark.parametrize(
-    ("labels", "spec", "image"),
-    [
-        pytest.param({}, {}, "amd:1", id="no queue"),
-        pytest.param({"kueue.x-k8s.io/queue-name": ""}, {}, "amd:1", id="empty queue"),
-        pytest.param(QUEUED, {"nodeName": "n"}, "amd:1", id="bound"),
-        pytest.param(QUEUED, {}, "absent:1", id="unknown image"),
-    ],
-)
-async def test_other_templates_are_left_as_they_are(
-    start_service: StartService, images: EmbeddedRegistry, labels: Json, spec: Json, image: str
-) -> None:
+async def test_other_templates_are_left_as_they_are(start_service: StartService, images: EmbeddedRegistry) -> None:
     """No gate and no annotation is put into a template either, even where pods are held."""
     caller = await start_service(REQUIRED, "admission.wait_seconds=0.2", plain_http=images.host)
-    response, _ = await reviewed(caller, job_of(template(f"{images.host}/{image}", **spec), labels))
-    assert response["patch"] == []
+    for labels, spec, image in (
+        ({}, {}, "amd:1"),
+        ({"kueue.x-k8s.io/queue-name": ""}, {}, "amd:1"),
+        (QUEUED, {"nodeName": "n"}, "amd:1"),
+        (QUEUED, {}, "absent:1"),
+    ):
+        response, _ = await reviewed(caller, job_of(template(f"{images.host}/{image}", **spec), labels))
+        assert response["patch"] == [], (labels, spec, image)
 
 
-@pytest.mark.parametrize("image", [None, "", "auto", "$(IMAGE)", "{{ image }}"])
+@pytest.mark.parametrize("image", [None, "$(IMAGE)"])
 async def test_a_template_that_gets_an_image_later_is_left_as_it_is(
     start_service: StartService, images: EmbeddedRegistry, image: str | None
 ) -> None:
@@ -243,22 +235,6 @@ async def test_no_assumption_is_put_into_a_template(
     assert (await caller.review({"apiVersion": "v1", "kind": "Pod", **made}))["patch"] != []
 
 
-async def test_what_another_cluster_has_planned_gets_no_toleration(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
-    """Kueue ends a job that differs from its prebuilt plan in tolerations; selectors are not compared."""
-    caller = await start_service(REQUIRED, RULE, plain_http=images.host)
-    made = template(f"{images.host}/amd:1")
-    elsewhere = job_of(made, {**QUEUED, "kueue.x-k8s.io/prebuilt-workload-name": "w"})
-    managed = job_of(made)
-    managed["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
-    for created, keys in ((job_of(made), ["arch"]), (elsewhere, []), (managed, [])):
-        _, stored = await reviewed(caller, copy.deepcopy(created))
-        spec = stored["spec"]["template"]["spec"]
-        assert [each["key"] for each in spec.get("tolerations", [])] == keys
-        assert spec["nodeSelector"][ARCHITECTURE] == "amd64"
-
-
 async def test_places_that_take_no_words_get_warnings_only(
     start_service: StartService, images: EmbeddedRegistry
 ) -> None:
@@ -280,54 +256,47 @@ NODES = (node("a", "amd64"), node("b", "arm64"), node("c", "arm64"), tainted("d"
 SECRETS = [{"name": "pull"}]
 
 
-@pytest.mark.parametrize(
-    ("kind", "names", "spec", "says"),
-    [
-        pytest.param("Deployment", ["amd:1"], {}, "", id="the pod webhook mends it"),
-        pytest.param("Deployment", ["multi:1"], {"nodeSelector": {"pool": "new"}}, "", id="a pool that may come"),
-        pytest.param(
-            "Deployment", ["amd:1", "arm:1"], {},
-            "image HOST/amd:1 runs on linux/amd64 only, image HOST/arm:1 on linux/arm64", id="torn",
-        ),
-        pytest.param(
-            "Deployment", ["amd:1"], {"nodeSelector": {ARCHITECTURE: "arm64"}},
-            "image HOST/amd:1 runs on linux/amd64 only: its selector, affinity or tolerations allow none",
-            id="own selector",
-        ),
-        pytest.param("Deployment", ["absent:1"], {}, "image HOST/absent:1 does not exist in its registry", id="absent"),
-        pytest.param("Deployment", ["Upper:1"], {}, "image HOST/Upper:1 is no image reference", id="no reference"),
-        pytest.param(
-            "DaemonSet", ["amd:1"], {}, "image HOST/amd:1 runs on linux/amd64 only, but 2 linux/arm64 nodes match",
-            id="a DaemonSet",
-        ),
-        pytest.param(
-            "DaemonSet", ["amd:1"], {"tolerations": [{"operator": "Exists"}]},
-            "image HOST/amd:1 runs on linux/amd64 only, but 3 linux/arm64 nodes match", id="one that tolerates",
-        ),
-        pytest.param(
-            "DaemonSet", ["arm:1"], {}, "image HOST/arm:1 runs on linux/arm64 only, but 1 linux/amd64 node matches",
-            id="one node",
-        ),
-        pytest.param("DaemonSet", ["amd:1"], {"nodeSelector": {ARCHITECTURE: "amd64"}}, "", id="a kept DaemonSet"),
-        pytest.param("DaemonSet", ["multi:1"], {}, "", id="a multi-arch DaemonSet"),
-    ],
-)  # fmt: skip
-async def test_authors_are_warned_of_what_they_must_mend(
-    start_service: StartService, images: EmbeddedRegistry, kind: str, names: list[str], spec: Json, says: str
-) -> None:
+WARNED: list[tuple[str, list[str], Json, str]] = [
+    ("Deployment", ["amd:1"], {}, ""),  # the pod webhook mends it
+    ("Deployment", ["multi:1"], {"nodeSelector": {"pool": "new"}}, ""),  # a pool that may come
+    (
+        "Deployment", ["amd:1", "arm:1"], {},
+        "image HOST/amd:1 runs on linux/amd64 only, image HOST/arm:1 on linux/arm64",
+    ),
+    (
+        "Deployment", ["amd:1"], {"nodeSelector": {ARCHITECTURE: "arm64"}},
+        "image HOST/amd:1 runs on linux/amd64 only: its selector, affinity or tolerations allow none",
+    ),
+    ("Deployment", ["absent:1"], {}, "image HOST/absent:1 does not exist in its registry"),
+    ("Deployment", ["Upper:1"], {}, "image HOST/Upper:1 is no image reference"),
+    ("DaemonSet", ["amd:1"], {}, "image HOST/amd:1 runs on linux/amd64 only, but 2 linux/arm64 nodes match"),
+    (
+        "DaemonSet", ["amd:1"], {"tolerations": [{"operator": "Exists"}]},
+        "image HOST/amd:1 runs on linux/amd64 only, but 3 linux/arm64 nodes match",
+    ),
+    ("DaemonSet", ["arm:1"], {}, "image HOST/arm:1 runs on linux/arm64 only, but 1 linux/amd64 node matches"),
+    ("DaemonSet", ["amd:1"], {"nodeSelector": {ARCHITECTURE: "amd64"}}, ""),
+    ("DaemonSet", ["multi:1"], {}, ""),
+]  # fmt: skip
+
+
+async def test_authors_are_warned_of_what_they_must_mend(start_service: StartService, images: EmbeddedRegistry) -> None:
     """Once a change of a template, by its place and image; what the pods' webhook mends is no warning."""
     caller = await start_service(REQUIRED, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
-    made = template(*(f"{images.host}/{name}" for name in names), **spec)
-    created = workload(f"apps/v1/{kind}", {"template": made})
-    expected = [f"spec.template: {says.replace('HOST', images.host)}"] if says else []
-    assert await warned(caller, created) == expected
-    assert await warned(caller, copy.deepcopy(created) | {"spec": {**created["spec"], "replicas": 3}}, created) == []
-    silent = copy.deepcopy(created)
-    silent["metadata"]["annotations"] = {"multiarch-extender.io/mode": "ignore"}
-    assert await warned(caller, silent) == []
-    owned = copy.deepcopy(created)
-    owned["metadata"]["ownerReferences"] = [{"kind": "Thing", "name": "t", "controller": True}]
-    assert await warned(caller, owned) == []
+    for kind, names, spec, says in WARNED:
+        made = template(*(f"{images.host}/{name}" for name in names), **spec)
+        created = workload(f"apps/v1/{kind}", {"template": made})
+        expected = [f"spec.template: {says.replace('HOST', images.host)}"] if says else []
+        assert await warned(caller, created) == expected
+        assert (
+            await warned(caller, copy.deepcopy(created) | {"spec": {**created["spec"], "replicas": 3}}, created) == []
+        )
+        silent = copy.deepcopy(created)
+        silent["metadata"]["annotations"] = {"multiarch-extender.io/mode": "ignore"}
+        assert await warned(caller, silent) == []
+        owned = copy.deepcopy(created)
+        owned["metadata"]["ownerReferences"] = [{"kind": "Thing", "name": "t", "controller": True}]
+        assert await warned(caller, owned) == []
 
 
 async def test_taints_that_leave_no_node_are_said_unless_the_webhook_gives_the_toleration(
@@ -342,20 +311,6 @@ async def test_taints_that_leave_no_node_are_said_unless_the_webhook_gives_the_t
     rule = "admission.tolerations=[{key: pool, operator: Exists, platforms: [linux/arm64]}]"
     mending = await start_service(REQUIRED, rule, plain_http=images.host, nodes=view_of(*copy.deepcopy(nodes)))
     assert await warned(mending, created) == []
-
-
-async def test_a_long_reference_and_a_deep_place_fit_into_a_line(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
-    """Both lose their middle."""
-    long = f"{images.host}/{'team/' * 20}application:1"
-    deep: Any = template(long)
-    for step in ("template", "aVeryLongNameOfAField", "another", "workerGroupSpecs", "rayClusterSpec"):
-        deep = {step: deep}
-    caller = await start_service(REQUIRED, plain_http=images.host)
-    [line] = await warned(caller, workload("ray.io/v1/RayJob", deep))
-    assert line.startswith("spec.rayClusterSpec")
-    assert line.endswith("cation:1 does not exist in its registry")
 
 
 async def test_an_object_that_cannot_be_read_is_allowed_with_a_warning(

@@ -15,8 +15,10 @@ from tests.integration.service.caller import AMD64, ARM64, Json, kept, pod, with
 from tests.integration.service.conftest import StartService
 
 POLICIES = ("pass", "retry", "assume")
-PENDING = {"missing": "missing", "throttled": "throttled", "unavailable": "unavailable", "garbled": "unavailable"}
-UNKNOWN = {
+CAUSES = {
+    "missing": "missing",
+    "unavailable": "unavailable",
+    "garbled": "unavailable",
     "denied": "denied",
     "forbidden": "denied",
     "chart": "artifact",
@@ -24,6 +26,7 @@ UNKNOWN = {
     "malformed": "invalid",
     "two-in-one": "invalid",
     "UPPER": "invalid-reference",
+    "throttled": "throttled",  # after which the host is not asked for a while
 }
 _STATUS = {"denied": 401, "forbidden": 403, "throttled": 429, "unavailable": 503}
 
@@ -74,68 +77,50 @@ def victims(created: Json) -> Json:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("image", [*PENDING, *UNKNOWN])
-async def test_unknown_earns_nothing_anywhere(
-    start_service: StartService, failing: Failing, policy: str, image: str
-) -> None:
+async def test_unknown_earns_nothing_anywhere(start_service: StartService, failing: Failing, policy: str) -> None:
     """Beside a multi-arch image: no score, no toleration, no affinity beyond the known, no platform made up."""
-    cause = {**PENDING, **UNKNOWN}[image]
     caller = await start_service(*settings(policy), plain_http=failing.host)
-    unknown = f"{failing.host}/{image}:1"
-    created = pod(f"{failing.host}/good:1", unknown)
-
-    review = await caller.review(created)
-    assert cause in review["auditAnnotations"]["verdict"]
-    written = msgspec.json.encode(review["patch"]).decode()
-    assert "tolerations" not in written
-    assert "preferred" not in written
-    assert '"values":["amd64","arm64"]' in written  # what the known image has, and no less
-
-    result = await caller.filter(with_nodes(created))
-    if policy == "retry":
-        assert unknown in result["Error"]
-        assert cause in result["Error"]
-        assert result["FailedAndUnresolvableNodes"] == {}
-    elif policy == "assume":
-        reason = f"image {unknown} is not known yet and is taken to run only on linux/amd64 (operator's setting)"
-        assert result["FailedAndUnresolvableNodes"] == {"b": reason, "d": reason}
-        assert kept(result) == ["a", "c"]
-    else:
-        assert kept(result) == ["a", "b", "c", "d"]
-
-    assert await caller.prioritize(with_nodes(created)) == {}
-    candidates = {"retry": [], "assume": ["a"], "pass": ["a", "b"]}[policy]
-    assert sorted(await caller.preempt(victims(created))) == candidates
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_image_that_is_never_pulled_passes_and_earns_nothing(
-    start_service: StartService, failing: Failing, policy: str
-) -> None:
-    """`imagePullPolicy: Never`: the node's copy decides, so an unresolved one neither refuses nor waits nor earns."""
-    caller = await start_service(*settings(policy), plain_http=failing.host)
-    created = pod(f"{failing.host}/missing:1")
-    created["spec"]["containers"][0]["imagePullPolicy"] = "Never"
-    assert kept(await caller.filter(with_nodes(created))) == ["a", "b", "c", "d"]
-    assert await caller.prioritize(with_nodes(created)) == {}
-    assert (await caller.review(created))["patch"] == []
+    for image, cause in CAUSES.items():
+        unknown = f"{failing.host}/{image}:1"
+        created = pod(f"{failing.host}/good:1", unknown)
+        review = await caller.review(created)
+        assert cause in review["auditAnnotations"]["verdict"]
+        written = msgspec.json.encode(review["patch"]).decode()
+        assert "tolerations" not in written
+        assert "preferred" not in written
+        assert '"values":["amd64","arm64"]' in written  # what the known image has, and no less
+        result = await caller.filter(with_nodes(created))
+        if policy == "retry":
+            assert unknown in result["Error"]
+            assert cause in result["Error"]
+            assert result["FailedAndUnresolvableNodes"] == {}
+        elif policy == "assume":
+            reason = f"image {unknown} is not known yet and is taken to run only on linux/amd64 (operator's setting)"
+            assert result["FailedAndUnresolvableNodes"] == {"b": reason, "d": reason}
+            assert kept(result) == ["a", "c"]
+        else:
+            assert kept(result) == ["a", "b", "c", "d"]
+        assert await caller.prioritize(with_nodes(created)) == {}
+        candidates = {"retry": [], "assume": ["a"], "pass": ["a", "b"]}[policy]
+        assert sorted(await caller.preempt(victims(created))) == candidates
+    never = pod(f"{failing.host}/missing:1")  # the node's copy decides, so it neither refuses nor waits nor earns
+    never["spec"]["containers"][0]["imagePullPolicy"] = "Never"
+    assert kept(await caller.filter(with_nodes(never))) == ["a", "b", "c", "d"]
+    assert await caller.prioritize(with_nodes(never)) == {}
+    assert (await caller.review(never))["patch"] == []
 
 
-@pytest.mark.parametrize(("annotation", "error"), [("retry", True), ("pass", False), ("nonsense", False)])
-async def test_pods_own_wish_counts_for_unknown_images_only(
-    start_service: StartService, failing: Failing, annotation: str, error: bool
-) -> None:
+async def test_pods_own_wish_counts_for_unknown_images_only(start_service: StartService, failing: Failing) -> None:
     """The annotation decides about *unknown*, leaves *pending* to the operator, and a bad value counts as absent."""
     caller = await start_service(plain_http=failing.host)
-    annotations = {"multiarch-extender.io/unknown": annotation}
-    denied = pod(f"{failing.host}/denied:1", annotations=annotations)
-    missing = pod(f"{failing.host}/missing:1", annotations=annotations)
-    assert bool((await caller.filter(with_nodes(denied)))["Error"]) == error
-    assert (await caller.filter(with_nodes(missing)))["Error"]
-    warned = any(
-        "multiarch-extender.io/unknown" in warning for warning in (await caller.review(denied)).get("warnings", [])
-    )
-    assert warned == (annotation == "nonsense")
+    for annotation, error in (("retry", True), ("pass", False), ("nonsense", False)):
+        annotations = {"multiarch-extender.io/unknown": annotation}
+        denied = pod(f"{failing.host}/denied:1", annotations=annotations)
+        missing = pod(f"{failing.host}/missing:1", annotations=annotations)
+        assert bool((await caller.filter(with_nodes(denied)))["Error"]) == error
+        assert (await caller.filter(with_nodes(missing)))["Error"]
+        warnings = (await caller.review(denied)).get("warnings", [])
+        assert any("multiarch-extender.io/unknown" in each for each in warnings) == (annotation == "nonsense")
 
 
 @pytest.mark.parametrize("has_login", [False, True])

@@ -1,6 +1,5 @@
 """What the service asks of the cluster: for pending pods only when an image is not known."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -77,14 +76,11 @@ async def test_pending_pods_are_looked_at_only_where_they_tell_something(
     assert asked_for(api) == ALWAYS | ({PODS} if wants_pods else set())
 
 
-@MODES
-async def test_ready_and_live_checks_are_those_of_the_watches_that_run(
-    api: ApiServer, tmp_path: Path, listen: str, setting: str, *, wants_pods: bool
-) -> None:
+async def test_ready_and_live_checks_are_those_of_the_watches_that_run(api: ApiServer, tmp_path: Path) -> None:
     """Readiness waits for the views alone. Canaries are sent all the while, and only shown."""
     views = {path.rpartition("/")[2] for path in VIEWS}
     api.is_open.clear()
-    async with service_in(api, tmp_path, listen, setting) as caller:
+    async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
         assert await checks(caller, "/readyz") == (
             503,
             dict.fromkeys(["shutdown", "registries", "canary"], "[+]") | dict.fromkeys(views, "[-]"),
@@ -143,30 +139,14 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
                 assert len(looks) == looked, (image, wait_seconds)
 
 
-async def test_known_images_are_answered_without_looking_at_pods(api: ApiServer, tmp_path: Path) -> None:
-    """The usual day: every image is known, and the API server is asked for nothing."""
-    async with EmbeddedRegistry() as registry:
-        registry.add_manifest("app", "1", AMD64)
-        settings = [f"cache.url=sqlite:///{tmp_path}/images.sqlite"]
-        for _ in range(2):
-            api.requests.clear()
-            async with service_in(api, tmp_path, "127.0.0.1:0", *settings, registries=[registry.host]) as caller:
-                await until_ready(caller)
-                for _ in range(10):
-                    await ask(caller, "127.0.0.1:0", f"{registry.host}/app:1")
-    assert registry.requests["GET manifests"] == 1
-    assert asked_for(api) == ALWAYS
-
-
-@pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["webhook only", "scheduler"])
-async def test_a_review_has_the_pull_secret_of_its_pod_read(api: ApiServer, tmp_path: Path, listen: str) -> None:
-    """Without a setting: private images are known at creation, whether or not a scheduler asks about them too."""
+async def test_a_review_has_the_pull_secret_of_its_pod_read(api: ApiServer, tmp_path: Path) -> None:
+    """Without a setting: private images are known at creation, where no scheduler asks about them too."""
     async with GuardedRegistry("ann:secret") as registry:
         registry.add_index("app", "1", [AMD64, ARM64])
         write_pull_secret(api, registry.host)
         created = pod("web", image=f"{registry.host}/app:1")
         created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
-        async with service_in(api, tmp_path, listen, registries=[registry.host]) as caller:
+        async with service_in(api, tmp_path, "", registries=[registry.host]) as caller:
             await until_ready(caller)
             assert changes_of(await caller.review(created, namespace="default"))
 
@@ -176,9 +156,8 @@ async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(
 ) -> None:
     """After minutes without a line of the watch answers may be wrong, and others should be asked."""
     monkeypatch.setattr(viewed, "STALE_SECONDS", 0.5)
-    async with service_in(api, tmp_path, "127.0.0.1:0") as caller, asyncio.timeout(20):
-        while "more than 0.5" not in await readiness_text(caller):
-            await asyncio.sleep(0.02)
+    async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
+        await eventually(lambda: readiness_text(caller), lambda text: "more than 0.5" in text)
         assert (await checks(caller, "/readyz"))[0] == 503
         api.bookmark(NODES.path)
         api.bookmark(NAMESPACES.path)
