@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from extender.images.platform import Compatibility, Platform, parse_platform
+from extender.images.platform import Compatibility, Platform
 from extender.kubernetes.core_v1 import (
     NodeSelectorRequirement,
     NodeSelectorTerm,
@@ -12,7 +12,6 @@ from extender.kubernetes.core_v1 import (
 )
 from extender.placement.affinity import (
     NO_NODE,
-    AffinityMode,
     Alternatives,
     RequiredNodes,
     plan_preferred,
@@ -21,14 +20,9 @@ from extender.placement.affinity import (
 )
 from extender.placement.node_match import NodeDemands
 from extender.placement.nodes import LEVEL_LABEL
+from tests.builders import ARCH, OS, platforms
 
-ARCH = "kubernetes.io/arch"
-OS = "kubernetes.io/os"
 BOTH_COMPATIBILITIES = Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True)
-
-
-def platforms(*texts: str) -> frozenset[Platform]:
-    return frozenset(map(parse_platform, texts))
 
 
 def where(key: str, operator: str, *values: str) -> NodeSelectorRequirement:
@@ -48,10 +42,6 @@ def plan(
     stored: bool = False,
 ) -> RequiredNodes:
     return plan_required(NodeDemands(selector, terms), dict.fromkeys(sorted(nodes)), cluster, stored=stored)
-
-
-def required(*terms: NodeSelectorTerm) -> tuple[NodeSelectorTerm, ...]:
-    return terms
 
 
 def of(*requirements: NodeSelectorRequirement) -> NodeSelectorTerm:
@@ -91,68 +81,38 @@ def test_nodes_of_the_images(images: list[str], compatibility: Compatibility | N
     assert found.keys() == {Platform(*text.split("/")) for text in expected}
 
 
+AND_TWO = anded(TWO, LINUX)
+PAIR = ((TWO, LINUX), (AMD64, where(OS, "In", "windows")))
+BETA_AMD64, BETA_LINUX = where(f"beta.{ARCH}", "In", "amd64"), where(f"beta.{OS}", "In", "linux")
+TWO_SYSTEMS = platforms("linux/amd64", "windows/amd64")
+WITH_S390X = where(ARCH, "In", "amd64", "s390x")
+FIELD = NodeSelectorTerm(None, (where("metadata.name", "In", "n"),))
+
+
 @pytest.mark.parametrize(
     ("affinity", "selector", "nodes", "expected"),
     [
-        pytest.param(None, {}, MULTI, [anded(TWO, LINUX)], id="nothing there"),
-        pytest.param((), {}, MULTI, [anded(TWO, LINUX)], id="no terms"),
-        pytest.param(required(), {}, MULTI, [anded(TWO, LINUX)], id="an empty list of terms"),
-        pytest.param(None, {}, MIXED, [((TWO, LINUX), (AMD64, where(OS, "In", "windows")))], id="two products"),
-        pytest.param(
-            None,
-            {},
-            platforms("linux/amd64", "windows/amd64"),
-            [anded(AMD64, where(OS, "In", "linux", "windows"))],
-            id="one product of two systems",
-        ),
-        pytest.param(required(of(ZONE)), {}, MULTI, [anded(TWO, LINUX)], id="a term about something else"),
-        pytest.param(
-            required(of(ZONE), NodeSelectorTerm(None, (where("metadata.name", "In", "n"),))),
-            {},
-            MULTI,
-            [anded(TWO, LINUX), anded(TWO, LINUX)],
-            id="each of two terms",
-        ),
-        pytest.param(
-            required(of(ZONE)), {}, MIXED, [((TWO, LINUX), (AMD64, where(OS, "In", "windows")))], id="one becomes two"
-        ),
-        pytest.param(required(of(AMD64, LINUX)), {}, MULTI, [()], id="implied"),
-        pytest.param(required(of(AMD64)), {}, MULTI, [anded(LINUX)], id="the architecture is implied"),
-        pytest.param(required(of(LINUX)), {}, MIXED, [anded(TWO)], id="the system leaves one product"),
-        pytest.param(
-            required(of(where(ARCH, "In", "amd64", "s390x"))), {}, MULTI, [anded(AMD64, LINUX)], id="overlapping"
-        ),
-        pytest.param(
-            required(of(where(ARCH, "In", "amd64", "s390x"), where(ARCH, "NotIn", "s390x"), LINUX)),
-            {},
-            MULTI,
-            [()],
-            id="implied by two together",
-        ),
-        pytest.param(
-            required(of(where(ARCH, "NotIn", "arm64"))), {}, MULTI, [anded(AMD64, LINUX)], id="NotIn does not imply"
-        ),
-        pytest.param(required(of(where(ARCH, "Exists"), LINUX)), {}, MULTI, [anded(TWO)], id="Exists does not imply"),
-        pytest.param(required(of(where(ARCH, "Near", "x"))), {}, MULTI, [anded(TWO, LINUX)], id="a future operator"),
-        pytest.param(
-            required(
-                of(where("beta.kubernetes.io/arch", "In", "amd64"), where("beta.kubernetes.io/os", "In", "linux"))
-            ),
-            {},
-            MULTI,
-            [()],
-            id="implied by the beta labels",
-        ),
-        pytest.param(
-            required(NodeSelectorTerm(), of(ZONE)), {}, MULTI, [(), anded(TWO, LINUX)], id="an empty term is left"
-        ),
-        pytest.param(required(NodeSelectorTerm((), ())), {}, MULTI, [()], id="a term of empty lists is left"),
+        pytest.param(None, {}, MULTI, [AND_TWO], id="nothing there"),
+        pytest.param((), {}, MULTI, [AND_TWO], id="no terms"),
+        pytest.param(None, {}, MIXED, [PAIR], id="two products"),
+        pytest.param(None, {}, TWO_SYSTEMS, [anded(AMD64, where(OS, "In", "linux", "windows"))], id="one product"),
+        pytest.param((of(ZONE), FIELD), {}, MULTI, [AND_TWO, AND_TWO], id="each of two terms"),
+        pytest.param((of(ZONE),), {}, MIXED, [PAIR], id="one becomes two"),
+        pytest.param((of(AMD64, LINUX),), {}, MULTI, [()], id="implied"),
+        pytest.param((of(AMD64),), {}, MULTI, [anded(LINUX)], id="the architecture is implied"),
+        pytest.param((of(LINUX),), {}, MIXED, [anded(TWO)], id="the system leaves one product"),
+        pytest.param((of(WITH_S390X),), {}, MULTI, [anded(AMD64, LINUX)], id="overlapping"),
+        pytest.param((of(WITH_S390X, where(ARCH, "NotIn", "s390x"), LINUX),), {}, MULTI, [()], id="implied by two"),
+        pytest.param((of(where(ARCH, "NotIn", "arm64")),), {}, MULTI, [anded(AMD64, LINUX)], id="NotIn implies none"),
+        pytest.param((of(where(ARCH, "Exists"), LINUX),), {}, MULTI, [anded(TWO)], id="Exists implies none"),
+        pytest.param((of(where(ARCH, "Near", "x")),), {}, MULTI, [AND_TWO], id="a future operator"),
+        pytest.param((of(BETA_AMD64, BETA_LINUX),), {}, MULTI, [()], id="implied by the beta labels"),
+        pytest.param((NodeSelectorTerm(), of(ZONE)), {}, MULTI, [(), AND_TWO], id="an empty term is left"),
+        pytest.param((NodeSelectorTerm((), ()),), {}, MULTI, [()], id="a term of empty lists is left"),
         pytest.param(None, {ARCH: "arm64", OS: "linux"}, MULTI, [], id="nodeSelector implies"),
-        pytest.param(
-            required(of(ZONE)), {ARCH: "amd64", OS: "linux"}, MULTI, [()], id="nodeSelector implies for a term"
-        ),
-        pytest.param(required(of(AMD64)), {OS: "linux"}, MULTI, [()], id="nodeSelector and term together"),
-        pytest.param(None, {"disk": "ssd"}, MULTI, [anded(TWO, LINUX)], id="nodeSelector about something else"),
+        pytest.param((of(ZONE),), {ARCH: "amd64", OS: "linux"}, MULTI, [()], id="nodeSelector implies for a term"),
+        pytest.param((of(AMD64),), {OS: "linux"}, MULTI, [()], id="nodeSelector and term together"),
+        pytest.param(None, {"disk": "ssd"}, MULTI, [AND_TWO], id="nodeSelector about something else"),
     ],
 )
 def test_plan_keeps_each_term_on_the_nodes(
@@ -180,7 +140,7 @@ def test_plan_keeps_each_term_on_the_nodes(
 )
 def test_contradicting_term_allows_no_node_and_is_counted(contradiction: NodeSelectorRequirement) -> None:
     """It would allow nodes on which no image runs. The pod is possible by its other term."""
-    found = plan(required(of(contradiction, ZONE), of(ZONE)), {}, MULTI)
+    found = plan((of(contradiction, ZONE), of(ZONE)), {}, MULTI)
     assert found.additions == (anded(NO_NODE), anded(TWO, LINUX))
     assert found.contradiction == "1 of 2 terms of the pod's node affinity allow no node that the images run on"
     assert not found.impossible
@@ -210,10 +170,10 @@ def test_pod_that_no_node_can_run_is_kept_from_all(
 
 def test_pod_is_impossible_if_every_term_contradicts() -> None:
     """Which no other term of an author's makes up for, least of all an empty one."""
-    found = plan(required(of(where(ARCH, "In", "s390x")), NodeSelectorTerm()), {}, MULTI)
+    found = plan((of(where(ARCH, "In", "s390x")), NodeSelectorTerm()), {}, MULTI)
     assert found.contradiction.startswith("1 of 2 terms")
     assert found.impossible
-    assert not plan(required(NodeSelectorTerm()), {}, MULTI).impossible
+    assert not plan((NodeSelectorTerm(),), {}, MULTI).impossible
 
 
 VOID = [
@@ -234,15 +194,15 @@ def test_a_term_that_matches_no_node_gets_nothing(
 ) -> None:
     """However often a file is fixed: that leaves no record. Its author is told that it allows no node."""
     one = platforms("linux/amd64")
-    alone = plan(required(of(*requirements)), selector, one, cluster)
+    alone = plan((of(*requirements),), selector, one, cluster)
     assert (alone.additions, alone.impossible) == (((),), True)
-    beside = plan(required(of(*requirements), of(where("a", "Exists"))), selector, one, cluster)
+    beside = plan((of(*requirements), of(where("a", "Exists"))), selector, one, cluster)
     assert (beside.additions[0], beside.impossible) == ((), False)
     assert beside.contradiction.startswith("1 of 2 terms")
 
 
 LINUX_ONLY = platforms("linux/amd64", "linux/arm64")
-WITH_S390X = LINUX_ONLY | platforms("linux/s390x")
+THREE_KINDS = LINUX_ONLY | platforms("linux/s390x")
 WITH_WINDOWS = LINUX_ONLY | platforms("windows/amd64")
 UNKNOWN_NODES = frozenset[Platform]()
 
@@ -251,7 +211,7 @@ UNKNOWN_NODES = frozenset[Platform]()
     ("nodes", "cluster", "selector", "written"),
     [
         pytest.param("linux/amd64", LINUX_ONLY, {}, {ARCH: "amd64"}, id="one platform"),
-        pytest.param("linux/amd64", WITH_S390X, {}, {ARCH: "amd64"}, id="one of three"),
+        pytest.param("linux/amd64", THREE_KINDS, {}, {ARCH: "amd64"}, id="one of three"),
         pytest.param("linux/amd64", platforms("linux/amd64"), {}, {ARCH: "amd64"}, id="arm64 may come"),
         pytest.param("linux/s390x", platforms("linux/s390x"), {}, {ARCH: "s390x"}, id="amd64 may come"),
         pytest.param("linux/amd64", WITH_WINDOWS, {}, {ARCH: "amd64", OS: "linux"}, id="both words are needed"),
@@ -264,7 +224,7 @@ UNKNOWN_NODES = frozenset[Platform]()
         pytest.param("linux/amd64", WITH_WINDOWS, {"beta.kubernetes.io/os": "linux"}, {ARCH: "amd64"}, id="beta"),
         pytest.param("linux/amd64 linux/arm64", LINUX_ONLY, {}, {}, id="everywhere"),
         pytest.param("linux/amd64 linux/arm64", platforms("linux/arm64"), {}, {}, id="everywhere, amd64 may come"),
-        pytest.param("linux/amd64 linux/arm64 linux/s390x", WITH_S390X, {}, {}, id="everywhere of three"),
+        pytest.param("linux/amd64 linux/arm64 linux/s390x", THREE_KINDS, {}, {}, id="everywhere of three"),
         pytest.param("linux/amd64 linux/arm64", WITH_WINDOWS, {OS: "linux"}, {}, id="everywhere the author allows"),
         pytest.param("linux/amd64 linux/arm64", UNKNOWN_NODES, {ARCH: "arm64"}, {OS: "linux"}, id="half is implied"),
         pytest.param("linux/amd64 windows/amd64", WITH_WINDOWS, {}, {ARCH: "amd64"}, id="any system"),
@@ -274,8 +234,7 @@ def test_words_that_keep_the_pod_off_no_node_are_not_written(
     nodes: str, cluster: frozenset[Platform], selector: Mapping[str, str], written: Mapping[str, str]
 ) -> None:
     """A single value is an entry of the nodeSelector, whatever terms the author has; two only where one does not do."""
-    zone, field = of(ZONE), NodeSelectorTerm(None, (where("metadata.name", "In", "n"),))
-    for affinity in (None, required(), required(zone), required(zone, field)):
+    for affinity in (None, (), (of(ZONE),), (of(ZONE), FIELD)):
         found = plan(affinity, selector, platforms(*nodes.split()), cluster)
         assert dict(found.selector) == written
         assert not any(found.additions)
@@ -283,26 +242,21 @@ def test_words_that_keep_the_pod_off_no_node_are_not_written(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "cluster", "expected"),
+    ("nodes", "more", "expected"),
     [
-        pytest.param("linux/amd64 linux/arm64", WITH_S390X, anded(TWO), id="architectures"),
-        pytest.param("linux/amd64 linux/arm64", WITH_WINDOWS, {OS: "linux"}, id="the system alone"),
+        pytest.param("linux/amd64 linux/arm64", "linux/s390x", anded(TWO), id="architectures"),
+        pytest.param("linux/amd64 linux/arm64", "windows/amd64", {OS: "linux"}, id="the system alone"),
+        pytest.param("linux/amd64 linux/s390x", "linux/s390x", anded(WITH_S390X), id="two of three"),
         pytest.param(
-            "linux/amd64 linux/s390x", WITH_S390X, anded(where(ARCH, "In", "amd64", "s390x")), id="two of three"
-        ),
-        pytest.param(
-            "linux/amd64 windows/arm64",
-            LINUX_ONLY | platforms("windows/arm64"),
-            ((AMD64,), (where(OS, "In", "windows"),)),
-            id="no product",
+            "linux/amd64 windows/arm64", "windows/arm64", ((AMD64,), (where(OS, "In", "windows"),)), id="no product"
         ),
     ],
 )
 def test_several_values_are_one_requirement_where_one_does(
-    nodes: str, cluster: frozenset[Platform], expected: Alternatives | Mapping[str, str]
+    nodes: str, more: str, expected: Alternatives | Mapping[str, str]
 ) -> None:
     """Of the two labels the one that keeps the pod off the wrong nodes by itself."""
-    found = plan(None, {}, platforms(*nodes.split()), cluster)
+    found = plan(None, {}, platforms(*nodes.split()), LINUX_ONLY | platforms(more))
     assert (found.selector or found.additions) == (expected if isinstance(expected, dict) else (expected,))
 
 
@@ -317,7 +271,7 @@ def test_a_stored_pod_gets_requirements_and_no_node_selector() -> None:
 def test_a_stored_pod_is_kept_to_a_product_of_its_nodes() -> None:
     """To one that the cluster has: a term may get requirements, and none may come beside it."""
     for cluster, expected in ((UNKNOWN_NODES, (TWO, LINUX)), (platforms("windows/amd64", "windows/arm64"), (AMD64,))):
-        assert plan(required(of(ZONE)), {}, MIXED, cluster, stored=True).additions == (anded(*expected),)
+        assert plan((of(ZONE),), {}, MIXED, cluster, stored=True).additions == (anded(*expected),)
 
 
 def prefers(architecture: str, weight: int) -> PreferredSchedulingTerm:
@@ -332,14 +286,7 @@ def prefers(architecture: str, weight: int) -> PreferredSchedulingTerm:
         pytest.param((), {"arm64": 0}, [], id="no point, no term, since a weight is 1 at least"),
         pytest.param((), {"arm64": 11}, [prefers("arm64", 100)], id="100 at most"),
         pytest.param((), {"s390x": 10}, [], id="not an architecture of this pod"),
-        pytest.param((), {}, [], id="no preference"),
         pytest.param((prefers("amd64", 1),), {"arm64": 10}, [], id="the author prefers one already"),
-        pytest.param(
-            (PreferredSchedulingTerm(1, of(ZONE)),),
-            {"arm64": 10},
-            [prefers("arm64", 100)],
-            id="about a zone",
-        ),
     ],
 )
 def test_preferred_terms(
@@ -347,15 +294,6 @@ def test_preferred_terms(
 ) -> None:
     """One per preferred architecture, ten for each point."""
     assert list(plan_preferred(own, preference, frozenset({"amd64", "arm64"}), {})) == expected
-
-
-@pytest.mark.parametrize(
-    ("mode", "expected"),
-    [("none", (False, False)), ("required", (True, False)), ("preferred", (False, True)), ("both", (True, True))],
-)
-def test_mode_says_what_is_written(mode: str, expected: tuple[bool, bool]) -> None:
-    """The four words of the setting."""
-    assert (AffinityMode(mode).required, AffinityMode(mode).preferred) == expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from extender.images.content import Cause
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.pod_templates import pod_templates
 from extender.placement.additions import read_record
-from extender.placement.bounds import PATCH_BYTES, RECORD_CHARACTERS, RECORD_ITEMS, REQUIREMENTS, TERMS, TOUCHED_BYTES
+from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.facts import MOST_IMAGES, ImageFact, Unknown, fact_of, images_of
 from extender.placement.gate import GATE
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
@@ -149,25 +149,6 @@ def test_what_was_added_goes_from_a_pod_that_has_grown_too_large() -> None:
     taken = apply(patched, decide(patched, WIDE).patch)
     assert "kubernetes.io/arch" not in str(taken["spec"])
     assert ADDED not in taken["metadata"]["annotations"]
-
-
-FORGED = {
-    "many items": msgspec.json.encode(
-        {"tolerations": [{"key": f"k{each}"} for each in range(RECORD_ITEMS + 1)]}
-    ).decode(),
-    "many characters": '{"tolerations":[]' + " " * RECORD_CHARACTERS + "}",
-}
-
-
-@pytest.mark.parametrize("record", FORGED.values(), ids=FORGED.keys())
-def test_a_record_that_is_too_large_is_none_of_ours(record: str) -> None:
-    """The pod gets what any other gets, and the record is replaced."""
-    document = pod(metadata={"annotations": {ADDED: record}})
-    assert read_record(record) is None
-    patched = apply(document, decide(document, AMD64).patch)
-    assert patched == apply(
-        pod(metadata={"annotations": {ADDED: ""}}), decide(pod(metadata={"annotations": {ADDED: ""}}), AMD64).patch
-    )
 
 
 def test_a_patch_has_a_bound_of_its_own() -> None:

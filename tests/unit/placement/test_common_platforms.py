@@ -6,27 +6,14 @@ from hypothesis import strategies as st
 
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
 from extender.placement.affinity import right_nodes
-from extender.placement.facts import Anywhere, RunsOn
-from extender.placement.node_images import NodeImages
-from extender.placement.nodes import NO_NODES, ClusterNodes
+from extender.placement.facts import RunsOn
+from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings, Planner
 from extender.placement.policy import Policy, common_platforms
 from extender.tables import caches
-from tests.builders import built_for
 from tests.unit.retained import retained_bytes
 
 CLUSTER = frozenset({parse_platform("linux/amd64"), parse_platform("linux/arm64"), parse_platform("windows/amd64")})
-
-
-def test_images_of_equal_platforms_are_compared_once() -> None:
-    """Whatever their order and number, for the same nodes, whatever images these list."""
-    planner = Planner(Policy(), AdmissionSettings())
-    one, other = built_for("linux/amd64"), built_for("linux/amd64", "linux/arm64")
-    found = planner.common([one, other], ClusterNodes(CLUSTER))
-    assert planner.common([other, Anywhere(), one, other], ClusterNodes(CLUSTER)) is found
-    assert planner.common([one, other], NO_NODES) is not found
-    assert planner.common([one], ClusterNodes(CLUSTER)) is not planner.common([other], ClusterNodes(CLUSTER))
-    assert planner.common([one, other], ClusterNodes(CLUSTER, images=NodeImages())) is found
 
 
 @pytest.mark.parametrize("images", [1, 10])

@@ -7,7 +7,7 @@ import pytest
 from extender.images.content import LOCAL, Cause, Failure
 from extender.images.platform import Platform, parse_platform
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of
-from extender.placement.policy import Choice, Mode, Overrides, Policy
+from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 
 AMD64, ARM64, S390X = map(parse_platform, ("linux/amd64", "linux/arm64", "linux/s390x"))
@@ -41,23 +41,19 @@ KNOWN: dict[str, list[ImageFact]] = {
 }
 
 
-@pytest.mark.parametrize("backwards", [False, True], ids=["pod-order", "backwards"])
-@pytest.mark.parametrize("unknown", [None, *Choice])
-@pytest.mark.parametrize("pending", [None, *Choice])
 @pytest.mark.parametrize("known", KNOWN)
-def test_no_beats_retry_beats_assume_beats_pass(
-    known: str, pending: Choice | None, unknown: Choice | None, backwards: bool
-) -> None:
+def test_no_beats_retry_beats_assume_beats_pass(known: str) -> None:
     """Every combination of known images with a pending and an unknown one, in either order."""
-    facts = list(KNOWN[known])
-    facts += [Pending(Cause.LOOKING_UP, "…")] if pending else []
-    facts += [Unknown(Cause.DENIED, "…")] if unknown else []
-    policy = Policy(pending=pending or PASS, unknown=unknown or PASS, assume=frozenset({AMD64}))
-    decision = decide(facts[::-1] if backwards else facts, policy)
-    expected = VERDICTS[PRECEDENCE[pending][unknown]]
-    if known == "runs-nowhere-asked":
-        expected = (Verdict.NO, Verdict.NO)
-    assert (decision.verdict(AMD64), decision.verdict(ARM64)) == expected
+    for pending, unknown, backwards in product((None, *Choice), (None, *Choice), (False, True)):
+        facts = list(KNOWN[known])
+        facts += [Pending(Cause.LOOKING_UP, "…")] if pending else []
+        facts += [Unknown(Cause.DENIED, "…")] if unknown else []
+        policy = Policy(pending=pending or PASS, unknown=unknown or PASS, assume=frozenset({AMD64}))
+        decision = decide(facts[::-1] if backwards else facts, policy)
+        expected = VERDICTS[PRECEDENCE[pending][unknown]]
+        if known == "runs-nowhere-asked":
+            expected = (Verdict.NO, Verdict.NO)
+        assert (decision.verdict(AMD64), decision.verdict(ARM64)) == expected, (pending, unknown, backwards)
 
 
 @pytest.mark.parametrize(
@@ -87,13 +83,6 @@ def test_the_usual_platforms_are_always_possible() -> None:
     assert decide([RunsOn(frozenset({AMD64}))], Policy()).verdict_on_any(frozenset({AMD64})) is None
 
 
-def test_one_known_no_decides_for_its_platform_only() -> None:
-    """amd64-only beside a pending image: arm64 is refused at once, amd64 has to wait."""
-    decision = decide([RunsOn(frozenset({AMD64})), Pending(Cause.LOOKING_UP, "…")], Policy())
-    assert decision.verdict(ARM64) is Verdict.NO
-    assert decision.verdict(AMD64) is Verdict.RETRY
-
-
 def test_the_pods_wish_decides_for_unknown_images_only() -> None:
     """A pod cannot wish away the wait for a pending one."""
     policy = Policy(pending=RETRY, unknown=PASS)
@@ -102,23 +91,29 @@ def test_the_pods_wish_decides_for_unknown_images_only() -> None:
     assert decide([Pending(Cause.LOOKING_UP, "…")], policy, overrides).verdict(ARM64) is Verdict.RETRY
 
 
-@pytest.mark.parametrize(
-    "facts", [[], KNOWN["runs"], [Pending(Cause.LOOKING_UP, "…")]], ids=["none", "known", "pending"]
-)
-def test_a_node_that_states_no_platform_passes(facts: list[ImageFact]) -> None:
+def test_assume_passes_where_the_operator_names_nothing_to_assume() -> None:
+    """A pod's wish cannot make an empty list refuse every node."""
+    nothing = Policy(pending=ASSUME, assume=frozenset())
+    assert decide([Pending(Cause.LOOKING_UP, "…")], nothing).verdict(ARM64) is Verdict.PASSED
+    assert decide([Unknown(Cause.DENIED, "…")], nothing, Overrides(unknown=ASSUME)).verdict(ARM64) is Verdict.PASSED
+
+
+def test_a_node_that_states_no_platform_passes() -> None:
     """Whatever is known of the images: it is said apart, since it was not looked at."""
-    assert decide(facts, Policy()).verdict(None) is Verdict.UNSTATED
+    pending: list[ImageFact] = [Pending(Cause.LOOKING_UP, "…")]
+    for facts in ([], KNOWN["runs"], pending):
+        assert decide(facts, Policy()).verdict(None) is Verdict.UNSTATED
 
 
-@pytest.mark.parametrize("cause", Cause)
-def test_an_unresolved_image_that_is_never_pulled_passes(cause: Cause) -> None:
+def test_an_unresolved_image_that_is_never_pulled_passes() -> None:
     """Whatever its lookup said, and whatever the operator and the pod want done about unknown images."""
     image = PodImage("r/local:1", pull_policy="Never")
-    fact = fact_of(image, Failure(cause, "…"), may_be_pending=True)
-    decision = Decision([image], [fact], Policy(pending=RETRY, unknown=RETRY), Overrides(unknown=ASSUME))
-    assert decision.verdict(ARM64) is Verdict.PASSED
-    assert decision.verdict_on_any(frozenset({AMD64, S390X})) is Verdict.PASSED
-    assert not decision.can_be_learned
+    for cause in Cause:
+        fact = fact_of(image, Failure(cause, "…"), may_be_pending=True)
+        decision = Decision([image], [fact], Policy(pending=RETRY, unknown=RETRY), Overrides(unknown=ASSUME))
+        assert decision.verdict(ARM64) is Verdict.PASSED
+        assert decision.verdict_on_any(frozenset({AMD64, S390X})) is Verdict.PASSED
+        assert not decision.can_be_learned
 
 
 @pytest.mark.parametrize("cause", Cause)
@@ -142,24 +137,11 @@ def test_the_unknown_is_never_a_yes(cause: Cause) -> None:
         assert refused == ({AMD64, ARM64} if choice is ASSUME and not never else set[Platform]())
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_the_mode_does_not_change_the_decision(mode: Mode) -> None:
-    """Only whether it is put into effect."""
-    decision = decide([RunsOn(frozenset({AMD64}))], Policy(), Overrides(mode=mode))
-    assert decision.verdict(ARM64) is Verdict.NO
-    assert decision.enforced is (mode is Mode.ENFORCE)
-
-
-def test_assumptions_constrain_in_pod_order_beside_the_known() -> None:
-    """They are told apart, so that an outlet that goes by the known alone can leave them out."""
-    facts: list[ImageFact] = [Unknown(Cause.DENIED, "…"), Anywhere(), RunsOn(frozenset({ARM64}))]
-    constraints = decide(facts, Policy(unknown=ASSUME)).constraints
-    assert [(item.reference, item.assumed) for item in constraints] == [("r/image-0:1", True), ("r/image-2:1", False)]
-
-
 def test_nothing_is_assumed_while_another_image_is_to_be_retried() -> None:
-    """Retry beats assume, so only the known images can refuse a node, and only they can be blamed."""
-    facts: list[ImageFact] = [Unknown(Cause.DENIED, "…"), Pending(Cause.LOOKING_UP, "…"), RunsOn(frozenset({ARM64}))]
-    decision = decide(facts, Policy(pending=RETRY, unknown=ASSUME))
+    """Retry beats assume, so only the known images can refuse a node, and only they can be blamed, in pod order."""
+    denied, pending = Unknown(Cause.DENIED, "…"), Pending(Cause.LOOKING_UP, "…")
+    decision = decide([denied, pending, RunsOn(frozenset({ARM64}))], Policy(pending=RETRY, unknown=ASSUME))
     assert [item.reference for item in decision.constraints] == ["r/image-2:1"]
     assert decision.refusal == "image r/image-2:1 is built only for linux/arm64"
+    constraints = decide([denied, Anywhere(), RunsOn(frozenset({ARM64}))], Policy(unknown=ASSUME)).constraints
+    assert [(item.reference, item.assumed) for item in constraints] == [("r/image-0:1", True), ("r/image-2:1", False)]

@@ -1,6 +1,5 @@
 """The gate at creation: who is held, who is let go in the same request, and what happens to those let through."""
 
-import copy
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN
 from tests.builders import AMD64, ARCH, MULTI, OS, pod
+from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import after, mutate, settings
 
 HOLDING = settings("required", unknown="gate")
@@ -33,43 +33,42 @@ def gated(**spec: Any) -> dict[str, Any]:
     return pod(metadata={"labels": {"app": "a", GATED_LABEL: GATED}}, schedulingGates=[OURS], **spec)
 
 
-@pytest.mark.parametrize("fact", [*(Pending(cause, "x") for cause in sorted(RETRYABLE)), DENIED])
-@pytest.mark.parametrize("labels", ["missing", None, {}, {"app": "a"}])
-@pytest.mark.parametrize("gates", ["missing", None, [], [OTHERS], [OURS]])
-def test_pod_of_an_image_that_may_become_known_is_held(fact: ImageFact, labels: Any, gates: Any) -> None:
-    """It gets gate, label and reason, and no affinity that would have to be narrowed later."""
-    document = pod(2)
-    if labels != "missing":
-        document["metadata"]["labels"] = labels
-    if gates != "missing":
-        document["spec"]["schedulingGates"] = gates
-    mutation = mutate(document, fact, AMD64, admission=HOLDING, may_hold=True)
-    assert mutation.outcome is AdmissionOutcome.GATED
-    patched = after(document, fact, AMD64, admission=HOLDING, may_hold=True)
-    others = [OTHERS] if gates == [OTHERS] else []
-    assert gates_of(patched) == [*others, OURS]
-    assert patched["metadata"]["labels"] == {**(labels if isinstance(labels, dict) else {}), GATED_LABEL: GATED}
-    assert patched["metadata"]["annotations"][REASON].startswith("image app-0:1 is ")
-    assert "affinity" not in patched["spec"]
-    assert mutate(patched, fact, AMD64, admission=HOLDING, may_hold=True).patch == b""
-
-
-def test_reason_of_a_held_pod_names_image_and_cause() -> None:
-    """It is what `kubectl describe pod` shows."""
-    patched = after(pod(), COLD, admission=HOLDING, may_hold=True)
-    assert patched["metadata"]["annotations"][REASON] == HELD
+MAY_END: list[ImageFact] = [*(Pending(cause, "x") for cause in sorted(RETRYABLE)), DENIED]
 
 
 @pytest.mark.parametrize(
-    "cause", [Cause.INVALID_REFERENCE, Cause.NOT_ALLOWED, Cause.ARTIFACT, Cause.UNSUPPORTED, Cause.INVALID]
+    ("labels", "gates"),
+    [(..., ...), (None, None), ({}, []), ({"app": "a"}, [OTHERS]), (..., [OURS]), ({"app": "a"}, [OTHERS, OURS])],
+    ids=["missing", "null", "empty", "of others", "gated by a policy", "by several"],
 )
+def test_pod_of_an_image_that_may_become_known_is_held(labels: Any, gates: Any) -> None:
+    """It gets gate, label and reason, and no affinity that would have to be narrowed later."""
+    document = pod(2)
+    if labels is not ...:
+        document["metadata"]["labels"] = labels
+    if gates is not ...:
+        document["spec"]["schedulingGates"] = gates
+    for fact in MAY_END:
+        mutation = mutate(document, fact, AMD64, admission=HOLDING, may_hold=True)
+        assert mutation.outcome is AdmissionOutcome.GATED
+        patched = apply(document, mutation.patch)
+        assert gates_of(patched) == ([OTHERS, OURS] if gates not in (..., None) and OTHERS in gates else [OURS])
+        assert patched["metadata"]["labels"] == {**(labels if isinstance(labels, dict) else {}), GATED_LABEL: GATED}
+        assert patched["metadata"]["annotations"][REASON].startswith("image app-0:1 is ")
+        assert "affinity" not in patched["spec"]
+        assert mutate(patched, fact, AMD64, admission=HOLDING, may_hold=True).patch == b""
+
+
 @pytest.mark.parametrize("then", ["pass", "assume"])
-def test_image_that_waiting_cannot_make_known_holds_no_pod(cause: Cause, then: str) -> None:
-    """What follows the gate's limit is done at once."""
+def test_image_that_waiting_cannot_make_known_holds_no_pod(then: str) -> None:
+    """What follows the gate's limit is done at once; an image that is never pulled needs no word."""
     admission = settings("required", unknown="gate", after_gate=then)
-    mutation = mutate(pod(), Unknown(cause, "x"), admission=admission, may_hold=True)
     outcomes = {"pass": AdmissionOutcome.UNRESOLVED, "assume": AdmissionOutcome.ASSUMED}
-    assert mutation.outcome is outcomes[then]
+    for cause in (Cause.INVALID_REFERENCE, Cause.NOT_ALLOWED, Cause.ARTIFACT, Cause.UNSUPPORTED, Cause.INVALID):
+        mutation = mutate(pod(), Unknown(cause, "x"), admission=admission, may_hold=True)
+        assert mutation.outcome is outcomes[then]
+    mutation = mutate(pod(), Unknown(Cause.NEVER_PULLED, "x"), admission=admission, may_hold=True)
+    assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.UNCHANGED, b"")
 
 
 def test_pod_passes_with_a_reason_while_nobody_lets_pods_go() -> None:
@@ -118,31 +117,22 @@ def test_unknown_sidecar_of_a_later_webhook_holds_the_pod_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "setting", "expected"),
+    ("annotation", "outcomes"),
     [
-        (None, "pass", AdmissionOutcome.UNRESOLVED),
-        (None, "gate", AdmissionOutcome.GATED),
-        (None, "assume", AdmissionOutcome.ASSUMED),
-        ("pass", "gate", AdmissionOutcome.UNRESOLVED),
-        ("pass", "assume", AdmissionOutcome.UNRESOLVED),
-        ("assume", "pass", AdmissionOutcome.ASSUMED),
-        ("assume", "gate", AdmissionOutcome.ASSUMED),
-        ("retry", "gate", AdmissionOutcome.GATED),
-        ("retry", "pass", AdmissionOutcome.UNRESOLVED),
-        ("retry", "assume", AdmissionOutcome.ASSUMED),
+        (None, {"pass": "unresolved", "gate": "gated", "assume": "assumed"}),
+        ("pass", {"gate": "unresolved", "assume": "unresolved"}),
+        ("assume", {"pass": "assumed", "gate": "assumed"}),
+        ("retry", {"pass": "unresolved", "gate": "gated", "assume": "assumed"}),
     ],
 )
-@pytest.mark.parametrize("owner", ["pod", "namespace"])
-def test_annotation_overrides_the_setting(
-    annotation: str | None, setting: str, expected: AdmissionOutcome, owner: str
-) -> None:
-    """`retry` holds the pod where the operator runs gates, and nowhere else."""
-    annotations = {UNKNOWN: annotation} if annotation else {}
-    document = pod(metadata={"annotations": annotations if owner == "pod" else {}})
-    namespace = annotations if owner == "namespace" else {}
-    admission = settings("required", unknown=setting)
-    mutation = mutate(document, COLD, admission=admission, namespace=namespace, may_hold=True)
-    assert mutation.outcome is expected
+def test_annotation_overrides_the_setting(annotation: str | None, outcomes: dict[str, str]) -> None:
+    """The pod's or its namespace's. `retry` holds the pod where the operator runs gates, and nowhere else."""
+    own = {UNKNOWN: annotation} if annotation else {}
+    for setting, expected in outcomes.items():
+        for document, namespace in ((pod(metadata={"annotations": own}), {}), (pod(), own)):
+            admission = settings("required", unknown=setting)
+            found = mutate(document, COLD, admission=admission, namespace=namespace, may_hold=True)
+            assert found.outcome is AdmissionOutcome(expected)
 
 
 def test_assumed_image_gives_affinity_and_nothing_else() -> None:
@@ -163,53 +153,36 @@ def test_nothing_is_assumed_without_required_affinity() -> None:
     assert mutation.outcome is AdmissionOutcome.UNRESOLVED
 
 
-def test_image_that_is_never_pulled_holds_no_pod() -> None:
-    """Only the node's copy counts, and it is not let through unresolved either."""
-    mutation = mutate(pod(), Unknown(Cause.NEVER_PULLED, "x"), admission=HOLDING, may_hold=True)
-    assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.UNCHANGED, b"")
-
-
 @pytest.mark.parametrize("mode", ["observe", "ignore"])
 def test_pod_that_is_not_enforced_is_never_held(mode: str) -> None:
-    """A policy's gate is taken off, since the policy does not know the namespace's annotation."""
-    namespace = {MODE: mode}
-    assert mutate(pod(), COLD, admission=HOLDING, namespace=namespace, may_hold=True).patch == b""
-    document = gated()
-    patched = after(document, COLD, admission=HOLDING, namespace=namespace, may_hold=True)
-    expected = copy.deepcopy(document)
-    del expected["spec"]["schedulingGates"], expected["metadata"]["labels"][GATED_LABEL]
-    assert patched == expected
+    """An observed one records that it would be."""
+    mutation = mutate(pod(), COLD, admission=HOLDING, namespace={MODE: mode}, may_hold=True)
+    assert mutation.patch == b""
+    assert mutation.audit_annotations.get("would-hold") == (HELD if mode == "observe" else None)
 
 
-def test_observed_pod_records_that_it_would_be_held() -> None:
-    """In the audit annotations alone."""
-    mutation = mutate(pod(), COLD, admission=HOLDING, namespace={MODE: "observe"}, may_hold=True)
-    assert mutation.outcome is AdmissionOutcome.OBSERVED
-    assert mutation.audit_annotations["would-hold"] == HELD
-
-
-def test_daemon_sets_pod_is_never_held() -> None:
-    """Even if a policy's condition was wrong."""
-    owner = {"ownerReferences": [{"kind": "DaemonSet", "controller": True}], "labels": {GATED_LABEL: GATED}}
-    document = pod(metadata=owner, schedulingGates=[OURS])
-    patched = after(document, COLD, admission=HOLDING, may_hold=True)
-    assert (gates_of(patched), label_of(patched)) == ([], None)
+OF_DAEMON_SET = {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}
 
 
 @pytest.mark.parametrize(
-    ("spec", "namespace"),
-    [({"runtimeClassName": "wasm"}, {}), ({}, {MODE: "observe"}), ({}, {MODE: "ignore"})],
-    ids=["exempt", "observed", "ignored"],
+    ("spec", "metadata", "namespace"),
+    [
+        ({"runtimeClassName": "wasm"}, {}, {}),
+        ({}, OF_DAEMON_SET, {}),
+        ({}, {}, {MODE: "observe"}),
+        ({}, {}, {MODE: "ignore"}),
+    ],
+    ids=["exempt", "of a DaemonSet", "observed", "ignored"],
 )
-def test_reason_of_a_policy_goes_with_its_gate(spec: dict[str, Any], namespace: dict[str, str]) -> None:
-    """The pod would say for ever that it is held, and its own annotations stay."""
-    notes = {REASON: "not looked up yet; the pod is held", "team": "a"}
-    metadata = {"labels": {GATED_LABEL: GATED}, "annotations": notes}
-    patched = after(
-        pod(metadata=metadata, schedulingGates=[OURS], **spec), COLD, admission=HOLDING, namespace=namespace
-    )
-    assert (gates_of(patched), label_of(patched)) == ([], None)
-    assert patched["metadata"]["annotations"] == {"team": "a"}
+def test_gate_of_a_policy_that_does_not_know_better_is_taken_off(
+    spec: dict[str, Any], metadata: dict[str, Any], namespace: dict[str, str]
+) -> None:
+    """With label and reason, as the pod would say for ever that it is held, and nothing else."""
+    own = {"annotations": {"team": "a"}, "labels": {"app": "a"}, **metadata}
+    labels, notes = {**own["labels"], GATED_LABEL: GATED}, {**own["annotations"], REASON: "the pod is held"}
+    document = pod(metadata={**own, "labels": labels, "annotations": notes}, schedulingGates=[OURS], **spec)
+    patched = after(document, COLD, admission=HOLDING, namespace=namespace, may_hold=True)
+    assert patched == pod(metadata=own, **spec)
 
 
 def test_scheduler_name_is_given_to_held_pods() -> None:
@@ -223,22 +196,21 @@ def test_scheduler_name_is_given_to_held_pods() -> None:
 @pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical"])
 def test_critical_pod_is_not_held(name: str) -> None:
     """It goes by what is known of its other images; a policy's gate comes off too."""
-    document = gated(priorityClassName=name)
-    for before in (pod(priorityClassName=name), document):
-        mutation = mutate(before, COLD, admission=HOLDING, may_hold=True)
+    for document in (pod(priorityClassName=name), gated(priorityClassName=name)):
+        mutation = mutate(document, COLD, admission=HOLDING, may_hold=True)
         assert mutation.outcome is AdmissionOutcome.UNRESOLVED
-        patched = after(before, COLD, admission=HOLDING, may_hold=True)
-        assert gates_of(patched) == []
-    assert mutate(pod(priorityClassName="mine"), COLD, admission=HOLDING, may_hold=True).outcome is (
-        AdmissionOutcome.GATED
-    )
+        assert gates_of(apply(document, mutation.patch)) == []
 
 
 def test_pod_of_a_class_that_the_operator_exempts_is_not_held() -> None:
     """Beside the critical ones; its own annotation counts first."""
     gate = msgspec.structs.replace(HOLDING.gate, exempt_classes=frozenset({"mine"}), after=AfterGate.ASSUME)
-    admission = msgspec.structs.replace(HOLDING, gate=gate)
-    plain, annotated = pod(priorityClassName="mine"), pod(priorityClassName="mine")
-    annotated["metadata"]["annotations"] = {UNKNOWN: "pass"}
-    assert mutate(plain, COLD, admission=admission, may_hold=True).outcome is AdmissionOutcome.ASSUMED
-    assert mutate(annotated, COLD, admission=admission, may_hold=True).outcome is AdmissionOutcome.UNRESOLVED
+    exempting = msgspec.structs.replace(HOLDING, gate=gate)
+    plain = pod(priorityClassName="mine")
+    annotated = pod(metadata={"annotations": {UNKNOWN: "pass"}}, priorityClassName="mine")
+    for admission, document, expected in (
+        (HOLDING, plain, AdmissionOutcome.GATED),
+        (exempting, plain, AdmissionOutcome.ASSUMED),
+        (exempting, annotated, AdmissionOutcome.UNRESOLVED),
+    ):
+        assert mutate(document, COLD, admission=admission, may_hold=True).outcome is expected

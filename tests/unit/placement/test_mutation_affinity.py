@@ -39,38 +39,27 @@ def expressions(*items: Any) -> dict[str, Any]:
     return {"matchExpressions": list(items)}
 
 
+WHOLE = [expressions(IN_BOTH, LINUX)]
+EMPTY: tuple[Any, ...] = ({REQUIRED: None}, {REQUIRED: {}}, {REQUIRED: {"nodeSelectorTerms": []}})
+WITHOUT_TERMS: list[Any] = [None, {}, *({"nodeAffinity": each} for each in (None, {}, *EMPTY))]
+
+
 @pytest.mark.parametrize(
     ("affinity", "expected"),
     [
-        pytest.param("missing", [expressions(IN_BOTH, LINUX)], id="no affinity"),
-        pytest.param(None, [expressions(IN_BOTH, LINUX)], id="affinity null"),
-        pytest.param({}, [expressions(IN_BOTH, LINUX)], id="affinity empty"),
-        pytest.param({"nodeAffinity": None}, [expressions(IN_BOTH, LINUX)], id="nodeAffinity null"),
-        pytest.param({"nodeAffinity": {REQUIRED: None}}, [expressions(IN_BOTH, LINUX)], id="required null"),
-        pytest.param({"nodeAffinity": {REQUIRED: {}}}, [expressions(IN_BOTH, LINUX)], id="required empty"),
-        pytest.param(with_terms(), [expressions(IN_BOTH, LINUX)], id="no terms"),
+        *(pytest.param(affinity, WHOLE, id=str(affinity)) for affinity in WITHOUT_TERMS),
         pytest.param(with_terms(expressions(ZONE)), [expressions(ZONE, IN_BOTH, LINUX)], id="one term"),
         pytest.param(
-            with_terms(expressions(ZONE), FIELD, {"matchExpressions": None, **FIELD}),
-            [
-                expressions(ZONE, IN_BOTH, LINUX),
-                {**FIELD, **expressions(IN_BOTH, LINUX)},
-                {**FIELD, **expressions(IN_BOTH, LINUX)},
-            ],
+            with_terms({**expressions(ZONE), "future": 1}, FIELD, {"matchExpressions": None, **FIELD}),
+            [{**expressions(ZONE, IN_BOTH, LINUX), "future": 1}, *[{**FIELD, **expressions(IN_BOTH, LINUX)}] * 2],
             id="every term",
-        ),
-        pytest.param(
-            with_terms({**expressions(ZONE), "future": {"x": 1}}),
-            [{**expressions(ZONE, IN_BOTH, LINUX), "future": {"x": 1}}],
-            id="a field never heard of",
         ),
     ],
 )
 def test_requirement_is_anded_to_every_term_that_matches_something(affinity: Any, expected: list[Any]) -> None:
-    """Terms are ORed, so each has to say it; one that matches nothing is left."""
-    document = pod() if affinity == "missing" else pod(affinity=affinity)
-    patched = after(document, MULTI, admission=ONLY_REQUIRED)
-    assert terms_of(patched) == expected
+    """Terms are ORed, so each has to say it, beside fields that nobody here has heard of."""
+    document = pod(affinity=affinity)
+    assert terms_of(after(document, MULTI, admission=ONLY_REQUIRED)) == expected
     assert mutate(document, MULTI, admission=ONLY_REQUIRED).warnings == ()
 
 
@@ -86,13 +75,6 @@ def test_platforms_that_are_no_product_become_several_terms() -> None:
         {**FIELD, **expressions(*linux)},
         {**FIELD, **expressions(*windows)},
     ]
-
-
-def test_reason_is_annotated_where_required_affinity_is_written() -> None:
-    """The scheduler's event will only say that the node affinity did not match."""
-    annotations = after(pod(2), MULTI, AMD64, admission=ONLY_REQUIRED)["metadata"]["annotations"]
-    assert annotations[REASON] == "image app-1:1 is built only for linux/amd64"
-    assert annotations["team"] == "a/b~c"
 
 
 def test_contradicted_term_allows_no_node_and_its_author_is_warned() -> None:
@@ -172,67 +154,39 @@ def test_impossible_pod_is_denied_where_the_operator_wants_it(mode: str) -> None
 
 @pytest.mark.parametrize("fact", [Unknown(Cause.DENIED, "x"), Pending(Cause.LOOKING_UP, "x"), Anywhere()])
 def test_known_images_count_where_others_are_not_known(fact: ImageFact) -> None:
-    """What they rule out stays ruled out, whatever the others turn out to be."""
+    """What they rule out stays ruled out, whatever the others turn out to be; the reason says so."""
     patched = after(pod(2), fact, AMD64, admission=settings("both"))
     assert patched["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
     assert "affinity" not in patched["spec"]
+    assert patched["metadata"]["annotations"][REASON].endswith("image app-1:1 is built only for linux/amd64")
+    assert patched["metadata"]["annotations"]["team"] == "a/b~c"
 
 
 @pytest.mark.parametrize(
-    "affinity",
+    ("facts", "prefer", "expected"),
     [
-        pytest.param([], id="a list"),
-        pytest.param({"nodeAffinity": "amd64"}, id="text"),
-        pytest.param(with_terms("amd64"), id="a term of text"),
-        pytest.param(with_terms({"matchExpressions": {"key": ARCH}}), id="expressions that are no list"),
+        pytest.param([MULTI], "", "arm64", id="multi-arch"),
+        pytest.param([MULTI, Anywhere()], "", "arm64", id="beside a volume"),
+        pytest.param([ARM64], "", None, id="one architecture"),
+        pytest.param([built_for("linux/amd64", "windows/amd64")], "", None, id="two systems, one architecture"),
+        pytest.param([MULTI, Unknown(Cause.DENIED, "x")], "", None, id="one unknown"),
+        pytest.param([built_for("linux/amd64", "linux/s390x")], "", None, id="not the preferred architecture"),
+        pytest.param([MULTI], "amd64", "amd64", id="the pod's own"),
+        pytest.param([MULTI], "aarch64", "arm64", id="in another spelling"),
+        pytest.param([MULTI], "s390x", None, id="which its images lack"),
+        pytest.param([MULTI], "none", None, id="the pod wants none"),
     ],
 )
-def test_affinity_that_is_none_is_unreadable(affinity: Any) -> None:
-    """The API server refuses such a pod before it asks; who asks otherwise is told that it cannot be read."""
-    with pytest.raises(msgspec.ValidationError):
-        mutate(pod(affinity=affinity or [1]), ARM64, admission=settings("both"))
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        pytest.param([MULTI], [PREFER_ARM64], id="multi-arch"),
-        pytest.param([MULTI, Anywhere()], [PREFER_ARM64], id="beside a volume"),
-        pytest.param([ARM64], None, id="one architecture"),
-        pytest.param([built_for("linux/amd64", "windows/amd64")], None, id="two systems, one architecture"),
-        pytest.param([MULTI, Unknown(Cause.DENIED, "x")], None, id="one unknown"),
-        pytest.param([built_for("linux/amd64", "linux/s390x")], None, id="not the preferred architecture"),
-    ],
-)
-def test_preference_is_written_for_multi_arch_pods(facts: list[ImageFact], expected: list[Any] | None) -> None:
-    """Where all images are known and have two architectures in common."""
-    patched = after(pod(len(facts)), *facts, admission=ONLY_PREFERRED)
-    found = ((patched["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(PREFERRED)
-    assert found == expected
+def test_preference_is_written_for_multi_arch_pods(facts: list[ImageFact], prefer: str, expected: str | None) -> None:
+    """Where all images are known and have two architectures in common; behind the author's own."""
+    own = {"weight": 7, "preference": expressions(ZONE), "future": 1}
+    annotations = {"annotations": {PREFER: prefer} if prefer else {}}
+    document = pod(len(facts), annotations, affinity={"nodeAffinity": {PREFERRED: [own]}})
+    patched = after(document, *facts, admission=ONLY_PREFERRED)
+    ours = {"weight": 100, "preference": expressions(expression(ARCH, expected))} if expected else None
+    assert patched["spec"]["affinity"]["nodeAffinity"][PREFERRED] == [own, *filter(None, [ours])]
     reason = patched["metadata"]["annotations"].get(REASON, "")
-    assert reason.startswith("image app-1:1 is unknown (denied: x)" if isinstance(facts[-1], Unknown) else "")
-    assert bool(reason) is isinstance(facts[-1], Unknown)
-
-
-def test_existing_preferences_are_kept() -> None:
-    """Ours comes behind them."""
-    own = {"weight": 7, "preference": {"matchExpressions": [ZONE]}, "future": 1}
-    document = pod(affinity={"nodeAffinity": {PREFERRED: [own]}})
-    patched = after(document, MULTI, admission=ONLY_PREFERRED)
-    assert patched["spec"]["affinity"]["nodeAffinity"] == {PREFERRED: [own, PREFER_ARM64]}
-
-
-@pytest.mark.parametrize(
-    ("value", "architecture"), [("amd64", "amd64"), ("aarch64", "arm64"), ("s390x", None), ("none", None)]
-)
-def test_pod_may_prefer_otherwise(value: str, architecture: str | None) -> None:
-    """Its annotation replaces the operator's preference."""
-    document = pod(metadata={"annotations": {PREFER: value}})
-    patched = after(document, MULTI, admission=ONLY_PREFERRED)
-    terms = patched["spec"].get("affinity", {}).get("nodeAffinity", {}).get(PREFERRED, [])
-    assert [term["preference"]["matchExpressions"][0]["values"] for term in terms] == (
-        [[architecture]] if architecture else []
-    )
+    assert reason.startswith("image app-1:1 is unknown (denied: x)") is isinstance(facts[-1], Unknown)
 
 
 def test_both_write_both() -> None:

@@ -9,6 +9,7 @@ import pytest
 from extender.images.content import Cause
 from extender.images.platform import parse_platform
 from extender.placement.additions import NOTHING, read_record, take_back
+from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.facts import Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.patch import JsonObject
@@ -30,7 +31,7 @@ from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, after
 ALL = settings("both", "multiarch", platforms_annotation=True)
 NEVER_PULLED = Unknown(Cause.NEVER_PULLED, "x")  # lets a pod through without a word
 LINUX = expression(OS, "linux")
-ZONE = expression("zone", "a")
+ZONE, AMD = expression("zone", "a"), expression(ARCH, "amd64")
 TENANT = {"key": "tenant", "operator": "Exists"}
 
 
@@ -66,14 +67,16 @@ def test_words_that_a_cluster_makes_needless_are_taken_back() -> None:
 
 
 def test_toleration_is_taken_back_from_between_others() -> None:
-    """Those of the author and of other webhooks stay in their order."""
-    patched = with_sidecar(after(pod(tolerations=[TENANT]), MULTI))
-    patched["spec"]["tolerations"].append({"key": "mesh", "operator": "Exists"})
+    """Those of the author and of other webhooks stay in their order, and so do their annotations."""
+    mesh = {"key": "mesh", "operator": "Exists"}
+    patched = with_sidecar(after(pod(metadata={"annotations": None}, tolerations=[TENANT]), MULTI))
+    patched["spec"]["tolerations"].append(mesh)
+    patched["metadata"]["annotations"]["mesh"] = "on"
     again = after(patched, MULTI, ARM64)
-    assert again["spec"]["tolerations"] == [TENANT, {"key": "mesh", "operator": "Exists"}, ARM_TOLERATION]
+    assert again["spec"]["tolerations"] == [TENANT, mesh, ARM_TOLERATION]
     gone = after(patched, MULTI, AMD64)
-    assert gone["spec"]["tolerations"] == [TENANT, {"key": "mesh", "operator": "Exists"}]
-    assert ADDED not in gone["metadata"]["annotations"]
+    assert gone["spec"]["tolerations"] == [TENANT, mesh]
+    assert gone["metadata"]["annotations"] == {"mesh": "on"}
 
 
 def test_what_others_did_in_between_is_kept() -> None:
@@ -88,14 +91,6 @@ def test_what_others_did_in_between_is_kept() -> None:
     assert again["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
     assert again["spec"]["affinity"]["podAffinity"] == {"x": []}
     assert again["metadata"]["annotations"]["mesh"] == "on"
-
-
-def test_annotations_that_others_made_stay_when_ours_are_taken_back() -> None:
-    """The pod had none, so the map of annotations was made for ours; by then it is not ours alone."""
-    patched = with_sidecar(after(pod(metadata={"annotations": None}), MULTI))
-    patched["metadata"]["annotations"]["mesh"] = "on"
-    again = after(patched, MULTI, AMD64)
-    assert again["metadata"]["annotations"] == {"mesh": "on"}
 
 
 def test_pass_that_would_only_reorder_changes_nothing() -> None:
@@ -126,14 +121,10 @@ def test_what_no_setting_asks_for_any_more_is_taken_back() -> None:
 
 
 def test_scheduler_name_of_another_setting_is_the_pods_own() -> None:
-    """Only the name we would give ourselves is taken back."""
+    """Only the name we would give ourselves is taken back, and an empty setting is no name."""
     patched = after(pod(), AMD64, admission=settings(scheduler_name="old"))
     again = after(patched, AMD64, admission=settings(scheduler_name="new"))
     assert again["spec"]["schedulerName"] == "old"
-
-
-def test_no_scheduler_name_of_ours_takes_none_back() -> None:
-    """An empty setting is no name, even where the pod's is empty too."""
     document = claiming({"schedulerNameWas": "default-scheduler"}, schedulerName="")
     assert after(document, AMD64)["spec"]["schedulerName"] == ""
 
@@ -152,36 +143,28 @@ UNREADABLE = {
     "nested without end": '{"tolerations":' + "[" * 5_000,
     "unknown key": {"removed": []},
     "toleration that is none": {"tolerations": [7]},
-    "index below zero": {"required": [{"index": -1, "matchExpressions": [expression(ARCH, "amd64")]}]},
-    "index twice": {"required": [{"index": 0, "matchExpressions": [expression(ARCH, "amd64")]}] * 2},
-    "no requirement": {"required": [{"index": 0, "matchExpressions": [], "whole": True}]},
-    "another label": {"required": [{"index": 0, "matchExpressions": [expression("tenant", "a")]}]},
-    "another operator": {"required": [{"index": 0, "matchExpressions": [expression(ARCH, operator="Exists")]}]},
-    "65 items": {"required": [{"index": each, "matchExpressions": [expression(ARCH, "amd64")]} for each in range(65)]},
-    "more than 16 KiB": {"required": [{"index": 0, "matchExpressions": [expression(ARCH, "x" * 16_384)]}]},
+    "index below zero": {"required": [{"index": -1, "matchExpressions": [AMD]}]},
     "entry of another label": {"nodeSelector": {"tenant": "a"}},
     "entry that is no text": {"nodeSelector": {ARCH: 7}},
     "preference of another label": {"preferred": [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}]},
     "preference of a field": {
-        "preferred": [
-            {"weight": 1, "preference": {"matchExpressions": [expression(ARCH, "amd64")], "matchFields": [ZONE]}}
-        ]
+        "preferred": [{"weight": 1, "preference": {"matchExpressions": [AMD], "matchFields": [ZONE]}}]
     },
     "preference of nothing": {"preferred": [{"weight": 1, "preference": {}}]},
     "another scheduler": {"schedulerNameWas": "volcano"},
+    "too many items": {"tolerations": [{"key": f"k{each}"} for each in range(RECORD_ITEMS + 1)]},
+    "too many characters": '{"tolerations":[]' + " " * RECORD_CHARACTERS + "}",
 }
 RICH = {
     "nodeSelector": {"tenant": "a", ARCH: "amd64"},
     "tolerations": [TENANT, ARM_TOLERATION],
     "affinity": {
         "nodeAffinity": {
-            REQUIRED: {
-                "nodeSelectorTerms": [
-                    {"matchExpressions": [expression("tenant", "a")]},
-                    {"matchExpressions": [expression(ARCH, "amd64", operator="NotIn")]},
-                    {},
-                ]
-            },
+            **with_terms(
+                {"matchExpressions": [expression("tenant", "a")]},
+                {"matchExpressions": [expression(ARCH, "amd64", operator="NotIn")]},
+                {},
+            )["nodeAffinity"],
             PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}],
         }
     },
@@ -210,9 +193,9 @@ def test_every_annotation_of_ours_is_taken_back(key: str) -> None:
 CLAIMS = {
     "a toleration of no rule": {"tolerations": [TENANT]},
     "a toleration that is not there": {"tolerations": [BOTH_TOLERATION]},
-    "a term that says otherwise": {"required": [{"index": 0, "matchExpressions": [expression(ARCH, "amd64")]}]},
-    "a term that is not there": {"required": [{"index": 9, "matchExpressions": [expression(ARCH, "amd64")]}]},
-    "the empty term": {"required": [{"index": 2, "matchExpressions": [expression(ARCH, "amd64")], "whole": True}]},
+    "a term that says otherwise": {"required": [{"index": 0, "matchExpressions": [AMD]}]},
+    "a term that is not there": {"required": [{"index": 9, "matchExpressions": [AMD]}]},
+    "the empty term": {"required": [{"index": 2, "matchExpressions": [AMD], "whole": True}]},
 }
 
 
@@ -225,42 +208,27 @@ def test_claim_to_what_we_did_not_add_removes_nothing(record: object) -> None:
     assert patched["metadata"] == {"name": "p", "creationTimestamp": None}
 
 
-def test_claim_to_what_is_due_does_not_stand_for_it() -> None:
-    """A toleration that the record names and the pod lacks is added."""
-    document = claiming({"tolerations": [ARM_TOLERATION]})
-    assert after(document, ARM64)["spec"]["tolerations"] == [ARM_TOLERATION]
-
-
 def test_one_claim_removes_one_toleration() -> None:
-    """Naming it twice does not take two."""
+    """Naming it twice does not take two; one that is due and not there is added."""
     document = claiming({"tolerations": [ARM_TOLERATION] * 2}, tolerations=[ARM_TOLERATION, TENANT, ARM_TOLERATION])
     assert after(document, AMD64)["spec"]["tolerations"] == [ARM_TOLERATION, TENANT]
+    assert after(claiming({"tolerations": [ARM_TOLERATION]}), ARM64)["spec"]["tolerations"] == [ARM_TOLERATION]
 
 
 def test_claim_never_leaves_a_term_that_matches_nothing_or_more() -> None:
     """An author's term of our form cannot be emptied, and a copy goes only beside its equal."""
-    amd64 = expression(ARCH, "amd64")
-    affinity = with_terms({"matchExpressions": [amd64]}, {"matchExpressions": [amd64, ZONE]})
-    record = {
-        "required": [
-            {"index": 0, "matchExpressions": [amd64]},
-            {"index": 1, "matchExpressions": [amd64], "whole": True},
-        ]
-    }
-    patched = after(claiming(record, affinity=affinity), Unknown(Cause.DENIED, "x"), admission=ALL)
-    assert terms_of(patched) == [{"matchExpressions": [amd64]}, {"matchExpressions": [ZONE]}]
+    affinity = with_terms({"matchExpressions": [AMD]}, {"matchExpressions": [AMD, ZONE]})
+    first, second = {"index": 0, "matchExpressions": [AMD]}, {"index": 1, "matchExpressions": [AMD], "whole": True}
+    patched = after(
+        claiming({"required": [first, second]}, affinity=affinity), Unknown(Cause.DENIED, "x"), admission=ALL
+    )
+    assert terms_of(patched) == [{"matchExpressions": [AMD]}, {"matchExpressions": [ZONE]}]
 
 
-@pytest.mark.parametrize(
-    "affinity",
-    [
-        None,
-        [7],
-        "text",
-        {"nodeAffinity": [7]},
-        {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [7, {"matchExpressions": 7}]}}},
-    ],
-)
+TEXTS: JsonObject = {REQUIRED: {"nodeSelectorTerms": [7, {"matchExpressions": 7}]}}
+
+
+@pytest.mark.parametrize("affinity", [None, [7], "text", {"nodeAffinity": [7]}, {"nodeAffinity": TEXTS}], ids=str)
 def test_record_meets_affinity_of_any_shape(affinity: Any) -> None:
     """Nothing is found there, and nothing fails."""
     record = read_record(after(pod(), MULTI, admission=ALL)["metadata"]["annotations"][ADDED])

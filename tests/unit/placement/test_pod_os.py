@@ -1,19 +1,14 @@
 """A pod that says for which operating system it is (`spec.os.name`): its images count for that one alone."""
 
-from typing import Any
-
-import msgspec
 import pytest
 
 from extender.images.content import Answer, Cause, Content, Failure
-from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
-from extender.kubernetes.core_v1 import CreatedPod
-from extender.placement.facts import facts_of, images_of
+from extender.placement.facts import ImageFact, PodImage, facts_of, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutator
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import Decision, Verdict
-from tests.builders import pod
+from tests.builders import ARCH, OS, Json, created, index, pod
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import settings
 
@@ -21,13 +16,10 @@ LINUX, ARM, WINDOWS = "linux/amd64", "linux/arm64", "windows/amd64"
 UNKNOWN = Failure(Cause.DENIED, "its registry denies access")
 
 
-def index(*platforms: str) -> Content:
-    return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), states_platforms=True)
-
-
-def decided(document: dict[str, Any], answer: Answer, policy: Policy) -> Decision:
-    images = images_of(msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod))
-    return Decision(images, facts_of(images, [answer], may_be_pending=False), policy, Overrides())
+def facts(os: str | None, answer: Answer) -> tuple[Json, tuple[PodImage, ...], list[ImageFact]]:
+    document = pod(os={"name": os}) if os else pod()
+    images = images_of(created(document))
+    return document, images, facts_of(images, [answer], may_be_pending=False)
 
 
 @pytest.mark.parametrize(
@@ -45,36 +37,32 @@ def test_filter_and_webhook_keep_the_pod_to_its_system(
     os: str | None, content: Content, runs_on: list[str], refusal: str
 ) -> None:
     """A kubelet refuses it elsewhere, after kube-scheduler has bound it there."""
-    document = pod(os={"name": os}) if os else pod()
-    policy = Policy()
-    decision = decided(document, content, policy)
+    document, images, known = facts(os, content)
+    decision = Decision(images, known, Policy(), Overrides())
     everywhere = (LINUX, ARM, WINDOWS, "windows/arm64")
     assert [each for each in everywhere if decision.verdict(parse_platform(each)) is Verdict.YES] == runs_on
     assert decision.refusal == f"image app-0:1 {refusal}"
-    created = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
-    images = images_of(created)
-    facts = facts_of(images, [content], may_be_pending=False)
-    mutation = Mutator(policy, settings("required")).mutate(created, images, facts, Overrides())
+    mutation = Mutator(Policy(), settings("required")).mutate(created(document), images, known, Overrides())
     assert (mutation.outcome is AdmissionOutcome.IMPOSSIBLE) is not bool(runs_on)
-    stored: Any = apply(document, mutation.patch)
     if len(runs_on) == 1:
         system, _, architecture = runs_on[0].partition("/")
-        assert stored["spec"]["nodeSelector"] == {"kubernetes.io/arch": architecture, "kubernetes.io/os": system}
+        assert apply(document, mutation.patch)["spec"]["nodeSelector"] == {ARCH: architecture, OS: system}
     assert refusal in mutation.reason
 
 
 @pytest.mark.parametrize(
-    ("os", "linux", "windows"),
-    [("linux", Verdict.ASSUMED_YES, Verdict.ASSUMED_NO), ("windows", Verdict.PASSED, Verdict.PASSED)],
+    ("os", "linux", "windows", "outcome"),
+    [
+        ("linux", Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, AdmissionOutcome.ASSUMED),
+        ("windows", Verdict.PASSED, Verdict.PASSED, AdmissionOutcome.UNRESOLVED),
+    ],
 )
-def test_nothing_is_assumed_of_another_system(os: str, linux: Verdict, windows: Verdict) -> None:
+def test_nothing_is_assumed_of_another_system(
+    os: str, linux: Verdict, windows: Verdict, outcome: AdmissionOutcome
+) -> None:
     """The operator's assumption is of Linux: it says nothing about pods for Windows, which pass."""
-    decision = decided(pod(os={"name": os}), UNKNOWN, Policy(unknown=Choice.ASSUME))
+    document, images, unknown = facts(os, UNKNOWN)
+    decision = Decision(images, unknown, Policy(unknown=Choice.ASSUME), Overrides())
     assert (decision.verdict(parse_platform(LINUX)), decision.verdict(parse_platform(WINDOWS))) == (linux, windows)
-    created = msgspec.json.decode(msgspec.json.encode(pod(os={"name": os})), type=CreatedPod)
-    images = images_of(created)
-    facts = facts_of(images, [UNKNOWN], may_be_pending=False)
-    admission = settings("required", unknown="assume")
-    mutation = Mutator(Policy(), admission).mutate(created, images, facts, Overrides())
-    expected = AdmissionOutcome.ASSUMED if os == "linux" else AdmissionOutcome.UNRESOLVED
-    assert mutation.outcome is expected
+    mutator = Mutator(Policy(), settings("required", unknown="assume"))
+    assert mutator.mutate(created(document), images, unknown, Overrides()).outcome is outcome

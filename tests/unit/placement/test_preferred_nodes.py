@@ -1,7 +1,7 @@
 """Where a preference may pull: nodes by label and resource; and the pods that are left alone."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -9,27 +9,17 @@ import pytest
 
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeName, Pod
-from extender.kubernetes.extender_v1 import decode_args, encode_filter_result, encode_priorities
+from extender.kubernetes.extender_v1 import ExtenderArgs, decode_args, encode_filter_result
 from extender.placement.nodes import EVERY_NODE, NodeConditions, NodePlatforms, list_nodes
 from extender.placement.policy import NO_PREFERENCE, PREFER, Overrides, Policy, PreferenceBy, overrides_of
 from extender.placement.scheduling import filter_nodes, prioritize_nodes
-from tests.builders import ARCH, PREFERRED, expression, pod
-from tests.builders import MULTI as MULTI_IMAGE
+from tests.builders import ARCH, MULTI, PREFERRED, Json, decoded, expression, node, pod
 from tests.unit.placement.mutating import after, settings
-from tests.unit.placement.scheduler_requests import MULTI, decide
+from tests.unit.placement.scheduler_requests import decide
 
 GPU = "nvidia.com/gpu"
 ARM64, AMD64 = Platform("linux", "arm64"), Platform("linux", "amd64")
 WITHOUT_GPU = NodeConditions(without_resources=(GPU, "amd.com/gpu"))
-
-
-def node(name: str = "n", architecture: str = "arm64", **more: Any) -> dict[str, Any]:
-    info = {"architecture": architecture, "operatingSystem": "linux"}
-    return {
-        "metadata": {"name": name, "labels": more.get("labels", {})},
-        "spec": {"taints": more.get("taints")},
-        "status": {"nodeInfo": info, "capacity": more.get("capacity", {"cpu": "8", "pods": "110"})},
-    }
 
 
 @pytest.mark.parametrize(
@@ -51,39 +41,27 @@ def node(name: str = "n", architecture: str = "arm64", **more: Any) -> dict[str,
     ],
 )
 def test_a_node_is_spared_unless_it_meets_every_condition(
-    conditions: NodeConditions, found: Mapping[str, Any], spared: bool
+    conditions: NodeConditions, found: Json, spared: bool
 ) -> None:
     """By its labels and its capacity."""
-    assert conditions.excludes(decoded(found)) is spared
+    assert conditions.excludes(decoded(found, Node)) is spared
 
 
-def decoded(found: Mapping[str, Any]) -> Node:
-    return msgspec.json.decode(msgspec.json.encode(found), type=Node)
+NODES = {
+    "amd": node("amd"),
+    "arm": node("arm", "linux/arm64"),
+    "grace": node("grace", "linux/arm64", capacity={"cpu": "144", GPU: "4"}),
+    "new-arm": node("new-arm", "linux/arm64"),
+}
+STRICT = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)
 
 
-NODES = [
-    node("amd", "amd64"),
-    node("arm"),
-    node("grace", capacity={"cpu": "144", GPU: "4"}),
-    node("new-arm"),
-]
-REQUEST = {"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": None}
-
-
-def request_of(form: str) -> Any:
-    nodes = [decoded(each) for each in NODES]
-    if form == "Nodes":
-        args = decode_args(json.dumps({**REQUEST, "Nodes": {"items": NODES}}).encode())
-        return args, list_nodes(args.nodes or (), WITHOUT_GPU)
-    args = decode_args(json.dumps({**REQUEST, "NodeNames": [each["metadata"]["name"] for each in NODES]}).encode())
-    view = NodePlatforms()
-    for each in nodes:
-        assert each.metadata is not None
-        assert each.status is not None
-        assert each.status.node_info is not None
-        platform = Platform("linux", each.status.node_info.architecture or "")
-        view.put(NodeName(each.metadata.name or ""), platform, excluded=WITHOUT_GPU.excludes(each))
-    return args, view
+def request_of(form: str, names: Iterable[str] = NODES) -> tuple[ExtenderArgs, NodePlatforms]:
+    both = {"NodeNames": [*names], "Nodes": {"items": [NODES[name] for name in names]}}
+    asked = {"NodeNames": None, "Nodes": None, form: both[form]}
+    args = decode_args(json.dumps({"Pod": {"metadata": {"name": "p"}}, **asked}).encode())
+    nodes = [decoded(each, Node) for each in NODES.values()]
+    return args, list_nodes(nodes, WITHOUT_GPU)
 
 
 @pytest.mark.parametrize("form", ["NodeNames", "Nodes"])
@@ -91,42 +69,32 @@ def test_no_preference_pulls_to_a_spared_node(form: str) -> None:
     """It has no score, and a strict preference leaves it out with the others, but it can run the pod."""
     args, nodes = request_of(form)
     scored = decide([MULTI], Policy(preference={"arm64": 10}))
-    scores = {
-        item["Host"]: item["Score"]
-        for item in json.loads(encode_priorities(prioritize_nodes(args, nodes, scored).answer))
-    }
-    assert scores == {"arm": 10, "new-arm": 10}
+    assert prioritize_nodes(args, nodes, scored).answer == {10: ["arm", "new-arm"]}
     assert filter_nodes(args, nodes, scored).answer == args.echo()
-    strict = decide([MULTI], Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER))
-    answer = json.loads(encode_filter_result(filter_nodes(args, nodes, strict).answer))
+    answer = json.loads(encode_filter_result(filter_nodes(args, nodes, decide([MULTI], STRICT)).answer))
     kept = answer["NodeNames"] or [item["metadata"]["name"] for item in answer["Nodes"]["items"]]
     assert (kept, answer["FailedAndUnresolvableNodes"]) == (["arm", "new-arm"], {})
 
 
 def test_spared_nodes_remain_where_no_preferred_one_is_asked_about() -> None:
     """Beside those of other architectures."""
-    _, nodes = request_of("NodeNames")
-    args = decode_args(json.dumps({**REQUEST, "NodeNames": ["grace", "amd"]}).encode())
-    strict = decide([MULTI], Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER))
-    assert filter_nodes(args, nodes, strict).answer == args.echo()
+    args, nodes = request_of("NodeNames", ("grace", "amd"))
+    assert filter_nodes(args, nodes, decide([MULTI], STRICT)).answer == args.echo()
 
 
 def test_a_node_that_gets_a_device_is_spared_from_then_on() -> None:
     """And no longer when it has lost it; views of other nodes keep what they know."""
-    nodes = NodePlatforms({NodeName("a"): ARM64, NodeName("b"): ARM64}, {NodeName("b")})
-    assert spared_in(nodes) == {"a": False, "b": True}
-    nodes.put(NodeName("a"), ARM64, excluded=True)
-    nodes.put(NodeName("b"), ARM64)
-    assert spared_in(nodes) == {"a": True, "b": False}
-    others = NodePlatforms(
-        {NodeName("c"): ARM64, NodeName("b"): AMD64, NodeName("n"): None}, {NodeName("c"), NodeName("n")}
-    )
-    nodes.merge(others)
-    assert spared_in(nodes) == {"a": True, "b": False, "c": True, "n": False}
+    a, b, c, n = map(NodeName, "abcn")
+    nodes = NodePlatforms({a: ARM64, b: ARM64}, {b})
+    assert spared_in(nodes) == {a: False, b: True}
+    nodes.put(a, ARM64, excluded=True)
+    nodes.put(b, ARM64)
+    assert spared_in(nodes) == {a: True, b: False}
+    nodes.merge(NodePlatforms({c: ARM64, b: AMD64, n: None}, {c, n}))
+    assert spared_in(nodes) == {a: True, b: False, c: True, n: False}
     assert (nodes.count(ARM64), nodes.count(AMD64), nodes.count(None)) == (2, 1, 1)
-    assert nodes.distinct == {ARM64, AMD64}
-    nodes.drop(NodeName("a"))
-    nodes.drop(NodeName("c"))
+    nodes.drop(a)
+    nodes.drop(c)
     assert nodes.distinct == {AMD64}
 
 
@@ -163,8 +131,8 @@ def test_preferred_affinity_names_the_labels_too() -> None:
     """Of the conditions only labels can be written into a pod; what was written can be taken back."""
     policy = Policy(preference={"arm64": 10}, preferred_nodes=NodeConditions({"pool": "spot", "disk": "ssd"}))
     admission = settings("preferred")
-    patched = after(pod(), MULTI_IMAGE, admission=admission, policy=policy)
+    patched = after(pod(), MULTI, admission=admission, policy=policy)
     [term] = patched["spec"]["affinity"]["nodeAffinity"][PREFERRED]
     requirements = [expression(ARCH, "arm64"), expression("disk", "ssd"), expression("pool", "spot")]
     assert term == {"weight": 100, "preference": {"matchExpressions": requirements}}
-    assert "affinity" not in after(patched, MULTI_IMAGE, admission=settings("none"), policy=policy)["spec"]
+    assert "affinity" not in after(patched, MULTI, admission=settings("none"), policy=policy)["spec"]

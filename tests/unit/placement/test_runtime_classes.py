@@ -2,20 +2,16 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from extender.images.content import Answer, Cause, Content, Failure
-from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.platform_states import DeniedPlatform, PlatformState
-from extender.kubernetes.core_v1 import CreatedPod
-from extender.placement.facts import PodImage, Role, RuntimeClass, fact_of, facts_of, images_of
+from extender.placement.facts import Anywhere, PodImage, Role, RunsOn, RuntimeClass, fact_of, facts_of, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import Decision, Verdict
-from tests.builders import pod
-from tests.unit.placement.json_patch import apply
+from tests.builders import created, index, pod
 from tests.unit.placement.mutating import settings
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
@@ -28,36 +24,32 @@ POLICY = Policy(
 )
 
 
-def image(platforms: tuple[str, ...], denied: PlatformState | None = None, on: str = "linux/arm64") -> Content:
-    lies = (DeniedPlatform(parse_platform(on), denied, "/app", "x86-64"),) if denied else ()
-    return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), states_platforms=True, denied=lies)
-
-
-def created(**spec: Any) -> CreatedPod:
-    return msgspec.json.decode(msgspec.json.encode(pod(**spec)), type=CreatedPod)
+def lying(platforms: str, state: PlatformState, on: str) -> Content:
+    return index(*platforms.split(), denied=(DeniedPlatform(parse_platform(on), state, "/app", "x86-64"),))
 
 
 def decided(answer: Answer, **spec: Any) -> Decision:
-    images = images_of(created(**spec), POLICY.runtime_classes)
+    images = images_of(created(pod(**spec)), POLICY.runtime_classes)
     return Decision(images, facts_of(images, [answer], may_be_pending=False), POLICY, Overrides())
 
 
 def mutated(answer: Answer, **spec: Any) -> Mutation:
-    images = images_of(created(**spec), POLICY.runtime_classes)
+    document = created(pod(**spec))
+    images = images_of(document, POLICY.runtime_classes)
     facts = facts_of(images, [answer], may_be_pending=False)
-    return Mutator(POLICY, settings("required")).mutate(created(**spec), images, facts, Overrides())
+    return Mutator(POLICY, settings("required")).mutate(document, images, facts, Overrides())
 
 
 @pytest.mark.parametrize(
     ("answer", "runs"),
     [
-        (image(("linux/amd64",)), True),
-        (image(("linux/amd64", "linux/arm64")), True),
-        (image(("linux/arm64",)), False),
-        (image(("linux/arm64",), PlatformState.REFUTED, on="linux/amd64"), True),
-        (image(("linux/arm64",), PlatformState.MISSING, on="linux/amd64"), False),
-        (image(("linux/arm64",), PlatformState.CONTRADICTORY, on="linux/amd64"), False),
-        (image((), PlatformState.REFUTED), False),
+        (index("linux/amd64"), True),
+        (index("linux/amd64", "linux/arm64"), True),
+        (index("linux/arm64"), False),
+        (lying("linux/arm64", PlatformState.REFUTED, on="linux/amd64"), True),
+        (lying("linux/arm64", PlatformState.MISSING, on="linux/amd64"), False),
+        (lying("linux/arm64", PlatformState.CONTRADICTORY, on="linux/amd64"), False),
+        (lying("", PlatformState.REFUTED, on="linux/arm64"), False),
     ],
 )
 def test_its_platforms_decide_on_every_node(answer: Content, runs: bool) -> None:
@@ -70,18 +62,16 @@ def test_its_platforms_decide_on_every_node(answer: Content, runs: bool) -> None
 
 def test_a_refusal_names_the_class_and_what_it_runs() -> None:
     """One text, of the pod's images and class alone."""
-    refusal = decided(image(("linux/arm64",)), runtimeClassName="rosetta").refusal
+    refusal = decided(index("linux/arm64"), runtimeClassName="rosetta").refusal
     assert refusal == "image app-0:1 is not built for linux/amd64 (RuntimeClass rosetta)"
-    lost = decided(image(("linux/arm64",), PlatformState.MISSING, on="linux/amd64"), runtimeClassName="rosetta").refusal
+    lost = decided(lying("linux/arm64", PlatformState.MISSING, on="linux/amd64"), runtimeClassName="rosetta").refusal
     assert lost == "image app-0:1 claims linux/amd64, but its registry has no manifest for that"
 
 
 def test_what_runs_gets_neither_affinity_nor_toleration_nor_preference() -> None:
     """Which nodes have the runtime, and what they are tainted with, the RuntimeClass itself says."""
-    multi = image(("linux/amd64", "linux/arm64"))
-    assert apply(pod(runtimeClassName="rosetta"), mutated(multi, runtimeClassName="rosetta").patch) == pod(
-        runtimeClassName="rosetta"
-    )
+    multi = index("linux/amd64", "linux/arm64")
+    assert mutated(multi, runtimeClassName="rosetta").patch == b""
     assert decided(multi, runtimeClassName="rosetta").score(ARM) == 0
     assert decided(multi).score(ARM) == 10
 
@@ -93,16 +83,13 @@ def test_nothing_is_assumed_of_its_images() -> None:
     assert decided(unknown, runtimeClassName="rosetta").verdict(ARM) is Verdict.PASSED
 
 
-@pytest.mark.parametrize("name", [None, "gvisor"])
-def test_a_class_without_a_meaning_changes_nothing(name: str | None) -> None:
+def test_a_class_without_a_meaning_changes_nothing() -> None:
     """gVisor and Kata run what the node runs."""
-    spec = {"runtimeClassName": name} if name else {}
-    assert decided(image(("linux/amd64",)), **spec).verdict(ARM) is Verdict.NO
+    assert decided(index("linux/amd64"), runtimeClassName="gvisor").verdict(ARM) is Verdict.NO
 
 
 def test_an_image_volume_follows_the_same_platforms() -> None:
-    """A runtime that pulls by RuntimeClass does so for volumes; one that states no platform still goes anywhere."""
+    """A runtime that pulls by RuntimeClass does so for volumes."""
     volume = PodImage("data:1", Role.VOLUME, runtime=ROSETTA)
-    assert fact_of(volume, image(("linux/amd64",)), may_be_pending=False) == fact_of(
-        volume, Content(Kind.ARTIFACT, frozenset(), states_platforms=False), may_be_pending=False
-    )
+    assert fact_of(volume, index("linux/amd64"), may_be_pending=False) == Anywhere()
+    assert isinstance(fact_of(volume, index("linux/arm64"), may_be_pending=False), RunsOn)

@@ -1,9 +1,8 @@
 """A share of a workload's pods: its size, the same pods each time, and no more change than a new share asks for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.policy import NO_PREFERENCE, PREFER, PREFER_SHARE, Policy, overrides_of, read_overrides
 from extender.placement.shares import point_of
+from tests.builders import decoded
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 PODS = 1000
@@ -18,28 +18,19 @@ PODS = 1000
 
 def pod(name: str | None, kind: str = "", owner: str = "", **annotations: str) -> Pod:
     owners = [{"kind": kind, "name": owner, "controller": True}] if kind else None
-    metadata = {"name": name, "ownerReferences": owners, "annotations": annotations or None}
-    return msgspec.json.decode(msgspec.json.encode({"metadata": metadata, "spec": {}}), type=Pod)
+    return decoded({"metadata": {"name": name, "ownerReferences": owners, "annotations": annotations or None}}, Pod)
 
 
-def of_stateful_set(index: int) -> tuple[Pod, str]:
-    return pod(f"db-{index}", "StatefulSet", "db"), ""
-
-
-def of_job(index: int) -> tuple[Pod, str]:
-    return pod(None, "Job", "batch", **{INDEX: str(index)}), "draw"
-
-
-def of_replica_set(index: int) -> tuple[Pod, str]:
-    return pod(f"web-5d4f8c7b9-{index:05x}", "ReplicaSet", "web-5d4f8c7b9"), ""
-
-
-def of_template(index: int) -> tuple[Pod, str]:
-    return pod(None, "ReplicaSet", "web-5d4f8c7b9"), f"00000000-0000-4000-8000-{index:012x}"
+MAKERS: Mapping[str, Callable[[int], tuple[Pod, str]]] = {
+    "StatefulSet": lambda index: (pod(f"db-{index}", "StatefulSet", "db"), ""),
+    "Job": lambda index: (pod(None, "Job", "batch", **{INDEX: str(index)}), "draw"),
+    "ReplicaSet": lambda index: (pod(f"web-5d4f8c7b9-{index:05x}", "ReplicaSet", "web-5d4f8c7b9"), ""),
+    "template": lambda index: (pod(None, "ReplicaSet", "web"), f"00000000-0000-4000-8000-{index:012x}"),
+}
+KINDS = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
 
 Make = Callable[[int], tuple[Pod, str]]
-KINDS = pytest.mark.parametrize("make", [of_stateful_set, of_job, of_replica_set, of_template])
 
 
 def chosen(make: Make, share: str, count: int = PODS, namespace: str = "shop") -> set[int]:
@@ -55,20 +46,14 @@ def chosen(make: Make, share: str, count: int = PODS, namespace: str = "shop") -
 
 
 @KINDS
-@pytest.mark.parametrize("percentage", [5, 20, 50, 80])
-def test_a_share_of_a_thousand_pods_is_that_share(make: Make, percentage: int) -> None:
-    """Within three percentage points, and the same pods in a second life."""
-    first = chosen(make, f"{percentage}%")
-    assert abs(100 * len(first) / PODS - percentage) <= 3
-    assert chosen(make, f"{percentage}%") == first
-
-
-@KINDS
-def test_a_changed_share_moves_only_what_must_move(make: Make) -> None:
-    """Those in a smaller share are in every larger one."""
-    shares = [chosen(make, share) for share in ("0%", "5%", "20%", "20.5%", "40%", "100%")]
-    assert all(smaller <= larger for smaller, larger in pairwise(shares))
-    assert (shares[0], shares[-1]) == (set(), set(range(PODS)))
+def test_a_share_of_a_thousand_pods_is_that_share(make: Make) -> None:
+    """Within three percentage points, the same pods in a second life, and those in a smaller share in every larger."""
+    shares = {percentage: chosen(make, f"{percentage}%") for percentage in (0, 5, 20, 20.5, 50, 80, 100)}
+    for percentage, found in shares.items():
+        assert abs(100 * len(found) / PODS - percentage) <= 3
+    assert all(smaller <= larger for smaller, larger in pairwise(shares.values()))
+    assert (shares[0], shares[100]) == (set(), set(range(PODS)))
+    assert chosen(make, "20%") == shares[20]
 
 
 @given(st.integers(1, 99), st.integers(1, 60), st.text("abc", min_size=1, max_size=8))
@@ -82,7 +67,7 @@ def test_workloads_are_divided_each_in_its_own_way() -> None:
     """Not every first replica of a cluster is in a small share."""
     first = [point_of(pod(f"db{number}-0", "StatefulSet", f"db{number}"), "shop") for number in range(PODS)]
     assert abs(sum(point < 20 for point in first) - PODS / 5) <= 3 * PODS / 100
-    assert chosen(of_stateful_set, "20%") != chosen(of_stateful_set, "20%", namespace="other")
+    assert chosen(MAKERS["StatefulSet"], "20%") != chosen(MAKERS["StatefulSet"], "20%", namespace="other")
 
 
 def test_a_template_has_the_preference_only_if_all_pods_have_it() -> None:
@@ -92,13 +77,13 @@ def test_a_template_has_the_preference_only_if_all_pods_have_it() -> None:
     assert chosen(lambda _: template, "100%", 1) == {0}
 
 
-@pytest.mark.parametrize("value", ["20", "-1%", "101%", "100.01%", "a%", "%", "1e1%", "", "20 %", "٢%"])
-def test_what_is_no_percentage_is_reported(value: str) -> None:
+def test_what_is_no_percentage_is_reported() -> None:
     """And ignored: the preference holds for all pods."""
-    found = read_overrides({PREFER_SHARE: value}, None)
-    assert found.prefer_share is None
-    [problem] = found.problems
-    assert problem.endswith("was ignored; it must be a percentage such as 20%")
+    for value in ("20", "-1%", "101%", "100.01%", "a%", "%", "1e1%", "", "20 %", "٢%"):
+        found = read_overrides({PREFER_SHARE: value}, None)
+        assert found.prefer_share is None
+        [problem] = found.problems
+        assert problem.endswith("was ignored; it must be a percentage such as 20%")
 
 
 def test_the_pods_own_share_is_before_its_namespaces() -> None:

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from extender.placement.facts import RunsOn
 from extender.placement.policy import SPREAD
 from tests.builders import AMD64, MULTI, PREFERRED, pod
 from tests.unit.placement.mutating import after, mutate, record_of, settings
 
-HASH = {"pod-template-hash": "5d4f8c7b9"}
+HASH, JOB = {"pod-template-hash": "5d4f8c7b9"}, {"batch.kubernetes.io/controller-uid": "u"}
 ARCH, HOST, ZONE = "kubernetes.io/arch", "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 OWN_ZONE = {"maxSkew": 2, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
 NONE = settings("none", rules=())
@@ -36,25 +37,18 @@ def constraints_of(document: Any) -> Any:
     return document["spec"].get("topologySpreadConstraints", [])
 
 
-@pytest.mark.parametrize(
-    ("labels", "selected"),
-    [
-        pytest.param({"app": "web", **HASH}, HASH, id="ReplicaSet"),
-        pytest.param(
-            {"app": "db", "controller-revision-hash": "db-1", "apps.kubernetes.io/pod-index": "3"},
-            {"controller-revision-hash": "db-1"},
-            id="StatefulSet",
-        ),
-        pytest.param(
-            {"batch.kubernetes.io/controller-uid": "u", "controller-uid": "u", "job-name": "j"},
-            {"batch.kubernetes.io/controller-uid": "u"},
-            id="Job",
-        ),
-        pytest.param(
-            {"b": "2", "a": "1", "statefulset.kubernetes.io/pod-name": "x-0"}, {"a": "1", "b": "2"}, id="another"
-        ),
-    ],
-)
+SELECTED = {
+    "ReplicaSet": ({"app": "web", **HASH}, HASH),
+    "StatefulSet": (
+        {"app": "db", "controller-revision-hash": "db-1", "apps.kubernetes.io/pod-index": "3"},
+        {"controller-revision-hash": "db-1"},
+    ),
+    "Job": ({**JOB, "controller-uid": "u", "job-name": "j"}, JOB),
+    "another": ({"b": "2", "a": "1", "statefulset.kubernetes.io/pod-name": "x-0"}, {"a": "1", "b": "2"}),
+}
+
+
+@pytest.mark.parametrize(("labels", "selected"), SELECTED.values(), ids=SELECTED)
 def test_replicas_are_selected_by_what_they_share(labels: dict[str, str], selected: dict[str, str]) -> None:
     """And the pod gets kube-scheduler's own constraint for hosts, which it would lose by having one."""
     patched = after(replica(labels), MULTI, admission=NONE)
@@ -64,28 +58,24 @@ def test_replicas_are_selected_by_what_they_share(labels: dict[str, str], select
     assert record_of(patched)["spread"] == expected
 
 
+ON_ARCHITECTURES = {**OWN_ZONE, "topologyKey": ARCH}
+
+
 @pytest.mark.parametrize(
-    ("document", "expected"),
+    ("document", "fact", "expected"),
     [
-        pytest.param(replica(topologySpreadConstraints=[OWN_ZONE]), [OWN_ZONE, by_architecture(HASH)], id="on zones"),
-        pytest.param(
-            replica(topologySpreadConstraints=[OWN_ZONE | {"topologyKey": ARCH}]),
-            [OWN_ZONE | {"topologyKey": ARCH}],
-            id="on architectures",
-        ),
-        pytest.param(replica(spread="false"), [], id="switched off"),
-        pytest.param(replica(kind=""), [], id="no controller"),
-        pytest.param(replica({}), [], id="no label"),
+        (replica(topologySpreadConstraints=[OWN_ZONE]), MULTI, [OWN_ZONE, by_architecture(HASH)]),
+        (replica(topologySpreadConstraints=[ON_ARCHITECTURES]), MULTI, [ON_ARCHITECTURES]),
+        (replica(spread="false"), MULTI, []),
+        (replica(kind=""), MULTI, []),
+        (replica({}), MULTI, []),
+        (replica(), AMD64, []),
     ],
+    ids=["on zones", "on architectures", "switched off", "no controller", "no label", "one architecture"],
 )
-def test_what_the_pod_has_stays(document: Any, expected: Any) -> None:
-    """A constraint of its own on architectures is its author's word."""
-    assert constraints_of(after(document, MULTI, admission=NONE)) == expected
-
-
-def test_a_single_architecture_needs_no_constraint() -> None:
-    """It would keep the pod off no node."""
-    assert constraints_of(after(replica(), AMD64, admission=NONE)) == []
+def test_what_the_pod_has_stays(document: Any, fact: RunsOn, expected: Any) -> None:
+    """A constraint of its own on architectures is its author's word, and without need there is none."""
+    assert constraints_of(after(document, fact, admission=NONE)) == expected
 
 
 def test_a_pod_that_is_spread_has_no_preference() -> None:

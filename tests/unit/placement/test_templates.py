@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
-from extender.kubernetes.pod_templates import PodTemplate, pod_templates
+from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import Additions, write_record
 from extender.placement.affinity import AffinityMode
-from extender.placement.facts import ImageFact, PodImage, RuntimeClass, Unknown
+from extender.placement.facts import ImageFact, PodImage, Unknown
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import NodeDemands
 from extender.placement.patch import apply
@@ -25,15 +25,14 @@ from extender.placement.template_problems import Problem, ReviewedTemplate, prob
 from extender.placement.templates import (
     PREBUILT_LABEL,
     QUEUE_LABEL,
-    ChangedTemplate,
     TemplateAnswer,
     TemplateOwner,
     Templates,
 )
 from extender.placement.tolerations import TolerationRule
-from tests.builders import AMD64, ARM64, MULTI
+from tests.builders import AMD64, ARM64, MULTI, PREFERRED, REQUIRED
 from tests.unit.placement.mutating import POLICY
-from tests.unit.placement.template_reviews import Json, job, pod_of, reviewed, template_of
+from tests.unit.placement.template_reviews import Json, job, reviewed, template_of
 
 RULE = TolerationRule(
     key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
@@ -44,9 +43,7 @@ NOT_KNOWN = Unknown(Cause.MISSING, "the registry has no such image")
 
 def template(kind: str = "Deployment", /, *, annotations: Mapping[str, str] | None = None, **spec: Any) -> PodTemplate:
     made = {"metadata": {"annotations": dict(annotations or {})}, "spec": {"containers": [{"image": "app:1"}], **spec}}
-    document = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "it"}, "spec": {"template": made}}
-    [found] = pod_templates(document)
-    return found
+    return template_of({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "it"}, "spec": {"template": made}})
 
 
 def change(
@@ -78,13 +75,10 @@ def test_a_deployment_gets_what_its_pods_would_get() -> None:
 
 def test_a_daemon_set_is_kept_off_nodes_its_images_lack() -> None:
     """Required affinity and tolerations; its controller chooses the nodes, so no preference and no scheduler."""
-    assert change(template("DaemonSet"), AMD64).added == (
-        "nodeSelector kubernetes.io/arch=amd64, kubernetes.io/os=linux",
-    )
-    assert [operation.path for operation in change(template("DaemonSet"), MULTI).operations] == [
-        "/spec/tolerations",
-        "/spec/affinity",
-    ]
+    selector = "nodeSelector kubernetes.io/arch=amd64, kubernetes.io/os=linux"
+    assert change(template("DaemonSet"), AMD64).added == (selector,)
+    operations = change(template("DaemonSet"), MULTI).operations
+    assert [operation.path for operation in operations] == ["/spec/tolerations", "/spec/affinity"]
 
 
 def test_an_unknown_image_leaves_the_template_as_it_is() -> None:
@@ -94,38 +88,27 @@ def test_an_unknown_image_leaves_the_template_as_it_is() -> None:
     assert found.unknown == ("image tool:2 is not known (missing): the registry has no such image",)
 
 
-def test_a_selector_that_allows_no_node_is_a_warning() -> None:
-    """No affinity could mend it, so its author must."""
+def test_what_no_node_can_run_is_a_warning() -> None:
+    """No affinity could mend it, so its author must; the webhook would write the reason, a template gets none."""
     found = change(template(nodeSelector={"kubernetes.io/arch": "arm64"}), AMD64)
     assert found.operations == ()
     assert found.warnings == (
         "nodeSelector allows no node that the images run on: image app:1 is built only for linux/amd64",
     )
-
-
-def test_images_without_a_common_platform_are_a_warning() -> None:
-    """The webhook would write the reason; a template gets none."""
-    found = change(
-        template(initContainers=[{"image": "tool:2"}]), ARM64, AMD64,
-        admission=AdmissionSettings(node_affinity=AffinityMode.REQUIRED),
-    )  # fmt: skip
+    required = AdmissionSettings(node_affinity=AffinityMode.REQUIRED)
+    found = change(template(initContainers=[{"image": "tool:2"}]), ARM64, AMD64, admission=required)
     assert found.operations == ()
     assert found.warnings[0].startswith("no platform is common to all images")
 
 
-@pytest.mark.parametrize("where", ["template", "namespace"])
 @pytest.mark.parametrize("mode", ["ignore", "observe"])
-def test_a_template_that_opts_out_is_left_as_it_is(where: str, mode: str) -> None:
-    """By its own annotation, or its namespace's."""
-    own, namespace = ({MODE: mode}, None) if where == "template" else (None, {MODE: mode})
-    assert change(template(annotations=own), MULTI, namespace=namespace) == TemplateAnswer()
-
-
-@pytest.mark.parametrize("spec", [{"nodeName": "one"}, {"runtimeClassName": "wasm"}])
-def test_what_no_decision_is_made_about_is_left_as_it_is(spec: dict[str, Any]) -> None:
-    """A bound pod's template, and an ignored RuntimeClass."""
-    mutator = Templates(Policy(runtime_classes={"wasm": RuntimeClass("wasm", frozenset())}), ADMISSION)
-    assert mutator.question(template(**spec), None).images == ()
+def test_a_template_that_opts_out_is_left_as_it_is(mode: str) -> None:
+    """By its own annotation, or its namespace's; so is that of bound pods, and of an ignored RuntimeClass."""
+    assert change(template(annotations={MODE: mode}), MULTI) == TemplateAnswer()
+    assert change(template(), MULTI, namespace={MODE: mode}) == TemplateAnswer()
+    mutator = Templates(POLICY, ADMISSION)
+    for left in (template(nodeName="one"), template(runtimeClassName="wasm")):
+        assert mutator.question(left, None).images == ()
 
 
 def test_a_record_of_the_webhook_is_kept_true() -> None:
@@ -139,40 +122,26 @@ def test_a_record_of_the_webhook_is_kept_true() -> None:
     assert any(path.startswith("/spec/tolerations") for path in paths)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"volumes": "data"},
-        {"nodeSelector": ["amd64"]},
-        {"tolerations": {"key": "arch"}},
-        {"tolerations": ["arch"]},
-        {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}},
-        {"schedulerName": 3},
-        {"topologySpreadConstraints": [{"maxSkew": "1"}]},
-    ],
-)
+NO_PARTS: list[dict[str, Any]] = [
+    {"volumes": "data"}, {"nodeSelector": ["amd64"]}, {"tolerations": {"key": "arch"}}, {"tolerations": ["arch"]},
+    {"affinity": {"nodeAffinity": {REQUIRED: []}}}, {"schedulerName": 3},
+    {"topologySpreadConstraints": [{"maxSkew": "1"}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", NO_PARTS, ids=str)
 def test_a_template_no_server_would_accept_is_refused(spec: dict[str, Any]) -> None:
     """A field of another type than core/v1's, before anything is decided by it."""
-    mutator = Templates(Policy(), ADMISSION)
     with pytest.raises(msgspec.ValidationError, match="Expected"):
-        mutator.question(template(**spec), None)
+        Templates(Policy(), ADMISSION).question(template(**spec), None)
 
 
+KEYS = ("nodeAffinity", REQUIRED, PREFERRED, "nodeSelectorTerms", "matchExpressions", "key", "values", "name", "image")
 JUNK: st.SearchStrategy[object] = st.recursive(
     st.sampled_from([None, True, 0, 1.5, "", "text", [], {}]),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=2),
-        st.dictionaries(
-            st.sampled_from(
-                ["nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms", "key",
-                 "preferredDuringSchedulingIgnoredDuringExecution", "matchExpressions", "values", "name", "image"]
-            ),
-            inner,
-            max_size=2,
-        ),
-    ),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=2),
     max_leaves=6,
-)  # fmt: skip
+)
 FIELDS = (
     "tolerations", "affinity", "nodeSelector", "schedulerName", "schedulingGates", "volumes", "initContainers",
     "topologySpreadConstraints",
@@ -183,8 +152,7 @@ FIELDS = (
 def test_junk_is_refused_and_nothing_else_is_raised(field: str, value: object, own: str, about: object) -> None:
     """Manifests are validated by nobody before they come here."""
     made = {"metadata": {own: about}, "spec": {"containers": [{"image": "app:1"}], field: value}}
-    document = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "it"}, "template": made}
-    [found] = pod_templates(document)
+    found = template_of({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "it"}, "template": made})
     mutator = Templates(Policy(), ADMISSION)
     with contextlib.suppress(msgspec.ValidationError):
         question = mutator.question(found, None)
@@ -240,29 +208,17 @@ def test_what_kueue_compares_with_a_plan_from_elsewhere_is_not_changed(
     assert in_sync(plan, found) == stays
 
 
-def test_a_template_of_other_images_or_without_a_record_is_not_kept() -> None:
-    """These are decided about anew."""
-    found = template_of(job())
-    pod = pod_of(found)
-    assert TEMPLATES.keep(ChangedTemplate(found, pod)) is None
-    assert TEMPLATES.keep(ChangedTemplate(found, pod, pod)) is None
-
-
 @pytest.mark.parametrize(
-    ("spec", "metadata", "problems"),
-    [
-        ({"imagePullSecrets": [{"name": "s"}]}, {"namespace": "shop"}, [Problem.DENIED]),
-        ({"imagePullSecrets": [{"name": "s"}]}, {}, []),
-        ({}, {"namespace": "shop"}, []),
-    ],
+    ("secrets", "namespace", "problems"),
+    [("s", "shop", [Problem.DENIED]), ("s", "", []), ("", "shop", [])],
     ids=["its own secrets", "secrets of another namespace", "none"],
 )
 def test_an_author_is_told_of_a_denied_image_where_its_secrets_were_tried(
-    spec: Json, metadata: Json, problems: list[Problem]
+    secrets: str, namespace: str, problems: list[Problem]
 ) -> None:
     """An object without a namespace names secrets of wherever its pods will be; a ServiceAccount may bring some."""
-    document = job(**spec)
-    document["metadata"] |= metadata
+    document = job(**({"imagePullSecrets": [{"name": secrets}]} if secrets else {}))
+    document["metadata"] |= {"namespace": namespace} if namespace else {}
     found = reviewed(TEMPLATES, template_of(document), AMD64, Unknown(Cause.DENIED, "the registry says no"))
     assert [each.problem for each in found.problems] == problems
 

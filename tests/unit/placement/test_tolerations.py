@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from extender.images.platform import InvalidPlatform, Platform
+from extender.images.platform import InvalidPlatform
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
 
@@ -14,48 +14,46 @@ EVERYTHING = TolerationRule(operator="Exists", platforms=("linux/arm64",))
 NO_VALUE = TolerationRule(key="arch", effect="NoSchedule", platforms=("linux/arm64",))
 
 
-@pytest.mark.parametrize(
-    ("existing", "rule", "expected"),
-    [
-        pytest.param(
-            {"key": "arch", "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}, ARM, True, id="same"
-        ),
-        pytest.param({"key": "arch", "value": "arm64", "effect": "NoSchedule"}, ARM, True, id="operator is Equal"),
-        pytest.param({"key": "arch", "operator": "", "value": "arm64"}, ARM, True, id="every effect"),
-        pytest.param({"key": "arch", "operator": "Exists", "effect": "NoSchedule"}, ARM, True, id="every value"),
-        pytest.param({"key": "arch", "operator": "Exists"}, ARM, True, id="every value and effect"),
-        pytest.param({"operator": "Exists"}, ARM, True, id="everything"),
-        pytest.param({"operator": "Exists", "effect": "NoSchedule"}, ARM, True, id="every key"),
-        pytest.param({"operator": "Exists", "effect": "NoExecute"}, ARM, False, id="every key, other effect"),
-        pytest.param({"operator": "Equal", "value": "arm64"}, ARM, True, id="empty key matches all with the value"),
-        pytest.param({"key": "", "operator": "Equal", "value": "x"}, ARM, False, id="empty key, other value"),
-        pytest.param({"key": "arch", "value": "amd64", "effect": "NoSchedule"}, ARM, False, id="other value"),
-        pytest.param({"key": "arch", "effect": "NoSchedule"}, ARM, False, id="no value"),
-        pytest.param({"key": "kubernetes.io/arch", "value": "arm64"}, ARM, False, id="other key"),
-        pytest.param({"key": "Arch", "operator": "Exists"}, ARM, False, id="keys have case"),
-        pytest.param({"key": "arch", "value": "arm64", "effect": "NoExecute"}, ARM, False, id="other effect"),
-        pytest.param({"key": "arch", "operator": "Lt", "value": "arm64"}, ARM, False, id="operator Lt"),
-        pytest.param({"key": "arch", "operator": "Gt", "value": "arm64"}, ARM, False, id="operator Gt"),
-        pytest.param({"key": "arch", "operator": "exists"}, ARM, False, id="operators have case"),
-        pytest.param({"key": None, "operator": "Exists", "effect": None}, ARM, True, id="null is empty"),
-        pytest.param({"key": "arch", "operator": "Exists"}, ANY_VALUE, True, id="Exists covers Exists"),
-        pytest.param({"key": "arch", "operator": "Equal"}, ANY_VALUE, False, id="one value does not cover all"),
-        pytest.param({"key": "arch", "value": "arm64"}, ANY_EFFECT, True, id="every effect covers every effect"),
-        pytest.param(
-            {"key": "arch", "value": "arm64", "effect": "NoSchedule"},
-            ANY_EFFECT,
-            False,
-            id="one effect does not cover all",
-        ),
-        pytest.param({"operator": "Exists"}, EVERYTHING, True, id="everything covers everything"),
-        pytest.param({"key": "arch", "operator": "Exists"}, EVERYTHING, False, id="one key does not cover all"),
-        pytest.param({"key": "arch", "effect": "NoSchedule"}, NO_VALUE, True, id="no value equals no value"),
-        pytest.param({"key": "arch", "value": None}, NO_VALUE, True, id="null value equals no value"),
-    ],
-)
-def test_existing_toleration_covers_the_rule(existing: dict[str, object], rule: TolerationRule, expected: bool) -> None:
+COVERING: list[tuple[dict[str, object], TolerationRule]] = [
+    ({"key": "arch", "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}, ARM),
+    ({"key": "arch", "value": "arm64", "effect": "NoSchedule"}, ARM),
+    ({"key": "arch", "operator": "", "value": "arm64"}, ARM),
+    ({"key": "arch", "operator": "Exists", "effect": "NoSchedule"}, ARM),
+    ({"key": "arch", "operator": "Exists"}, ARM),
+    ({"operator": "Exists"}, ARM),
+    ({"operator": "Exists", "effect": "NoSchedule"}, ARM),
+    ({"operator": "Equal", "value": "arm64"}, ARM),  # an empty key matches all with the value
+    ({"key": None, "operator": "Exists", "effect": None}, ARM),
+    ({"key": "arch", "operator": "Exists"}, ANY_VALUE),
+    ({"key": "arch", "value": "arm64"}, ANY_EFFECT),
+    ({"operator": "Exists"}, EVERYTHING),
+    ({"key": "arch", "effect": "NoSchedule"}, NO_VALUE),
+    ({"key": "arch", "value": None}, NO_VALUE),
+]
+NOT_COVERING: list[tuple[dict[str, object], TolerationRule]] = [
+    ({"operator": "Exists", "effect": "NoExecute"}, ARM),
+    ({"key": "", "operator": "Equal", "value": "x"}, ARM),
+    ({"key": "arch", "value": "amd64", "effect": "NoSchedule"}, ARM),
+    ({"key": "arch", "effect": "NoSchedule"}, ARM),
+    ({"key": "kubernetes.io/arch", "value": "arm64"}, ARM),
+    ({"key": "Arch", "operator": "Exists"}, ARM),
+    ({"key": "arch", "value": "arm64", "effect": "NoExecute"}, ARM),
+    ({"key": "arch", "operator": "Lt", "value": "arm64"}, ARM),
+    ({"key": "arch", "operator": "Gt", "value": "arm64"}, ARM),
+    ({"key": "arch", "operator": "exists"}, ARM),  # operators have case
+    ({"key": "arch", "operator": "Equal"}, ANY_VALUE),
+    ({"key": "arch", "value": "arm64", "effect": "NoSchedule"}, ANY_EFFECT),
+    ({"key": "arch", "operator": "Exists"}, EVERYTHING),
+]
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(COVERING, True), (NOT_COVERING, False)], ids=["covering", "other"])
+def test_existing_toleration_covers_the_rule(
+    rows: list[tuple[dict[str, object], TolerationRule]], expected: bool
+) -> None:
     """As Toleration.ToleratesTaint defines it, asked for every taint that the rule is about."""
-    assert covers(msgspec.convert(existing, Toleration), rule.toleration) is expected
+    for existing, rule in rows:
+        assert covers(msgspec.convert(existing, Toleration), rule.toleration) is expected, (existing, rule)
 
 
 @pytest.mark.parametrize(
@@ -85,31 +83,24 @@ def test_toleration_leaves_empty_fields_out(rule: TolerationRule, written: dict[
         pytest.param({"key": "a", "value": "x" * 64}, "value", id="value too long"),
         pytest.param({"key": "a", "platfroms": []}, "platfroms", id="unknown field"),
         pytest.param({"key": "a", "platforms": "linux/arm64"}, "platforms", id="platforms that are no list"),
+        pytest.param({"key": "a", "platforms": msgspec.UNSET}, "platforms", id="no platforms"),
     ],
 )
 def test_rule_an_api_server_would_refuse_is_refused_at_start(fields: dict[str, object], says: str) -> None:
     """Every pod that got such a toleration would be refused, so the configuration is."""
+    given = {key: value for key, value in {"platforms": [], **fields}.items() if value is not msgspec.UNSET}
     with pytest.raises(msgspec.ValidationError, match=says):
-        msgspec.convert({"platforms": ["linux/arm64"], **fields}, TolerationRule)
+        msgspec.convert(given, TolerationRule)
 
 
-def test_rule_without_platforms_is_refused() -> None:
-    """Nothing would have to be true of an image to earn it."""
-    with pytest.raises(msgspec.ValidationError, match="platforms"):
-        msgspec.convert({"key": "a"}, TolerationRule)
-
-
-@pytest.mark.parametrize("key", ["arch", "kubernetes.io/arch", "a.b-c.example.com/X_y.z"])
-def test_rule_takes_keys_that_kubernetes_takes(key: str) -> None:
+def test_rule_takes_keys_that_kubernetes_takes() -> None:
     """With and without a DNS prefix."""
-    assert msgspec.convert({"key": key, "platforms": []}, TolerationRule).key == key
+    for key in ("arch", "kubernetes.io/arch", "a.b-c.example.com/X_y.z"):
+        assert msgspec.convert({"key": key, "platforms": []}, TolerationRule).key == key
 
 
 def test_platforms_of_a_rule_are_normalised() -> None:
     """So `aarch64` in the configuration is the `arm64` of an image."""
-    assert parse_platforms(("linux/aarch64", "linux/arm/v6")) == {
-        Platform("linux", "arm64"),
-        Platform("linux", "arm", "v6"),
-    }
+    assert set(map(str, parse_platforms(("linux/aarch64", "linux/arm/v6")))) == {"linux/arm64", "linux/arm/v6"}
     with pytest.raises(InvalidPlatform):
         parse_platforms(("arm64",))

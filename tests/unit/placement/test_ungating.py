@@ -21,6 +21,7 @@ from tests.builders import (
     PREFERRED,
     REQUIRED,
     built_for,
+    created,
     expression,
     pod,
     with_terms,
@@ -38,15 +39,9 @@ LETTING_GO = [{"$patch": "delete", "name": GATE}]
 
 
 def held(images: int = 1, annotations: dict[str, str] | None = None, uid: str = "u1", **spec: Any) -> CreatedPod:
-    metadata = {
-        "name": "p",
-        "uid": uid,
-        "resourceVersion": "7",
-        "labels": {"app": "a", GATED_LABEL: GATED},
-        "annotations": annotations or {},
-    }
-    document = pod(images, metadata=metadata, schedulingGates=[{"name": GATE}], **spec)
-    return msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
+    labels = {"app": "a", GATED_LABEL: GATED}
+    metadata = {"name": "p", "uid": uid, "resourceVersion": "7", "labels": labels, "annotations": annotations or {}}
+    return created(pod(images, metadata=metadata, schedulingGates=[{"name": GATE}], **spec))
 
 
 def release(
@@ -88,11 +83,11 @@ def test_patch_lets_go_of_a_known_pod_in_one_request() -> None:
 
 
 def test_pod_stays_held_for_an_image_that_is_not_known() -> None:
-    """Nothing is sent."""
-    stored = held(2)
-    found = release(stored, AMD64, COLD)
+    """Nothing is sent, unless its author does not want it held."""
+    found = release(held(2), AMD64, COLD)
     assert (found.outcome, found.patch) == (UngatingOutcome.HOLD, b"")
     assert found.reason.startswith("image app-1:1 is not known yet (looking-up")
+    assert release(held(annotations={UNKNOWN: "pass"}), COLD).outcome is UngatingOutcome.PASSED
 
 
 @pytest.mark.parametrize("then", ["pass", "assume"])
@@ -143,36 +138,20 @@ def test_pods_of_one_template_get_one_patch() -> None:
 
 @pytest.mark.parametrize("mode", ["observe", "ignore"])
 def test_pod_that_is_not_enforced_is_let_go_alone(mode: str) -> None:
-    """At once, with nothing added."""
-    found = release(held(), COLD, namespace={MODE: mode})
+    """At once, with nothing added, and without the reason that the policy has written."""
+    found = release(held(annotations={REASON: "held"}), COLD, namespace={MODE: mode})
     assert found.outcome is (UngatingOutcome.OBSERVED if mode == "observe" else UngatingOutcome.EXEMPT)
+    gone = {"annotations": {REASON: None}, "labels": {GATED_LABEL: None}}
     assert patch_of(found) == {
-        "metadata": {
-            "uid": "u1",
-            "resourceVersion": "7",
-            "annotations": {REASON: None},
-            "labels": {GATED_LABEL: None},
-        },
+        "metadata": {"uid": "u1", "resourceVersion": "7", **gone},
         "spec": {"schedulingGates": LETTING_GO},
     }
-
-
-def test_annotation_of_the_pod_counts() -> None:
-    """Its author does not want it held."""
-    found = release(held(annotations={UNKNOWN: "pass"}), COLD)
-    assert found.outcome is UngatingOutcome.PASSED
 
 
 def test_annotations_of_the_hold_are_replaced_or_taken_off() -> None:
     """A pod that gets nothing keeps no reason to wait."""
     found = release(held(annotations={REASON: "held", ADDED: "{}"}), MULTI, admission=settings("none", rules=()))
     assert patch_of(found)["metadata"]["annotations"] == {REASON: None, ADDED: None}
-
-
-def test_a_pod_that_is_not_enforced_keeps_no_reason_to_wait() -> None:
-    """The policy has written one, since it does not know what the service will find."""
-    found = release(held(annotations={REASON: "held"}), COLD, namespace={MODE: "ignore"})
-    assert patch_of(found)["metadata"]["annotations"] == {REASON: None}
 
 
 def test_what_ungates_a_pod_takes_off_gate_label_and_reason_alone() -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from extender.images.platform import Platform, parse_platform
@@ -13,13 +12,11 @@ from extender.placement.nodes import ClusterNodes, is_labelled
 from extender.placement.planning import UNLABELLED
 from extender.placement.policy import Overrides, Policy
 from tests.builders import AMD64 as AMD64_IMAGE
-from tests.builders import ARCH, MULTI, OS, created, pod
+from tests.builders import ARCH, LEVEL, MULTI, OS, created, decoded, pod
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import settings
 
 AMD64, ARM64, S390X = (parse_platform(f"linux/{name}") for name in ("amd64", "arm64", "s390x"))
-
-LEVEL = "multiarch-extender.io/level"
 
 
 @pytest.mark.parametrize(
@@ -38,12 +35,7 @@ LEVEL = "multiarch-extender.io/level"
 def test_labels_state_a_platform_in_the_words_of_affinity(labels: dict[str, str], stated: bool) -> None:
     """What the kubelet says of itself does not count."""
     info = {"operatingSystem": "linux", "architecture": "amd64"}
-    node = msgspec.convert({"metadata": {"labels": labels}, "status": {"nodeInfo": info}}, Node)
-    assert is_labelled(node) is stated
-
-
-def test_a_node_that_states_nothing_has_no_labels() -> None:
-    """It may be of any platform."""
+    assert is_labelled(decoded({"metadata": {"labels": labels}, "status": {"nodeInfo": info}}, Node)) is stated
     assert not is_labelled(Node())
 
 
