@@ -133,7 +133,7 @@ def _bar(report: Audit, index: int, unit: str) -> str:
         left += width
         legend += (
             f'<li><i class="{part}"></i>{name}: <b>{_percent(amounts[part] / total)}</b> '
-            f'<span class="quiet">({_round(amounts[part])} {unit}, {counts[part]:,} workloads)</span></li>\n'
+            f'<span class="quiet">({_round(amounts[part])} {unit}, workloads: {counts[part]:,})</span></li>\n'
         )
     share = _percent(amounts["yes"] / total)
     target = escape(report.targets[index])
@@ -305,8 +305,8 @@ def _filter(at: int, column: _Column, table: _PageTable) -> str:
 def _percent(share: float) -> str:
     """Rounded so that neither all nor nothing is said of less or more."""
     if 0 < share < 0.01:
-        return "under 1\u00a0%"
-    return "over 99\u00a0%" if 0.99 < share < 1 else f"{100 * share:.0f}\u00a0%"
+        return "under 1%"
+    return "over 99%" if 0.99 < share < 1 else f"{100 * share:.0f}%"
 
 
 def _round(amount: float) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from extender import __version__
 from extender.cli.audit_html import write_html
 from extender.cli.audit_writers import WRITERS
+from extender.printable import printable
 from extender.reports.audit_report import AuditedNodes, Weight
 from tests.unit.cli.audit_reports import report_of
 
@@ -40,12 +41,17 @@ class Elements(HTMLParser):
         self.texts.setdefault(self._open, []).append(data)
 
 
+def test_the_page_is_printed_as_it_is() -> None:
+    """Nothing in it is escaped on the way to standard output."""
+    assert all(printable(line) == line for line in write_html(report_of(200, 40)).split("\n"))
+
+
 def test_the_picture_says_what_share_could_move() -> None:
     """The parts of each bar are all of the CPU, in words and in widths."""
     report = report_of(200, 40)
     page = write_html(report)
     [_, arm] = report.summary
-    share = f"{100 * arm.yes.cpu_cores / report.total.cpu_cores:.0f}\u00a0%"
+    share = f"{100 * arm.yes.cpu_cores / report.total.cpu_cores:.0f}%"
     assert f"<h3>linux/arm64: {share} of the CPU</h3>" in page
     bars = re.findall(r'<svg class="bar".*?</svg>', page)
     for bar in bars:
