@@ -4,16 +4,19 @@ from tools.docs.pictures.diagram import Arrow, Box, Diagram, Frame, Kind
 
 OVERVIEW = Diagram(
     name="overview",
-    title="Registries and the API server feed one decision; kube-scheduler and kube-apiserver ask for it.",
+    title="Registries and the API server feed one decision; kube-scheduler, kube-apiserver and you ask for it.",
     boxes=[
-        Box("registries", 0, 0, ["Image registries", "platforms of images"], rows=1.5),
-        Box("api", 0, 1.5, ["Kubernetes API", "platforms of nodes"], rows=1.5),
-        Box("decision", 1, 0, ["One decision", "for a pod and a node:", "yes, no, unresolved"], Kind.OURS, rows=3),
+        Box("registries", 0, 0, ["Image registries", "platforms of images"], rows=2),
+        Box("api", 0, 2, ["Kubernetes API", "platforms of nodes"], rows=3),
+        Box("decision", 1, 0, ["One decision", "for a pod and a node:", "yes, no, unresolved"], Kind.OURS, rows=5),
         Box("filter", 2, 0, ["filter, preempt", "drop unfit nodes"], Kind.OURS),
         Box("prioritize", 2, 1, ["prioritize", "boost arm64 nodes"], Kind.OURS),
         Box("admission", 2, 2, ["webhook", "tolerations, affinity"], Kind.OURS),
+        Box("gate", 2, 3, ["gate", "hold until known"], Kind.OURS),
+        Box("commands", 2, 4, ["commands", "audit, fix, explain"], Kind.OURS),
         Box("scheduler", 3, 0, ["kube-scheduler", "binds the pod"], rows=2),
-        Box("apiserver", 3, 2, ["kube-apiserver", "creates the pod"]),
+        Box("apiserver", 3, 2, ["kube-apiserver", "creates the pod"], rows=2),
+        Box("you", 3, 4, ["You, your pipelines", "change manifests"]),
     ],
     arrows=[
         Arrow("registries", "decision"),
@@ -21,11 +24,15 @@ OVERVIEW = Diagram(
         Arrow("decision", "filter"),
         Arrow("decision", "prioritize"),
         Arrow("decision", "admission"),
+        Arrow("decision", "gate"),
+        Arrow("decision", "commands"),
         Arrow("filter", "scheduler", both=True),
         Arrow("prioritize", "scheduler", both=True),
         Arrow("admission", "apiserver", both=True),
+        Arrow("gate", "apiserver", both=True),
+        Arrow("commands", "you", both=True),
     ],
-    frames=[Frame("multiarch-extender", ["decision", "filter", "prioritize", "admission"])],
+    frames=[Frame("multiarch-extender", ["decision", "filter", "prioritize", "admission", "gate", "commands"])],
 )
 
 DECISION = Diagram(
@@ -40,7 +47,7 @@ DECISION = Diagram(
         Box("no", 1, 2, ["no", "refused, and the", "image named as reason"], Kind.NO),
         Box("yes", 2, 2, ["yes", "kept, and boosted", "if multi-arch"], Kind.YES),
         Box("retry", 3, 2, ["retry", "error, asked again soon"], Kind.MAYBE),
-        Box("assume", 3, 2.8, ["assume", "the operator's word"], Kind.MAYBE),
+        Box("assume", 3, 2.8, ["assume", "runs where you say"], Kind.MAYBE),
         Box("pass", 3, 3.6, ["pass", "the node stays"], Kind.MAYBE),
     ],
     arrows=[
