@@ -43,7 +43,7 @@ from extender.reports.audit_findings import AuditInput, new_findings, new_proble
 from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit
 from extender.service.cluster_view import ClusterView
-from extender.service.operator_policies import policy_of
+from extender.service.operator_policies import admission_settings_of, policy_of
 from extender.service.resolving import open_pod_resolver_of, read_mirror_objects
 
 
@@ -188,6 +188,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
             workloads=contents.workloads,
             evidence=await lookups.look_up(contents.workloads),
             policy=policy_of(settings),
+            admission=admission_settings_of(settings),
             nodes=contents.nodes,
             required=part.required,
             namespaces=contents.namespaces,

@@ -72,17 +72,27 @@ class Relaxer:
         self._keys = {ARCHITECTURE, *(rule.key for rule in settings.tolerations)} - {""}
         self._targets = targets
 
+    def is_constrained(self, demands: NodeDemands) -> bool:
+        """Whether there is a constraint on architecture among them."""
+        return (
+            any(map(self._restricts, selector_requirements(demands.selector)))
+            or any(map(self._of_term, demands.terms or ()))
+            or any(each.key in self._keys for each in demands.tolerations)
+        )
+
     def question(self, template: PodTemplate, namespace: Mapping[str, str] | None) -> TemplateQuestion:
         """As `Templates.question`; there are no images where there is nothing to take out."""
         question = self._templates.question(template, namespace)
-        return question if self._is_constrained(question.pod) else question._replace(images=())
+        spec = question.pod.spec
+        has_constraints = spec is not None and self.is_constrained(demands_of(spec))
+        return question if has_constraints else question._replace(images=())
 
     def fix(self, template: PodTemplate, question: TemplateQuestion, facts: Sequence[ImageFact]) -> TemplateAnswer:
         """What becomes of a manifest's template; `facts` are those of the question's images, in order."""
         pod, images, overrides = question.pod, question.images, question.overrides
         if not images or overrides.mode is Mode.OBSERVE:
-            gap = template.gap if self._is_constrained(pod) else ""
-            return TemplateAnswer(warnings=overrides.problems, gap=gap)
+            is_partly_given = pod.spec is not None and self.is_constrained(demands_of(pod.spec))
+            return TemplateAnswer(warnings=overrides.problems, gap=template.gap if is_partly_given else "")
         if unknown := tuple(unknown_images(images, facts)):
             return TemplateAnswer(unknown=unknown, warnings=overrides.problems)
         found = self.relax(pod, images, facts, overrides, is_daemon_set=template.kind == DAEMON_SET)
@@ -134,14 +144,6 @@ class Relaxer:
             kept=(*kept, *stay),
             gained=gained,
             demands=msgspec.structs.replace(relaxed, tolerations=(*relaxed.tolerations, *given)),
-        )
-
-    def _is_constrained(self, pod: CreatedPod) -> bool:
-        demands = demands_of(pod.spec) if pod.spec else NodeDemands()
-        return (
-            any(map(self._restricts, selector_requirements(demands.selector)))
-            or any(map(self._of_term, demands.terms or ()))
-            or any(each.key in self._keys for each in demands.tolerations)
         )
 
     def _restricts(self, requirement: NodeSelectorRequirement) -> bool:

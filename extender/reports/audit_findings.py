@@ -30,7 +30,9 @@ from extender.placement.facts import (
 from extender.placement.node_match import Rule, obstacles
 from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM, USUAL, name_of_node, platform_of_node
 from extender.placement.pinned_nodes import shown_nodes, wrong_nodes
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy, common_platforms
+from extender.placement.relaxing import Relaxer
 from extender.reports.audit_report import (
     SCHEMA,
     Audit,
@@ -52,6 +54,7 @@ from extender.reports.workload_judgement import JudgedWorkload, WorkloadJudge
 from extender.reports.workload_reports import RunningPods, Workload
 
 _OWN, _VENDOR = "own", "vendor"
+_OF_AUTHORS = (FindingRule.SELECTOR_BLOCKS, FindingRule.AFFINITY_BLOCKS)
 # Registries of which images are somebody else's, unless the caller says which are their own.
 _PUBLIC = frozenset(
     ("docker.io", "quay.io", "ghcr.io", "gcr.io", "registry.k8s.io", "k8s.gcr.io", "public.ecr.aws", "nvcr.io",
@@ -92,6 +95,7 @@ class AuditInput(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Sequence[ReportedNode] = ()
     required: Sequence[Platform] = ()
     namespaces: Mapping[str, Mapping[str, str]] = {}
+    admission: AdmissionSettings = AdmissionSettings()
     own: Sequence[str] = ()
     problems: Sequence[str] = ()
     running: Sequence[RunningEvidence] = ()
@@ -176,6 +180,7 @@ class _Auditor:
         self._compatibility = given.policy.compatibility
         self._judge = WorkloadJudge(given.policy, given.nodes, given.namespaces)
         self.targets = _targets_of(given)
+        self._relaxer = Relaxer(given.policy, given.admission, self.targets)
         self._all = [
             self._judge.judge(workload, [each.answer for each in evidence])
             for workload, evidence in zip(given.workloads, given.evidence, strict=True)
@@ -272,7 +277,7 @@ class _Auditor:
         found = [
             *self._of_images(images),
             *(finding for each in self._judged for finding in self._of_workload(each)),
-            *(finding for each in zip(self._all, self.workloads, strict=True) for finding in _obstructed(*each)),
+            *(finding for each in zip(self._all, self.workloads, strict=True) for finding in self._of_demands(*each)),
             *self._of_running(),
             *map(_contradictory, filter(_contradiction_of, self._given.nodes)),
         ]
@@ -332,6 +337,22 @@ class _Auditor:
             subject, rule = f"{judged.workload} {taint}", FindingRule.DAEMON_SET_TAINT
             yield _of_workload(rule, judged, text, level="warning", subject=subject, more=f" {taint}")
 
+    def _of_demands(self, judged: JudgedWorkload, audited: AuditedWorkload) -> Iterator[Finding]:
+        """What a workload asks of nodes that keeps it from a platform on which its images run, and what it need not."""
+        relaxed = self._judge.relaxed(judged, self._relaxer)
+        for platform, nodes in relaxed.freed.items():
+            freed = f"{audited.weight.pods} pods" if nodes is None else f"{audited.weight.pods} pods, {nodes} nodes"
+            text = f"may run on {platform} too ({freed}): no image needs {', '.join(relaxed.constraints)}"
+            yield _of_workload(FindingRule.CONSTRAINT_NOT_NEEDED, judged, text, platform, level="note")
+        if relaxed.tolerations:
+            text = f"does not need {', '.join(relaxed.tolerations)}, which the webhook gives to its pods"
+            yield _of_workload(FindingRule.CONSTRAINT_NOT_NEEDED, judged, text, level="note")
+        for asked in audited.platforms:
+            for each in asked.blockers if asked.images is RunAnswer.YES else ():
+                if asked.platform not in relaxed.freed or each.rule not in _OF_AUTHORS:
+                    more = f":{each.subject}"
+                    yield _of_workload(each.rule, judged, each.text, asked.platform, level="note", more=more)
+
     def _of_running(self) -> Iterator[Finding]:
         """What does not match between containers and the platforms of their nodes."""
         by_key = {each.workload.key: each for each in self._judged if not each.has_handler}
@@ -368,14 +389,6 @@ def _weights(workloads: Sequence[AuditedWorkload]) -> tuple[dict[str, Weight], d
         for reference in alone:
             unblocks[reference] = unblocks.get(reference, Weight()) + workload.weight
     return blocks, unblocks
-
-
-def _obstructed(judged: JudgedWorkload, audited: AuditedWorkload) -> Iterator[Finding]:
-    """What a workload asks of nodes that keeps it from a platform on which its images run."""
-    for platform in audited.platforms:
-        for each in platform.blockers if platform.images is RunAnswer.YES else ():
-            more = f":{each.subject}"
-            yield _of_workload(each.rule, judged, each.text, platform.platform, level="note", more=more)
 
 
 def _contradiction_of(node: ReportedNode) -> str:

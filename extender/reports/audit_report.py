@@ -33,6 +33,7 @@ class FindingRule(enum.StrEnum):
     SELECTOR_BLOCKS = "selector-blocks"
     AFFINITY_BLOCKS = "affinity-blocks"
     TAINT_NOT_TOLERATED = "taint-not-tolerated"
+    CONSTRAINT_NOT_NEEDED = "constraint-not-needed"
     DAEMON_SET_LACKS_PLATFORM = "daemonset-lacks-platform"
     DAEMON_SET_TAINT = "daemonset-taint-not-tolerated"
     RUNS_ON_WRONG_PLATFORM = "runs-on-wrong-platform"
@@ -54,6 +55,8 @@ RULES: Mapping[FindingRule, str] = {
     FindingRule.SELECTOR_BLOCKS: "The nodeSelector of a workload allows no node of a platform on which its images run",
     FindingRule.AFFINITY_BLOCKS: "The node affinity of a workload allows no node of a platform on which its images run",
     FindingRule.TAINT_NOT_TOLERATED: "A workload does not tolerate the taint of nodes on which its images run",
+    FindingRule.CONSTRAINT_NOT_NEEDED: "A workload may run on more than its author allows: none of its images needs a "
+    "nodeSelector, node affinity or toleration on architecture",
     FindingRule.DAEMON_SET_LACKS_PLATFORM: "A DaemonSet targets nodes on which its images do not run",
     FindingRule.DAEMON_SET_TAINT: "A DaemonSet does not tolerate the taint of nodes that it targets",
     FindingRule.RUNS_ON_WRONG_PLATFORM: "A container runs on a node for whose platform its image is not built",

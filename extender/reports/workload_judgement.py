@@ -7,7 +7,7 @@ import msgspec
 
 from extender.images.content import Answer
 from extender.images.platform import Platform, runs_on
-from extender.kubernetes.core_v1 import NodeName, Toleration
+from extender.kubernetes.core_v1 import CreatedPod, NodeName, Toleration
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of, fit
 from extender.placement.node_match import (
@@ -22,8 +22,9 @@ from extender.placement.node_match import (
 )
 from extender.placement.nodes import platform_of_node
 from extender.placement.pinned_nodes import names_of_node
-from extender.placement.policy import MODE, Mode, Policy, read_overrides
+from extender.placement.policy import MODE, Mode, Overrides, Policy, read_overrides
 from extender.placement.reasons import claims_text
+from extender.placement.relaxing import Relaxer
 from extender.reports.audit_report import AuditedWorkload, Blocker, FindingRule, RunAnswer, Weight, WorkloadPlatform
 from extender.reports.workload_reports import Workload
 
@@ -51,6 +52,18 @@ class JudgedWorkload(msgspec.Struct, frozen=True):
         return f"{self.workload}@{self.workload.namesake}" if self.workload.namesake else str(self.workload)
 
 
+class RelaxedWorkload(msgspec.Struct, frozen=True):
+    """The constraints on architecture that a workload's images do not need.
+
+    `freed` has the platforms on which its pods may run without these, with how many nodes there then take them; None
+    where there are no nodes yet, or no cluster was asked. Pods get from the webhook what the `tolerations` tolerate.
+    """
+
+    constraints: tuple[str, ...] = ()
+    freed: Mapping[str, int | None] = {}
+    tolerations: tuple[str, ...] = ()
+
+
 class WorkloadJudge:
     """Judges workloads by the operator's policy, the nodes of a cluster if there are any, and their namespaces."""
 
@@ -62,6 +75,7 @@ class WorkloadJudge:
         self._all_nodes = nodes
         self._namespaces = namespaces
         self._obstacles: dict[tuple[bytes, Platform], tuple[Obstacle, ...]] = {}
+        self._taking: dict[tuple[bytes, Platform], int] = {}
         self.nodes: dict[Platform | None, list[ReportedNode]] = {}
         self.by_name: dict[NodeName, Platform | None] = {}
         for node in nodes:
@@ -105,6 +119,31 @@ class WorkloadJudge:
         """The nodes that a DaemonSet wants a pod on, were it not for taints."""
         demands = msgspec.structs.replace(judged.demands, tolerations=(Toleration(operator="Exists"),))
         return (node for node in self._all_nodes if not obstacles(demands, node))
+
+    def relaxed(self, judged: JudgedWorkload, relaxer: Relaxer) -> RelaxedWorkload:
+        """What the workload does not need; nothing for most."""
+        if judged.skipped or not relaxer.is_constrained(judged.demands):
+            return RelaxedWorkload()
+        workload, images = judged.workload, [image for image, _ in judged.images]
+        written = {"metadata": {"annotations": workload.annotations}, "spec": workload.spec}
+        pod = msgspec.json.decode(msgspec.json.encode(written), type=CreatedPod)
+        found = relaxer.relax(pod, images, judged.facts, Overrides(), is_daemon_set=workload.is_daemon_set)
+        demands = found.demands
+        if workload.is_daemon_set:
+            demands = as_daemon_pods(demands, host_network=workload.spec.host_network is True)
+        freed: dict[str, int | None] = {}
+        for platform in found.gained:
+            taking = self._count_taking(platform, demands)
+            if taking or platform not in self.nodes:
+                freed[str(platform)] = taking or None
+        return RelaxedWorkload(found.constraints, freed, found.tolerations)
+
+    def _count_taking(self, platform: Platform, demands: NodeDemands) -> int:
+        """How many nodes of the platform take pods with these demands."""
+        key = msgspec.json.encode(demands), platform
+        if key not in self._taking:
+            self._taking[key] = sum(not obstacles(demands, node) for node in self.nodes.get(platform, ()))
+        return self._taking[key]
 
     def _weight(self, judged: JudgedWorkload) -> Weight:
         workload, pods = judged.workload, judged.workload.pods

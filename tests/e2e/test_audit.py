@@ -93,6 +93,8 @@ async def test_the_live_cluster_and_its_manifests_give_the_golden_findings(
     for row in ROWS:
         if row["kind"] in VERSIONS:
             assert found_for(report, row)[1] == expected(row, has_nodes=False), row["why"]
+    unneeded = [each["subject"] for each in report["findings"] if each["rule"] == "constraint-not-needed"]
+    assert unneeded == [f"{where}/Deployment/pinned"]
 
 
 def _check_findings(report: dict[str, Any], where: str) -> None:

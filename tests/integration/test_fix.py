@@ -310,3 +310,18 @@ async def test_a_check_fails_for_constraints_that_no_image_needs(fix: Fix) -> No
 async def test_options_that_contradict_are_refused(fix: Fix, options: tuple[str, ...]) -> None:
     """What the one is for, the other has none of."""
     assert (await fix("-f", "-", *options, stdin=fix.manifest("web")))[0] == 2
+
+
+@pytest.mark.parametrize("form", ["table", "json", "markdown", "html", "sarif"])
+async def test_audit_names_what_would_be_taken_out(fix: Fix, tmp_path: Path, form: str) -> None:
+    """The same constraints of the same workloads, in each format."""
+    file = tmp_path / "written.yaml"
+    file.write_text(constrained(fix.host)[0])
+    code, out, _ = await run("audit", "-f", str(file), "-o", form, "--no-newer", *fix.options)
+    assert code == 0
+    for line in TAKEN.splitlines():
+        workload, constraints = line.split(" does not need ")
+        name = f"shop/{workload.replace(' shop/', '/')}"
+        asked = constraints.partition(", toleration")[0].replace("'", "&#x27;")
+        assert re.search(rf"{name} [^\n{{}}]*{re.escape(asked)}", out), (name, asked)
+    assert out.count("constraint-not-needed") >= len(TAKEN.splitlines())

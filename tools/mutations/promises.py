@@ -300,6 +300,21 @@ RELAXING = _broken(
     ),
 )
 
+UNNEEDED = _broken(
+    "extender/reports/workload_judgement.py",
+    _tests("unit/reports", "audit"),
+    (
+        "audit calls no constraint unneeded whose removal frees no node",
+        "if taking or platform not in self.nodes:",
+        "if True:",
+    ),
+    (
+        "audit counts the nodes that pods reach with the tolerations that the webhook gives them",
+        "        demands = found.demands\n",
+        "        demands = judged.demands\n",
+    ),
+)
+
 EDITING = _broken(
     "extender/manifests/editing.py",
     _tests("unit/manifests", "editing"),
@@ -649,7 +664,7 @@ SETTINGS = _broken(
 )
 
 MUTATIONS: tuple[Mutation, ...] = (
-    *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *RELAXING, *EDITING, *LOGINS,
-    *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT, *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS, *LEADER,
-    *TURNS, *ADMISSION, *ARMING, *SETTINGS,
+    *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *RELAXING, *UNNEEDED, *EDITING,
+    *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT, *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS,
+    *LEADER, *TURNS, *ADMISSION, *ARMING, *SETTINGS,
 )  # fmt: skip

@@ -13,7 +13,9 @@ from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec, ReportedNodeStatus
 from extender.placement.facts import RuntimeClass
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
+from extender.placement.tolerations import TolerationRule
 from extender.reports.audit_findings import (
     AuditInput,
     ImageEvidence,
@@ -169,6 +171,51 @@ def test_a_pods_own_system_blocks_the_others() -> None:
     assert answers(report) == {"a": ["no", "no"]}
     assert [(each.rule.value, each.level) for each in report.findings] == [("selector-blocks", "note")] * 2
     assert report.findings[0].message == "Deployment/a on linux/amd64: its spec.os.name is windows"
+
+
+ADMISSION = AdmissionSettings(
+    tolerations=(TolerationRule(key="arch", value="arm64", effect="NoSchedule", platforms=("linux/arm64",)),)
+)
+PINNED: Any = {"nodeSelector": {"kubernetes.io/arch": "amd64"}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "freed"),
+    [
+        ((), "2 pods"),
+        ((node("amd64"),), "2 pods"),
+        (
+            (node("amd64"), node("arm64", "a", Taint("arch", "arm64", "NoSchedule")), node("arm64", "b", TAINT)),
+            "2 pods, 1 nodes",
+        ),
+        ((node("amd64"), node("arm64", "a", TAINT)), ""),
+    ],
+)
+def test_a_constraint_that_no_image_needs_is_told_with_what_it_frees(
+    nodes: tuple[ReportedNode, ...], freed: str
+) -> None:
+    """In place of the note that it blocks; not where every node has something else against the pods."""
+    report = audit(given(deployment("web", "multi:1", **PINNED), nodes=nodes, admission=ADMISSION))
+    found = [each.message for each in report.findings if each.rule is FindingRule.CONSTRAINT_NOT_NEEDED]
+    what = "no image needs nodeSelector kubernetes.io/arch=amd64"
+    assert found == ([f"Deployment/web may run on linux/arm64 too ({freed}): {what}"] if freed else [])
+    assert any(each.rule is FindingRule.SELECTOR_BLOCKS for each in report.findings) is not bool(freed)
+    assert new_findings(report, None) == []
+
+
+def test_a_toleration_that_the_webhook_gives_is_told() -> None:
+    """Not of a DaemonSet, whose controller goes by its template, nor where an image is unknown or lacks a platform."""
+    own: Any = {"tolerations": [{"key": "arch", "value": "arm64", "effect": "NoSchedule"}]}
+    workloads = [
+        deployment("web", "multi:1", **own),
+        deployment("agent", "multi:1", kind="DaemonSet", **own),
+        deployment("legacy", "amd:1", **own, **PINNED),
+        deployment("gone", "gone:1", **own, **PINNED),
+    ]
+    report = audit(given(*workloads, admission=ADMISSION))
+    found = [each.message for each in report.findings if each.rule is FindingRule.CONSTRAINT_NOT_NEEDED]
+    toleration = "toleration arch=arm64:NoSchedule, which the webhook gives to its pods"
+    assert found == [f"Deployment/web does not need {toleration}"]
 
 
 def test_no_two_objects_share_a_fingerprint() -> None:
