@@ -66,19 +66,12 @@ class _Row:
 class Rests:
     """What rests, until when. After its time one attempt is let through, and another each `probe_seconds`."""
 
-    def __init__(
-        self,
-        *,
-        probe_seconds: float,
-        clock: Callable[[], float],
-        random: Callable[[], float],
-        size: int = _MOST_ROWS,
-    ) -> None:
-        """Keeps at most `size` rows; the rest is as in `CircuitBreaker`."""
+    def __init__(self, *, probe_seconds: float, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        """As in `CircuitBreaker`."""
         self._probe_seconds = probe_seconds
         self._clock = clock
         self._random = random
-        self._rows: LruTable[Key, _Row] = LruTable(size)
+        self._rows: LruTable[Key, _Row] = LruTable(_MOST_ROWS)
 
     def admit(self, endpoint: Endpoint, account: CredentialId, *, is_last_hope: bool) -> None:
         """Returns if the account may ask the endpoint now.

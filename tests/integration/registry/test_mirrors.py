@@ -308,7 +308,9 @@ async def test_client_certificate(make_mirrored: MakeMirrored, authority: trustm
         client = make_mirrored(registry.host, trusted)
         with pytest.raises(RegistryUnavailable):
             await platforms_of(client, f"{registry.host}/team/app:1")
-        client = make_mirrored(registry.host, trusted + f'client = "{tmp_path}/client.pem"\n')
+        client = make_mirrored(
+            registry.host, trusted + f'client = [["{tmp_path}/client.pem", "{tmp_path}/client.pem"]]\n'
+        )
         assert await platforms_of(client, f"{registry.host}/team/app:1") == BOTH
 
 

@@ -112,14 +112,6 @@ async def test_mirror_that_fails_gives_way_to_the_next(failure: Exception) -> No
     assert world.visited() == ["a", "b", "up"]
 
 
-async def test_first_answer_ends_the_search() -> None:
-    """The registry is not asked what a mirror has."""
-    world = World()
-    world.says = {"a": MISSING, "b": "answer", "up": MISSING}
-    assert await world.look() == "answer"
-    assert world.visited() == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("mirror", "upstream", "verdict"),
     [
@@ -237,15 +229,6 @@ async def test_plain_http_follows_a_connection_that_did_not_come_about() -> None
     assert world.visited() == ["a", "up"]
 
 
-async def test_mirror_with_no_credentials_at_all_is_asked_as_nobody() -> None:
-    """A keyring that has nothing to say does not end the lookup."""
-    world = World()
-    world.mirror_credentials = ()
-    world.says = {"a": "answer", "up": MISSING}
-    assert await world.look() == "answer"
-    assert world.requests == [("a", "anonymous")]
-
-
 async def test_capabilities_say_who_is_asked() -> None:
     """A mirror may be trusted with digests and not with tags."""
     world = World()
@@ -284,16 +267,6 @@ async def test_mirror_that_answers_with_an_error_is_asked_on() -> None:
     assert world.visited() == ["a", "up", "a", "a"]
 
 
-async def test_dead_registry_behind_a_mirror_is_left_alone_too() -> None:
-    """Where nothing leads out of the cluster, each image that the mirror lacks would wait for a time-out."""
-    world = World()
-    world.says = {"a": MISSING, "up": DOWN}
-    for _ in range(3):
-        with pytest.raises(RegistryUnavailable):
-            await world.look()
-    assert world.visited() == ["a", "up", "a", "a"]
-
-
 async def test_registry_is_asked_where_all_mirrors_have_failed() -> None:
     """However ill it was: its own breaker is elsewhere, and somebody has to try."""
     world = World()
@@ -326,40 +299,3 @@ async def test_mirror_rests_for_its_name_and_not_for_our_queue(said: Exception, 
     world.says = {"a": said, "b": "answer", "up": "answer"}
     assert [await world.look(), await world.look()] == ["answer"] * 2
     assert world.visited().count("a") == visits
-
-
-async def test_dead_host_costs_nobody_a_wait() -> None:
-    """Connections for three of its repositories did not come about; who asks next is told at once until when."""
-    world = World()
-    world.says = {"up": DEAD}
-    for repository in ("one", "two", "three", "four"):
-        with pytest.raises(RegistryUnavailable):
-            await world.look(image=f"up.example/team/{repository}:1")
-    with pytest.raises(RegistryUnavailable) as raised:
-        await world.look()
-    assert world.visited() == ["up"] * 3
-    assert raised.value.retry_after_seconds == pytest.approx(10)
-
-
-@pytest.mark.parametrize("failure", [FAILED, DOWN, WRONG], ids=lambda it: type(it).__name__)
-async def test_nothing_above_a_name_rests_for_what_its_author_can_choose(failure: Exception) -> None:
-    """An error of the server, a body that does not come, bytes that are wrong."""
-    world = World()
-    world.says = {"up": failure}
-    for number in range(20):
-        with pytest.raises(type(failure)):
-            await world.look(image=f"up.example/team/{number}:1")
-    assert len(world.visited()) == 20
-
-
-async def test_throttled_account_is_not_asked_for_and_others_are() -> None:
-    world = World()
-    world.says = {"up": BUSY}
-    with pytest.raises(RegistryThrottled):
-        await world.look()
-    with pytest.raises(RegistryThrottled) as raised:
-        await world.look()
-    assert raised.value.retry_after_seconds == pytest.approx(60, abs=0.01)
-    world.says["up"] = "answer"
-    assert await world.look(credential=OWN) == "answer"
-    assert world.requests == [("up", "tenant"), ("up", "operator")]

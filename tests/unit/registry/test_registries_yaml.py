@@ -1,6 +1,5 @@
 """`registries.yaml` of k3s: what makes it invalid, its logins and certificates, and rewrites as Go means them."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import trustme
 from yarl import URL
 
 from extender.errors import ConfigError
-from extender.images.reference import ImageReference, parse_reference
+from extender.images.reference import parse_reference
 from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.go_rewrites import read_rewrites, rewritten
 from extender.registry.mirror_files import MirrorFiles
@@ -44,31 +43,6 @@ def test_a_text_without_quotes_is_what_stands_there() -> None:
     text = "configs: {127.0.0.1:5000: {auth: {username: on, password: 0123}, tls: {insecure_skip_verify: yes}, x: ~}}"
     assert read(text).logins == {"127.0.0.1:5000": ("on", "0123")}
     assert read("configs: {a.io: ~}\nmirrors:\n").logins == {}
-
-
-def test_file_that_breaks_keeps_what_was_read_before(tmp_path: Path) -> None:
-    """Also where an expression of it cannot be used."""
-    file = tmp_path / "registries.yaml"
-    file.write_text("mirrors: {a.io: {endpoint: [m.io]}}")
-    mirrors = MirrorFiles(str(file))
-    file.write_text("mirrors: {a.io: {endpoint: [n.io], rewrite: {'(': b}}}")
-    assert not mirrors.files.reload_if_changed()
-    assert [each.name for each in mirrors.endpoints_for(parse_reference("a.io/x:1"))] == ["m.io", "a.io"]
-    with pytest.raises(
-        ConfigError, match=r"registry.mirrors: .*registries.yaml: mirrors.a.io.rewrite: .*is no regular expr"
-    ):
-        MirrorFiles(str(file))
-
-
-def test_thousands_of_registries_are_read_in_time(tmp_path: Path) -> None:
-    """As many as the file may have."""
-    file = tmp_path / "registries.yaml"
-    file.write_text("mirrors:\n" + "".join(f"  r{number}: {{endpoint: [m]}}\n" for number in range(9_000)))
-    began = time.perf_counter()
-    mirrors = MirrorFiles(str(file))
-    assert time.perf_counter() - began < 20
-    assert [each.name for each in mirrors.endpoints_for(parse_reference("r8999:80/x:1"))] == ["r8999:80"]
-    assert [each.name for each in mirrors.endpoints_for(ImageReference("r8999", "x", "1", ""))] == ["m", "r8999"]
 
 
 def test_logins_and_certificates_of_hosts(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.rests = Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0, size=8)
+        self.rests = Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0)
 
     def lose(self, *repositories: str, error: RegistryThrottled | RegistryUnavailable = UNREACHABLE) -> None:
         """The host, whose images are nowhere else, fails for these."""
@@ -131,13 +131,6 @@ def test_probe_that_comes_to_nothing_gives_way_to_the_next(world: World) -> None
     assert world.refusal() is None
 
 
-def test_failures_at_the_same_time_are_one(world: World) -> None:
-    """Twenty lookups are under way when a host dies."""
-    world.lose(*(f"team/{number}" for number in range(20)))
-    world.clock.advance(10)
-    assert world.refusal() is None
-
-
 def test_mirror_rests_for_one_registry_after_any_failure(world: World) -> None:
     """Whoever can create a pod names a registry that hangs; the mirror serves the others as before."""
     world.lose_mirror()
@@ -170,11 +163,3 @@ def test_throttling_is_an_answer_of_the_host(world: World) -> None:
     world.clock.advance(10)
     world.lose("team/three")
     assert world.refusal() is None
-
-
-def test_memory_is_bounded(world: World) -> None:
-    """What failed first is forgotten first."""
-    registries = [f"{number}.example" for number in range(9)]
-    for registry in registries:
-        world.rests.record_failure(endpoint(mirror_of=registry), US, DOWN, is_last_hope=False)
-    assert [world.of_mirror(registry=each) is None for each in registries] == [True, *[False] * 8]
