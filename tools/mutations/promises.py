@@ -442,7 +442,7 @@ AUTHENTICATION = _broken(
 
 RESTS = _broken(
     "extender/registry/rests.py",
-    f"{_UNIT}/registry/test_rests.py {_INTEGRATION}/registry/test_blame.py",
+    _tests("unit/registry", "rests", "mirror_failover"),
     (
         "a host rests only when several repositories cannot be reached",
         "return len(self.unreached) >= _REPOSITORIES",

@@ -61,8 +61,8 @@ class GuardedRegistry(FaultyRegistry):
     request first. `desk` records the token requests: the path with its query, and the login.
     """
 
-    def __init__(self, *logins: str, token_fault: Fault | None = None) -> None:
-        super().__init__()
+    def __init__(self, *logins: str, token_fault: Fault | None = None, authority: trustme.CA | None = None) -> None:
+        super().__init__(authority=authority)
         self.logins = set(logins)
         self.challenges = ['Bearer realm="{url}/token",service="desk",scope="repository:{path}:pull"']
         self.token_fault = token_fault

@@ -16,7 +16,6 @@ from extender.errors import AddressRefused, RegistryError, RegistryUnavailable
 from extender.images.content import RETRYABLE, Cause
 from extender.images.failures import failure_of
 from extender.images.reference import parse_reference
-from extender.metrics import REGISTRY
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
@@ -149,22 +148,6 @@ async def test_address_that_was_checked_is_the_one_that_is_dialled() -> None:
         assert trap.connections == 0
 
 
-async def test_inner_addresses_among_others_are_not_dialled() -> None:
-    """A name with two kinds of addresses has one kind for us."""
-    with watched_network({"mixed.example": ("127.0.0.1", "10.1.2.3", "::1")}) as network:
-        error = await refusal("mixed.example:80/x", AddressGuard(), "mixed.example:80")
-    assert isinstance(error, RegistryUnavailable)
-    assert set(network.dialled) == {"10.1.2.3"}
-
-
-async def test_registry_that_is_not_allowed_is_not_asked() -> None:
-    """Its name decides, before it is resolved."""
-    with watched_network({"a.example": ("10.1.2.3",)}) as network:
-        assert isinstance(await refusal("a.example/x", AddressGuard(allow=["quay.io"])), AddressRefused)
-        assert isinstance(await refusal("redis:7", AddressGuard(deny=["docker.io"])), AddressRefused)
-    assert network.resolved == []
-
-
 async def test_registry_that_allow_names_is_asked_on_loopback() -> None:
     """By address or by name; being asked without TLS is not being named."""
     async with EmbeddedRegistry() as registry:
@@ -237,14 +220,3 @@ async def test_proxy_is_no_registry(proxy: FaultyRegistry, monkeypatch: pytest.M
     with watched_network({"proxy.example": ("127.0.0.1",)}) as network:
         assert isinstance(await refusal(f"{host}/{APP}:1", AddressGuard(), host), AddressRefused)
     assert network.dialled == []
-
-
-async def test_refusal_is_no_request_that_failed() -> None:
-    """Nor any other."""
-
-    def count(name: str, **labels: str) -> float:
-        return REGISTRY.get_sample_value(name, labels) or 0.0
-
-    errors = count("multiarch_registry_requests_total", code="error")
-    await refusal("127.0.0.1:1/x", AddressGuard())
-    assert count("multiarch_registry_requests_total", code="error") == errors

@@ -1,8 +1,7 @@
 """Registries behind mirrors, over real HTTP and TLS: what each is asked, shown, and trusted with."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -10,24 +9,18 @@ import pytest
 import trustme
 from aiohttp import web
 
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring
-from extender.credentials.operator_keyring import OperatorKeyring
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import (
     ManifestNotFound,
     RegistryDenied,
     RegistryThrottled,
     RegistryUnavailable,
 )
-from extender.fetcher.sources import LocalSources
-from extender.images.content import Answer, Cause, Content, Failure
-from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.image_description import describe_image
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registry_client import RegistryClient
-from extender.resolver.image_cache import ImageQuery
-from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from testbed.embedded_registry import EmbeddedRegistry
@@ -135,34 +128,6 @@ async def test_cache_of_a_dead_registry_answers_on(
     assert await platforms_of(client, f"{name}@{held}") == BOTH
 
 
-async def test_image_stays_known_while_the_mirror_that_has_it_fails(make_mirrored: MakeMirrored, clock: Clock) -> None:
-    """The registry behind it has never had it: neither the image nor a platform of it is missing."""
-    failing = False
-
-    async def fault(request: web.BaseRequest) -> web.StreamResponse | None:
-        return web.Response(status=503) if failing else None
-
-    async with Watched(fault) as mirror, Watched() as upstream:
-        mirror.add("team/app", "1", IMAGE)
-        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
-        resolver = Resolver(
-            LocalSources(client, OperatorKeyring(), None), size=100, tag_seconds=60, stale_seconds=3600, clock=clock,
-            cluster_platforms=lambda: frozenset(map(parse_platform, BOTH)),
-        )  # fmt: skip
-        query, keyring = ImageQuery(f"{upstream.host}/team/app:1"), Keyring()
-        (known,) = await resolver.resolve_all([query], keyring, 5.0)
-        failing = True
-        await resolver.child_checks.settle()
-        for _ in range(3):
-            clock.advance(120)
-            (answer,) = await resolver.resolve_all([query], keyring, 5.0, revalidate=True)
-            await resolver.child_checks.settle()
-            assert answer == known
-            assert isinstance(answer, Content)
-            assert answer.denied == ()
-        await resolver.close()
-
-
 async def test_mirrors_are_asked_in_the_order_of_the_file(make_mirrored: MakeMirrored) -> None:
     """Each is told whose images it is asked for, but the registry is not."""
     async with Watched() as first, Watched() as second, Watched() as upstream:
@@ -253,21 +218,6 @@ async def test_headers_are_for_the_host_alone(make_mirrored: MakeMirrored) -> No
         assert (set(mirror.shown), set(storage.shown)) == ({"Basic c2V0"}, {""})
 
 
-class TlsDesk(FaultyRegistry):
-    """One that wants a token of its own token server, at `/token`."""
-
-    asked = 0
-
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.path == "/token":
-            self.asked += 1
-            return web.json_response({"token": "open"})
-        if request.headers.get("Authorization") == "Bearer open":
-            return await super().answer(request)
-        challenge = f'Bearer realm="{self.url}/token",service="desk"'
-        return web.Response(status=401, headers={"WWW-Authenticate": challenge})
-
-
 @pytest.fixture
 def authority(tmp_path: Path) -> trustme.CA:
     made = trustme.CA()
@@ -318,11 +268,11 @@ async def test_token_server_of_a_private_authority(
     make_mirrored: MakeMirrored, authority: trustme.CA, tmp_path: Path
 ) -> None:
     """The registry's authority vouches for its token server, which is often the same machine."""
-    async with TlsDesk(authority=authority) as registry:
+    async with GuardedRegistry("", authority=authority) as registry:
         registry.add("team/app", "1", IMAGE)
         client = make_mirrored(registry.host, f'server = "{registry.url}"\nca = "{tmp_path}/ca.pem"\n')
         assert await platforms_of(client, f"{registry.host}/team/app:1") == BOTH
-        assert registry.asked == 1
+        assert len(registry.desk) == 1
 
 
 async def test_skip_verify(make_mirrored: MakeMirrored, authority: trustme.CA) -> None:
@@ -403,51 +353,3 @@ async def test_old_word_on_the_quota_is_renewed_for_free(make_client: MakeClient
         clock.advance(60)
         assert (await client.fetch_manifest(name, ANONYMOUS)).digest == digest
         assert [path.partition(" ")[0] for path in hub.paths] == ["GET", "HEAD", "GET"]
-
-
-@pytest.fixture
-async def resolve(clock: Clock) -> AsyncIterator[Callable[[RegistryClient], Resolver]]:
-    """Makes resolvers over clients; they end with the test."""
-    async with AsyncExitStack() as stack:
-
-        def make(client: RegistryClient) -> Resolver:
-            resolver = Resolver(
-                LocalSources(client, OperatorKeyring(), None),
-                size=100,
-                tag_seconds=900,
-                stale_seconds=86_400,
-                clock=clock,
-                random=lambda: 0.0,
-            )
-            stack.push_async_callback(resolver.close)
-            return resolver
-
-        yield make
-
-
-async def answer_of(resolver: Resolver, image: str) -> Answer:
-    """What is known of an image after waiting for it."""
-    keyring = Keyring()
-    (answer,) = await resolver.resolve_all([ImageQuery(image)], keyring, 10.0, revalidate=True)
-    return answer
-
-
-async def test_low_quota_keeps_what_is_known_fresh(
-    make_client: MakeClient, resolve: Callable[[RegistryClient], Resolver], clock: Clock
-) -> None:
-    """New images wait; tags that are known are revalidated on, by HEAD alone."""
-    async with Metered(11) as hub:
-        resolver = resolve(make_client(hub.host))
-        hub.add("team/known", "1", IMAGE)
-        hub.add("team/new", "1", build_index(["linux/arm64"]))
-        assert isinstance(await answer_of(resolver, f"{hub.host}/team/known:1"), Content)
-        failure = await answer_of(resolver, f"{hub.host}/team/new:1")
-        assert isinstance(failure, Failure)
-        assert failure.cause is Cause.THROTTLED
-        clock.advance(1000)
-        hub.paths.clear()
-        assert isinstance(await answer_of(resolver, f"{hub.host}/team/known:1"), Content)
-        assert [path.partition(" ")[0] for path in hub.paths] == ["HEAD"]
-        hub.left = 100
-        clock.advance(1000)
-        assert isinstance(await answer_of(resolver, f"{hub.host}/team/new:1"), Content)

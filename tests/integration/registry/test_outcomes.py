@@ -351,3 +351,52 @@ async def test_small_refusal_keeps_the_connection(make_client: MakeClient) -> No
             with pytest.raises(ManifestNotFound):
                 await client.fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
     assert len(peers) == 1
+
+
+POLICY = {"errors": [{"code": "PROJECTPOLICYVIOLATION", "message": "3 vulnerabilities"}]}
+
+
+async def test_why_a_registry_refuses_an_image_is_read_of_the_answer_to_a_get(make_client: MakeClient) -> None:
+    """That to a HEAD has no body."""
+
+    async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response(POLICY, status=412)
+
+    async with FaultyRegistry(refuse) as registry:
+        client, reference = make_client(registry.host), parse_reference(f"{registry.host}/{APP}:1")
+        assert await client.head_manifest(reference, ANONYMOUS) is None
+        with pytest.raises(RegistryRefusedImage) as caught:
+            await client.fetch_manifest(reference, ANONYMOUS)
+    assert (caught.value.status, caught.value.said) == (412, "3 vulnerabilities")
+
+
+async def test_refusal_whose_text_never_ends_is_a_refusal_of_that_image(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would have said is not waited for, and the host is not to blame."""
+    monkeypatch.setattr("extender.registry.http._REASON_SECONDS", 0.05)
+
+    async def drip(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(status=412)
+        await response.prepare(request)
+        await response.write(b'{"errors": [')
+        await asyncio.Event().wait()
+        return response
+
+    async with FaultyRegistry(drip) as registry:
+        with pytest.raises(RegistryRefusedImage) as caught:
+            await make_client(registry.host).fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+    assert (caught.value.status, caught.value.said) == (412, "")
+
+
+async def test_name_server_that_hangs_blames_no_host(monkeypatch: pytest.MonkeyPatch, make_client: MakeClient) -> None:
+    """The exchange's time is over before the C library gives up, which waits in a thread."""
+
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
+    client = make_client(timeout_seconds=0.05)
+    for repository in ("one", "two", "three", "four"):  # a host to blame would rest after three
+        with pytest.raises(RegistryUnavailable, match=r"registry.example.com did not answer within 0\.05 s"):
+            await client.head_manifest(parse_reference(f"registry.example.com/{repository}:1"), ANONYMOUS)

@@ -156,24 +156,3 @@ async def test_signed_address_is_asked_to_the_byte(make_client: MakeClient, is_r
         reference = parse_reference(f"{host}/{APP}:1")
         assert await make_client(host).fetch_blob(reference, digest_of(b"{}"), ANONYMOUS) == b"{}"
     assert asked == [SIGNED]
-
-
-async def test_realm_is_asked_to_the_byte(make_client: MakeClient) -> None:
-    """What the registry wants to know of the token server stands behind it."""
-    asked: list[str] = []
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await request_line(reader))
-        realm = f'Bearer realm="http://{host}{SIGNED}",service="a:b/c d",scope="repository:{APP}:pull"'
-        token = asked[-1].startswith("/%2F")
-        status = "200 OK" if token else "401 Who"
-        body = b'{"token":"x"}' if token else b""
-        head = f"HTTP/1.1 {status}\r\nWWW-Authenticate: {realm}\r\nContent-Length: {len(body)}\r\nConnection: close"
-        writer.write(head.encode() + b"\r\n\r\n" + body)
-        writer.close()
-
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-        host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        with pytest.raises(RegistryDenied):
-            await make_client(host).fetch_manifest(parse_reference(f"{host}/{APP}:1"), ANONYMOUS)
-    assert asked[1] == f"{SIGNED}&service=a:b/c+d&scope=repository:{APP}:pull"
