@@ -122,28 +122,12 @@ async def test_images_that_do_not_match_are_not_asked_about(tmp_path: Path, cloc
     assert program.calls == []
 
 
-async def test_a_port_and_a_path_that_do_not_match_are_not_asked_about(
-    tmp_path: Path, clock: Clock, program: Program
-) -> None:
-    ring = load(tmp_path, clock, plugin(matchImages=["registry.example.com:5000/team"]))
-    for image in (
-        "registry.example.com/team/app",
-        "registry.example.com:6000/team/app",
-        "registry.example.com:5000/app",
-    ):
-        assert [item.username for item in await ring.load(parse_reference(image))] == []
-    assert program.calls == []
-    await ring.load(parse_reference("registry.example.com:5000/team/app"))
-    assert len(program.calls) == 1
-
-
 @pytest.mark.parametrize(
     ("said", "default", "seconds"),
     [
         pytest.param("1h", "5m", 3600.0, id="the-answers-own"),
         pytest.param(None, "5m30s", 330.0, id="the-default"),
         pytest.param("1.5h", "0s", 5400.0, id="fraction"),
-        pytest.param("2500ms", "1h", 2.5, id="milliseconds"),
     ],
 )
 async def test_answer_is_kept_for_its_cache_duration(
@@ -161,17 +145,6 @@ async def test_answer_is_kept_for_its_cache_duration(
     assert len(program.calls) == 2
 
 
-async def test_auth_is_matched_like_a_pull_secret(tmp_path: Path, clock: Clock, program: Program) -> None:
-    """Most specific first; what is for other registries is not tried."""
-    host = APP.domain
-    auth = {
-        name: {"username": name, "password": "p"} for name in (host, f"{host}/team", "quay.io", f"https://{host}/v2/x")
-    }
-    program.rewrite(answer(auth=auth))
-    found = await load(tmp_path, clock, plugin()).load(APP)
-    assert [item.username for item in found] == [f"{host}/team", host]
-
-
 async def test_several_plugins_are_tried_in_their_order(tmp_path: Path, clock: Clock, program: Program) -> None:
     """A plugin without credentials does not keep the next from being asked."""
     program.rewrite(answer(auth=None))
@@ -184,13 +157,10 @@ async def test_several_plugins_are_tried_in_their_order(tmp_path: Path, clock: C
     ("body", "why"),
     [
         pytest.param('print("hunter2"); sys.exit(7)', "ecr ended with status 7", id="status"),
-        pytest.param('print("hunter2", file=sys.stderr); sys.exit(1)', "ecr ended with status 1", id="stderr"),
         pytest.param('print("hunter2")', "ecr gave no CredentialProviderResponse", id="no-json"),
-        pytest.param("print('{\"x\":' + '[' * 5000)", "ecr gave no CredentialProviderResponse", id="deep"),
         pytest.param(answer(kind="Pod"), "ecr gave no CredentialProviderResponse", id="kind"),
         pytest.param(answer(cacheKeyType="Cluster"), "ecr gave no CredentialProviderResponse", id="cache-key-type"),
         pytest.param(answer(cacheDuration="soon"), "ecr gave no CredentialProviderResponse", id="duration"),
-        pytest.param(answer(cacheDuration="-1h"), "ecr gave no CredentialProviderResponse", id="negative"),
         pytest.param(answer(apiVersion="v2"), f"ecr speaks another version than {V1}", id="version"),
         pytest.param('sys.stdout.write("hunter2" * (1 << 20))', "ecr answered more than 1048576 bytes", id="endless"),
     ],
@@ -205,13 +175,6 @@ async def test_a_plugin_that_fails_has_no_credentials(
     assert [item.username for item in found] == []
     assert [(line["event"], line["why"]) for line in lines] == [("provider.failed", why)]
     assert "hunter2" not in str(lines)
-
-
-async def test_a_missing_program_has_no_credentials(tmp_path: Path, clock: Clock) -> None:
-    """The kubelet would not start; we look up what we can."""
-    with capture_logs() as lines:
-        await load(tmp_path, clock, plugin("absent")).load(APP)
-    assert [line["why"] for line in lines] == ["absent cannot be started: No such file or directory"]
 
 
 async def test_a_program_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
@@ -248,14 +211,6 @@ async def test_a_program_that_has_left_the_group_holds_up_nobody(tmp_path: Path)
         os.kill(left, signal.SIGKILL)
 
 
-async def test_an_answer_that_is_too_long_is_not_waited_for(tmp_path: Path) -> None:
-    """However the program's writing and our reading fall out."""
-    program = Program(tmp_path / "ecr", 'print("x" * (2 << 20))')
-    for _ in range(20):
-        with pytest.raises(CredentialsUnavailable, match="answered more than"):
-            await run_program(str(program.path), [], b"{}", environment={}, timeout_seconds=30)
-
-
 async def test_time_out_is_said(tmp_path: Path, clock: Clock, program: Program) -> None:
     """The kubelet's minute, shortened here to none at all."""
     program.rewrite("time.sleep(1000)")
@@ -264,14 +219,6 @@ async def test_time_out_is_said(tmp_path: Path, clock: Clock, program: Program) 
     with capture_logs() as lines:
         await keyring.load(APP)
     assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]
-
-
-async def test_a_program_may_answer_without_reading(tmp_path: Path) -> None:
-    """Then its closed pipe is no failure."""
-    path = tmp_path / "deaf"
-    path.write_text("#!/bin/sh\nexec <&-\necho heard\n")
-    path.chmod(0o755)
-    assert await run_program(str(path), [], b"x" * (1 << 20), environment={}, timeout_seconds=60) == b"heard\n"
 
 
 async def test_a_program_answers_whole_and_leaves_no_pipe_open(tmp_path: Path) -> None:
@@ -305,9 +252,7 @@ async def test_a_program_that_cannot_be_run_is_unavailable(tmp_path: Path) -> No
         pytest.param({"providers": []}, "at least one provider", id="none"),
         pytest.param({"providers": [plugin(), plugin()]}, "each name only once", id="twice"),
         pytest.param({"providers": [plugin("../sh")]}, "is no name of a program", id="path"),
-        pytest.param({"providers": [plugin("..")]}, "is no name of a program", id="parent"),
         pytest.param({"providers": [plugin(matchImages=[])]}, "matchImages must be one or more", id="matches-none"),
-        pytest.param({"providers": [plugin(matchImages=["a:b:c"])]}, "matchImages must be", id="no-pattern"),
         pytest.param({"providers": [plugin(matchImages=[""])]}, "matchImages must be", id="empty-pattern"),
         pytest.param({"providers": [plugin(defaultCacheDuration="12")]}, "must be a duration", id="duration"),
         pytest.param({"providers": [plugin(apiVersion="v1")]}, f"apiVersion must be {V1}", id="protocol"),
@@ -326,14 +271,9 @@ def test_configuration_the_kubelet_refuses_is_refused(
     assert str(caught.value).startswith(f"registry.credential_providers.config: {path}")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["a: [", "a: 2001-13-45", "[" * 2000, "providers: [{matchImages: [a], matchImages: [b]}]",
-     "a: &a {b: c}\n" + "".join(f"{at}: &a {{<<: [*a, *a]}}\n" for at in range(40))],
-    ids=["open", "impossible-date", "deep", "twice", "bomb"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["a: [", "providers: [{matchImages: [a], matchImages: [b]}]"], ids=["open", "twice"])
 def test_configuration_that_is_no_yaml_is_refused(tmp_path: Path, clock: Clock, text: str) -> None:
-    """Whatever PyYAML makes of it, the error names setting and path."""
+    """The error names setting and path."""
     path = tmp_path / "plugins.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"registry.credential_providers.config: .*plugins.yaml: "):

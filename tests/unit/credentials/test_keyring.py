@@ -55,12 +55,12 @@ def test_an_id_stands_for_the_login_under_one_key() -> None:
     assert len(others | {same}) == 7
 
 
-def test_credential_does_not_show_its_secret() -> None:
+def test_neither_a_credential_nor_a_login_shows_its_secret() -> None:
     """Neither repr, format, a pretty-printer nor a log line holds name or password."""
     credential = Credential("ann", "hunter2", credential_id_of("ann", "hunter2", key=KEY))
-    record = logging.LogRecord("x", logging.INFO, "x", 1, "%s %r", (credential, [credential]), None)
-    shown = [repr(credential), f"{credential}", pretty_repr({"credential": credential}), record.getMessage()]
-    for text in shown:
-        assert credential.id in text
+    for each in (credential, Login("quay.io", "ann", "hunter2")):
+        record = logging.LogRecord("x", logging.INFO, "x", 1, "%s %r", (each, [each]), None)
+        text = "".join((repr(each), f"{each}", pretty_repr({"each": each}), record.getMessage()))
+        assert text.count(credential.id if each is credential else "quay.io") == 5
         assert "hunter2" not in text
         assert "ann" not in text

@@ -212,50 +212,6 @@ async def test_a_failure_for_one_registry_leaves_the_others(clock: Clock) -> Non
     assert await ring.load(ELSEWHERE)
 
 
-async def test_answers_for_one_tenant_s_images_leave_those_of_others(clock: Clock) -> None:
-    """Thousands of images of one tenant fill the cache, and not at the cost of another's few."""
-    provider = Provider(CacheKeyType.IMAGE, keep_seconds=1e9)
-    provider.secret = "s" * 50_000
-    ring = ProviderLogins(provider, clock=clock)
-    await ring.load(APP, tenant="honest")
-    for number in range(400):
-        await ring.load(image_of(number), tenant="mallory")
-    provider.requested.clear()
-    assert await ring.load(APP, tenant="honest")
-    assert provider.requested == []
-    await ring.load(image_of(0), tenant="mallory")
-    assert provider.requested == ["quay.io/team/app-0"]
-
-
-async def test_an_expired_password_is_not_presented(clock: Clock) -> None:
-    """Though the provider gives no other."""
-    provider = Provider(CacheKeyType.GLOBAL)
-    ring = ProviderLogins(provider, clock=clock)
-    await ring.load(APP)
-    provider.fails = True
-    clock.advance(100)
-    assert await ring.load(APP) == ()
-    provider.fails = False
-    clock.advance(10)
-    assert len(await ring.load(ELSEWHERE)) == 1
-    assert len(await ring.load(APP)) == 1
-    assert len(provider.requested) == 3
-
-
-async def test_a_failure_before_a_wider_answer_does_not_hide_it(clock: Clock) -> None:
-    """Failures hold for a registry; an answer for everything replaces them."""
-    provider = Provider(CacheKeyType.GLOBAL)
-    provider.fails = True
-    ring = ProviderLogins(provider, clock=clock)
-    await ring.load(APP)
-    provider.fails = False
-    clock.advance(10)
-    await ring.load(APP)
-    clock.advance(50)
-    await ring.load(APP)
-    assert len(provider.requested) == 2
-
-
 @pytest.mark.parametrize("cache_key_type", [CacheKeyType.GLOBAL, CacheKeyType.REGISTRY, CacheKeyType.IMAGE])
 async def test_a_failure_leaves_what_another_request_has_brought_meanwhile(
     clock: Clock, cache_key_type: CacheKeyType

@@ -6,7 +6,6 @@ import tracemalloc
 from collections.abc import Callable, Sized
 
 import pytest
-from rich.pretty import pretty_repr
 from structlog.testing import capture_logs
 
 from extender.credentials.keyring import LoginSource, credential_id_of
@@ -108,16 +107,6 @@ async def test_secrets_are_one_keyring_most_specific_first(secrets: PullSecrets,
     assert await names_for(keyring(secrets, "b", "a")) == ["narrow", "wide-b", "wide-a"]
 
 
-async def test_default_registry_login_gives_way_to_one_of_another_secret(
-    secrets: PullSecrets, cluster: Cluster
-) -> None:
-    """The rule of index.docker.io looks at all secrets together, as they are one keyring."""
-    cluster.write("old", ("https://index.docker.io/v1/", "old", "x"))
-    cluster.write("new", ("docker.io", "new", "x"))
-    assert [item.username for item in await keyring(secrets, "old").load(HUB)] == ["old"]
-    assert [item.username for item in await keyring(secrets, "old", "new").load(HUB)] == ["new"]
-
-
 async def test_missing_and_unnamed_secrets_are_left_out(secrets: PullSecrets, cluster: Cluster) -> None:
     """As on the node, the others count."""
     cluster.write("good", ("quay.io", "ann", "x"))
@@ -169,18 +158,6 @@ async def test_secrets_after_too_many_logins_are_left_out_and_said_once(
             "kept": MOST_LOGINS, "left_out": 4,
         }
     ]  # fmt: skip
-
-
-async def test_a_reading_is_made_for_matching_once(
-    secrets: PullSecrets, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many images are looked up with it: thirty loads of a large secret held everybody up for seconds."""
-    made = list[str]()
-    monkeypatch.setattr("extender.credentials.logins.parse_pattern", made.append)
-    cluster.write("pull", *(("quay.io", str(number), "x") for number in range(10)))
-    for _ in range(30):
-        await keyring(secrets, "pull").load(APP)
-    assert len(made) == 10
 
 
 async def test_nothing_is_read_before_a_lookup_needs_it(secrets: PullSecrets, cluster: Cluster) -> None:
@@ -343,38 +320,6 @@ async def test_reads_that_hang_for_one_namespace_leave_turns_for_others(secrets:
     await asyncio.gather(*hanging)
 
 
-async def test_a_secret_that_hangs_holds_up_no_pod_whose_secrets_are_at_hand(
-    secrets: PullSecrets, cluster: Cluster
-) -> None:
-    """What was read a moment ago is used without waiting for a turn."""
-    cluster.write("pull", ("quay.io", "ann", "x"))
-    await keyring(secrets, "pull").load(APP)
-    cluster.open.clear()
-    hanging = [asyncio.create_task(keyring(secrets, "pull", f"pull-{number}").load(APP)) for number in range(100)]
-    await settle()
-    async with asyncio.timeout(5):
-        assert len(await keyring(secrets, "pull").load(APP)) == 1
-    cluster.open.set()
-    await asyncio.gather(*hanging)
-
-
-async def test_readings_of_one_namespace_leave_those_of_others(secrets: PullSecrets, cluster: Cluster) -> None:
-    """Its pods name thousands of secrets, and another namespace's one reading and its ids stay."""
-    cluster.write("pull", ("quay.io", "ann", "x"), namespace="bank")
-    other = keyring(secrets, "pull", namespace="bank")
-    await other.load(APP)
-    password = "p" * 50_000
-    for pod in range(20):
-        names = [f"pull-{pod}-{number}" for number in range(MOST_NAMES)]
-        for name in names:
-            cluster.write(name, ("quay.io", name, password))
-        await keyring(secrets, *names).load(APP)
-    cluster.reads.clear()
-    assert len(other.credential_ids_for(APP)) == 1
-    assert len(await other.load(APP)) == 1
-    assert cluster.reads == []
-
-
 async def test_a_namespace_of_large_secrets_takes_little_memory(clock: Clock) -> None:
     """A pod names 64 secrets of 10,000 entries, of which 256 have long names; then pods of one each."""
     auths: dict[str, object] = {f"h{number}.example.com/{'x' * 600}": {"auth": "YTpi"} for number in range(256)}
@@ -407,21 +352,6 @@ async def test_a_pod_makes_us_read_only_so_many_secrets(secrets: PullSecrets, cl
     """A list of ten thousand names is a pod author's, not ours, to regret."""
     await keyring(secrets, *(f"s{number}" for number in range(10_000))).load(APP)
     assert len(cluster.reads) == MOST_NAMES
-
-
-async def test_no_secret_shows(secrets: PullSecrets, cluster: Cluster) -> None:
-    """Neither in what identifies a keyring, nor in scopes, nor in what a debugger prints."""
-    cluster.write("pull", ("quay.io", "ann-the-user", "hunter2"))
-    ring = keyring(secrets, "pull")
-    found = await ring.load(APP)
-    shown = [repr(found), pretty_repr(found), json.dumps(ring.credential_ids_for(APP)), repr(ring.identity)]
-    shown += [
-        repr(Login("quay.io", "ann-the-user", "hunter2")),
-        pretty_repr(Login("quay.io", "ann-the-user", "hunter2")),
-    ]
-    for text in shown:
-        assert "hunter2" not in text
-        assert "ann-the-user" not in text
 
 
 def reaches(root: PullSecrets, text: str) -> bool:
