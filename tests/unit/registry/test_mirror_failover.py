@@ -1,6 +1,5 @@
 """Mirrors in turn: who is asked, who is shown which credential, and whose failure counts."""
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -52,8 +51,6 @@ class World:
         self.has_plain_root = False
         self.scope: CredentialScope = "operator"
         self.keyring_requests: list[str] = []
-        self.open = asyncio.Event()
-        self.open.set()
         self.failover = MirrorFailover(
             self.endpoints_for,
             mirror_credentials=self.credentials_for,
@@ -85,7 +82,6 @@ class World:
         name = endpoint.name if endpoint.root.scheme == "https" else f"{endpoint.name} over http"
         self.requests.append((name, credential.id))
         self.clock.advance(0.001)
-        await self.open.wait()
         said = self.says[name]
         if isinstance(said, Exception):
             more = {RegistryThrottled: (60.0,), RegistryRefusedImage: (412,)}.get(type(said), ())
