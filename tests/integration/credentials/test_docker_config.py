@@ -17,7 +17,7 @@ from extender.errors import ConfigError
 from extender.images.reference import ImageReference, parse_reference
 from extender.watched_files import RELOADS, FileSetting, WatchedFiles
 from testbed.clock import Clock
-from tests.integration.credentials.programs import Program
+from testbed.recorded_program import Program
 
 APP = parse_reference("quay.io/team/app:1")
 HUB = parse_reference("redis")

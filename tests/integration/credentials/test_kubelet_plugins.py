@@ -23,7 +23,7 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.watched_files import RELOADS, FileSetting, WatchedFiles
 from testbed.clock import Clock
 from testbed.eventually import eventually
-from tests.integration.credentials.programs import Program
+from testbed.recorded_program import Program
 
 V1 = "credentialprovider.kubelet.k8s.io/v1"
 APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")

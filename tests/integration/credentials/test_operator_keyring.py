@@ -18,7 +18,7 @@ from extender.errors import ConfigError
 from extender.images.reference import parse_reference
 from extender.watched_files import FileWatcher
 from testbed.eventually import eventually
-from tests.integration.credentials.programs import Program
+from testbed.recorded_program import Program
 
 HOST = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
 APP = parse_reference(f"{HOST}/team/app:1")

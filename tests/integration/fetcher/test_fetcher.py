@@ -31,7 +31,7 @@ from extender.watched_files import RELOADS, FileSetting
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.images import build_index
-from tests.integration.credentials.programs import Program
+from testbed.recorded_program import Program
 
 IMAGE = build_index(["linux/amd64", "linux/arm64"])
 AnyQuestion = Look | Verify | Ping

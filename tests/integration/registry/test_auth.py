@@ -11,9 +11,9 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable
 from extender.images.reference import ImageReference, parse_reference
 from testbed.clock import Clock
+from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry, login_of
 from testbed.images import build_index
 from tests.integration.registry.conftest import MakeClient
-from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
 
 ANN = Credential("ann", "pa:ss", CredentialId("ann"))
 BOB = Credential("bob", "word", CredentialId("bob"))

@@ -20,9 +20,9 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.faulty_registry import FaultyRegistry, GuardedRegistry
+from testbed.hostile_addresses import IMAGES, NAMES, NO_URLS, URLS, Network, Trap, open_trap, watched_network
 from testbed.images import build_index
-from tests.integration.registry.faulty import FaultyRegistry, GuardedRegistry
-from tests.integration.registry.hostile import IMAGES, NAMES, NO_URLS, URLS, Network, Trap, open_trap, watched_network
 
 # The images that show by themselves where they lead; the others' names have to be resolved.
 LITERALS = [image for image in IMAGES if ".example" not in image.replace(".example.com", "")]

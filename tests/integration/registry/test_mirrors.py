@@ -24,10 +24,10 @@ from extender.registry.registry_client import RegistryClient
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry, login_of
 from testbed.images import build_index, build_manifest
 from tests.integration.conftest import StartRegistry
 from tests.integration.registry.conftest import MakeClient
-from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
 
 BOTH = ["linux/amd64", "linux/arm64"]
 IMAGE = build_index(BOTH)

@@ -19,7 +19,7 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.openshift import OpenShiftMirrors, host_problems
-from tests.integration.registry.faulty import FaultyRegistry, login_of
+from testbed.faulty_registry import FaultyRegistry, login_of
 
 IMAGE = parse_reference("quay.io/team/app:1")
 PODS = Credential("pod", "word", CredentialId("pod"))

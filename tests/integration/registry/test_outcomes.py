@@ -21,9 +21,9 @@ from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.metrics import REGISTRY
 from extender.registry.auth import MAX_DOCUMENT_BYTES
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.faulty_registry import Fault, FaultyRegistry
 from testbed.images import OCI, build_index, build_manifest
 from tests.integration.registry.conftest import MakeClient
-from tests.integration.registry.faulty import Fault, FaultyRegistry
 
 SECRET = "body-of-a-stranger"
 INDEX = build_index(["linux/amd64", "linux/arm64"])

@@ -9,9 +9,9 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryUnavailable
 from extender.images.reference import digest_of, parse_reference
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry
 from testbed.images import build_index
 from tests.integration.registry.conftest import MakeClient
-from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry
 
 ANN = Credential("ann", "pass", CredentialId("ann"))
 INDEX = build_index(["linux/amd64", "linux/arm64"])

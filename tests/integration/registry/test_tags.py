@@ -11,9 +11,9 @@ from extender.errors import InvalidManifest, ManifestNotFound
 from extender.images.reference import digest_of, parse_reference
 from extender.registry.registry_client import next_page
 from testbed.debian_registry import DebianRegistry
+from testbed.faulty_registry import FaultyRegistry
 from testbed.images import build_manifest
 from tests.integration.registry.conftest import MakeClient
-from tests.integration.registry.faulty import FaultyRegistry
 
 
 class Pages(FaultyRegistry):

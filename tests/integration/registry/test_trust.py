@@ -13,8 +13,8 @@ from extender.errors import ConfigError, RegistryUnavailable
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session, send
 from extender.watched_files import RELOADS
+from testbed.faulty_registry import FaultyRegistry
 from tests.integration.registry.conftest import ON_LOOPBACK
-from tests.integration.registry.faulty import FaultyRegistry
 
 COUNTS = RELOADS["registry.ca_files"]
 

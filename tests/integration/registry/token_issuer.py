@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from tests.integration.registry.faulty import GuardedRegistry
+from testbed.faulty_registry import GuardedRegistry
 
 SERVICE, ISSUER = "debian", "desk"
 _LIFE_SECONDS = 300

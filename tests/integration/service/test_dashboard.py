@@ -20,8 +20,8 @@ from testbed.dashboard import API_SERVER, Panel, as_sent, panels
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import DebianPrometheus, find_prometheus, until, values
 from testbed.eventually import eventually
+from testbed.faulty_registry import FaultyRegistry
 from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
-from tests.integration.registry.faulty import FaultyRegistry
 from tests.integration.service.caller import AMD64, ARM64, SPACE, Caller, marked, pod, with_names
 from tests.integration.service.watching import service_in, until_ready
 

@@ -12,6 +12,7 @@ from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.drift.drift_watch import DRIFT, UNFINISHED
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
+from testbed.faulty_registry import GuardedRegistry
 from tests.integration.cluster.api_server import (
     ApiServer,
     namespace,
@@ -21,7 +22,6 @@ from tests.integration.cluster.api_server import (
     serve_api,
     told,
 )
-from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller
 from tests.integration.service.watching import service_in, until_ready, write_pull_secret
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.embedded_registry import EmbeddedRegistry
-from tests.integration.registry.faulty import GuardedRegistry
+from testbed.faulty_registry import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService, running_service
 

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from testbed.eventually import eventually
-from tests.integration.registry.faulty import FaultyRegistry, login_of
+from testbed.faulty_registry import FaultyRegistry, login_of
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
 

@@ -15,6 +15,7 @@ from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
+from testbed.faulty_registry import GuardedRegistry
 from tests.integration.cluster.api_server import (
     ApiServer,
     Request,
@@ -22,7 +23,6 @@ from tests.integration.cluster.api_server import (
     pod,
     selector_of,
 )
-from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of, with_names
 from tests.integration.service.caller import pod as asked_pod
 from tests.integration.service.watching import checks, service_in, until_ready, write_pull_secret

@@ -8,8 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
-
-import pytest
+from unittest.mock import patch
 
 # Image strings that lead inside, each in another way; `test_addresses` has every spelling of every address.
 IMAGES = (
@@ -100,7 +99,7 @@ def watched_network(names: Mapping[str, tuple[str, ...] | Iterator[tuple[str, ..
     network = Network()
     getaddrinfo, connect = socket.getaddrinfo, asyncio.SelectorEventLoop.sock_connect
 
-    def resolve(host: str, *args: Any, **kwargs: Any) -> Any:
+    def resolve(host: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as `getaddrinfo`
         answers = names.get(host.lower())
         if answers is None and not _is_numeric(host):
             raise socket.gaierror(socket.EAI_NONAME, "no such name")
@@ -114,9 +113,7 @@ def watched_network(names: Mapping[str, tuple[str, ...] | Iterator[tuple[str, ..
             raise ConnectionRefusedError
         await connect(loop, sock, address)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket, "getaddrinfo", resolve)
-        patch.setattr(asyncio.SelectorEventLoop, "sock_connect", dial)
+    with patch.object(socket, "getaddrinfo", resolve), patch.object(asyncio.SelectorEventLoop, "sock_connect", dial):
         yield network
 
 
