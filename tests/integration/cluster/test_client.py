@@ -88,17 +88,18 @@ async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]
 async def test_get_gives_the_bytes_of_the_answer(api: ApiServer, client: ClusterClient) -> None:
     """The body comes back undecoded, asked for with the token, the media type and without compression."""
     api.tokens = {SECRET}
-    body = await client.get(NODE, accept="application/json;as=Thing")
+    query = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "limit": "5"}
+    body = await client.get(NODE, query, accept="application/json;as=Thing")
     assert json.loads(body)["metadata"]["name"] == "a"
+    assert api.requests[-1].query == query
     headers = api.requests[-1].headers
     assert headers["Authorization"] == f"Bearer {SECRET}"
     assert headers["Accept"] == "application/json;as=Thing"
     assert headers["Accept-Encoding"] == "identity"
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy"])
 async def test_proxies_of_the_environment_are_not_used(
-    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are for registries: lists and watches reach the API server itself, and no proxy sees a connection."""
     connections = []
@@ -108,9 +109,7 @@ async def test_proxies_of_the_environment_are_not_used(
         writer.close()
 
     async with await asyncio.start_server(count, "127.0.0.1", 0) as proxy:
-        monkeypatch.delenv("NO_PROXY", raising=False)
-        monkeypatch.delenv("no_proxy", raising=False)
-        monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
         opened = await open_plain(api, tmp_path)
         try:
             await opened.get(NODE)
@@ -122,27 +121,13 @@ async def test_proxies_of_the_environment_are_not_used(
     assert connections == []
 
 
-async def test_query_arrives_as_it_was_given(api: ApiServer, client: ClusterClient) -> None:
-    """Field selectors hold equal signs and commas, continue tokens anything base64 has."""
-    query = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "limit": "5"}
-    await client.get(NODES, query)
-    assert api.requests[-1].query == query
-
-
-@pytest.mark.parametrize("status", [403, 404, 410, 422, 429, 500, 503, 301])
+@pytest.mark.parametrize("status", [403, 410, 429, 500, 301])
 async def test_refusal_carries_its_status_and_its_words(api: ApiServer, client: ClusterClient, status: int) -> None:
     """Callers tell statuses apart; the operator reads what the API server said."""
     api.refusals.append(("get", Refusal(status, "nodes is forbidden", {"Retry-After": "7", "Location": "/elsewhere"})))
     with pytest.raises(ClusterRefused, match=f"HTTP {status} nodes is forbidden") as caught:
         await client.get(NODE)
     assert (caught.value.status, caught.value.retry_after_seconds) == (status, 7.0)
-
-
-async def test_absent_object_is_404(client: ClusterClient) -> None:
-    """As the server itself answers it."""
-    with pytest.raises(ClusterRefused) as caught:
-        await client.get(f"{NODES}/absent")
-    assert (caught.value.status, caught.value.retry_after_seconds) == (404, None)
 
 
 async def test_long_words_of_a_refusal_are_cut(api: ApiServer, client: ClusterClient) -> None:
@@ -171,8 +156,7 @@ async def test_cancelled_request_leaves_the_client_usable(api: ApiServer, client
     """A caller that gives up while a list is slow takes nobody with it."""
     api.is_open.clear()
     listing = asyncio.create_task(client.get(NODES, LIST))
-    while not api.received("list"):
-        await asyncio.sleep(0)
+    await eventually(lambda: api.received("list"))
     listing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await listing
@@ -204,7 +188,7 @@ async def test_send_changes_an_object_and_gives_it_back(api: ApiServer, client: 
     assert json.loads(await client.send("POST", NODES, created))["metadata"]["name"] == "new"
 
 
-@pytest.mark.parametrize("status", [403, 404, 409, 422, 500])
+@pytest.mark.parametrize("status", [409, 500])
 async def test_refused_change_carries_its_status(api: ApiServer, client: ClusterClient, status: int) -> None:
     """And is sent once."""
     api.refusals.append(("send", Refusal(status, "no")))
@@ -224,15 +208,13 @@ async def test_change_is_sent_again_after_a_401(api: ApiServer, client: ClusterC
 async def test_namespace_is_that_of_the_context(api: ApiServer, tmp_path: Path) -> None:
     """As kubectl takes it; without one `default`."""
     kubeconfig = write_kubeconfig(tmp_path / "config", api.url, {"token": SECRET})
-    client = await open_cluster("kubeconfig", kubeconfig)
-    assert client.namespace == "default"
-    await client.close()
     document = yaml.safe_load(Path(kubeconfig).read_text())
-    document["contexts"][0]["context"]["namespace"] = "shop"
-    Path(kubeconfig).write_text(yaml.safe_dump(document))
-    client = await open_cluster("kubeconfig", kubeconfig)
-    assert client.namespace == "shop"
-    await client.close()
+    for namespace in ("default", "shop"):
+        client = await open_cluster("kubeconfig", kubeconfig)
+        assert client.namespace == namespace
+        await client.close()
+        document["contexts"][0]["context"]["namespace"] = "shop"
+        Path(kubeconfig).write_text(yaml.safe_dump(document))
 
 
 async def test_stream_gives_whole_lines(api: ApiServer, client: ClusterClient) -> None:
@@ -273,15 +255,6 @@ async def test_endless_line_is_an_error(api: ApiServer, client: ClusterClient) -
             await anext(lines)
 
 
-async def test_watch_can_be_refused(api: ApiServer, client: ClusterClient) -> None:
-    """410 before the first line is a status like any other."""
-    api.refusals.append(("watch", Refusal(410)))
-    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
-        with pytest.raises(ClusterRefused) as caught:
-            await anext(lines)
-    assert caught.value.status == 410
-
-
 async def test_closed_stream_ends_the_watch_at_the_server(api: ApiServer, client: ClusterClient) -> None:
     """A watch nobody reads any more does not stay open."""
     async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
@@ -317,7 +290,7 @@ async def test_requests_under_way_survive_a_new_token(api: ApiServer, tmp_path: 
 
 
 async def test_wrong_token_is_401_and_not_loaded_again_at_once(api: ApiServer, tmp_path: Path) -> None:
-    """Credentials that are refused are reloaded at most once in ten seconds."""
+    """Credentials that are refused are reloaded at most once in ten seconds, whether they can be read or not."""
     clock = Clock()
     client = await open_plain(api, tmp_path, clock, token="wrong")
     api.tokens = {"right"}
@@ -325,24 +298,14 @@ async def test_wrong_token_is_401_and_not_loaded_again_at_once(api: ApiServer, t
         with pytest.raises(ClusterRefused, match="401 Unauthorized") as caught:
             await client.get(NODE)
         assert caught.value.status == 401
-    write_kubeconfig(tmp_path / "config", api.url, {"token": "right"})
+    (tmp_path / "config").unlink()
     clock.advance(9)
     with pytest.raises(ClusterRefused):
         await client.get(NODE)
     clock.advance(1)
-    assert await client.get(NODE)
-    await client.close()
-
-
-async def test_reload_that_fails_is_tried_again_later(api: ApiServer, tmp_path: Path) -> None:
-    """A kubeconfig that is gone for a moment is an error for a moment."""
-    clock = Clock()
-    client = await open_plain(api, tmp_path, clock, token="first")
-    api.tokens = {"second"}
-    (tmp_path / "config").unlink()
     with pytest.raises(ClusterError, match="cannot use the kubeconfig"):
         await client.get(NODE)
-    write_kubeconfig(tmp_path / "config", api.url, {"token": "second"})
+    write_kubeconfig(tmp_path / "config", api.url, {"token": "right"})
     clock.advance(10)
     assert await client.get(NODE)
     await client.close()

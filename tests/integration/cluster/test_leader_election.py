@@ -150,7 +150,6 @@ async def test_lease_that_nobody_renews_is_not_fresh(api: ApiServer, client: Clu
         ("2023-11-14T22:29:55.000000Z", True),
         ("2023-11-14T22:30:05Z", True),  # the other clock is ahead
         ("2023-11-14T22:29:39.000000Z", False),
-        ("2023-11-14T23:30:00.000000Z", False),
         ("yesterday", False),
     ],
 )
@@ -186,10 +185,13 @@ async def test_standby_takes_over_from_a_leader_that_is_killed(api: ApiServer, c
         clock.advance(RENEW_SECONDS)
         await first.tick()  # its last: it is frozen from here on
         killed_at = clock.now
-        while not second.is_working:
+        for _ in range(int(LEASE_SECONDS // RENEW_SECONDS) + 2):
             clock.advance(RENEW_SECONDS)
             await second.tick()
             assert second.election.is_led()
+            if second.is_working:
+                break
+        assert second.is_working
         assert clock.now - killed_at <= LEASE_SECONDS + 2 * RENEW_SECONDS
         assert stored(api)["holderIdentity"] == "b"
         assert not first.election.is_leader  # by its own clock, before it could ask anybody

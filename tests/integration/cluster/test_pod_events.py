@@ -9,6 +9,7 @@ from extender.cluster.client import open_cluster
 from extender.cluster.pod_events import TEXT_CHARACTERS, PodEvents
 from extender.kubernetes.core_v1 import PodReference
 from testbed.clock import Clock
+from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
 
 POD = PodReference("shop", "web-1", "uid-1")
@@ -39,20 +40,16 @@ def stored(api: ApiServer, namespace: str) -> list[Document]:
     return [event for (where, _), event in api._objects.items() if where == path]  # noqa: SLF001
 
 
-async def settled(api: ApiServer, number: int) -> None:
-    """Returns when the API server has answered so many events."""
-    async with asyncio.timeout(5):
-        while sum(request.path.endswith("/events") for request in api.requests) < number:
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.005)
+async def until_stored(api: ApiServer, number: int, namespace: str = "shop") -> list[Document]:
+    """The namespace's events, once there are so many."""
+    return await eventually(lambda: stored(api, namespace), lambda found: len(found) == number)
 
 
 async def test_event_names_pod_reason_and_time(tmp_path: Path) -> None:
     """In the pod's namespace, with all that core/v1 wants and `kubectl describe` shows; long texts are cut."""
     async with sending(tmp_path, Clock()) as (api, events):
         events.tell(POD, "WaitingForImagePlatforms", "held:\n" + "x" * 2_000)
-        await settled(api, 1)
-        (event,) = stored(api, "shop")
+        (event,) = await until_stored(api, 1)
     assert event["involvedObject"] == {
         "apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web-1", "uid": "uid-1",
     }  # fmt: skip
@@ -72,13 +69,12 @@ async def test_namespace_with_too_many_takes_nothing_from_others(tmp_path: Path)
         for _ in range(100):
             events.tell(POD, "WaitingForImagePlatforms", "held")
         events.tell(PodReference("other", "db-1", "uid-2"), "WaitingForImagePlatforms", "held")
-        await settled(api, 41)
-        assert (len(stored(api, "shop")), len(stored(api, "other"))) == (40, 1)
+        await until_stored(api, 1, "other")
+        await until_stored(api, 40)
         clock.advance(1)
         for _ in range(10):
             events.tell(POD, "ImagePlatformsKnown", "let go")
-        await settled(api, 46)
-        assert len(stored(api, "shop")) == 45
+        await until_stored(api, 45)
 
 
 async def test_many_namespaces_with_events_take_nothing_from_one_with_few(tmp_path: Path) -> None:
@@ -88,8 +84,8 @@ async def test_many_namespaces_with_events_take_nothing_from_one_with_few(tmp_pa
             for _ in range(40):
                 events.tell(PodReference(f"flood-{number}", "web-1", "uid"), "WaitingForImagePlatforms", "held")
         events.tell(POD, "WaitingForImagePlatforms", "held")
-        await settled(api, 50)
-        assert len(stored(api, "shop")) == 1
+        await until_stored(api, 1)
+        assert sum(request.path.endswith("/events") for request in api.requests) < 50
 
 
 async def test_refused_event_is_dropped(tmp_path: Path) -> None:
@@ -98,8 +94,7 @@ async def test_refused_event_is_dropped(tmp_path: Path) -> None:
         api.refusals.append(("send", Refusal(403, "events is forbidden")))
         events.tell(POD, "WaitingForImagePlatforms", "first")
         events.tell(POD, "WaitingForImagePlatforms", "second")
-        await settled(api, 2)
-        assert [event["message"] for event in stored(api, "shop")] == ["second"]
+        assert [event["message"] for event in await until_stored(api, 1)] == ["second"]
 
 
 async def test_event_that_another_replica_has_sent_is_known(tmp_path: Path) -> None:
@@ -108,8 +103,7 @@ async def test_event_that_another_replica_has_sent_is_known(tmp_path: Path) -> N
     async with sending(tmp_path, Clock()) as (api, events):
         for once in ("app:1 lost", "app:1 lost", "app:1 gained"):
             events.tell(deployment, "ImageLostPlatform", "lost", "Warning", once=once)
-        await settled(api, 3)
-        first, second = stored(api, "shop")
+        first, second = await until_stored(api, 2)
     assert (first["involvedObject"]["kind"], first["involvedObject"]["apiVersion"]) == ("Deployment", "apps/v1")
     assert "generateName" not in first["metadata"]
     assert first["metadata"]["name"] != second["metadata"]["name"]

@@ -14,6 +14,7 @@ from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import images_of
 from testbed.clock import Clock
 from testbed.eventually import eventually
+from testbed.simulated_time import run_simulated
 
 POD = (
     b'{"metadata":{"name":"web","namespace":"shop","uid":"u1","managedFields":[{}]},"status":{"phase":"Pending"},'
@@ -33,12 +34,16 @@ def event(kind: str, document: bytes = POD) -> bytes:
 
 
 class Cluster:
-    """An API server that says what the test wrote; None keeps a watch open, and so does the end of all scripts."""
+    """An API server that says what the test wrote; None keeps a watch open, and so does the end of all scripts.
+
+    `said` is set once all of a script has been said.
+    """
 
     def __init__(self, *scripts: Script) -> None:
         self.watches: list[tuple[str, dict[str, str]]] = []
         self.stalls: list[float] = []
         self.open = 0
+        self.said = asyncio.Event()
         self._scripts = iter(scripts)
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes:
@@ -56,6 +61,7 @@ class Cluster:
                 if isinstance(line, ClusterError):
                     raise line
                 if line is None:
+                    self.said.set()
                     await asyncio.Event().wait()
                 else:
                     yield line
@@ -94,7 +100,8 @@ async def test_nothing_is_asked_before_somebody_wants_to_know() -> None:
     """A watch costs the API server two events for every pod."""
     cluster = Cluster()
     async with running(cluster) as run:
-        await asyncio.sleep(0.02)
+        for _ in range(20):
+            await asyncio.sleep(0)
         assert cluster.watches == []
         run.pods.look()
         await eventually(lambda: cluster.open)
@@ -118,8 +125,7 @@ async def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
     cluster = Cluster([event("ADDED"), event("MODIFIED"), event("DELETED"), event("BOOKMARK"), None])
     async with running(cluster) as run:
         run.pods.look()
-        await eventually(lambda: len(run.announced) == 2)
-        await asyncio.sleep(0.01)
+        await cluster.said.wait()
     assert [[image.reference for image in images_of(pod)] for pod in run.announced] == [["web:1", "models:2"]] * 2
     assert run.announced[0].metadata is not None
     assert run.announced[0].metadata.uid == "u1"
@@ -131,9 +137,10 @@ async def test_many_pods_that_come_together_hold_up_nobody() -> None:
     async with running(cluster) as run:
         run.pods.look()
         seen = [0]
-        while seen[-1] < 50:
+        while not cluster.said.is_set():
             await asyncio.sleep(0)
             seen.append(len(run.announced))
+    assert seen[-1] == 50
     assert max(after - before for before, after in itertools.pairwise(seen)) == 1
 
 
@@ -149,27 +156,24 @@ async def test_pod_of_another_shape_hides_no_other() -> None:
     ]
 
 
-async def test_watch_ends_when_nobody_has_wanted_to_know_for_a_while() -> None:
-    """And the next look begins anew, with all that wait."""
-    cluster = Cluster([event("ADDED"), None], [event("ADDED"), None])
-    async with running(cluster, linger_seconds=0.01) as run:
-        for looks in (1, 2):
-            run.pods.look()
-            await eventually(lambda looks=looks: len(run.announced) == looks)  # type: ignore[misc]
-            await eventually(lambda: not cluster.open)
-        await asyncio.sleep(0.03)
-    assert len(cluster.watches) == 2
-    assert run.delays == []
+def test_watch_ends_when_nobody_has_wanted_to_know_for_a_while() -> None:
+    """Looking again keeps it, and asks for nothing twice; the next look begins anew, with all that wait."""
 
+    async def run() -> None:
+        cluster = Cluster([event("ADDED"), None], [event("ADDED"), None])
+        async with running(cluster) as run:
+            for looks in (1, 2):
+                for _ in range(10):
+                    run.pods.look()
+                    await asyncio.sleep(FOREVER / 2)
+                    assert (cluster.open, len(cluster.watches), len(run.announced)) == (1, looks, looks)
+                await asyncio.sleep(2 * FOREVER)
+                assert cluster.open == 0
+            await asyncio.sleep(10 * FOREVER)
+        assert len(cluster.watches) == 2
+        assert run.delays == []
 
-async def test_watch_goes_on_while_somebody_wants_to_know() -> None:
-    """Looking again keeps it, and asks for nothing twice."""
-    cluster = Cluster()
-    async with running(cluster, linger_seconds=0.05) as run:
-        for _ in range(20):
-            run.pods.look()
-            await asyncio.sleep(0.01)
-        assert cluster.open == len(cluster.watches) == 1
+    run_simulated(run())
 
 
 async def test_watch_that_is_lost_goes_on_where_it_was() -> None:
@@ -181,17 +185,3 @@ async def test_watch_that_is_lost_goes_on_where_it_was() -> None:
         await eventually(lambda: len(run.announced) == 2)
     assert [query["resourceVersion"] for _, query in cluster.watches] == ["0", "7", "7"]
     assert run.delays == [0.5, 1.0]
-
-
-async def test_missing_right_to_watch_pods_is_named_once() -> None:
-    """However often it is tried, until it was granted."""
-    cluster = Cluster([REFUSED], [REFUSED], [REFUSED], [event("ADDED")], [REFUSED], [None])
-    with capture_logs() as logs:
-        async with running(cluster) as run:
-            run.pods.look()
-            await eventually(lambda: len(cluster.watches) == 6)
-    assert [(entry["event"], entry.get("right")) for entry in logs] == [
-        ("watch.refused", "watch pods"),
-        ("watch.resumed", None),
-        ("watch.refused", "watch pods"),
-    ]
