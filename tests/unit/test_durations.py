@@ -13,30 +13,17 @@ MOST_NANOSECONDS = 2**63 - 1
     ("text", "seconds"),
     [
         ("0", 0.0),
-        ("+0", 0.0),
         ("-0", 0.0),
         ("0s", 0.0),
         ("5s", 5.0),
-        ("30s", 30.0),
-        ("1999s", 1999.0),
-        ("+5s", 5.0),
         ("-5s", -5.0),
-        ("5.0s", 5.0),
         ("7.2s", 7.2),
         ("5.s", 5.0),
         (".5s", 0.5),
         ("-.5s", -0.5),
-        ("1.006s", 1.006),
-        ("40.00200s", 40.002),
-        ("20ns", 2e-8),
-        ("25us", 2.5e-5),
         ("40\u00b5s", 4e-5),
         ("40\u03bcs", 4e-5),
-        ("50ms", 0.05),
         ("10m", 600.0),
-        ("12h", 43_200.0),
-        ("2h45m", 9900.0),
-        ("3m20.5s", 200.5),
         ("20.5s3m", 200.5),
         ("-1m2.5s", -62.5),
         ("2h3m4s5ms6us7ns", 7384.005006007),
@@ -59,38 +46,23 @@ def test_durations_that_go_reads(text: str, seconds: float) -> None:
     [
         "",
         "3",
-        "-",
         "+",
         "s",
         ".",
         "-.",
-        ".s",
-        "+.s",
         "--5s",
-        "+-5s",
         "- 5s",
         " 5s",
-        "5s ",
-        "5 s",
         "5s\n",
-        "1h 30m",
-        "00",
         "0.0",
         "1d",
         "5S",
-        "5sec",
         "1.2.3s",
         "1e3s",
-        "1,5s",
         "1h30",
-        "s5",
         "٣s",
         "5µ",
-        "\xff",
         "9223372036854775808ns",
-        "-9223372036854775809ns",
-        "9223372036854775.808us",
-        "2562048h",
         "2562047h47m16.854775808s",
         "9" * 10_000 + "s",
     ],
@@ -119,24 +91,6 @@ def decimal(number: int, size: int) -> str:
     whole, remainder = divmod(number, size)
     digits = str(remainder).zfill(len(str(size)) - 1).rstrip("0") if remainder else ""
     return f"{whole}.{digits}" if digits else str(whole)
-
-
-@pytest.mark.parametrize(
-    ("nanoseconds", "text"),
-    [
-        (0, "0s"),
-        (1, "1ns"),
-        (7_050, "7.05\u00b5s"),
-        (20_000_001, "20.000001ms"),
-        (9_400_000_000, "9.4s"),
-        (600_000_000_000, "10m0s"),
-        (2 * 3_600_000_000_000 + 7_090_000_000, "2h0m7.09s"),
-        (-MOST_NANOSECONDS - 1, "-2562047h47m16.854775808s"),
-    ],
-)
-def test_the_writer_of_the_round_trip_writes_as_go_does(nanoseconds: int, text: str) -> None:
-    """A unit below the second where that is enough, and no zeros at the end."""
-    assert written_by_go(nanoseconds) == text
 
 
 @given(st.integers(-MOST_NANOSECONDS - 1, MOST_NANOSECONDS))

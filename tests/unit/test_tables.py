@@ -78,26 +78,6 @@ def cost_in(size: int, value: Owned) -> int:
     return min(max(value[1], 1), size)
 
 
-@given(size=st.integers(1, 6), steps=STEPS)
-def test_a_share_table_of_one_owner_is_an_lru_table(size: int, steps: list[tuple[str, int, int]]) -> None:
-    """Rows that cost 1 go in the order of use."""
-    shares: ShareTable[int, int] = ShareTable(size, owner_of=lambda *_: "", cost_of=lambda *_: 1)
-    table: LruTable[int, int] = LruTable(size)
-    for verb, key, value in steps:
-        for each in (shares, table):
-            match verb:
-                case "peek":
-                    each.get(key)
-                case "put":
-                    each.put(key, value)
-                case "remove":
-                    each.remove(key)
-                case _:
-                    each.remove_where(lambda one, number: one % 2 == 0 or number > 5)
-        assert len(shares) == len(table) == shares.cost
-    assert [shares.get(key) for key in range(8)] == [table.get(key) for key in range(8)]
-
-
 @given(size=st.integers(1, 120), steps=SHARE_STEPS)
 def test_who_holds_more_than_its_part_takes_nothing_from_who_does_not(
     size: int, steps: list[tuple[str, int, str, int]]
