@@ -13,7 +13,13 @@ _TURNS = 10  # of the event loop, within which a cancelled task may end
 _SLOW_SECONDS = 1800
 
 # A deadline for an example would fail on a busy machine. In a pipeline, which sets CI, examples are the same each time.
-settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
+# `make nightly` has more of them.
+settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    max_examples=int(os.environ.get("EXAMPLES", "30")),
+)
 settings.load_profile("suite")
 
 

@@ -19,6 +19,7 @@ def bill() -> str:
     return render(make_bill())
 
 
+@pytest.mark.slow
 def test_the_bill_is_valid_by_the_strict_schema(bill: str) -> None:
     """CycloneDX 1.6, which scanners read; a word that the schema does not know is an error."""
     from cyclonedx.schema import SchemaVersion
