@@ -16,7 +16,6 @@ from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
     AdmissionRequest,
     AdmissionReview,
-    complete_response,
     decode_review,
     encode_response,
     is_pod_creation,
@@ -124,7 +123,15 @@ class PodAdmission:
         if mutation.would_be and not request.dry_run:
             OBSERVED_ADMISSIONS[mutation.would_be].inc()
         ADMISSIONS[mutation.outcome].inc()
-        return Reply(complete_response(review, mutation.fields))
+        return Reply(
+            encode_response(
+                review,
+                patch=mutation.patch,
+                warnings=mutation.warnings,
+                audit_annotations=mutation.audit_annotations,
+                refusal=mutation.refusal,
+            )
+        )
 
     @staticmethod
     def fallback(body: bytes, event_id: str) -> bytes:

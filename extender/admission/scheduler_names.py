@@ -10,9 +10,7 @@ import msgspec
 from extender.admission.pod_admission import unreadable
 from extender.errors import UNDECODABLE
 from extender.kubernetes.admission_v1 import (
-    complete_response,
     decode_review,
-    encode_fields,
     encode_response,
     is_pod_creation,
 )
@@ -56,8 +54,8 @@ class SchedulerNaming:
     @staticmethod
     def fallback(body: bytes, event_id: str) -> bytes:
         """A response that refuses the pod, which would go to the default scheduler otherwise."""
-        denial = f"multiarch-extender cannot name the pod's scheduler, by a mistake of its own (log event {event_id})"
-        return complete_response(decode_review(body), encode_fields(b"", (), {}, denial=denial))
+        refusal = f"multiarch-extender cannot name the pod's scheduler, by a mistake of its own (log event {event_id})"
+        return encode_response(decode_review(body), refusal=refusal)
 
 
 def _is_unnamed(name: msgspec.Raw | msgspec.UnsetType) -> bool:

@@ -16,9 +16,7 @@ from extender.errors import UNDECODABLE
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
     AdmissionReview,
-    complete_response,
     decode_review,
-    encode_fields,
     encode_response,
 )
 from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
@@ -189,7 +187,7 @@ def _reply(review: AdmissionReview, workload: _ReviewedWorkload, decided: Sequen
     for problem in problems:
         WARNINGS[problem.problem].inc()
     lines = list(dict.fromkeys(problem.line for problem in problems))
-    return Reply(complete_response(review, encode_fields(patch, lines, {})))
+    return Reply(encode_response(review, patch=patch, warnings=lines))
 
 
 def _placed(template: PodTemplate, operations: Sequence[Operation]) -> Iterator[Operation]:

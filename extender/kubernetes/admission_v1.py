@@ -1,4 +1,4 @@
-"""AdmissionReview requests from kube-apiserver, and our responses: allowed, with or without a patch, or denied.
+"""AdmissionReview requests from kube-apiserver, and our responses: allowed, with or without a patch, or refused.
 
 Source: k8s.io/api/admission/v1/types.go. This file decodes the envelope; the object in it stays raw bytes.
 """
@@ -41,17 +41,25 @@ class AdmissionReview(Wire, frozen=True):
     kind: str | None = None
 
 
-class _Denial(msgspec.Struct, frozen=True):
+class _RefusalStatus(msgspec.Struct, frozen=True):
     message: str
     code: int = 403
 
 
-class _Fields(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    status: _Denial | None = None
+class _AdmissionResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    uid: str
+    allowed: bool
+    status: _RefusalStatus | None = None
     patch_type: str | None = None
     patch: bytes | None = None
     warnings: Sequence[str] | None = None
     audit_annotations: Mapping[str, str] | None = None
+
+
+class _AnsweredReview(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: str
+    response: _AdmissionResponse
 
 
 _DECODER = msgspec.json.Decoder(AdmissionReview)
@@ -91,44 +99,26 @@ def encode_response(
     patch: bytes = b"",
     warnings: Sequence[str] = (),
     audit_annotations: Mapping[str, str] | None = None,
+    refusal: str = "",
 ) -> bytes:
-    """The response body that allows the request, in the review's own version; the arguments as in `encode_fields`."""
-    return complete_response(review, encode_fields(patch, warnings, audit_annotations or {}))
-
-
-def encode_fields(
-    patch: bytes, warnings: Sequence[str], audit_annotations: Mapping[str, str], *, denial: str = ""
-) -> bytes:
-    """The part of a response that does not depend on the review, as JSON for `complete_response`.
+    """The response body to the request, in the review's own version.
 
     `patch` is a JSON Patch document (RFC 6902), empty for no change. Each warning is made fit for an HTTP header: one
     line of at most 256 characters; those after the first 32 are left out. Audit annotations have one-word keys, to
-    which kube-apiserver prepends the webhook's name. A `denial` is the text with which the request is refused; empty
+    which kube-apiserver prepends the webhook's name. A `refusal` is the text with which the request is refused; empty
     allows.
     """
-    fields = _Fields(
-        status=_Denial(denial) if denial else None,
+    response = _AdmissionResponse(
+        review.request.uid,
+        not refusal,
+        status=_RefusalStatus(refusal) if refusal else None,
         patch_type="JSONPatch" if patch else None,
         patch=patch or None,
         warnings=[_header_text(warning) for warning in warnings[:_MOST_WARNINGS]] or None,
         audit_annotations=audit_annotations or None,
     )
-    encoded = _ENCODER.encode(fields)
-    return b'{"allowed":%b%b%b' % (
-        b"false" if denial else b"true",
-        b"" if encoded == b"{}" else b",",
-        encoded[1:],
-    )
-
-
-def complete_response(review: AdmissionReview, fields: bytes) -> bytes:
-    """The response body to the request, in the review's own version, with `fields` from `encode_fields`."""
-    return b'{"apiVersion":%b,"kind":%b,"response":{"uid":%b,%b}' % (
-        _ENCODER.encode(review.api_version or "admission.k8s.io/v1"),
-        _ENCODER.encode(review.kind or "AdmissionReview"),
-        _ENCODER.encode(review.request.uid),
-        fields[1:],
-    )
+    version, kind = review.api_version or "admission.k8s.io/v1", review.kind or "AdmissionReview"
+    return _ENCODER.encode(_AnsweredReview(version, kind, response))
 
 
 def _header_text(warning: str) -> str:

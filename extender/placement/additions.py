@@ -7,6 +7,7 @@ or `NotIn` on a platform or level label, the requirement that no node satisfies,
 Other items, and records that cannot be read, remove nothing. `planning` decides what is added.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, TypeVar, cast
 
@@ -40,7 +41,7 @@ SchedulerBefore: TypeAlias = Literal["missing", "", "default-scheduler"]
 _Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm, TopologySpreadConstraint)
 
 
-class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class Additions(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What was added to one pod.
 
     `scheduler_name_was` is the value that our schedulerName replaced.
@@ -53,10 +54,20 @@ class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     spread: tuple[TopologySpreadConstraint, ...] = ()
     scheduler_name_was: SchedulerBefore | None = None
 
+    @functools.cached_property
+    def record(self) -> str:
+        """The value of the annotation that records them."""
+        return _ENCODER.encode(self).decode()
+
     @property
     def has_room(self) -> bool:
         """Whether no list of them is longer than what is read."""
         return max(map(len, (self.tolerations, self.required, self.preferred, self.spread))) <= RECORD_ITEMS
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether `read_record` takes the record, as it is not too large."""
+        return self.has_room and len(self.record) <= RECORD_CHARACTERS
 
 
 NOTHING = Additions()
@@ -92,16 +103,6 @@ def read_record(text: Json) -> Additions | None:
         )
     )
     return record if credible else None
-
-
-def write_record(additions: Additions) -> str:
-    """The value of the annotation that records `additions`."""
-    return _ENCODER.encode(additions).decode()
-
-
-def is_recordable(additions: Additions) -> bool:
-    """Whether `read_record` takes the record of `additions`, as it is not too large."""
-    return additions.has_room and len(write_record(additions)) <= RECORD_CHARACTERS
 
 
 def take_back(
@@ -170,7 +171,7 @@ def annotate(document: JsonObject, additions: Additions, reason: str, platforms:
         annotations[REASON] = reason
     if platforms is not None:
         annotations[PLATFORMS] = platforms
-    annotations[ADDED] = write_record(additions)
+    annotations[ADDED] = additions.record
 
 
 def _json(value: Toleration | PreferredSchedulingTerm | TopologySpreadConstraint) -> Json:

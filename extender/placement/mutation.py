@@ -11,7 +11,6 @@ from typing import cast
 import msgspec
 
 from extender.images.platform import Platform
-from extender.kubernetes.admission_v1 import encode_fields
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeName, Pod
 from extender.placement.additions import (
     ADDED_PATH,
@@ -21,17 +20,15 @@ from extender.placement.additions import (
     Additions,
     add,
     annotate,
-    is_recordable,
     read_record,
     take_back,
-    write_record,
 )
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit
 from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.patch import JsonObject, Operation, copy_of, diff, look
+from extender.placement.patch import JsonObject, Operation, diff, look
 from extender.placement.pinned_nodes import may_name_nodes, shown_nodes, wrong_nodes
 from extender.placement.planning import AdmissionSettings, Planner, PodInput, Wanted
 from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
@@ -55,7 +52,7 @@ class AdmissionOutcome(enum.StrEnum):
     UNRESOLVED = "unresolved"
     ASSUMED = "assumed"
     IMPOSSIBLE = "impossible"
-    DENIED = "denied"
+    REFUSED = "denied"
     OBSERVED = "observed"
     IGNORED = "ignored"
     EXEMPT = "left_alone"
@@ -79,10 +76,9 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     excess: str = ""
 
     @property
-    def fields(self) -> bytes:
-        """The response's fields for `complete_response`."""
-        denial = self.reason if self.outcome is AdmissionOutcome.DENIED else ""
-        return encode_fields(self.patch, self.warnings, self.audit_annotations, denial=denial)
+    def refusal(self) -> str:
+        """Why the API server is to refuse the pod; empty if it is to allow it."""
+        return self.reason if self.outcome is AdmissionOutcome.REFUSED else ""
 
 
 def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcome | None:
@@ -160,7 +156,7 @@ def excess_with(added: Additions, document: JsonObject) -> str:
     """
     if added == NOTHING:
         return ""
-    if not is_recordable(added):
+    if not added.is_recordable:
         return "the record of what it would get would be too long"
     found = _SIZE if len(_ENCODER.encode(document["spec"])) > TOUCHED_BYTES else _terms_excess(document)
     return found and f"with what it would get, {found}"
@@ -240,7 +236,7 @@ class Mutator:
         before, excess = read_parts(pod, images)
         if excess:
             return _leave(overrides, excess, _ungating(pod))
-        after = cast("JsonObject", copy_of(before))
+        after = touched_parts(pod)
         record = read_record(look(before, ADDED_PATH))
         taken = take_back(after, record, self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
@@ -251,18 +247,18 @@ class Mutator:
         if wanted.reason or wanted.platforms is not None or added != NOTHING:
             annotate(after, added, wanted.reason, wanted.platforms)
         if excess := excess_with(added, after):
-            after = cast("JsonObject", copy_of(before))
+            after = touched_parts(pod)
             take_back(after, record, self._offered, self._settings.scheduler_name)
             remove_gate(after)
             return _leave(overrides, excess, diff(before, after))
         if record == taken == added and _is_noted(before, after):
-            after = cast("JsonObject", copy_of(before))  # ours would move behind what others have appended since
+            after = touched_parts(pod)  # ours would move behind what others have appended since
         if outcome is AdmissionOutcome.GATED:
             add_gate(after)
         elif is_held:
             remove_gate(after)
         observed = overrides.mode is Mode.OBSERVE
-        patch = b"" if outcome is AdmissionOutcome.DENIED else _encode(diff(before, after))
+        patch = b"" if outcome is AdmissionOutcome.REFUSED else _encode(diff(before, after))
         if len(patch) > PATCH_BYTES and not observed:
             return _leave(overrides, f"its patch would have more than {PATCH_BYTES // 1024} KiB", [])
         mutation = Mutation(
@@ -273,7 +269,7 @@ class Mutator:
             warnings=(*overrides.problems, *wanted.warnings, *self._nowhere(pod, decided)),
             audit_annotations={
                 "verdict": self._summary(decided),
-                **({} if added == NOTHING else {"added": write_record(added)}),
+                **({} if added == NOTHING else {"added": added.record}),
             },
         )
         return _as_observed(mutation, _ungating(pod)) if observed else mutation
@@ -299,7 +295,7 @@ class Mutator:
         """
         if wanted.impossible:
             refused = self._settings.impossible is ImpossiblePods.DENY
-            return AdmissionOutcome.DENIED if refused else AdmissionOutcome.IMPOSSIBLE, wanted, ()
+            return AdmissionOutcome.REFUSED if refused else AdmissionOutcome.IMPOSSIBLE, wanted, ()
         if wanted.held and may_hold:
             return AdmissionOutcome.GATED, Wanted(reason=held_text(wanted.held)), ()
         if passed := (*wanted.held, *wanted.passed):
@@ -317,13 +313,13 @@ class Mutator:
 
     def _is_nowhere(self, pod: PodInput) -> bool:
         platforms = pod.cluster.platforms
-        if not platforms or not platforms.isdisjoint(self._planner.common(pod.facts, pod.cluster).platforms):
+        if not platforms or not platforms.isdisjoint(self._planner.common(pod.known, pod.cluster).platforms):
             return False  # on a common platform no image is known not to run
         return all(fit(pod.facts, platform, self._policy.compatibility) is Fit.NO for platform in platforms)
 
     def _wrong_nodes(self, pod: CreatedPod, decided: PodInput) -> Mapping[NodeName, Platform]:
         spec = pod.spec
-        if not (spec and decided.cluster.by_name and decided.constrained):
+        if not (spec and decided.cluster.by_name and decided.known):
             return {}
         if not any(may_name_nodes(bytes(raw)) for raw in (spec.affinity, spec.node_selector) if raw):
             return {}
@@ -336,9 +332,9 @@ class Mutator:
                 f"{len(unresolved)} of {len(pod.images)} images unresolved, "
                 f"first {shown_reference(image.reference)} ({fact.cause})"
             )
-        if not pod.constrained:
+        if not pod.known:
             return "runs anywhere"
-        return f"runs on {self._planner.common(pod.facts, pod.cluster).text or 'no platform'}"
+        return f"runs on {self._planner.common(pod.known, pod.cluster).text or 'no platform'}"
 
 
 def _refusal(pod: PodInput) -> str:
@@ -350,7 +346,7 @@ def _is_noted(before: JsonObject, after: JsonObject) -> bool:
     return look(after, ADDED_PATH) is not None and all(look(after, path) == look(before, path) for path in NOTE_PATHS)
 
 
-_WOULD = {AdmissionOutcome.GATED: "would-hold", AdmissionOutcome.DENIED: "would-deny"}
+_WOULD = {AdmissionOutcome.GATED: "would-hold", AdmissionOutcome.REFUSED: "would-deny"}
 
 
 def _as_observed(mutation: Mutation, ungating: list[Operation]) -> Mutation:
@@ -379,8 +375,7 @@ def _ungating(pod: CreatedPod) -> list[Operation]:
     """
     if not (pod.spec and pod.spec.scheduling_gates) or touched_bytes(pod) > TOUCHED_BYTES:
         return []
-    before = touched_parts(pod)
-    after = cast("JsonObject", copy_of(before))
+    before, after = touched_parts(pod), touched_parts(pod)
     if is_gated(after):
         remove_gate(after)
         annotations = look(after, ADDED_PATH[:-1])

@@ -52,6 +52,11 @@ class NodeDemands(msgspec.Struct, frozen=True):
     terms: tuple[NodeSelectorTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
+    @property
+    def name_platforms(self) -> bool:
+        """Whether the platform of a node may decide whether it meets them."""
+        return bool(self.terms) or not LABELS.keys().isdisjoint(self.selector)
+
 
 def demands_of(spec: CreatedSpec) -> NodeDemands:
     """What a pod of this spec asks of its node.

@@ -4,12 +4,13 @@
 in common is worked out once for each combination of sets of platforms: pods of different templates and images share it.
 """
 
+import functools
 from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 
 from extender.images.content import LOCAL
-from extender.images.platform import Platform
+from extender.images.platform import Platform, runs_on
 from extender.kubernetes.core_v1 import (
     NodeAffinity,
     PreferredSchedulingTerm,
@@ -25,7 +26,7 @@ from extender.placement.affinity import (
     plan_required,
     right_nodes,
 )
-from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit, is_unresolved
+from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, is_unresolved, known_platforms
 from extender.placement.gate import GateSettings, ImpossiblePods, UnknownImages, Unresolved
 from extender.placement.node_match import (
     NodeDemands,
@@ -34,7 +35,7 @@ from extender.placement.node_match import (
     open_terms,
     selector_requirements,
 )
-from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM, ClusterNodes
+from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM, ClusterNodes
 from extender.placement.patch import JsonObject
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference
@@ -87,7 +88,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     keeps_selector: bool = False
 
 
-class PodInput(msgspec.Struct, frozen=True):
+class PodInput(msgspec.Struct, frozen=True, dict=True):
     """What decides about a pod besides its own JSON and the settings.
 
     `facts` are those of `images`, in order. `cluster` has the cluster's nodes, none if they are not watched.
@@ -101,10 +102,10 @@ class PodInput(msgspec.Struct, frozen=True):
     never_held: bool = False
     replica_labels: Mapping[str, str] = {}
 
-    @property
-    def constrained(self) -> bool:
-        """Whether an image is known to run on some platforms only."""
-        return any(isinstance(fact, RunsOn) for fact in self.facts)
+    @functools.cached_property
+    def known(self) -> frozenset[frozenset[Platform]]:
+        """The sets of platforms of the images that run on some platforms only; empty if none is known to."""
+        return frozenset(known_platforms(self.facts))
 
     @property
     def unresolved(self) -> list[Unresolved]:
@@ -173,10 +174,10 @@ class Planner:
             wanted = self._plan_required(pod, demands, assumed, stored=stored)
             return msgspec.structs.replace(wanted, held=held, assumed=assumed, passed=passed)
         wanted = self._plan_required(pod, demands, (), stored=stored)
-        if not pod.constrained:
+        if not pod.known:
             return wanted
-        common = self.common(pod.facts, pod.cluster)
-        terms = open_terms(demands) if demands.selector or demands.terms else None
+        common = self.common(pod.known, pod.cluster)
+        terms = open_terms(demands) if demands.name_platforms else None
         architectures = _choice(terms, common)
         return msgspec.structs.replace(
             wanted,
@@ -186,20 +187,18 @@ class Planner:
             platforms=self._annotation(common),
         )
 
-    def common(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> CommonPlatforms:
-        """What the known images among those with these facts have in common, in a cluster with these nodes."""
-        known = frozenset([fact.platforms for fact in facts if isinstance(fact, RunsOn)])
+    def common(self, known: frozenset[frozenset[Platform]], cluster: ClusterNodes) -> CommonPlatforms:
+        """What images of these sets of platforms have in common, in a cluster with these nodes."""
         key = (known, cluster.platforms)
         found = self._remembered.get(key)
         if found is None:
-            found = self._find_common(list(known), cluster)
+            found = self._find_common(known, cluster)
             self._remembered.put(key, found)
         return found
 
-    def _find_common(self, known: Sequence[frozenset[Platform]], cluster: ClusterNodes) -> CommonPlatforms:
-        facts, compatibility = [RunsOn(platforms) for platforms in known], self._policy.compatibility
-        platforms = common_platforms(facts, compatibility)
-        nodes = right_nodes(known, cluster.platforms, compatibility)
+    def _find_common(self, known: Set[frozenset[Platform]], cluster: ClusterNodes) -> CommonPlatforms:
+        platforms = common_platforms([RunsOn(each) for each in known], self._policy.compatibility)
+        nodes = right_nodes(list(known), cluster.platforms, self._policy.compatibility)
         return CommonPlatforms(
             platforms,
             frozenset(platform.architecture for platform in platforms),
@@ -209,9 +208,7 @@ class Planner:
             tuple(
                 (rule, rule_platforms)
                 for rule, rule_platforms in self._rules
-                if known
-                and rule_platforms
-                and all(fit(facts, each, compatibility) is Fit.YES for each in rule_platforms)
+                if known and rule_platforms and all(self._may_run(known, each) for each in rule_platforms)
             ),
         )
 
@@ -241,10 +238,10 @@ class Planner:
             return Wanted()
         assume = self._assumed_platforms(pod) if unknown else frozenset[Platform]()
         assumed = {image for image, _ in unknown}
-        facts = (*pod.facts, *([RunsOn(assume)] if assumed else ()))
-        if not pod.constrained and not assumed:
+        known = pod.known | {assume} if assumed else pod.known
+        if not known:
             return Wanted(warnings=_nothing_known(pod) if written else ())
-        common = self.common(facts, pod.cluster)
+        common = self.common(known, pod.cluster)
         required = self._required_nodes(demands, common, pod.cluster, stored=stored)
         restricts = bool(required.selector) or any(required.additions)
         if common.nodes and not (restricts or required.contradiction):
@@ -259,15 +256,14 @@ class Planner:
             return Wanted(required=wanted, reason=contradiction, warnings=warnings, impossible=True)
         if not written:
             return Wanted()
-        if restricts and any(node is None or self._may_run(facts, node) for node in pod.cluster.unlabelled):
+        if restricts and any(node is None or self._may_run(known, node) for node in pod.cluster.unlabelled):
             warnings = (*warnings, UNLABELLED)
         return Wanted(required=required, reason=refusal if restricts else "", warnings=warnings)
 
     def _required_nodes(
         self, demands: NodeDemands, common: CommonPlatforms, cluster: ClusterNodes, *, stored: bool
     ) -> RequiredNodes:
-        is_restricted = bool(demands.terms) or not LABELS.keys().isdisjoint(demands.selector)
-        if is_restricted or stored or LEVEL_LABEL in demands.selector:
+        if demands.name_platforms or stored or LEVEL_LABEL in demands.selector:
             found = plan_required(demands, common.nodes, cluster.platforms, stored=stored)
         else:
             found = common.required
@@ -275,8 +271,8 @@ class Planner:
             return RequiredNodes(additions=((tuple(selector_requirements(found.selector)),),))
         return found
 
-    def _may_run(self, facts: Sequence[ImageFact], node: Platform) -> bool:
-        return fit(facts, node, self._policy.compatibility) is not Fit.NO
+    def _may_run(self, known: Set[frozenset[Platform]], node: Platform) -> bool:
+        return all(runs_on(platforms, node, self._policy.compatibility) for platforms in known)
 
     def _annotation(self, common: CommonPlatforms) -> str | None:
         """The value of the annotation `platforms`, empty if the images have no platform in common."""

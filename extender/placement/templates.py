@@ -42,7 +42,7 @@ DAEMON_SET = "DaemonSet"
 
 _OPERATIONS = msgspec.json.Decoder(list[Operation])
 _ENCODER = msgspec.json.Encoder()
-_IMPOSSIBLE = (AdmissionOutcome.IMPOSSIBLE, AdmissionOutcome.DENIED)
+_IMPOSSIBLE = (AdmissionOutcome.IMPOSSIBLE, AdmissionOutcome.REFUSED)
 _SPEC, _OF_POD = "spec", "/spec/"
 
 

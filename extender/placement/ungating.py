@@ -19,7 +19,6 @@ from extender.placement.additions import (
     TOLERATIONS_PATH,
     Additions,
     add,
-    write_record,
 )
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATE, GATED_LABEL
@@ -138,7 +137,7 @@ def _annotations(added: Additions, reason: str, platforms: str | None) -> JsonOb
     return {
         REASON: reason or None,
         PLATFORMS: platforms,
-        ADDED: write_record(added) if is_recorded else None,
+        ADDED: added.record if is_recorded else None,
     }
 
 

@@ -205,7 +205,7 @@ UNGATING = _broken(
     ),
     (
         "what was added is recorded, so that it can be taken back",
-        "ADDED: write_record(added) if is_recorded else None,",
+        "ADDED: added.record if is_recorded else None,",
         "ADDED: None,",
     ),
 )

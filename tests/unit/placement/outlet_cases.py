@@ -381,7 +381,7 @@ class Outlets:
         }
 
     def _of_mutation(self, document: Json, mutation: Mutation) -> Answers:
-        if mutation.outcome is AdmissionOutcome.DENIED:
+        if mutation.outcome is AdmissionOutcome.REFUSED:
             return (
                 self._unless_unlabelled(dict.fromkeys(self.nodes, False))
                 if self.is_known

@@ -22,8 +22,8 @@ def test_what_is_kept_takes_the_memory_that_is_declared(images: int) -> None:
     planner = Planner(Policy(), AdmissionSettings())
     for pod in range(60):
         numbers = range(pod * images, (pod + 1) * images)
-        facts = [RunsOn(frozenset(_long_platform(number, each) for each in range(64))) for number in numbers]
-        planner.common(facts, ClusterNodes(CLUSTER))
+        known = frozenset(frozenset(_long_platform(number, each) for each in range(64)) for number in numbers)
+        planner.common(known, ClusterNodes(CLUSTER))
     declared = {spec.name: spec.most_mb for spec in caches()}["placement.planning.common"]
     planners = 4  # pods, templates, pods of DaemonSets, held pods
     assert 200_000 < retained_bytes(planner) < declared * 1_000_000 / planners

@@ -374,9 +374,9 @@ def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) ->
         for name, it in author.items()
     }
     after = {name: allows(stored["spec"], node) for name, node in truth.nodes.items()}
-    if mutation.outcome in (AdmissionOutcome.DENIED, AdmissionOutcome.IMPOSSIBLE):
+    if mutation.outcome in (AdmissionOutcome.REFUSED, AdmissionOutcome.IMPOSSIBLE):
         assert not any(right[name] for name in truth.labelled)
-    if mutation.outcome is AdmissionOutcome.DENIED:
+    if mutation.outcome is AdmissionOutcome.REFUSED:
         assert admission.impossible is ImpossiblePods.DENY
         assert not mutation.patch
         return
@@ -444,7 +444,7 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json, seed: in
     gates = {"schedulingGates": [[{"name": GATE}], [{"name": GATE}, others], [others, {"name": GATE}]][seed % 3]}
     held = {**case.pod, "metadata": metadata, "spec": {**case.pod["spec"], **gates}}
     reviewed = outlets.mutate(held, may_hold=True)
-    if reviewed.outcome not in (AdmissionOutcome.GATED, AdmissionOutcome.DENIED):
+    if reviewed.outcome not in (AdmissionOutcome.GATED, AdmissionOutcome.REFUSED):
         ungated = apply(held, reviewed.patch)
         left = ungated["spec"].pop("schedulingGates", [])
         assert left == [gate for gate in gates["schedulingGates"] if gate == others]
@@ -454,7 +454,7 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json, seed: in
     )
     released = merged(held, msgspec.json.decode(release.patch))
     check_allowed(held, released)
-    if reviewed.outcome is AdmissionOutcome.DENIED:
+    if reviewed.outcome is AdmissionOutcome.REFUSED:
         return
     here = {name for name, node in truth.labelled.items() if allows(released["spec"], node)}
     there = {name for name, node in truth.labelled.items() if allows(alone["spec"], node)}
@@ -485,7 +485,7 @@ def check(seed: int) -> None:
     mutation = outlets.mutate(case.pod)
     stored = apply(case.pod, mutation.patch)
     check_webhook(case, truth, mutation, stored)
-    assert mutation.outcome is AdmissionOutcome.DENIED or outlets.mutate(stored).patch == b""
+    assert mutation.outcome is AdmissionOutcome.REFUSED or outlets.mutate(stored).patch == b""
     check_preference(case, truth, stored)
     check_gate(case, truth, outlets, stored, seed)
     check_fix(case, truth, outlets)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.pod_templates import PodTemplate
-from extender.placement.additions import Additions, write_record
+from extender.placement.additions import Additions
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage, Unknown
 from extender.placement.node_kinds import NodeKind
@@ -116,7 +116,7 @@ def test_a_record_of_the_webhook_is_kept_true() -> None:
     mutator = Templates(Policy(), msgspec.structs.replace(ADMISSION, scheduler_name=""))
     old = Additions(tolerations=(RULE.toleration,))
     tolerations = [msgspec.to_builtins(RULE.toleration)]
-    found = template(annotations={ADDED: write_record(old)}, tolerations=tolerations)
+    found = template(annotations={ADDED: old.record}, tolerations=tolerations)
     paths = [item.path for item in mutator.fix(found, mutator.question(found, None), [AMD64]).operations]
     assert any(path.startswith("/metadata/annotations") for path in paths)
     assert any(path.startswith("/spec/tolerations") for path in paths)
