@@ -6,86 +6,68 @@ from extender.errors import InvalidManifest
 from extender.images.image_config import ConfigClaim, read_config
 from extender.images.platform import ARCHITECTURES, OPERATING_SYSTEMS, parse_platform, variants_of
 
+STATED = [
+    (b'{"os":"linux","architecture":"amd64"}', "linux/amd64"),
+    (b'{"os":"linux","architecture":"arm64","variant":"v8"}', "linux/arm64"),
+    (b'{"os":"linux","architecture":"arm","variant":"v6"}', "linux/arm/v6"),
+    (b'{"os":"linux","architecture":"arm","variant":null}', "linux/arm/v7"),
+    (b'{"os":"linux","architecture":"amd64","variant":"v3"}', "linux/amd64/v3"),
+    (b'{"os":"linux","architecture":"arm64","variant":"v8.2"}', "linux/arm64/v8.2"),
+    (b'{"os":"Linux","architecture":"X86_64","variant":"V2"}', "linux/amd64/v2"),
+    (b'{"architecture":"arm64"}', "linux/arm64"),
+    (b'{"os":"","architecture":"arm64"}', "linux/arm64"),
+    (b'{"OS":"linux","Architecture":"arm64","VARIANT":"v8"}', "linux/arm64"),
+    (b'{"os":"windows","os.version":"10.0.20348.2340","os.features":null,"architecture":"amd64"}', "windows/amd64"),
+    # only the top level counts, and text that is no text is none of ours where nothing is read
+    (b'{"architecture":"amd64","config":{"OnBuild":null,"Labels":{"os":"plan9"}},"os":"linux"}', "linux/amd64"),
+    (b'{"os":"linux","architecture":"amd64","config":{"Labels":{"m":"J\xf8rn \\ud800"}}}', "linux/amd64"),
+]
 
-@pytest.mark.parametrize(
-    ("body", "platform"),
-    [
-        pytest.param(b'{"os":"linux","architecture":"amd64"}', "linux/amd64", id="the usual"),
-        pytest.param(b'{"os":"linux","architecture":"arm64","variant":"v8"}', "linux/arm64", id="normalised"),
-        pytest.param(b'{"os":"linux","architecture":"arm","variant":"v6"}', "linux/arm/v6", id="with a variant"),
-        pytest.param(b'{"os":"linux","architecture":"arm","variant":null}', "linux/arm/v7", id="null variant"),
-        pytest.param(b'{"os":"linux","architecture":"amd64","variant":"v3"}', "linux/amd64/v3", id="a level"),
-        pytest.param(b'{"os":"linux","architecture":"arm64","variant":"v8.2"}', "linux/arm64/v8.2", id="of Arm"),
-        pytest.param(b'{"os":"Linux","architecture":"X86_64","variant":"V2"}', "linux/amd64/v2", id="other spellings"),
-        pytest.param(b'{"architecture":"arm64"}', "linux/arm64", id="no operating system"),
-        pytest.param(b'{"os":"","architecture":"arm64"}', "linux/arm64", id="an empty one"),
-        pytest.param(
-            b'{"OS":"linux","Architecture":"arm64","VARIANT":"v8"}', "linux/arm64", id="keys as Go writes them"
-        ),
-        pytest.param(
-            b'{"os":"windows","os.version":"10.0.20348.2340","os.features":null,"architecture":"amd64"}',
-            "windows/amd64",
-            id="the Windows build is not compared",
-        ),
-        pytest.param(
-            b'{"architecture":"amd64","config":{"OnBuild":null,"Labels":{"os":"plan9"}},"os":"linux"}',
-            "linux/amd64",
-            id="only the top level counts",
-        ),
-        pytest.param(
-            b'{"os":"linux","architecture":"amd64","config":{"Labels":{"maintainer":"J\xf8rn \\ud800"}}}',
-            "linux/amd64",
-            id="text that is no text where nothing is read",
-        ),
-    ],
-)
-def test_a_config_states_a_platform(body: bytes, platform: str) -> None:
+
+def test_a_config_states_a_platform() -> None:
     """Operating system, architecture and variant are read, everything else is passed over."""
-    assert read_config(body) == ConfigClaim(parse_platform(platform))
+    for body, platform in STATED:
+        assert read_config(body) == ConfigClaim(parse_platform(platform)), body
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(b"{}", id="nothing in it"),
-        pytest.param(b"null", id="nothing at all"),
-        pytest.param(b'{"os":"","architecture":""}', id="a cosign signature"),
-        pytest.param(b'{"os":null,"architecture":null}', id="nulls"),
-        pytest.param(b'{"os":"unknown","architecture":"unknown"}', id="an old attestation"),
-    ],
-)
-def test_a_config_without_a_platform_belongs_to_an_artifact(body: bytes) -> None:
+OF_ARTIFACTS = (
+    b"{}", b"null", b'{"os":"","architecture":""}', b'{"os":null,"architecture":null}',
+    b'{"os":"unknown","architecture":"unknown"}',
+)  # fmt: skip
+
+
+def test_a_config_without_a_platform_belongs_to_an_artifact() -> None:
     """A normal config type with no platform in it is how signatures and attestations look."""
-    claim = read_config(body)
-    assert claim.is_artifact
-    assert claim.platform is None
+    for claim in map(read_config, OF_ARTIFACTS):
+        assert claim.is_artifact
+        assert claim.platform is None
 
 
-@pytest.mark.parametrize(
-    ("body", "platform"),
-    [
-        pytest.param(b'{"os":"linux","architecture":"amd64","variant":"v8"}', "linux/amd64/v8", id="built on a Mac"),
-        pytest.param(b'{"os":"linux","architecture":"arm32v7"}', "linux/arm32v7", id="the name of a repository"),
-        pytest.param(b'{"os":"linux","architecture":"arm64v8"}', "linux/arm64v8", id="and for 64 bits"),
-        pytest.param(b'{"os":"linux","architecture":"arm","variant":"v7l"}', "linux/arm/v7l", id="uname's variant"),
-        pytest.param(b'{"os":"linux","architecture":"386","variant":"i686"}', "linux/386/i686", id="none has variants"),
-        pytest.param(b'{"os":"linux","architecture":"s390x","variant":"z13"}', "linux/s390x/z13", id="nor has this"),
-        pytest.param(b'{"os":"ubuntu","architecture":"amd64"}', "ubuntu/amd64", id="a distribution"),
-        pytest.param(b'{"os":"unknown","architecture":"amd64"}', "unknown/amd64", id="half unknown"),
-        pytest.param(b'{"os":"linux","architecture":"unknown"}', "linux/unknown", id="the other half"),
-        pytest.param(b'{"os":"linux","architecture":"all"}', "linux/all", id="all"),
-        pytest.param(b'{"os":"linux"}', None, id="no architecture"),
-        pytest.param(b'{"os":"linux","architecture":"a/b"}', None, id="a slash"),
-        pytest.param(b'{"os":"linux","architecture":"x\\n"}', None, id="a line break"),
-        pytest.param(b'{"os":"\xff","architecture":"amd64"}', None, id="no UTF-8"),
-    ],
-)
-def test_words_that_no_platform_has_are_in_doubt(body: bytes, platform: str | None) -> None:
+DOUBTED = [
+    (b'{"os":"linux","architecture":"amd64","variant":"v8"}', "linux/amd64/v8"),  # built on a Mac
+    (b'{"os":"linux","architecture":"arm32v7"}', "linux/arm32v7"),  # the name of a repository
+    (b'{"os":"linux","architecture":"arm64v8"}', "linux/arm64v8"),
+    (b'{"os":"linux","architecture":"arm","variant":"v7l"}', "linux/arm/v7l"),  # uname's
+    (b'{"os":"linux","architecture":"386","variant":"i686"}', "linux/386/i686"),
+    (b'{"os":"linux","architecture":"s390x","variant":"z13"}', "linux/s390x/z13"),
+    (b'{"os":"ubuntu","architecture":"amd64"}', "ubuntu/amd64"),
+    (b'{"os":"unknown","architecture":"amd64"}', "unknown/amd64"),
+    (b'{"os":"linux","architecture":"unknown"}', "linux/unknown"),
+    (b'{"os":"linux","architecture":"all"}', "linux/all"),
+    (b'{"os":"linux"}', None),
+    (b'{"os":"linux","architecture":"a/b"}', None),
+    (b'{"os":"linux","architecture":"x\\n"}', None),
+    (b'{"os":"\xff","architecture":"amd64"}', None),
+]
+
+
+def test_words_that_no_platform_has_are_in_doubt() -> None:
     """They are told, for an index's entry that states none itself, and say nothing of a single manifest."""
-    claim = read_config(body)
-    assert claim.doubt
-    assert claim.platform == (parse_platform(platform) if platform else None)
-    assert not claim.is_artifact
+    for body, platform in DOUBTED:
+        claim = read_config(body)
+        assert claim.doubt, body
+        assert claim.platform == (parse_platform(platform) if platform else None)
+        assert not claim.is_artifact
 
 
 def test_every_word_that_go_has_is_known() -> None:

@@ -34,10 +34,10 @@ def test_newer_tags_are_found_and_ordered(tag: str, others: list[str], newer: li
     assert newer_tags(tag, others) == newer
 
 
-@pytest.mark.parametrize("tag", ["latest", "main", "3f2a1b9", "sha-3f2a1b9", "edge-alpine", "9" * 40, "", "_", "١.٢"])
-def test_a_name_or_commit_is_no_version(tag: str) -> None:
+def test_a_name_or_commit_is_no_version() -> None:
     """No order is made up for it."""
-    assert parse_tag(tag) is None
+    for tag in ("latest", "main", "3f2a1b9", "sha-3f2a1b9", "edge-alpine", "9" * 40, "", "_", "١.٢"):
+        assert parse_tag(tag) is None
 
 
 def test_a_long_tag_takes_no_time() -> None:
