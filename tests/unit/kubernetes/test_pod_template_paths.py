@@ -7,29 +7,29 @@ from extender.kubernetes.pod_templates import pod_templates
 POD = {"spec": {"containers": [{"image": "app"}]}}
 
 
-@pytest.mark.parametrize(
-    ("api_version", "kind", "path"),
-    [
-        ("v1", "Pod", ()),
-        ("v1", "PodTemplate", ("template",)),
-        ("v1", "ReplicationController", ("spec", "template")),
-        ("apps/v1", "Deployment", ("spec", "template")),
-        ("apps/v1", "StatefulSet", ("spec", "template")),
-        ("apps/v1", "DaemonSet", ("spec", "template")),
-        ("apps/v1", "ReplicaSet", ("spec", "template")),
-        ("batch/v1", "Job", ("spec", "template")),
-        ("batch/v1", "CronJob", ("spec", "jobTemplate", "spec", "template")),
-    ],
-)
-def test_each_kind_has_its_template_at_its_path(api_version: str, kind: str, path: tuple[str, ...]) -> None:
+PATHS = {
+    "v1 Pod": "",
+    "v1 PodTemplate": "template",
+    "v1 ReplicationController": "spec template",
+    "apps/v1 Deployment": "spec template",
+    "apps/v1 StatefulSet": "spec template",
+    "apps/v1 DaemonSet": "spec template",
+    "apps/v1 ReplicaSet": "spec template",
+    "batch/v1 Job": "spec template",
+    "batch/v1 CronJob": "spec jobTemplate spec template",
+}
+
+
+@pytest.mark.parametrize(("named", "path"), PATHS.items())
+def test_each_kind_has_its_template_at_its_path(named: str, path: str) -> None:
     """The path leads from the document to the template."""
-    document: object = POD
-    for step in reversed(path):
+    document: dict[str, object] = {**POD}
+    for step in reversed(path.split()):
         document = {step: document}
-    assert isinstance(document, dict)
+    api_version, kind = named.split()
     made = {**document, "apiVersion": api_version, "kind": kind, "metadata": {"name": "it", "namespace": "shop"}}
     [found] = pod_templates(made)
-    assert (found.path, found.item, str(found)) == (path, (), f"{kind} shop/it")
+    assert (found.path, found.item, str(found)) == (tuple(path.split()), (), f"{kind} shop/it")
     assert found.template["spec"] == POD["spec"]
 
 
@@ -42,81 +42,65 @@ def test_the_items_of_lists_are_found_and_lists_in_lists_are_not() -> None:
         assert (found.item, found.path, str(found)) == (("items", 1), ("items", 1, "spec", "template"), "Job run-")
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        None,
-        [],
-        "Deployment",
-        {"kind": "Deployment", "spec": {"template": POD}},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": {"containers": [{}, 1]}}}},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": POD, "status": {"template": POD}},
-        {"apiVersion": "x.io/v1", "kind": "Definition", "spec": {"properties": {"containers": {"image": "text"}}}},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "spec": None},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": "text"}}},
-        {"apiVersion": "apps/v1", "kind": ["Deployment"], "spec": {"template": POD}},
-        {"kind": "List", "items": 3},
-    ],
-)
-def test_what_has_no_template_gives_none(document: object) -> None:
+WITHOUT: list[object] = [
+    None,
+    [],
+    "Deployment",
+    {"kind": "Deployment", "spec": {"template": POD}},
+    {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": {"containers": [{}, 1]}}}},
+    {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": POD, "status": {"template": POD}},
+    {"apiVersion": "x.io/v1", "kind": "Definition", "spec": {"properties": {"containers": {"image": "text"}}}},
+    {"apiVersion": "apps/v1", "kind": "Deployment", "spec": None},
+    {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": "text"}}},
+    {"apiVersion": "apps/v1", "kind": ["Deployment"], "spec": {"template": POD}},
+    {"kind": "List", "items": 3},
+]
+
+
+def test_what_has_no_template_gives_none() -> None:
     """No version, no image, metadata and status, and values of wrong types."""
-    assert list(pod_templates(document)) == []
+    for document in WITHOUT:
+        assert list(pod_templates(document)) == [], document
 
 
-@pytest.mark.parametrize(
-    ("api_version", "kind", "spec", "places"),
-    [
-        ("argoproj.io/v1alpha1", "Rollout", {"template": POD}, ["spec.template"]),
-        ("argoproj.io/v1alpha1", "Experiment", {"templates": [{"template": POD}]}, ["spec.templates[0].template"]),
-        (
-            "jobset.x-k8s.io/v1alpha2",
-            "JobSet",
-            {"replicatedJobs": [{"template": {"spec": {"template": POD}}}] * 2},
-            [f"spec.replicatedJobs[{index}].template.spec.template" for index in (0, 1)],
-        ),
-        (
-            "ray.io/v1",
-            "RayJob",
-            {
-                "submitterPodTemplate": POD,
-                "rayClusterSpec": {"headGroupSpec": {"template": POD}, "workerGroupSpecs": [{"template": POD}]},
-            },
-            [
-                "spec.submitterPodTemplate",
-                "spec.rayClusterSpec.headGroupSpec.template",
-                "spec.rayClusterSpec.workerGroupSpecs[0].template",
-            ],
-        ),
-        (
-            "kubeflow.org/v1",
-            "PyTorchJob",
-            {"pytorchReplicaSpecs": {"Master": {"template": POD}, "Worker": {"template": POD}}},
-            ["spec.pytorchReplicaSpecs.Master.template", "spec.pytorchReplicaSpecs.Worker.template"],
-        ),
-        (
-            "leaderworkerset.x-k8s.io/v1",
-            "LeaderWorkerSet",
-            {"leaderWorkerTemplate": {"leaderTemplate": POD, "workerTemplate": POD}},
-            ["spec.leaderWorkerTemplate.leaderTemplate", "spec.leaderWorkerTemplate.workerTemplate"],
-        ),
-        ("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"template": POD}]}, ["spec.tasks[0].template"]),
-        ("keda.sh/v1alpha1", "ScaledJob", {"jobTargetRef": {"template": POD}}, ["spec.jobTargetRef.template"]),
-        ("agones.dev/v1", "Fleet", {"template": {"spec": {"template": POD}}}, ["spec.template.spec.template"]),
-        ("apps.kruise.io/v1alpha1", "CloneSet", {"template": POD}, ["spec.template"]),
-        (
-            "workload.codeflare.dev/v1beta2",
-            "AppWrapper",
-            {"components": [{"template": {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": POD}}}]},
-            ["spec.components[0].template.spec.template"],
-        ),
-    ],
-)
-def test_custom_kinds_are_read_wherever_they_have_templates(
-    api_version: str, kind: str, spec: object, places: list[str]
-) -> None:
+GIVEN: dict[str, object] = {"template": POD}
+RAY = {"headGroupSpec": GIVEN, "workerGroupSpecs": [GIVEN]}
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "spec": GIVEN}
+CUSTOM: dict[str, tuple[dict[str, object], str]] = {
+    "argoproj.io/v1alpha1 Rollout": (GIVEN, "template"),
+    "argoproj.io/v1alpha1 Experiment": ({"templates": [GIVEN]}, "templates[0].template"),
+    "jobset.x-k8s.io/v1alpha2 JobSet": (
+        {"replicatedJobs": [{"template": {"spec": GIVEN}}] * 2},
+        "replicatedJobs[0].template.spec.template replicatedJobs[1].template.spec.template",
+    ),
+    "ray.io/v1 RayJob": (
+        {"submitterPodTemplate": POD, "rayClusterSpec": RAY},
+        "submitterPodTemplate rayClusterSpec.headGroupSpec.template rayClusterSpec.workerGroupSpecs[0].template",
+    ),
+    "kubeflow.org/v1 PyTorchJob": (
+        {"pytorchReplicaSpecs": {"Master": GIVEN, "Worker": GIVEN}},
+        "pytorchReplicaSpecs.Master.template pytorchReplicaSpecs.Worker.template",
+    ),
+    "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": (
+        {"leaderWorkerTemplate": {"leaderTemplate": POD, "workerTemplate": POD}},
+        "leaderWorkerTemplate.leaderTemplate leaderWorkerTemplate.workerTemplate",
+    ),
+    "batch.volcano.sh/v1alpha1 Job": ({"tasks": [GIVEN]}, "tasks[0].template"),
+    "keda.sh/v1alpha1 ScaledJob": ({"jobTargetRef": GIVEN}, "jobTargetRef.template"),
+    "agones.dev/v1 Fleet": ({"template": {"spec": GIVEN}}, "template.spec.template"),
+    "apps.kruise.io/v1alpha1 CloneSet": (GIVEN, "template"),
+    "workload.codeflare.dev/v1beta2 AppWrapper": (
+        {"components": [{"template": JOB}]}, "components[0].template.spec.template"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("named", "spec", "places"), [(named, *each) for named, each in CUSTOM.items()], ids=CUSTOM)
+def test_custom_kinds_are_read_wherever_they_have_templates(named: str, spec: object, places: str) -> None:
     """Each PodSpec below `spec` is a template's, and words may be written there."""
+    api_version, kind = named.split()
     found = list(pod_templates({"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}))
-    assert [each.place for each in found] == places
+    assert [each.place for each in found] == [f"spec.{place}" for place in places.split()]
     assert all(each.takes_words and each.template == POD for each in found)
 
 
