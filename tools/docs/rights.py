@@ -13,24 +13,23 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 }
 CLUSTER, OWN, CANARIES = "", NAME, "canaries"
 REASONS: Mapping[tuple[str, str, bool], str] = {
-    ("nodes", CLUSTER, False): "platforms and taints; get: a node that was asked about before the watch has seen it",
+    ("nodes", CLUSTER, False): "platforms and taints",
     ("namespaces", CLUSTER, False): "annotations",
-    ("pods", CLUSTER, False): "pending ones, held ones, and those of an image that drifts; "
-    "patch: [removing gates](how-to/hold-until-known.md)",
-    ("events", CLUSTER, False): "why a pod is held, and what DaemonSets do not run",
+    ("pods", CLUSTER, False): "what uses an image; patch: [removing gates](how-to/hold-until-known.md)",
+    ("events", CLUSTER, False): "reasons",
     ("mutatingadmissionpolicies", CLUSTER, True): "what holds pods",
-    ("mutatingadmissionpolicybindings", CLUSTER, True): "puts it into force, once it is shown to work",
-    ("mutatingadmissionpolicybindings", CLUSTER, False): "the same: RBAC cannot name what does not exist yet",
+    ("mutatingadmissionpolicybindings", CLUSTER, True): "puts it into force",
+    ("mutatingadmissionpolicybindings", CLUSTER, False): "the same",
     (
         "mutatingwebhookconfigurations",
         CLUSTER,
         True,
-    ): "whom the API server trusts: the certificate that the service makes",
-    ("secrets", OWN, True): "that certificate",
-    ("leases", OWN, True): "which replica removes gates; kube-scheduler's own",
-    ("leases", OWN, False): "kube-scheduler's own",
-    ("pods", CANARIES, False): "[dry runs](how-to/install-with-helm.md#canaries), as a policy has it",
-    ("system:kube-scheduler", CLUSTER, True): "the built-in role, for kube-scheduler in the same pod",
+    ): "its certificate",
+    ("secrets", OWN, True): "its certificate",
+    ("leases", OWN, True): "who leads",
+    ("leases", OWN, False): "the same",
+    ("pods", CANARIES, False): "[dry runs](how-to/install-with-helm.md#canaries)",
+    ("system:kube-scheduler", CLUSTER, True): "kube-scheduler",
     ("system:volume-scheduler", CLUSTER, True): "the same",
     ("extension-apiserver-authentication-reader", "kube-system", True): "the same",
 }

@@ -39,11 +39,14 @@ ABOUT_REGISTRIES = ("registry", "cache", "drift")
 ABOUT_PLACEMENT = ("placement",)
 """The sections of the configuration that have tables of their own."""
 
+SHARED_OPTIONS = {"--kubeconfig", "--context", "--namespace", "--all-namespaces", "--filename", "--config", "--set"}
+"""Options that the page on commands has in a table of their own."""
+
 WRITERS = {
-    Writer.POD: "the pod's author",
-    Writer.NAMESPACE: "the namespace's author",
-    Writer.SERVICE: "the service, on pods",
-    Writer.CANARY: "a canary and the webhook",
+    Writer.POD: "pod",
+    Writer.NAMESPACE: "namespace",
+    Writer.SERVICE: "the service",
+    Writer.CANARY: "the service",
 }
 
 
@@ -54,8 +57,8 @@ def metrics_table() -> str:
         declared: Sequence[str] = getattr(metric, "_labelnames", ())  # a family may have no series yet
         labels = sorted({*declared, *(label for sample in metric.samples for label in sample.labels if label != "le")})
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        rows.append(f"| `{name}` | {metric.type} | {', '.join(labels)} | {metric.documentation} |")
-    return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
+        rows.append(f"| `{name}` | {', '.join(labels)} | {metric.documentation} |")
+    return "\n".join(["| metric | labels | meaning |", "|---|---|---|", *rows, ""])
 
 
 def annotations_table() -> str:
@@ -65,7 +68,7 @@ def annotations_table() -> str:
         f"| {annotation.values} | {annotation.meaning} |"
         for annotation in ANNOTATIONS
     ]
-    return "\n".join(["| annotation | written by | values | meaning |", "|---|---|---|---|", *rows, ""])
+    return "\n".join(["| annotation | author | values | meaning |", "|---|---|---|---|", *rows, ""])
 
 
 def settings_table(*, only: Container[str] | None = None, leave_out: Container[str] = ()) -> str:
@@ -101,7 +104,7 @@ def commands_table() -> str:
             options = ", ".join(
                 "/".join(f"`{word}`" for word in sorted((*each.opts, *each.secondary_opts), key=len))
                 for each in command.params
-                if each.param_type_name == "option"
+                if each.param_type_name == "option" and not {*each.opts} & SHARED_OPTIONS
             )
             told = re.findall(r"Exit code ([12]) (if .*?)\.(?:\s|$)", " ".join((command.help or "").split()))
             no, no_answer = (dict(told).get(code, "") for code in "12")
