@@ -109,6 +109,9 @@ _NONE_ENDS = f"for _ in $(seq 300); do [ $({_REPLICAS}) = 2 ] && break; sleep 0.
 PREPARED: Mapping[str, Sequence[str]] = {
     "docs/how-to/hold-until-known.md#see-what-is-held-and-why": _HELD,
     "docs/how-to/add-first-arm64-nodes.md#2-guard-the-others": (_NONE_ENDS,),
+    "docs/how-to/add-first-arm64-nodes.md#4-watch-the-first-node-join": (
+        """kubectl run first --image=YOUR.REGISTRY/shop/web:1.0 --overrides='{"spec":{"nodeName":"NODE"}}'""",
+    ),
     "docs/how-to/read-a-refusal.md#find-out-why-a-pod-is-not-placed": (
         "kubectl delete pod shop && kubectl run shop --image=YOUR.REGISTRY/shop/legacy:1.0",
     ),
