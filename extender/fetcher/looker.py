@@ -87,7 +87,7 @@ class Looker:
                     continue
                 if attempt.label:
                     self._operator.note_opened(look.kubelet_name, attempt.credential)
-                denied = self._denied(look, failures, but=attempt.by)
+                denied = self._denied(look, failures, but=attempt.by) if failures else ()
                 return SeenImage(by=attempt.by, digest=digest, image=image, label=attempt.label, denied=denied)
         return self._failed(look, failures)
 
@@ -108,11 +108,11 @@ class Looker:
 
         If all of these fail, the operator's files are read again, and what has changed follows.
         """
-        first = question.access.first
-        sources = [_POD, self._operator.id, ANONYMOUS.id]
+        first, operator = question.access.first, self._operator.id
+        sources = [_POD, operator, ANONYMOUS.id] if operator else [_POD, ANONYMOUS.id]
         sources.sort(key=lambda source: source != first)
         yielded = set[tuple[str, str]]()
-        for source in (*sources, _CHANGED):
+        for source in (*sources, _CHANGED) if operator else sources:
             async with contextlib.aclosing(self._attempts_of(source, question)) as attempts:
                 async for attempt in attempts:
                     login = (attempt.credential.username, attempt.credential.password)

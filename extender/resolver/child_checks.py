@@ -28,6 +28,7 @@ log = structlog.get_logger()
 # Hosts that are asked side by side, and indexes that wait for one host, of 1 KB each.
 _MOST_HOSTS, _MOST_WAITING = 64, 500
 _CHECK_SECONDS = 20.0
+_REST_SECONDS = 0.01  # before the first check, in which whoever waits for the lookup is answered
 _EXACTLY = Compatibility()
 
 
@@ -114,6 +115,7 @@ class ChildChecks:
 
     async def _work(self, host: str) -> None:
         try:
+            await asyncio.sleep(_REST_SECONDS)
             while waiting := self._waiting.get(host):
                 await self._check(waiting.popleft())
         except Exception:  # a defect of ours must not end the service

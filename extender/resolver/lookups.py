@@ -154,7 +154,7 @@ class Lookups:
         if opened_by in (ANONYMOUS.id, keyring.operator_id):
             outcome = await ask(PullAccess(tried := (), opened_by or NO_OPERATOR))
         for refresh in (False, True):
-            if isinstance(outcome, Failure) and depends_on_credential(outcome):
+            if outcome is DENIED or (isinstance(outcome, Failure) and depends_on_credential(outcome)):
                 logins = await keyring.load(target.reference, refresh=refresh)
                 if logins != tried:
                     outcome = await ask(PullAccess(tried := logins, opened_by or NO_OPERATOR))

@@ -265,6 +265,7 @@ class Resolver:
         for lookup in lookups:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
+        self._lookups.clear()  # of those that had not begun
         await self.child_checks.close()
         if self._persistence:
             await self._persistence.close()
@@ -343,18 +344,13 @@ class Resolver:
         if self.is_closed or not self._slots.take(keyring.tenant):
             LOOKUPS["refused"].inc()
             return None
-        work, context = self._measured(look), contextvars.Context()
+        work, context = self._measured(key, look), contextvars.Context()
         lookup = self._lookups[key] = asyncio.get_running_loop().create_task(work, context=context)
-        lookup.add_done_callback(partial(self._end, key))
         return lookup
 
     @staticmethod
     def _key(wanted: str, target: Target, keyring: Keyring) -> _Key:
         return wanted, target.repository, target.name, keyring.identity, keyring.tenant
-
-    def _end(self, key: _Key, _lookup: "asyncio.Task[Any]") -> None:
-        del self._lookups[key]
-        self._slots.give_back(key[-1])
 
     def _start_confirmation(
         self, query: ImageQuery, keyring: Keyring, age_seconds: float
@@ -369,14 +365,17 @@ class Resolver:
             return None
         return self._join("answer", target, keyring, partial(self._lookup.confirm, target, keyring))
 
-    async def _measured(self, look: Callable[[], Awaitable[R | Failure]]) -> R | Failure:
-        """The outcome of one lookup, which is measured and counted."""
+    async def _measured(self, key: _Key, look: Callable[[], Awaitable[R | Failure]]) -> R | Failure:
+        """The outcome of one lookup, which is measured and counted, and is not under way any more."""
         started = self._clock()
         try:
             outcome = await look()
         except NoTurn:
             LOOKUPS["refused"].inc()
             return ENDED
+        finally:
+            del self._lookups[key]
+            self._slots.give_back(key[-1])
         DURATION.observe(self._clock() - started)
         LOOKUPS["error" if isinstance(outcome, Failure) else "fetched"].inc()
         return outcome
