@@ -10,9 +10,17 @@ import time
 from collections.abc import Callable, MutableMapping
 from typing import Any, Literal
 
-import structlog
-
 from extender.printable import printable
+
+# structlog imports rich where it can, for tracebacks that are never written here: 3 MB of each process.
+_rich = sys.modules.get("rich")
+sys.modules["rich"] = None  # type: ignore[assignment]  # which is how an import is made to fail
+try:
+    import structlog
+finally:
+    del sys.modules["rich"]
+    if _rich:
+        sys.modules["rich"] = _rich
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 # Lines a second of one event, or of one logger of a library, whose lines often have a traceback. Who can cause an event

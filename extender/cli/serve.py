@@ -2,9 +2,9 @@
 
 import uvloop
 
+import extender.logs  # before all that logs
 from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, on_cluster
 from extender.config.reading import load_config
-from extender.logs import configure_logs
 from extender.service.process import run_service
 
 
@@ -18,5 +18,5 @@ def serve(
     Example: multiarch-extender serve --set cluster=none --set admission.listen=
     """
     config = on_cluster(load_config(file, assignments or ()), kubeconfig, context)
-    configure_logs(config.log.level, None)
+    extender.logs.configure_logs(config.log.level, None)
     uvloop.run(run_service(config))

@@ -2,6 +2,7 @@
 
 import sys
 
+import extender.logs  # noqa: F401 - before all that logs
 from extender.fetcher.fetcher_process import run
 
 if __name__ == "__main__":

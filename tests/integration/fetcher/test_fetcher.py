@@ -398,9 +398,13 @@ async def test_fetcher_ends_with_its_service(registry: EmbeddedRegistry) -> None
     await eventually(lambda: not _is_alive(pid))
 
 
-async def test_service_has_nothing_of_the_registries_room() -> None:
-    """What parses answers of registries is in the fetcher alone."""
-    code = "import sys, extender.service.process; print([n for n in sys.modules if n.startswith('extender.registry.')])"
+@pytest.mark.parametrize(
+    ("program", "without"),
+    [("extender.cli.serve", ("extender.registry.", "rich")), ("extender.fetcher.__main__", ("rich", "uvloop"))],
+)
+async def test_a_process_imports_nothing_that_it_has_no_use_for(program: str, without: tuple[str, ...]) -> None:
+    """What parses answers of registries is in the fetcher alone, and what draws on terminals in neither."""
+    code = f"import sys, {program}; print([name for name in sys.modules if name.startswith({without})])"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
     output, _ = await process.communicate()
     assert output.strip() == b"[]"
