@@ -16,6 +16,8 @@ from aiohttp.streams import StreamReader
 
 # Real answers have 2 KB of headers, and some 10 KB in one of them. Interim answers before the final one count too.
 MOST_HEAD_BYTES = 64 << 10
+# Servers send one or two, and each costs as much to read as a final answer. Go's client had this bound up to Go 1.23.
+_MOST_INTERIM = 5
 # Bytes besides the body, and for each byte of the body: chunks of one byte cost five more, and servers send kilobytes.
 # What is read at once counts before its body does, which is a quarter of a megabyte at most.
 _FRAMING_BYTES, _FRAMING_PER_BYTE = 512 << 10, 2
@@ -67,6 +69,7 @@ class CappedConnection(ResponseHandler):
     """
 
     _received_bytes = 0
+    _interim_answers = 0
     _body: StreamReader | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bodies: BodiesUnderWay) -> None:
@@ -77,7 +80,7 @@ class CappedConnection(ResponseHandler):
 
     def set_response_params(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
         """Begins to count anew, for the next request."""
-        self._received_bytes, self._body = 0, None
+        self._received_bytes, self._interim_answers, self._body = 0, 0, None
         self._head.clear()
         self._bodies.forget(self)
         super().set_response_params(**{**parameters, **_AIOHTTPS_LIMITS})
@@ -144,6 +147,10 @@ class CappedConnection(ResponseHandler):
                 behind = bytes(self._head)
                 self._head.clear()
                 return behind
+            self._interim_answers += 1
+            if self._interim_answers > _MOST_INTERIM:
+                self.give_up()
+                return b""
         return b""
 
     def _end_before(self, data: bytes) -> None:

@@ -43,7 +43,7 @@ async def ask(session: aiohttp.ClientSession, url: URL, method: str = "GET") -> 
         pytest.param(HEAD + LENGTH + b"A: b\r\n\r\n" + BODY, id="usual"),
         pytest.param(HEAD + b"\r\n" + BODY, id="ends-with-the-connection"),
         pytest.param(HEAD + LENGTH + b"\r\n" + BODY + b"behind it", id="more-behind-it"),
-        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" * 3 + HEAD + LENGTH + b"\r\n" + BODY, id="continue"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" * 5 + HEAD + LENGTH + b"\r\n" + BODY, id="continue"),
         pytest.param(
             HEAD + b"Transfer-Encoding: chunked\r\n\r\n007 ;a\r\n" + BODY + b"\r\n0\r\nB: c\r\n\r\n", id="chunks"
         ),
@@ -67,6 +67,13 @@ async def test_long_headers_are_read(session: aiohttp.ClientSession, header: byt
     async with serving(HEAD + LENGTH + header + b"\r\nZ: last\r\n\r\n" + (BODY if method == "GET" else b"")) as url:
         response = await ask(session, url, method)
     assert (response.status, response.headers["Z"]) == (200, "last")
+
+
+async def test_more_than_five_interim_answers_are_refused(session: aiohttp.ClientSession) -> None:
+    """Each costs as much to read as a final one, and nobody sends more than two."""
+    async with serving(b"HTTP/1.1 100 Continue\r\n\r\n" * 6 + HEAD + LENGTH + b"\r\n" + BODY) as url:
+        with pytest.raises(RegistryUnavailable, match="sent more than an answer may have"):
+            await ask(session, url)
 
 
 @pytest.mark.parametrize(
