@@ -21,6 +21,9 @@ _MOST_INTERIM = 5
 # Bytes besides the body, and for each byte of the body: chunks of one byte cost five more, and servers send kilobytes.
 # What is read at once counts before its body does, which is a quarter of a megabyte at most.
 _FRAMING_BYTES, _FRAMING_PER_BYTE = 512 << 10, 2
+# Ends of lines in a body in chunks, each of which may begin one. aiohttp takes some 7 microseconds for a chunk, however
+# small it is; servers send kilobytes, and of JSON with Windows' ends of lines a line has 40 bytes.
+_MOST_LINES, _BYTES_PER_LINE = 4_096, 32
 _MOST_UNDER_WAY_BYTES = 48 << 20
 _AIOHTTPS_LIMITS = {"max_line_size": MOST_HEAD_BYTES, "max_field_size": MOST_HEAD_BYTES, "max_headers": MOST_HEAD_BYTES}
 
@@ -31,6 +34,7 @@ _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _LENGTH = re.compile(rb"[0-9]{1,4096}")
 _MOST_LENGTH = (1 << 63) - 1
 _END = re.compile(rb"\n\r?\n")
+_CHUNKED = b"Transfer-Encoding: chunked"
 # What nobody has asked for, and what would make aiohttp change the protocol or refuse the answer.
 _LEFT_OUT = frozenset({b"upgrade", b"sec-websocket-key1"})
 
@@ -70,6 +74,8 @@ class CappedConnection(ResponseHandler):
 
     _received_bytes = 0
     _interim_answers = 0
+    _is_chunked = False
+    _lines = 0
     _body: StreamReader | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bodies: BodiesUnderWay) -> None:
@@ -80,7 +86,7 @@ class CappedConnection(ResponseHandler):
 
     def set_response_params(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
         """Begins to count anew, for the next request."""
-        self._received_bytes, self._interim_answers, self._body = 0, 0, None
+        self._received_bytes, self._interim_answers, self._lines, self._body = 0, 0, 0, None
         self._head.clear()
         self._bodies.forget(self)
         super().set_response_params(**{**parameters, **_AIOHTTPS_LIMITS})
@@ -105,17 +111,12 @@ class CappedConnection(ResponseHandler):
             return
         if body.is_eof():
             self._end_before(data)
-            return
-        if data:
-            super().data_received(data)
-        if body.is_eof():
-            self._bodies.forget(self)
-        elif self.exception():  # of the framing, of which aiohttp does not tell who reads the body
-            self._fail(aiohttp.ClientPayloadError("the body's framing is wrong"))
-        elif self._received_bytes > self._most_bytes(body):
+        elif self._is_in_small_chunks(data):
             self.give_up()
         else:
-            self._bodies.note(self, self._received_bytes)
+            if data:
+                super().data_received(data)
+            self._note_body(body)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Ends."""
@@ -143,6 +144,7 @@ class CappedConnection(ResponseHandler):
                 self._fail(HttpProcessingError(message=str(exc)))
                 return b""
             if not 100 <= head.status < 200 or head.status == 101:
+                self._is_chunked = head.is_chunked
                 super().data_received(head.canonical)
                 behind = bytes(self._head)
                 self._head.clear()
@@ -152,6 +154,22 @@ class CappedConnection(ResponseHandler):
                 self.give_up()
                 return b""
         return b""
+
+    def _is_in_small_chunks(self, data: bytes) -> bool:
+        """Whether the body, with what has come now, has too many chunks to parse."""
+        self._lines += data.count(b"\r\n")
+        return self._is_chunked and self._lines > _MOST_LINES + self._received_bytes // _BYTES_PER_LINE
+
+    def _note_body(self, body: StreamReader) -> None:
+        """Ends if the body is wrong or too much; else notes how much has come."""
+        if body.is_eof():
+            self._bodies.forget(self)
+        elif self.exception():  # of the framing, of which aiohttp does not tell who reads the body
+            self._fail(aiohttp.ClientPayloadError("the body's framing is wrong"))
+        elif self._received_bytes > self._most_bytes(body):
+            self.give_up()
+        else:
+            self._bodies.note(self, self._received_bytes)
 
     def _end_before(self, data: bytes) -> None:
         """Drops what comes behind an answer, and asks nothing more over this connection."""
@@ -184,6 +202,7 @@ class AnswerHead(NamedTuple):
 
     status: int
     canonical: bytes
+    is_chunked: bool
 
 
 def end_of_head(received: bytes | bytearray, start: int = 0) -> int:
@@ -205,9 +224,10 @@ def read_answer_head(head: bytes) -> AnswerHead:
         raise MalformedHead("no status line")
     fields = [_field_of(line) for line in _unfolded(rest)]
     knows_chunks = version >= b"HTTP/1.1"
-    lines = [(b"HTTP/1.1 " if knows_chunks else b"HTTP/1.0 ") + status + b" ", *_framing(fields, knows_chunks)]
+    framing = _framing(fields, knows_chunks)
+    lines = [(b"HTTP/1.1 " if knows_chunks else b"HTTP/1.0 ") + status + b" ", *framing]
     lines += [name + b": " + value for name, value in fields if _is_passed_on(name.lower())]
-    return AnswerHead(int(status), b"\r\n".join((*lines, b"", b"")))
+    return AnswerHead(int(status), b"\r\n".join((*lines, b"", b"")), framing == [_CHUNKED])
 
 
 def _unfolded(lines: list[bytes]) -> list[bytes]:
@@ -240,7 +260,7 @@ def _framing(fields: list[tuple[bytes, bytes]], knows_chunks: bool) -> list[byte
     if knows_chunks and encodings:
         if encodings != [b"chunked"]:
             raise MalformedHead("an encoding that is not known")
-        return [b"Transfer-Encoding: chunked"]
+        return [_CHUNKED]
     return [b"Content-Length: " + each for each in lengths]
 
 

@@ -77,6 +77,21 @@ async def test_more_than_five_interim_answers_are_refused(session: aiohttp.Clien
 
 
 @pytest.mark.parametrize(
+    ("chunk", "is_read"),
+    [(b"400\r\n" + (b" " * 38 + b"\r\n") * 25 + b" " * 24 + b"\r\n", True), (b"1\r\n \r\n", False)],
+    ids=["a-kilobyte-with-lines", "a-byte"],
+)
+async def test_chunks_of_a_byte_are_refused(session: aiohttp.ClientSession, chunk: bytes, is_read: bool) -> None:
+    """When they are thousands."""
+    async with serving(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 5_000 + b"0\r\n\r\n") as url:
+        if is_read:
+            assert (await ask(session, url)).truncated
+        else:
+            with pytest.raises(RegistryUnavailable, match="sent more than an answer may have"):
+                await ask(session, url)
+
+
+@pytest.mark.parametrize(
     "header",
     [b"A: " + b"a" * 70_000, b"\r\n".join(b"A-%d: a" % number for number in range(10_000))],
     ids=["one", "many"],
