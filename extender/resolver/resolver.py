@@ -59,12 +59,13 @@ IMAGES = gauge(
 
 # Lookups under way, and those of one tenant: as many as may ask registries at a time, and a hundred that load their
 # credentials or wait for a turn. An image beyond that stays pending until the next request for it. 10 KB each.
-_MOST_LOOKUPS, _MOST_LOOKUPS_EACH = 2_000, 164
+_MOST_LOOKUPS, _MOST_LOOKUPS_EACH = 2_000, 116
 
 # Lookups that ask registries at a time, those of one tenant, and those at one host: so that a host that hangs, or a
 # tenant that names many of them, holds up only so many. Sixteen at a registry that answers in 50 ms are 320 lookups a
-# second, and open as many connections to it as the pulls of a few nodes.
-_AT_ONCE, _EACH, _AT_HOST = 256, 64, 16
+# second, and open as many connections to it as the pulls of a few nodes. With more of one tenant, a registry whose
+# answers are dear to read makes the others wait longer.
+_AT_ONCE, _EACH, _AT_HOST = 256, 16, 16
 
 _Key = tuple[str, str, PackedDigest, Hashable, str]  # what is wanted, repository, tag or digest, keyring, tenant
 

@@ -127,16 +127,16 @@ async def test_lookups_beyond_the_bound_stay_pending_and_count_as_refused(
     resolver: Resolver, registry: FakeRegistry, counted: Callable[[], dict[str, float]]
 ) -> None:
     """They are looked up when they are asked for again and there is room."""
-    images = [ImageQuery(f"ghcr.io/team/app:{number}") for number in range(165)]
+    images = [ImageQuery(f"ghcr.io/team/app:{number}") for number in range(117)]
     for image in images:
         registry.push(image.reference, "linux/arm64")
     shop = keyring_of(tenant="shop")
     registry.open.clear()
-    assert await resolver.resolve_all(images, shop, 0) == [None] * 165
-    assert resolver.counts()["in_flight"] == 164
+    assert await resolver.resolve_all(images, shop, 0) == [None] * 117
+    assert resolver.counts()["in_flight"] == 116
     assert counted() == {"refused": 1}
     registry.open.set()
-    assert None not in await resolver.resolve_all(images[:164], shop, 60)
+    assert None not in await resolver.resolve_all(images[:116], shop, 60)
     assert None not in await resolver.resolve_all(images, shop, 60)
     await resolver.close()
     assert isinstance(await resolver.describe(images[0].reference, shop), Failure)
