@@ -97,10 +97,10 @@ def inspect(
         for line in _lacking(reference, answer, required, compatibility)
     ]
     lacking += [
-        f"{reference} {claim_text(inside.denied)}"
+        f"{reference} {claim_text(inside.falsely_claimed)}"
         for reference, each in zip(images, looked_up, strict=True)
         for inside in each.inside
-        if inside.denied
+        if inside.falsely_claimed
     ]
     for line in lacking:
         print_problem(line)

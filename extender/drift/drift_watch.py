@@ -307,7 +307,7 @@ class DriftWatch:
             top = await self._top_of(owner)
             told[top] = told.get(top, frozenset()) | use.platforms
         for top, platforms in told.items():
-            claims = claims_text(drift.after.content.denied)
+            claims = claims_text(drift.after.content.falsely_claimed)
             text = drift_text(
                 change, drift.image, platforms, f"{drift.target.repository}@{drift.before.digest}", claims
             )

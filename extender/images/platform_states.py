@@ -29,10 +29,10 @@ RUNNING = frozenset({PlatformState.CLAIMED, PlatformState.VERIFIED})
 """The states in which an image runs on the platform; in all others it does not."""
 
 MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS = 160, 80
-"""Of a `DeniedPlatform`: a digest has 135, and a platform of three long words 98."""
+"""Of a `FalselyClaimed`: a digest has 135, and a platform of three long words 98."""
 
 
-class DeniedPlatform(msgspec.Struct, frozen=True, gc=False):
+class FalselyClaimed(msgspec.Struct, frozen=True, gc=False):
     """A platform that an image claims and on which it does not run. `state` is none of `RUNNING`.
 
     `program` is the path of the program that was looked at. `detail` is the machine that the program is for, the
@@ -45,18 +45,18 @@ class DeniedPlatform(msgspec.Struct, frozen=True, gc=False):
     detail: str = ""
 
 
-def claim_text(denied: DeniedPlatform) -> str:
+def claim_text(claim: FalselyClaimed) -> str:
     """What the image claims, and why that is false: `claims linux/arm64, but its /app is for x86-64`."""
-    return f"claims {denied.platform}, but {_why(denied)}"
+    return f"claims {claim.platform}, but {_why(claim)}"
 
 
-def _why(denied: DeniedPlatform) -> str:
-    match denied.state:
+def _why(claim: FalselyClaimed) -> str:
+    match claim.state:
         case PlatformState.MISSING:
             return "its registry has no manifest for that"
         case PlatformState.CONTRADICTORY:
-            return f"its configuration says {denied.detail}"
+            return f"its configuration says {claim.detail}"
         case PlatformState.REFUTED:
-            return f"its {denied.program} is for {denied.detail}"
+            return f"its {claim.program} is for {claim.detail}"
         case PlatformState.CLAIMED | PlatformState.VERIFIED:
             return "nothing is known against that"

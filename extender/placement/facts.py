@@ -12,7 +12,7 @@ import msgspec
 from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, runs_on
-from extender.images.platform_states import DeniedPlatform, PlatformState
+from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.kubernetes.core_v1 import Container, Pod, Volume, VolumeMount
 
 
@@ -20,13 +20,13 @@ class RunsOn(msgspec.Struct, frozen=True, gc=False):
     """The image is built for these platforms (at least one) and no others.
 
     `asked`: what the pod asks for by another word than its image, where that leaves platforms out, so that there may be
-    none: an operating system, or a RuntimeClass that means none of the image's platforms. `denied` are platforms that
-    it claims besides, falsely; with these too there may be none left.
+    none: an operating system, or a RuntimeClass that means none of the image's platforms. `falsely_claimed` are
+    platforms that it claims besides; with these too there may be none left.
     """
 
     platforms: frozenset[Platform]
     asked: str = ""
-    denied: tuple[DeniedPlatform, ...] = ()
+    falsely_claimed: tuple[FalselyClaimed, ...] = ()
 
 
 class Anywhere(msgspec.Struct, frozen=True, gc=False):
@@ -226,7 +226,7 @@ def fact_of(
 def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
     if image.role is not Role.CONTAINER or content.kind is Kind.DATA:
         return _fact_of_data(image, content)
-    return _fact_of_program(image, content) if content.claimed else _unreadable(content)
+    return _fact_of_program(image, content) if content.platforms or content.falsely_claimed else _unreadable(content)
 
 
 def _fact_of_data(image: PodImage, content: Content) -> ImageFact:
@@ -249,20 +249,22 @@ def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
         return _fact_of_runtime(image.runtime, content)
     platforms = of_system(content.platforms, image.os)
     asked = f"{image.os} (spec.os.name)" if platforms is not content.platforms else ""
-    if not content.denied:
+    if not content.falsely_claimed:
         return RunsOn(platforms, asked)
-    return RunsOn(platforms, asked, tuple(each for each in content.denied if image.os in ("", each.platform.os)))
+    return RunsOn(
+        platforms, asked, tuple(each for each in content.falsely_claimed if image.os in ("", each.platform.os))
+    )
 
 
 def _fact_of_runtime(runtime: RuntimeClass, content: Content) -> ImageFact:
     """Whether the runtime runs the image. If so, on any node: which nodes have the runtime its RuntimeClass says."""
     # A runtime may be used because it runs programs of other platforms.
-    lies = [each.platform for each in content.denied if each.state is PlatformState.REFUTED]
+    lies = [each.platform for each in content.falsely_claimed if each.state is PlatformState.REFUTED]
     platforms = content.platforms.union(lies) if lies else content.platforms
     if any(runs_on(platforms, each, Compatibility()) for each in runtime.platforms):
         return Anywhere()
     words = ", ".join(map(str, sorted(runtime.platforms)))
-    wrong = tuple(each for each in content.denied if each.platform in runtime.platforms)
+    wrong = tuple(each for each in content.falsely_claimed if each.platform in runtime.platforms)
     return RunsOn(frozenset(), f"{words} (RuntimeClass {runtime.name})", wrong)
 
 

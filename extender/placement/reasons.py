@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence, Set
 import msgspec
 
 from extender.images.platform import Platform
-from extender.images.platform_states import DeniedPlatform, claim_text
+from extender.images.platform_states import FalselyClaimed, claim_text
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
 
 # The longest text around a reference and its platforms, with counts of five digits, takes 112 of the 512 characters.
@@ -26,15 +26,15 @@ _REFERENCE_BESIDE_CLAIM, _PLATFORMS_BESIDE_CLAIM, _CLAIM_CHARACTERS = 120, 80, 1
 class Constraint(msgspec.Struct, frozen=True):
     """An image that refuses every node which runs none of `platforms`.
 
-    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `asked` and `denied` are as
-    in `RunsOn`.
+    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `asked` and `falsely_claimed`
+    are as in `RunsOn`.
     """
 
     reference: str
     platforms: frozenset[Platform]
     assumed: bool = False
     asked: str = ""
-    denied: tuple[DeniedPlatform, ...] = ()
+    falsely_claimed: tuple[FalselyClaimed, ...] = ()
 
 
 def constraints_of(
@@ -50,7 +50,9 @@ def constraints_of(
     found = []
     for image, fact in zip(images, facts, strict=True):
         if isinstance(fact, RunsOn):
-            found.append(Constraint(image.reference, fact.platforms, asked=fact.asked, denied=fact.denied))
+            found.append(
+                Constraint(image.reference, fact.platforms, asked=fact.asked, falsely_claimed=fact.falsely_claimed)
+            )
         elif image in assumed:
             found.append(Constraint(image.reference, assume, assumed=True))
     return found
@@ -84,22 +86,22 @@ def refusal_text(constraints: Sequence[Constraint]) -> str:
     if not blamed:
         return ""
     first, others = blamed[0], _others({item.reference for item in blamed})
-    if first.denied:
+    if first.falsely_claimed:
         return f"{_image(first.reference, _REFERENCE_BESIDE_CLAIM)} {_said_of_claims(first)}{others}"
     return f"{_image(first.reference)} {_said(first, platforms_text(first.platforms))}{others}"
 
 
-def claims_text(denied: Sequence[DeniedPlatform]) -> str:
+def claims_text(claims: Sequence[FalselyClaimed]) -> str:
     """What an image claims falsely, in 200 characters at most: the first platform, and how many more; or nothing."""
-    if not denied:
+    if not claims:
         return ""
-    more = len(denied) - 1
+    more = len(claims) - 1
     others = f", and {more} more platform{'s' if more > 1 else ''} falsely" if more else ""
-    return shorten(claim_text(denied[0]), _CLAIM_CHARACTERS) + others
+    return shorten(claim_text(claims[0]), _CLAIM_CHARACTERS) + others
 
 
 def _said_of_claims(constraint: Constraint) -> str:
-    claims = claims_text(constraint.denied)
+    claims = claims_text(constraint.falsely_claimed)
     if not constraint.platforms:
         return claims
     return f"{_said(constraint, platforms_text(constraint.platforms, _PLATFORMS_BESIDE_CLAIM))}; it {claims}"

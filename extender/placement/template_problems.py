@@ -131,7 +131,7 @@ def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> boo
 def _nothing_in_common(place: str, blamed: Sequence[Constraint]) -> TemplateProblem:
     first = blamed[0]
     if not first.platforms:
-        why = claims_text(first.denied) or f"is not built for {first.asked}"
+        why = claims_text(first.falsely_claimed) or f"is not built for {first.asked}"
         return TemplateProblem(Problem.NOTHING_IN_COMMON, _line(place, first.reference, why))
     only = f"runs on {_platforms(first.platforms)} only"
     line = _line(place, first.reference, f"{only}, another image does not")

@@ -221,18 +221,18 @@ class _Auditor:
     def _image(self, image: PodImage, evidence: ImageEvidence, *, is_constrained: bool) -> AuditedImage:
         fact = fact_of(image, evidence.answer, may_be_pending=False)
         platforms = fact.platforms if isinstance(fact, RunsOn) else frozenset[Platform]()
-        denied = fact.denied if isinstance(fact, RunsOn) else ()
+        false_claims = fact.falsely_claimed if isinstance(fact, RunsOn) else ()
         lacks = [
             str(target)
             for target in self.targets
-            if (platforms or denied) and is_constrained and not runs_on(platforms, target, self._compatibility)
+            if (platforms or false_claims) and is_constrained and not runs_on(platforms, target, self._compatibility)
         ]
         canonical = _canonical(image.reference)
         return AuditedImage(
             reference=image.reference,
             canonical=canonical,
             digest=evidence.digest or None,
-            state="known" if platforms or denied else "anywhere" if isinstance(fact, Anywhere) else "unknown",
+            state="known" if platforms or false_claims else "anywhere" if isinstance(fact, Anywhere) else "unknown",
             platforms=[str(platform) for platform in sorted(platforms)],
             lacks=lacks,
             cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
@@ -241,7 +241,7 @@ class _Auditor:
             used_by=[],
             blocks=Weight(),
             unblocks=Weight(),
-            denied=[FalseClaim(str(each.platform), each.state, claim_text(each)) for each in denied],
+            denied=[FalseClaim(str(each.platform), each.state, claim_text(each)) for each in false_claims],
             verified=[str(each) for each in sorted(platforms & _verified(evidence.answer))],
         )
 

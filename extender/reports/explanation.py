@@ -352,7 +352,7 @@ def _image(image: PodImage, fact: ImageFact, evidence: Evidence, uses: Sequence[
         credential=evidence.credential,
         age_seconds=None if evidence.age_seconds is None else round(evidence.age_seconds, 1),
         is_fresh=evidence.is_fresh,
-        claims=[claim_text(each) for each in fact.denied] if isinstance(fact, RunsOn) else [],
+        claims=[claim_text(each) for each in fact.falsely_claimed] if isinstance(fact, RunsOn) else [],
         verified=[str(platform) for platform in sorted(_verified(fact, evidence.answer))],
     )
 

@@ -95,7 +95,9 @@ def fault_of(
 
 def _of_another_platform(container: RunningContainer, fact: RunsOn) -> PlatformFault:
     has = f"is built only for {platforms_text(fact.platforms)}" if fact.platforms else ""
-    built_for = f"{'; it '.join(filter(None, (has, claims_text(fact.denied))))}, and the node is {container.platform}"
+    built_for = (
+        f"{'; it '.join(filter(None, (has, claims_text(fact.falsely_claimed))))}, and the node is {container.platform}"
+    )
     match container.outcome:
         case ContainerOutcome.PULL_REFUSED:
             return _fault(FindingRule.PULL_REFUSED, container, f"{built_for}: its pull is refused")

@@ -167,7 +167,7 @@ class WorkloadJudge:
         for image, fact in judged.images:
             match fact:
                 case RunsOn() if not runs_on(fact.platforms, target, self._policy.compatibility):
-                    has, claims = ", ".join(map(str, sorted(fact.platforms))), claims_text(fact.denied)
+                    has, claims = ", ".join(map(str, sorted(fact.platforms))), claims_text(fact.falsely_claimed)
                     built = (
                         f"is built only for {has}" if has else f"is not built for {fact.asked}" if fact.asked else ""
                     )

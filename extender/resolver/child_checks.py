@@ -17,7 +17,7 @@ from extender.fetcher.messages import Failed, Look
 from extender.images.content import Cause
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, Platform, satisfies
-from extender.images.platform_states import DeniedPlatform, PlatformState
+from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.placement.nodes import USUAL
 from extender.resolver.image_cache import ImageCache
 from extender.resolver.lookups import Confirmed, Sources
@@ -69,8 +69,8 @@ class ChildChecks:
         `image` is None if the registry has confirmed an index that it had shown before.
         """
         if image is None:
-            denied = [each for each in shown.content.denied if each.state is PlatformState.MISSING]
-            wanted = tuple(_Child(each.platform, each.detail) for each in denied)
+            false_claims = [each for each in shown.content.falsely_claimed if each.state is PlatformState.MISSING]
+            wanted = tuple(_Child(each.platform, each.detail) for each in false_claims)
         elif image.kind is Kind.INDEX and image.states_platforms:
             nodes = self._cluster_platforms()
             nodes = nodes and nodes.union(USUAL)
@@ -124,7 +124,7 @@ class ChildChecks:
             self._waiting.pop(host, None)
 
     async def _check(self, index: _WaitingIndex) -> None:
-        denied, running = list[DeniedPlatform](), list[tuple[Platform, PlatformState]]()
+        false_claims, running = list[FalselyClaimed](), list[tuple[Platform, PlatformState]]()
         for child in index.children:
             found = await self._find(index, child)
             if found is None:
@@ -132,7 +132,7 @@ class ChildChecks:
             if found.state is PlatformState.CLAIMED:
                 running.append((child.platform, PlatformState.CLAIMED))
             else:
-                denied.append(found)
+                false_claims.append(found)
         digest, repository = index.shown.digest, index.shown.target.repository
         known = self._cache.shown(repository, digest)
         running = [
@@ -140,16 +140,16 @@ class ChildChecks:
             for each in running
             if known and known.state_of(each[0]) in (PlatformState.MISSING, PlatformState.CONTRADICTORY)
         ]
-        if denied:
+        if false_claims:
             log.warning(
                 "image.children_denied",
                 image=str(index.shown.target.asked.pinned_to(digest)),
-                platforms=[f"{each.platform}: {each.state}" for each in denied],
+                platforms=[f"{each.platform}: {each.state}" for each in false_claims],
             )
-        if denied or running:
-            await self._cache.judge(repository, digest, denied, running)
+        if false_claims or running:
+            await self._cache.judge(repository, digest, false_claims, running)
 
-    async def _find(self, index: _WaitingIndex, child: _Child) -> DeniedPlatform | None:
+    async def _find(self, index: _WaitingIndex, child: _Child) -> FalselyClaimed | None:
         """What is known of the child now, *claimed* if it is there; None if that cannot be found out."""
         shown = index.shown
         look = Look(
@@ -166,21 +166,21 @@ class ChildChecks:
         except NoTurn:
             return None
         if not isinstance(answer, Failed):
-            there = DeniedPlatform(child.platform, PlatformState.CLAIMED)
+            there = FalselyClaimed(child.platform, PlatformState.CLAIMED)
             return _judge(child, answer.image) if answer.image else there
         if answer.failure.cause is Cause.MISSING:
-            return DeniedPlatform(child.platform, PlatformState.MISSING, detail=child.digest)
+            return FalselyClaimed(child.platform, PlatformState.MISSING, detail=child.digest)
         if answer.failure.cause is Cause.THROTTLED:
             self._waiting.get(shown.target.reference.domain, deque()).clear()  # which costs lookups nothing
         return None
 
 
-def _judge(child: _Child, image: Image) -> DeniedPlatform:
+def _judge(child: _Child, image: Image) -> FalselyClaimed:
     """What a child's own configuration makes of its platform."""
     stated = contradiction(child.platform, image)
     if stated is None:
-        return DeniedPlatform(child.platform, PlatformState.CLAIMED)
-    return DeniedPlatform(child.platform, PlatformState.CONTRADICTORY, detail=str(stated))
+        return FalselyClaimed(child.platform, PlatformState.CLAIMED)
+    return FalselyClaimed(child.platform, PlatformState.CONTRADICTORY, detail=str(stated))
 
 
 def contradiction(claimed: Platform, image: Image) -> Platform | None:

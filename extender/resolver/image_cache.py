@@ -15,7 +15,7 @@ from extender.credentials.keyring import ANONYMOUS, CredentialId, Keyring
 from extender.errors import InvalidReference
 from extender.images.content import Answer, Cause, Content, Failure, judged
 from extender.images.platform import Platform, is_usual
-from extender.images.platform_states import DeniedPlatform, PlatformState
+from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.images.reference import (
     ImageReference,
     PackedDigest,
@@ -289,11 +289,11 @@ class ImageCache:
             return False
         lifetimes = self.lifetimes
         if target.reference.digest:
-            # A platform that is denied may be there by now, so such content ages whoever may have it.
+            # A platform that is claimed falsely may be there by now, so such content ages whoever may have it.
             # So does what may still be verified, if somebody is to be told of it.
             is_settled = (
                 credential_id == ANONYMOUS.id
-                and not known.content.denied
+                and not known.content.falsely_claimed
                 and (not self.confirms_unverified or bool(known.content.verified))
             )
             return is_settled or age_seconds < lifetimes.tag_seconds
@@ -346,7 +346,7 @@ class ImageCache:
         self,
         repository: str,
         digest: str,
-        denied: Iterable[DeniedPlatform],
+        falsely_claimed: Iterable[FalselyClaimed],
         running: Iterable[tuple[Platform, PlatformState]],
     ) -> None:
         """Records what platforms of a digest are known to be, for all its names in the repository, as `judged` says.
@@ -357,7 +357,7 @@ class ImageCache:
         shown = self._contents.get((repository, packed))
         if shown is None:
             return
-        content = judged(shown.content, denied, running)
+        content = judged(shown.content, falsely_claimed, running)
         if content == shown.content:
             return
         content = self._intern(content)
@@ -416,7 +416,7 @@ class ImageCache:
         What is known of its platforms besides stays so: bytes that are read again tell no more than they did.
         """
         shown = self._contents.get((repository, packed))
-        is_judged = shown is not None and bool(shown.content.denied or shown.content.verified)
+        is_judged = shown is not None and bool(shown.content.falsely_claimed or shown.content.verified)
         if shown is not None and is_judged and shown.content.claimed == content.claimed:
             return shown.content
         if shown is None or shown.content != content:
@@ -427,7 +427,7 @@ class ImageCache:
 
     def _put_content(self, key: tuple[str, PackedDigest], content: Content, owner: str) -> None:
         self._contents.put(key, _Shown(content, owner))
-        if content.denied or content.verified:
+        if content.falsely_claimed or content.verified:
             self._judged.put(key, frozenset(content.state_of(platform) for platform in content.claimed))
         else:
             self._judged.remove(key)
@@ -478,6 +478,6 @@ def content_bytes(content: Content) -> int:
             own += sum(map(sys.getsizeof, (platform, platform.os, platform.architecture, platform.variant)))
     if content.verified:
         own += sys.getsizeof(content.verified)
-    for denied in content.denied:
-        own += sum(map(sys.getsizeof, (denied, denied.program, denied.detail)))
+    for claim in content.falsely_claimed:
+        own += sum(map(sys.getsizeof, (claim, claim.program, claim.detail)))
     return own

@@ -140,8 +140,8 @@ class VerifyQueue:
             LOOKS[found.state].inc()
             BYTES["read"].inc(found.read_bytes)
             BYTES["unread"].inc(max(0, found.layer_bytes - found.read_bytes))
-            if found.denied:
-                log.warning("image.lies", image=_name(image), said=claim_text(found.denied))
+            if found.falsely_claimed:
+                log.warning("image.lies", image=_name(image), said=claim_text(found.falsely_claimed))
             elif found.state is PlatformState.CLAIMED:
                 log.info("image.unverifiable", image=_name(image), platform=str(platform), why=found.detail)
         self._tried.put(key, True)
@@ -172,10 +172,10 @@ async def verify_platform(
     if isinstance(answer, Failed):
         return answer
     found = answer.verification
-    denied = [found.denied] if found.denied else []
+    false_claims = [found.falsely_claimed] if found.falsely_claimed else []
     verified = [(found.platform, found.state)] if found.state is PlatformState.VERIFIED else []
-    if denied or verified:
-        await cache.judge(target.repository, digest, denied, verified)
+    if false_claims or verified:
+        await cache.judge(target.repository, digest, false_claims, verified)
     return found
 
 

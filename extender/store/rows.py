@@ -15,7 +15,7 @@ from extender.errors import ExtenderError
 from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, shared_platform
-from extender.images.platform_states import RUNNING, DeniedPlatform, PlatformState
+from extender.images.platform_states import RUNNING, FalselyClaimed, PlatformState
 from extender.images.reference import PackedDigest, pack_digest, unpack_digest
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
@@ -136,7 +136,9 @@ _MOST_BYTES = 2_304
 def _record_of(content: Content) -> _ContentRecord:
     platforms = tuple(map(_words_of, sorted(content.platforms)))
     verified = tuple(map(_words_of, sorted(content.verified)))
-    denied = tuple((_words_of(each.platform), each.state, each.program, each.detail) for each in content.denied)
+    denied = tuple(
+        (_words_of(each.platform), each.state, each.program, each.detail) for each in content.falsely_claimed
+    )
     return _ContentRecord(content.kind, platforms, content.states_platforms, verified, denied)
 
 
@@ -146,11 +148,11 @@ def _words_of(platform: Platform) -> _Words:
 
 def _content_of(record: _ContentRecord) -> Content:
     denied = tuple(
-        DeniedPlatform(shared_platform(Platform(*words)), state, program, detail)
+        FalselyClaimed(shared_platform(Platform(*words)), state, program, detail)
         for words, state, program, detail in record.denied
     )
     if any(each.state in RUNNING for each in denied):
-        raise ValueError("a platform is denied for no reason")
+        raise ValueError("a platform is claimed falsely for no reason")
     platforms, verified = _platforms_of(record.platforms), _platforms_of(record.verified)
     return Content(record.kind, platforms, record.states_platforms, verified & platforms, denied)
 

@@ -3,13 +3,13 @@
 import msgspec
 
 from extender.images.platform import Platform
-from extender.images.platform_states import RUNNING, DeniedPlatform, PlatformState
+from extender.images.platform_states import RUNNING, FalselyClaimed, PlatformState
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a platform, and what it cost to find out.
 
-    `program` and `detail` are as in `DeniedPlatform`; of a platform that stays *claimed* `detail` is why, one short
+    `program` and `detail` are as in `FalselyClaimed`; of a platform that stays *claimed* `detail` is why, one short
     sentence. `requests` counts those for manifests, configurations and parts of layers. `read_bytes` are those of
     layers that were read, of `layer_bytes` that there are.
     """
@@ -23,8 +23,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     layer_bytes: int = 0
 
     @property
-    def denied(self) -> DeniedPlatform | None:
+    def falsely_claimed(self) -> FalselyClaimed | None:
         """The platform as one on which the image does not run; None if it does, as far as is known."""
         if self.state in RUNNING:
             return None
-        return DeniedPlatform(self.platform, self.state, self.program, self.detail)
+        return FalselyClaimed(self.platform, self.state, self.program, self.detail)

@@ -7,7 +7,7 @@ import pytest
 from extender.images.content import RETRYABLE, Cause, Content, Failure, judged
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, parse_platform
-from extender.images.platform_states import DeniedPlatform, PlatformState
+from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import (
     Anywhere,
@@ -126,7 +126,7 @@ ARTIFACT = Content(Kind.ARTIFACT, frozenset(), states_platforms=False)
 BUNDLE = Content(Kind.DATA, frozenset(), states_platforms=False)
 STATING_MANIFEST = Content(Kind.MANIFEST, BOTH, states_platforms=True)
 WORDLESS = Content(Kind.MANIFEST, frozenset(), states_platforms=False)
-MISSING = judged(INDEX, [DeniedPlatform(ARM64, PlatformState.MISSING)], ())
+MISSING = judged(INDEX, [FalselyClaimed(ARM64, PlatformState.MISSING)], ())
 NO_PROGRAM = "it is an artifact, not an image that a container can run"
 NO_WORD = "its configuration names no platform that is known"
 ON_BOTH, ON_AMD64, ON_ARM64 = RunsOn(BOTH), RunsOn(frozenset({AMD64})), RunsOn(frozenset({ARM64}))
@@ -149,7 +149,12 @@ ON_BOTH, ON_AMD64, ON_ARM64 = RunsOn(BOTH), RunsOn(frozenset({AMD64})), RunsOn(f
         pytest.param(DATA, SILENT_INDEX, Anywhere(), id="data, silent index"),
         pytest.param(CONTAINER, BUNDLE, Anywhere(), id="bundle"),
         pytest.param(DATA, BUNDLE, Anywhere(), id="data, bundle"),
-        pytest.param(DATA, MISSING, RunsOn(frozenset({AMD64}), denied=MISSING.denied), id="data, one is missing"),
+        pytest.param(
+            DATA,
+            MISSING,
+            RunsOn(frozenset({AMD64}), falsely_claimed=MISSING.falsely_claimed),
+            id="data, one is missing",
+        ),
         pytest.param(CONTAINER, ARTIFACT, Unknown(Cause.ARTIFACT, NO_PROGRAM), id="artifact"),
         pytest.param(DATA, ARTIFACT, Unknown(Cause.ARTIFACT, NO_PROGRAM), id="data, artifact"),
         pytest.param(CONTAINER, WORDLESS, Unknown(Cause.UNSUPPORTED, NO_WORD), id="a platform that is no word"),
@@ -199,16 +204,16 @@ def test_fit_does_not_depend_on_the_order_of_images(facts: tuple[ImageFact, ...]
     assert {fit(order, AMD64, Compatibility()) for order in permutations(facts)} == {expected}
 
 
-LIE = DeniedPlatform(ARM64, PlatformState.REFUTED, "/app", "x86-64")
+LIE = FalselyClaimed(ARM64, PlatformState.REFUTED, "/app", "x86-64")
 LIAR = judged(Content(Kind.INDEX, BOTH, states_platforms=True), [LIE], [])
 
 
 def test_what_an_image_claims_falsely_is_a_no() -> None:
     """Also of an image that has no platform left, as a container's and as a volume's."""
-    nowhere = judged(LIAR, [DeniedPlatform(AMD64, PlatformState.MISSING)], [])
+    nowhere = judged(LIAR, [FalselyClaimed(AMD64, PlatformState.MISSING)], [])
     for role in Role:
         fact = fact_of(PodImage("app:1", role), LIAR, may_be_pending=True)
-        assert fact == RunsOn(frozenset({AMD64}), denied=(LIE,))
+        assert fact == RunsOn(frozenset({AMD64}), falsely_claimed=(LIE,))
         assert [fit([fact], each, Compatibility()) for each in (AMD64, ARM64)] == [Fit.YES, Fit.NO]
         none = fact_of(PodImage("app:1", role), nowhere, may_be_pending=True)
         assert [fit([none], each, Compatibility()) for each in (AMD64, ARM64)] == [Fit.NO, Fit.NO]

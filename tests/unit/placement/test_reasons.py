@@ -4,7 +4,7 @@ import pytest
 
 from extender.images.content import Cause
 from extender.images.platform import Platform, parse_platform
-from extender.images.platform_states import DeniedPlatform, PlatformState
+from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.placement.facts import Pending, PodImage, Unknown
 from extender.placement.reasons import Constraint, blame, platforms_text, refusal_text, retry_text
 
@@ -46,8 +46,8 @@ def test_the_refusal_names_the_first_image_to_blame_and_what_it_has(constraints:
     assert refusal_text(constraints) == text
 
 
-LIE = DeniedPlatform(parse_platform("linux/arm64"), PlatformState.REFUTED, "/usr/bin/app", "x86-64")
-MISSING = DeniedPlatform(parse_platform("linux/s390x"), PlatformState.MISSING)
+LIE = FalselyClaimed(parse_platform("linux/arm64"), PlatformState.REFUTED, "/usr/bin/app", "x86-64")
+MISSING = FalselyClaimed(parse_platform("linux/s390x"), PlatformState.MISSING)
 
 
 CLAIM = "claims linux/arm64, but its /usr/bin/app is for x86-64"
@@ -63,22 +63,22 @@ ONLY_AMD = "is built only for linux/amd64; it"
     ],
 )
 def test_a_refusal_says_what_the_image_claims_falsely(
-    platforms: tuple[str, ...], denied: tuple[DeniedPlatform, ...], text: str
+    platforms: tuple[str, ...], denied: tuple[FalselyClaimed, ...], text: str
 ) -> None:
     """One text for the pod, whichever platform the node has."""
-    constraint = Constraint("r/app:1", frozenset(map(parse_platform, platforms)), denied=denied)
+    constraint = Constraint("r/app:1", frozenset(map(parse_platform, platforms)), falsely_claimed=denied)
     assert refusal_text([constraint]) == f"image r/app:1 {text}"
 
 
 def test_a_false_claim_stays_within_the_limit_of_the_text() -> None:
     """Every part at its longest."""
     denied = tuple(
-        DeniedPlatform(Platform("o" * 32, "a" * 32, f"{number:032}"), PlatformState.REFUTED, "/" * 80, "m" * 80)
+        FalselyClaimed(Platform("o" * 32, "a" * 32, f"{number:032}"), PlatformState.REFUTED, "/" * 80, "m" * 80)
         for number in range(64)
     )
     platforms = frozenset(Platform("x" * 32, f"{number:032}", "y" * 32) for number in range(64))
-    constraint = Constraint("r" * 5000, platforms, denied=denied, asked="w" * 100)
-    others = [Constraint(f"other:{number}", platforms, denied=denied) for number in range(99_998)]
+    constraint = Constraint("r" * 5000, platforms, falsely_claimed=denied, asked="w" * 100)
+    others = [Constraint(f"other:{number}", platforms, falsely_claimed=denied) for number in range(99_998)]
     assert len(refusal_text([constraint, *others])) < 512
 
 

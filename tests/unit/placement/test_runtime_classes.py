@@ -6,7 +6,7 @@ import pytest
 
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.platform import parse_platform
-from extender.images.platform_states import DeniedPlatform, PlatformState
+from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.placement.facts import Anywhere, PodImage, Role, RunsOn, RuntimeClass, fact_of, facts_of, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.policy import Choice, Overrides, Policy
@@ -25,7 +25,7 @@ POLICY = Policy(
 
 
 def lying(platforms: str, state: PlatformState, on: str) -> Content:
-    return index(*platforms.split(), denied=(DeniedPlatform(parse_platform(on), state, "/app", "x86-64"),))
+    return index(*platforms.split(), falsely_claimed=(FalselyClaimed(parse_platform(on), state, "/app", "x86-64"),))
 
 
 def decided(answer: Answer, **spec: Any) -> Decision:

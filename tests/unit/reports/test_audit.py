@@ -9,7 +9,7 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
-from extender.images.platform_states import DeniedPlatform, PlatformState
+from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec, ReportedNodeStatus
 from extender.placement.facts import RuntimeClass
@@ -375,8 +375,8 @@ def test_a_node_whose_labels_contradict_its_kubelet_is_told() -> None:
 
 def test_a_false_claim_is_an_error_by_itself() -> None:
     """Beside what the image does run on, which lacks nothing else there."""
-    denied = DeniedPlatform(ARM, PlatformState.REFUTED, "/app", "x86-64")
-    lying = Content(Kind.INDEX, frozenset((AMD,)), states_platforms=True, denied=(denied,))
+    denied = FalselyClaimed(ARM, PlatformState.REFUTED, "/app", "x86-64")
+    lying = Content(Kind.INDEX, frozenset((AMD,)), states_platforms=True, falsely_claimed=(denied,))
     asked = given(deployment("a", "multi:1"))
     report = audit(msgspec.structs.replace(asked, evidence=[[ImageEvidence(lying, "sha256:a")]]))
     [image] = report.images

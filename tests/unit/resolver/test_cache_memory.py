@@ -120,7 +120,9 @@ def test_what_a_row_costs_is_what_it_takes() -> None:
     assert content_bytes(ordinary) < 800
     assert is_ordinary(ordinary)
     assert row_cost(ordinary, "x" * 100) == 1
-    nothing_known_besides = sum(map(sys.getsizeof, (large.verified, large.denied)))  # one object for all contents
+    nothing_known_besides = sum(
+        map(sys.getsizeof, (large.verified, large.falsely_claimed))
+    )  # one object for all contents
     assert content_bytes(large) == pytest.approx(retained_bytes(large) - nothing_known_besides, rel=0.02)
     assert row_cost(large, "x" * 100) == (84 if sys.version_info < (3, 12) else 78)  # texts are smaller from 3.12 on
     assert row_cost(large, "x" * 256) - row_cost(large) == 1

@@ -97,7 +97,7 @@ async def looked_up(resolver: Resolver) -> Content:
 async def test_one_head_for_each_platform_of_the_cluster(resolver: Resolver, children: Children) -> None:
     """And none for s390x, of which the cluster has no node; nor again for an image that is known."""
     content = await looked_up(resolver)
-    assert content.denied == ()
+    assert content.falsely_claimed == ()
     assert children.asked() == {("HEAD", child("linux/amd64")), ("HEAD", child("linux/arm64"))}
     before = len(children.registry.requests)
     assert await looked_up(resolver) == content
@@ -132,7 +132,7 @@ async def test_a_child_that_is_missing_takes_its_platform_away(resolver: Resolve
 async def test_a_child_that_only_head_does_not_know_is_there(resolver: Resolver, children: Children) -> None:
     """Some caches answer HEAD from what they hold alone."""
     children.head_knows_none = True
-    assert (await looked_up(resolver)).denied == ()
+    assert (await looked_up(resolver)).falsely_claimed == ()
 
 
 async def test_a_child_whose_configuration_was_read_is_compared(resolver: Resolver, children: Children) -> None:
@@ -140,7 +140,7 @@ async def test_a_child_whose_configuration_was_read_is_compared(resolver: Resolv
     children.head_knows_none = True
     children.add("linux/arm64", AMD64)
     content = await looked_up(resolver)
-    assert [(each.platform, each.state, each.detail) for each in content.denied] == [
+    assert [(each.platform, each.state, each.detail) for each in content.falsely_claimed] == [
         (ARM64, PlatformState.CONTRADICTORY, "linux/amd64")
     ]
 
@@ -149,7 +149,7 @@ async def test_a_child_whose_words_no_platform_has_contradicts_nothing(resolver:
     """Runtimes choose by the index, and do not look at them."""
     children.head_knows_none = True
     children.add("linux/arm64", None)
-    assert (await looked_up(resolver)).denied == ()
+    assert (await looked_up(resolver)).falsely_claimed == ()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_a_child_whose_words_no_platform_has_contradicts_nothing(resolver:
 async def test_what_cannot_be_found_out_stays_claimed(resolver: Resolver, children: Children, fault: Exception) -> None:
     """A registry that fails denies nothing."""
     children.fault = fault
-    assert (await looked_up(resolver)).denied == ()
+    assert (await looked_up(resolver)).falsely_claimed == ()
 
 
 async def test_a_child_that_arrives_is_found_when_the_index_is_confirmed(
@@ -166,11 +166,11 @@ async def test_a_child_that_arrives_is_found_when_the_index_is_confirmed(
 ) -> None:
     """A node of that platform is refused no longer than the tag is fresh."""
     children.missing = {child("linux/arm64")}
-    assert (await looked_up(resolver)).denied
+    assert (await looked_up(resolver)).falsely_claimed
     children.missing = set()
     clock.advance(901)
     await looked_up(resolver)
-    assert (await looked_up(resolver)).denied == ()
+    assert (await looked_up(resolver)).falsely_claimed == ()
     assert resolver.counts()["missing"] == 0
 
 

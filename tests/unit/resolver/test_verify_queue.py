@@ -10,7 +10,7 @@ from extender.fetcher.messages import Failed, PullAccess, Verified, Verify, fail
 from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
-from extender.images.platform_states import DeniedPlatform, PlatformState
+from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.resolver.image_cache import ImageQuery, MovedTag, References, Target
 from extender.resolver.lookups import Confirmed
 from extender.resolver.resolver import Resolver
@@ -117,7 +117,7 @@ async def test_a_lie_is_a_no_from_then_on(background: Background) -> None:
     await background.look_up("ghcr.io/team/liar:1")
     await background.work_off()
     found = background.content("ghcr.io/team/liar:1")
-    assert found.denied == (DeniedPlatform(ARM64, PlatformState.REFUTED, "/app", "x86-64"),)
+    assert found.falsely_claimed == (FalselyClaimed(ARM64, PlatformState.REFUTED, "/app", "x86-64"),)
     assert (ARM64 in found.platforms, AMD64 in found.verified) == (False, True)
     (move,) = moved
     assert (str(move.target.reference), move.before.digest) == ("ghcr.io/team/liar:1", move.after.digest)
@@ -189,7 +189,7 @@ async def test_a_look_that_fails_denies_nothing(background: Background, fault: E
     await background.look_up(APP)
     await background.work_off()
     assert len(background.looks.asked) == asked
-    assert background.content(APP).denied == ()
+    assert background.content(APP).falsely_claimed == ()
 
 
 async def test_an_image_by_digest_is_confirmed_until_it_is_verified(background: Background) -> None:

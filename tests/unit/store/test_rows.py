@@ -12,7 +12,7 @@ from extender.credentials.keyring import CredentialId
 from extender.images.content import Content, judged
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, is_usual
-from extender.images.platform_states import RUNNING, DeniedPlatform, PlatformState
+from extender.images.platform_states import RUNNING, FalselyClaimed, PlatformState
 from extender.images.reference import digest_of, pack_digest
 from extender.store.rows import NameRow, decode_name, encode_name
 from tests.unit.resolver.fake_registry import index_of
@@ -22,7 +22,7 @@ ROW = NameRow("ghcr.io/team/app", "1", CredentialId("anonymous"), PACKED, index_
 
 WORDS = st.text(min_size=1, max_size=8)
 PLATFORMS = st.builds(Platform, WORDS, WORDS, st.text(max_size=4))
-DENIED = st.builds(DeniedPlatform, PLATFORMS, st.sampled_from(sorted(set(PlatformState) - RUNNING)), WORDS, WORDS)
+DENIED = st.builds(FalselyClaimed, PLATFORMS, st.sampled_from(sorted(set(PlatformState) - RUNNING)), WORDS, WORDS)
 CONTENTS = st.one_of(
     st.builds(Content, st.sampled_from(Kind), st.frozensets(PLATFORMS, max_size=4), st.booleans()),
     st.builds(
