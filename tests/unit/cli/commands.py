@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import importlib
 import importlib.metadata
 import io
 import json
@@ -17,9 +18,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from extender.cli.main import main
 
@@ -91,9 +92,11 @@ def serve(descriptor: int) -> None:
     }
     for name in _TERMINAL:  # which typer reads once
         os.environ.pop(name, None)
-    sys.argv[:] = ["multiarch-extender", "--help"]  # with every command, and what is imported when one runs
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        main()
+    for words in (["--help"], ["config"]):  # with every command, and what is imported when one runs
+        sys.argv[:] = ["multiarch-extender", *words]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            main()
+    importlib.import_module("rich.progress")  # as soon as something is looked up
     gc.freeze()
     with socket.socket(fileno=descriptor) as channel:
         while received := _receive(channel):
@@ -107,11 +110,24 @@ def serve(descriptor: int) -> None:
                 os.environ.update(request["variables"])
                 os.chdir(request["folder"])
                 sys.argv[:] = request["words"]
-                programs[sys.argv[0]].load()()
-                return
+                _run(programs[sys.argv[0]].load())
             for stream in streams:
                 os.close(stream)
             channel.sendall(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+
+
+def _run(program: Callable[[], None]) -> NoReturn:
+    """Runs the program, and ends without taking the interpreter apart, which takes as long as most commands."""
+    code = None
+    try:
+        program()
+    except SystemExit as exc:
+        if isinstance(exc.code, str):  # which the interpreter prints
+            raise
+        code = exc.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
