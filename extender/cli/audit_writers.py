@@ -12,7 +12,7 @@ import msgspec
 
 from extender import __version__
 from extender.cli.audit_html import write_html
-from extender.printable import printable
+from extender.cli.console import aligned
 from extender.reports.audit_report import (
     RULES,
     Audit,
@@ -57,25 +57,25 @@ def write_markdown(report: Audit) -> str:
 
 def write_table(report: Audit) -> str:
     """What blocks most, as text for a terminal."""
-    parts = [aligned_columns(("PLATFORM", "RUNS", "BLOCKED", "UNKNOWN"), _summary_rows(report))]
+    parts = [_columns(("PLATFORM", "RUNS", "BLOCKED", "UNKNOWN"), _summary_rows(report))]
     if report.nodes:
         rows = [
             (each.platform or "none stated", str(each.nodes), f"{each.cpu_cores:g}", size_text(each.memory_bytes),
              _weight(each.blocked))
             for each in report.nodes
         ]  # fmt: skip
-        parts.append(aligned_columns(("NODES OF", "NUMBER", "CPU", "MEMORY", "WORKLOADS THAT CANNOT USE THEM"), rows))
+        parts.append(_columns(("NODES OF", "NUMBER", "CPU", "MEMORY", "WORKLOADS THAT CANNOT USE THEM"), rows))
     images = blocking_images(report)
     if images:
-        parts.append(aligned_columns([name.upper() for name in _IMAGE_COLUMNS], [_image_row(each) for each in images]))
+        parts.append(_columns([name.upper() for name in _IMAGE_COLUMNS], [_image_row(each) for each in images]))
     unknown = [(each.reference, each.cause, each.detail) for each in report.images if each.state == "unknown"]
     if unknown:
-        parts.append(aligned_columns(("UNKNOWN IMAGE", "CAUSE", "DETAIL"), unknown))
+        parts.append(_columns(("UNKNOWN IMAGE", "CAUSE", "DETAIL"), unknown))
     others = [(each.rule.value, each.message) for each in report.findings if _is_of_workload(each)]
     if others:
-        parts.append(aligned_columns(("FINDING", ""), others))
+        parts.append(_columns(("FINDING", ""), others))
     if report.problems:
-        parts.append(aligned_columns(("NOT READ",), [(problem,) for problem in report.problems]))
+        parts.append(_columns(("NOT READ",), [(problem,) for problem in report.problems]))
     if report.is_partial:
         parts.append("partial: it was interrupted; the next run goes on from the cache\n")
     return "\n".join(parts)
@@ -179,12 +179,9 @@ def _markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[
     return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *written] if written else ["None."]
 
 
-def aligned_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns."""
-    cells = [[printable(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(header))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
-    return "\n".join(lines) + "\n"
+def _columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ("".join(text for text, _ in parts) for parts in aligned((header, *rows)))
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _sarif_result(finding: Finding, rules: list[FindingRule]) -> dict[str, Any]:

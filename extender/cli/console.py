@@ -33,17 +33,23 @@ def print_line(*parts: Part) -> None:
 
 
 def print_rows(rows: Iterable[Sequence[Part]], indent: str = "  ") -> None:
-    """Prints rows whose cells stand below each other, as wide as the widest that another follows; nothing is cut."""
+    """Prints rows whose cells stand below each other, as `aligned` has them."""
+    for parts in aligned(rows):
+        print_line(indent, *parts)
+
+
+def aligned(rows: Iterable[Sequence[Part]]) -> Iterator[list[tuple[str, str]]]:
+    """The parts of rows whose cells are as wide as the widest that another follows; nothing is cut."""
     from rich.cells import cell_len
 
     table = [[(printable(text), style) for text, style in map(_styled, row)] for row in rows]
     columns = zip_longest(*(row[:-1] for row in table), fillvalue=("", ""))
     widths = [max(cell_len(text) for text, _ in column) for column in columns]
     for row in table:
-        parts: list[Part] = [indent]
+        parts = []
         for (text, style), width in zip(row[:-1], widths, strict=False):
-            parts += [(text, style), " " * (width - cell_len(text) + 2)]
-        print_line(*parts, row[-1])
+            parts += [(text, style), (" " * (width - cell_len(text) + 2), "")]
+        yield [*parts, row[-1]]
 
 
 def print_problem(text: str) -> None:
