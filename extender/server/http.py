@@ -38,8 +38,6 @@ MIB = 1024 * 1024
 HEAD_SECONDS = 10.0
 # A body that has begun arrives within this, whatever its size. The API server waits for an answer for 30 s at most.
 BODY_SECONDS = 30.0
-# A connection gives way to a new one after it: a handshake and a request take milliseconds.
-IDLE_SECONDS = 2.0
 # A connection that is new when the listener closes has this long for its handshake and the request that it has sent.
 LAST_REQUESTS_SECONDS = 0.5
 # After an answer that came before the end of its request, what still arrives is dropped for so long. If the connection
@@ -95,7 +93,6 @@ class Connection(asyncio.Protocol):
         """Counts itself as one of the listener's, until `connection_lost`."""
         self.handshake: asyncio.Task[None] | None = None  # while there is no transport
         self.has_asked = False
-        self.since = asyncio.get_running_loop().time()  # when it was opened or answered last
         self.pending_bytes = 0
         self.deadline: asyncio.TimerHandle | None = None  # of the request that is arriving
         self._listener = listener
@@ -268,7 +265,6 @@ class Connection(asyncio.Protocol):
     def _quiet(self) -> None:
         """Notes that there is no request now."""
         self._is_answering = self._has_more = False
-        self.since = asyncio.get_running_loop().time()
         self._listener.note_answered(self)
 
     def _hand_over(self, data: bytes) -> None:
@@ -471,17 +467,18 @@ class Listener:
             connection.deadline = None
 
     def _has_room(self) -> bool:
-        """Whether there may be one more; ends one for it that has idled longest, if that is long.
+        """Whether there may be one more; ends one for it, that which has taken longest to ask.
 
-        One that has asked is ended only if all others have.
+        One that has asked before is ended only if all others have, and none that waits for its answer. Whoever opens
+        hundreds a second ends its own: a handshake and a request take milliseconds.
         """
         if len(self._open) < self.limits.connections:
             return True
         REFUSALS["connections"].inc()
-        idle = next(iter(self._silent or self._idle), None)
-        if idle is None or idle.since > asyncio.get_running_loop().time() - IDLE_SECONDS:
+        slowest = next(iter(self._silent or self._idle), None)
+        if slowest is None:
             return False
-        idle.abort()
+        slowest.abort()
         return True
 
     async def _accept(self, listening: socket.socket) -> None:

@@ -108,7 +108,6 @@ async def some_turns() -> None:
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.server.http.LINGER_SECONDS", 0.2)
-    monkeypatch.setattr(limits_module, "IDLE_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -247,15 +246,17 @@ async def test_compressed_body_is_not_made_larger(scene: Scene) -> None:
     assert (await (await scene.connect()).ask(packed, "Content-Encoding: gzip\r\n"))[2] == b"%d" % len(packed)
 
 
-async def test_full_listener_closes_new_connections(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While all that it has are new or in use."""
-    monkeypatch.setattr(limits_module, "IDLE_SECONDS", 60.0)
+async def test_full_listener_closes_new_connections(scene: Scene) -> None:
+    """While all that it has wait for their answers."""
     await scene.open()
     held = await scene.flood(LIMITS.connections)
+    for each in held:
+        each.writer.write(head_of(4) + b"wait")
+    await some_turns()
     before = REFUSALS["connections"].value
     assert await (await scene.connect()).ends() == b""
     assert REFUSALS["connections"].value == before + 1
-    assert [await each.is_open() for each in held] == [True] * LIMITS.connections
+    assert [(await each.read())[0] for each in held] == [200] * LIMITS.connections
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
@@ -266,7 +267,7 @@ async def test_silent_connections_give_way_before_those_that_have_asked(scene: S
     assert await idle.is_open()
     silent = await scene.flood(LIMITS.connections - 2, plain=True)
     waiting.writer.write(head_of(4) + b"wait")
-    await asyncio.sleep(0.15)
+    await some_turns()
     assert await (await scene.connect()).is_open()
     assert await silent[0].ends() == b""
     assert (await waiting.read())[0] == 200
@@ -279,7 +280,6 @@ async def test_longest_idle_connection_gives_way_to_a_new_one(scene: Scene) -> N
     held = await scene.flood(LIMITS.connections)
     for each in held:
         assert (await each.ask())[0] == 200
-    await asyncio.sleep(0.15)
     assert (await held[0].ask())[0] == 200
     assert await (await scene.connect()).is_open()
     assert await held[1].ends() == b""
