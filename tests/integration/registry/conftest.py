@@ -5,14 +5,27 @@ from collections.abc import AsyncIterator, Callable
 import aiohttp
 import pytest
 
+from extender.credentials.keyring import Credential, CredentialId
+from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
 from testbed.clock import Clock
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.images import build_index
 
 MakeClient = Callable[..., RegistryClient]
+ANN = Credential("ann", "pa:ss", CredentialId("ann"))
+INDEX = build_index(["linux/amd64", "linux/arm64"])
+APP = "team/app"
 # The registries of these tests, and the servers they point to, are on this host, which the operator's settings allow.
 ON_LOOPBACK = AddressGuard(allow=["*", "127.0.0.1", "localhost"])
+
+
+def app_at(registry: EmbeddedRegistry, path: str = APP) -> ImageReference:
+    """The image in this registry, which has it under the path from now on."""
+    registry.add(path, "1", INDEX)
+    return parse_reference(f"{registry.host}/{APP}:1")
 
 
 @pytest.fixture
