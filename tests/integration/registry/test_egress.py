@@ -6,8 +6,8 @@ The sockets that listen there count who comes, and every connection that is trie
 import functools
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -22,13 +22,11 @@ from extender.registry.registry_client import RegistryClient
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.faulty_registry import FaultyRegistry, GuardedRegistry
 from testbed.hostile_addresses import IMAGES, NAMES, NO_URLS, URLS, Network, Trap, open_trap, watched_network
-from testbed.images import build_index
+from tests.integration.registry.conftest import APP, INDEX, app_at
 
 # The images that show by themselves where they lead; the others' names have to be resolved.
 LITERALS = [image for image in IMAGES if ".example" not in image.replace(".example.com", "")]
 DENY = ("denied.example.com",)
-INDEX = build_index(["linux/amd64", "linux/arm64"])
-APP = "team/app"
 
 
 @pytest.fixture(autouse=True)
@@ -52,39 +50,30 @@ def network() -> Iterator[Network]:
         yield watched
 
 
-def client_over(session: aiohttp.ClientSession, guard: AddressGuard, *plain_http: str) -> RegistryClient:
+@asynccontextmanager
+async def client_of(guard: AddressGuard, *plain_http: str) -> AsyncIterator[RegistryClient]:
     """A client that is guarded as the service's is."""
-    return RegistryClient(
-        session,
-        timeout_seconds=5,
-        plain_http=frozenset(plain_http),
-        guard=guard,
-    )
-
-
-async def refusal_over(client: RegistryClient, reference: str) -> RegistryError:
-    with pytest.raises(RegistryError) as caught:
-        await client.head_manifest(parse_reference(reference), ANONYMOUS)
-    return caught.value
+    async with open_session(guard=guard) as session:
+        yield RegistryClient(session, timeout_seconds=5, plain_http=frozenset(plain_http), guard=guard)
 
 
 async def refusal(reference: str, guard: AddressGuard, *plain_http: str) -> RegistryError:
-    async with open_session(guard=guard) as session:
-        return await refusal_over(client_over(session, guard, *plain_http), reference)
+    async with client_of(guard, *plain_http) as client:
+        with pytest.raises(RegistryError) as caught:
+            await client.head_manifest(parse_reference(reference), ANONYMOUS)
+    return caught.value
 
 
 @pytest.mark.parametrize("image", IMAGES)
 async def test_hostile_image_reaches_nothing(trap: Trap, network: Network, image: str) -> None:
     """No connection, with TLS or without; the lookup ends for good, with a reason and without an address."""
     reference = image.format(port=trap.port)
-    guard = AddressGuard(deny=DENY)
-    async with open_session(guard=guard) as session:
-        for plain in ([], [parse_reference(reference).domain]):
-            error = await refusal_over(client_over(session, guard, *plain), reference)
-            assert isinstance(error, AddressRefused)
-            failure = failure_of(error)
-            assert (failure.cause, failure.cause in RETRYABLE) == (Cause.NOT_ALLOWED, False)
-            assert "registry." in failure.detail
+    for plain in ([], [parse_reference(reference).domain]):
+        error = await refusal(reference, AddressGuard(deny=DENY), *plain)
+        assert isinstance(error, AddressRefused)
+        failure = failure_of(error)
+        assert (failure.cause, failure.cause in RETRYABLE) == (Cause.NOT_ALLOWED, False)
+        assert "registry." in failure.detail
     assert network.dialled == []
     assert trap.connections == 0
 
@@ -97,8 +86,7 @@ def names_token_server(url: str) -> FaultyRegistry:
 
 def leads_to(url: str) -> FaultyRegistry:
 
-    async def fault(request: web.BaseRequest) -> web.StreamResponse:
-        del request
+    async def fault(_request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(status=307, headers={"Location": url})
 
     return FaultyRegistry(fault)
@@ -151,13 +139,11 @@ async def test_address_that_was_checked_is_the_one_that_is_dialled() -> None:
 async def test_registry_that_allow_names_is_asked_on_loopback() -> None:
     """By address or by name; being asked without TLS is not being named."""
     async with EmbeddedRegistry() as registry:
-        registry.add(APP, "1", INDEX)
+        app_at(registry)
         port = registry.host.partition(":")[2]
         with watched_network({"registry.example": ("127.0.0.1",)}):
             for host in (registry.host, f"registry.example:{port}"):
-                guard = AddressGuard(allow=["*", host])
-                async with open_session(guard=guard) as session:
-                    client = client_over(session, guard, host)
+                async with client_of(AddressGuard(allow=["*", host]), host) as client:
                     assert await client.head_manifest(parse_reference(f"{host}/{APP}:1"), ANONYMOUS) == INDEX.digest
                 assert isinstance(await refusal(f"{host}/{APP}:1", AddressGuard(), host), AddressRefused)
         assert registry.requests == {"HEAD manifests": 2}
@@ -166,49 +152,39 @@ async def test_registry_that_allow_names_is_asked_on_loopback() -> None:
 async def test_token_server_need_not_be_allowed() -> None:
     """`allow` is for registries; Docker Hub's token server has another name than Docker Hub."""
     async with GuardedRegistry("") as desk, GuardedRegistry("") as registry:
-        registry.add(APP, "1", INDEX)
         registry.valid = desk.valid
         registry.challenges = [f'Bearer realm="http://desk.example:{desk.host.partition(":")[2]}/token"']
         with watched_network({"desk.example": ("127.0.0.1",)}):
-            guard = AddressGuard(allow=[registry.host, "*.example"])
-            async with open_session(guard=guard) as session:
-                client = client_over(session, guard, registry.host)
-                assert await client.head_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+            async with client_of(AddressGuard(allow=[registry.host, "*.example"]), registry.host) as client:
+                assert await client.head_manifest(app_at(registry), ANONYMOUS)
             closed = AddressGuard(allow=[registry.host])
             error = await refusal(f"{registry.host}/{APP}:1", closed, registry.host)
-        assert (
-            str(error) == "desk.example is at an address that is asked only where registry.allow names it"
-        )  # which is all there is against it
+        assert str(error) == "desk.example is at an address that is asked only where registry.allow names it"
 
 
 @pytest.fixture
 async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FaultyRegistry]:
     """A proxy for plain HTTP at a name that leads to loopback, as a sidecar's does; it plays every registry itself."""
     async with FaultyRegistry() as opened:
-        opened.add(APP, "1", INDEX)
+        app_at(opened)
         monkeypatch.setenv("HTTP_PROXY", f"http://proxy.example:{opened.host.partition(':')[2]}")
         yield opened
 
 
 async def test_proxy_is_reached_wherever_it_is(proxy: FaultyRegistry) -> None:
     """It is the operator's own, and resolves the names of registries itself."""
-    guard = AddressGuard()
     with watched_network({"proxy.example": ("127.0.0.1",)}) as network:
-        async with open_session(guard=guard) as session:
-            client = client_over(session, guard, "registry.example.com")
+        async with client_of(AddressGuard(), "registry.example.com") as client:
             assert await client.head_manifest(parse_reference(f"registry.example.com/{APP}:1"), ANONYMOUS)
     assert network.resolved == ["proxy.example"]
 
 
 async def test_hostile_images_are_not_shown_to_a_proxy(proxy: FaultyRegistry) -> None:
     """Names and literal addresses are checked, though we do not resolve them."""
-    guard = AddressGuard(deny=DENY)
     with watched_network({"proxy.example": ("127.0.0.1",)}) as network:
-        async with open_session(guard=guard) as session:
-            for image in LITERALS:
-                reference = image.format(port=5000)
-                client = client_over(session, guard, parse_reference(reference).domain)
-                assert isinstance(await refusal_over(client, reference), AddressRefused), image
+        for reference in (image.format(port=5000) for image in LITERALS):
+            error = await refusal(reference, AddressGuard(deny=DENY), parse_reference(reference).domain)
+            assert isinstance(error, AddressRefused), reference
     assert network.dialled == []
     assert proxy.shown == []
 
