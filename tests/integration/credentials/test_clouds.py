@@ -5,9 +5,9 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import parse_qs
 
 import aiohttp
@@ -16,19 +16,13 @@ import trustme
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 from rich.pretty import pretty_repr
-from structlog.testing import capture_logs
 
-from extender import credential_sources as sources
 from extender.credentials.aws import AwsKeys, EcrProvider, sign
 from extender.credentials.azure import AzureProvider
 from extender.credentials.cloud_api import CloudAccess
 from extender.credentials.credential_provider_v1 import CacheKeyType
 from extender.credentials.google import GoogleProvider
-from extender.credentials.keyring import ANONYMOUS
-from extender.credentials.operator_keyring import open_operator_keyring
-from extender.credentials.providers import CredentialsUnavailable
-from extender.images.reference import parse_reference
-from extender.watched_files import FileWatcher
+from extender.credentials.providers import CredentialsUnavailable, LoginProvider
 
 KEY = b"k" * 32
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
@@ -36,8 +30,7 @@ ECR = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
 KEYS = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "aws-secret"}
 
 
-@dataclass(frozen=True)
-class ReceivedRequest:
+class ReceivedRequest(NamedTuple):
     """A request as it was received."""
 
     method: str
@@ -48,7 +41,6 @@ class ReceivedRequest:
 
     @property
     def form(self) -> dict[str, str]:
-        """The fields of a form."""
         return {name: values[0] for name, values in parse_qs(self.body, strict_parsing=True).items()}
 
 
@@ -63,11 +55,9 @@ class Cloud:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """What a test has put there."""
         body = (await request.read()).decode()
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.received.append(ReceivedRequest(request.method, request.host, request.path, headers, body))
@@ -91,7 +81,6 @@ class Redirected(AbstractResolver):
 
 @pytest.fixture
 def authority() -> trustme.CA:
-    """A certificate authority of the test's own."""
     return trustme.CA()
 
 
@@ -113,7 +102,6 @@ async def cloud(authority: trustme.CA) -> AsyncIterator[Cloud]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A plain session."""
     async with aiohttp.ClientSession() as opened:
         yield opened
 
@@ -148,19 +136,6 @@ async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
     assert {(login.username, login.password) for login in given.logins} == {("oauth2accesstoken", "ya29")}
     assert {login.pattern for login in given.logins} == {"gcr.io", "*.gcr.io", "*-docker.pkg.dev"}
     assert (given.keep_seconds, given.cache_key_type) == (3539, CacheKeyType.GLOBAL)
-
-
-@pytest.mark.parametrize(
-    ("host", "served"),
-    [
-        ("gcr.io", True), ("eu.gcr.io", True), ("europe-west1-docker.pkg.dev", True),
-        ("gcr.io.example.com", False), ("xgcr.io", False), ("a.b.gcr.io", False), ("pkg.dev", False),
-        ("gcr.io:443", False), ("docker.pkg.dev", False),
-    ],
-)  # fmt: skip
-async def test_google_serves_its_own_hosts(session: aiohttp.ClientSession, host: str, served: bool) -> None:
-    """Nobody else is given the token."""
-    assert GoogleProvider(access(session)).serves(f"{host}/project/app") is served
 
 
 # Azure
@@ -209,19 +184,6 @@ async def test_azure_without_an_identity_says_what_is_missing(session: aiohttp.C
     """The variables by name."""
     with pytest.raises(CredentialsUnavailable, match="AZURE_FEDERATED_TOKEN_FILE are not set"):
         await AzureProvider(access(session)).provide("team.azurecr.io/app")
-
-
-@pytest.mark.parametrize(
-    ("host", "served"),
-    [
-        ("team.azurecr.io", True), ("team.azurecr.cn", True), ("team.azurecr.us", True),
-        ("azurecr.io", False), ("a.b.azurecr.io", False), ("team.azurecr.io.example.com", False),
-        ("team.azurecr.io:8443", False),
-    ],
-)  # fmt: skip
-async def test_azure_serves_its_own_hosts(session: aiohttp.ClientSession, host: str, served: bool) -> None:
-    """Nobody else is given the token."""
-    assert AzureProvider(access(session)).serves(f"{host}/app") is served
 
 
 # Amazon
@@ -316,20 +278,6 @@ async def test_amazon_s_pod_identity_is_asked_of_its_agent(
     )
 
 
-@pytest.mark.parametrize(
-    ("host", "served"),
-    [
-        (ECR, True), ("123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com", True),
-        ("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", True), ("123456789012.dkr-ecr.us-east-1.on.aws", True),
-        ("public.ecr.aws", False), ("12345.dkr.ecr.eu-central-1.amazonaws.com", False),
-        (f"{ECR}.example.com", False), ("123456789012.dkr.ecr.evil.amazonaws.com", False), (f"{ECR}:443", False),
-    ],
-)  # fmt: skip
-async def test_amazon_serves_its_own_hosts(session: aiohttp.ClientSession, host: str, served: bool) -> None:
-    """Nobody else is given the login."""
-    assert EcrProvider(access(session)).serves(f"{host}/team/app") is served
-
-
 async def test_amazon_without_an_identity_says_so(cloud: Cloud, session: aiohttp.ClientSession) -> None:
     """The node's own role is not asked for."""
     with pytest.raises(CredentialsUnavailable, match="no AWS identity is in the environment"):
@@ -347,14 +295,32 @@ def test_amazon_s_keys_do_not_show() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "served", "others"),
+    [
+        (GoogleProvider, ["gcr.io", "eu.gcr.io", "europe-west1-docker.pkg.dev"],
+         ["gcr.io.example.com", "xgcr.io", "a.b.gcr.io", "pkg.dev", "gcr.io:443", "docker.pkg.dev"]),
+        (AzureProvider, ["team.azurecr.io", "team.azurecr.cn", "team.azurecr.us"],
+         ["azurecr.io", "a.b.azurecr.io", "team.azurecr.io.example.com", "team.azurecr.io:8443"]),
+        (EcrProvider, [ECR, "123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com",
+                       "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", "123456789012.dkr-ecr.us-east-1.on.aws"],
+         ["public.ecr.aws", "12345.dkr.ecr.eu-central-1.amazonaws.com", f"{ECR}.example.com", f"{ECR}:443",
+          "123456789012.dkr.ecr.evil.amazonaws.com"]),
+    ],
+)  # fmt: skip
+async def test_cloud_serves_its_own_hosts(
+    session: aiohttp.ClientSession, kind: type[LoginProvider], served: list[str], others: list[str]
+) -> None:
+    """Nobody else is given the login."""
+    provider = kind(access(session))  # type: ignore[call-arg]  # of the protocol, which says nothing of that
+    assert [host for host in (*served, *others) if provider.serves(f"{host}/team/app")] == served
+
+
+@pytest.mark.parametrize(
     "answer",
     [
         pytest.param((403, "hunter2"), id="refused"),
-        pytest.param((307, "hunter2"), id="redirected"),
         pytest.param((200, "hunter2"), id="no-json"),
         pytest.param((200, "{}"), id="nothing"),
-        pytest.param((200, '{"x":' + "[" * 5000), id="deep"),
-        pytest.param((200, '{"authorizationData": [{"authorizationToken": "hunter2", "expiresAt": 1}]}'), id="token"),
         pytest.param((200, "x" * (2 << 20)), id="endless"),
     ],
 )
@@ -374,18 +340,3 @@ async def test_a_cloud_that_cannot_be_reached_is_unavailable(session: aiohttp.Cl
     provider = GoogleProvider(access(session, {"GCE_METADATA_HOST": "127.0.0.1:1"}))
     with pytest.raises(CredentialsUnavailable, match=r"127\.0\.0\.1:1 cannot be reached: ClientConnector"):
         await provider.provide("gcr.io/project/app")
-
-
-async def test_a_failing_cloud_costs_its_credentials_only(cloud: Cloud) -> None:
-    """The log says which and why; other registries are none of its business."""
-    environment = KEYS | {"AWS_ENDPOINT_URL_ECR": cloud.url}
-    cloud.answers["/"] = (403, "")
-    gcp, ecr = sources.Cloud.GCP, sources.Cloud.ECR
-    settings = open_operator_keyring(
-        docker_config="", plugin_config="", plugin_dir="", clouds=[gcp, ecr, gcp],
-        environment=environment, id_key=KEY, clock=lambda: 0.0, wall_clock=lambda: NOW, watcher=FileWatcher(),
-    )  # fmt: skip
-    async with settings as keyring:
-        with capture_logs() as lines:
-            assert await keyring.load(parse_reference(f"{ECR}/team/app")) == (ANONYMOUS,)
-    assert [(line["provider"], line["why"]) for line in lines] == [("ecr", f"127.0.0.1:{cloud.port} answered 403")]

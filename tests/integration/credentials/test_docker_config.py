@@ -60,12 +60,6 @@ def load(folder: Path, **document: object) -> Keyring:
     return Keyring(write(folder, **document))
 
 
-async def test_configuration_without_helpers_is_its_logins(tmp_path: Path) -> None:
-    """`docker login` writes such a file where there is no key store."""
-    keyring = load(tmp_path, auths={"quay.io": {"username": "ann", "password": "p"}})
-    assert await keyring.load(APP) == [Login("quay.io", "ann", "p")]
-
-
 async def test_helper_of_a_registry_is_asked_by_its_host(tmp_path: Path, helper: Program) -> None:
     """`get` with the server's address on standard input; its login comes before those in the file."""
     keyring = load(tmp_path, credHelpers={"quay.io": "test"}, auths={"quay.io": {"username": "ann", "password": "p"}})
@@ -95,16 +89,12 @@ async def test_store_is_asked_for_every_other_registry(tmp_path: Path, helper: P
     ("body", "why"),
     [
         pytest.param(NOT_FOUND, None, id="has-none"),
-        pytest.param('print(json.dumps({"Username": "", "Secret": ""}))', None, id="empty"),
         pytest.param('print("hunter2"); sys.exit(3)', "docker-credential-test ended with status 3", id="fails"),
-        pytest.param('print("hunter2")', "docker-credential-test gave no login", id="no-json"),
         pytest.param(
             'print(json.dumps({"Username": "<token>", "Secret": "hunter2"}))',
             "docker-credential-test gave an identity token for quay.io",
             id="identity-token",
         ),
-        pytest.param("print('{\"x\":' + '[' * 5000)", "docker-credential-test gave no login", id="deep"),
-        pytest.param('print("x" * (2 << 20))', "docker-credential-test answered more than", id="endless"),
     ],
 )
 async def test_helper_without_a_login_is_passed_over(
@@ -123,8 +113,6 @@ async def test_helper_without_a_login_is_passed_over(
     ("content", "complaint"),
     [
         pytest.param(None, "cannot be read: No such file", id="missing"),
-        pytest.param("hunter2", "is no Docker configuration", id="no-json"),
-        pytest.param('{"auths": {"quay.io": {"auth": "hunter2"}}}', "auth of 'quay.io' is not base64", id="auth"),
         pytest.param('{"credHelpers": ["hunter2"]}', "name no helpers", id="helpers"),
         pytest.param('{"credsStore": "../../bin/sh"}', "is no name of a credential helper", id="path"),
     ],
@@ -140,16 +128,6 @@ def test_unusable_docker_configuration_is_the_operators_error(
         Keyring(str(path))
     assert str(caught.value).startswith(f"registry.docker_config: {path}")
     assert "hunter2" not in str(caught.value)
-
-
-async def test_a_new_password_is_another_credential(tmp_path: Path) -> None:
-    """Access must be shown again: what stands for the file has changed."""
-    keyring = load(tmp_path, auths={"quay.io": {"username": "ann", "password": "old"}})
-    (old,), before = await keyring.load(APP), keyring.stamp
-    write(tmp_path, auths={"quay.io": {"username": "ann", "password": "new"}})
-    (new,) = await keyring.load(APP)
-    assert (old.password, new.password) == ("old", "new")
-    assert keyring.stamp != before
 
 
 async def test_a_file_that_breaks_keeps_the_old_logins(tmp_path: Path) -> None:
