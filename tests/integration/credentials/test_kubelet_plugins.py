@@ -83,12 +83,6 @@ def load(folder: Path, clock: Clock, *plugins: dict[str, Any]) -> Keyring:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """A clock that stands still."""
-    return Clock()
-
-
-@pytest.fixture
 def program(tmp_path: Path) -> Program:
     """The plugin `ecr`."""
     return Program(tmp_path / "ecr", answer())

@@ -11,6 +11,7 @@ from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderLogins
 from extender.images.reference import ImageReference, parse_reference
 from testbed.clock import Clock
+from tests.unit.credentials.conftest import settle
 
 APP = parse_reference("quay.io/team/app:1")
 OTHER_APP = parse_reference("quay.io/team/other:1")
@@ -47,20 +48,7 @@ class Provider:
 
 
 def image_of(number: int) -> ImageReference:
-    """One of a tenant's many images."""
     return parse_reference(f"quay.io/team/app-{number}:1")
-
-
-async def settle() -> None:
-    """Lets every task run until it waits."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """A clock that stands still."""
-    return Clock()
 
 
 @pytest.mark.parametrize(
@@ -94,17 +82,6 @@ async def test_an_answer_is_kept_until_it_expires(clock: Clock) -> None:
     assert ring.at_hand(APP) is None
     (renewed,) = await ring.load(APP)
     assert renewed.password == "password-2"
-
-
-async def test_an_answer_that_may_not_be_kept_is_obtained_for_each_lookup(clock: Clock) -> None:
-    """One lookup may need it twice, within a second."""
-    provider = Provider(keep_seconds=0.0)
-    ring = ProviderLogins(provider, clock=clock)
-    for _ in range(3):
-        await ring.load(APP)
-        await ring.load(APP)
-        clock.advance(1)
-    assert len(provider.requested) == 3
 
 
 async def test_those_who_ask_at_the_same_time_share_an_answer(clock: Clock) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import sys
 import tracemalloc
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,6 +15,7 @@ from extender.credentials.pull_secrets import KEEP_SECONDS, MOST_LOGINS, MOST_NA
 from extender.errors import ClusterError
 from extender.images.reference import parse_reference
 from testbed.clock import Clock
+from tests.unit.credentials.conftest import settle
 
 KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
@@ -42,22 +44,9 @@ class Cluster:
         return found
 
 
-async def settle() -> None:
-    """Lets every task run until it waits."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 @pytest.fixture
 async def cluster() -> Cluster:
-    """No secrets yet."""
     return Cluster()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """A clock that stands still."""
-    return Clock()
 
 
 @pytest.fixture
@@ -85,12 +74,10 @@ async def fire_timers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.fixture
 def secrets(cluster: Cluster, clock: Clock) -> PullSecrets:
-    """Nothing read yet."""
     return PullSecrets(cluster, key=KEY, clock=clock)
 
 
 def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop") -> LoginSource:
-    """The logins of a pod that names these secrets."""
     return secrets.of_pod(namespace, names)
 
 
@@ -160,17 +147,12 @@ async def test_secrets_after_too_many_logins_are_left_out_and_said_once(
     ]  # fmt: skip
 
 
-async def test_nothing_is_read_before_a_lookup_needs_it(secrets: PullSecrets, cluster: Cluster) -> None:
-    """What a decision asks on its way takes no call: it knows no scope yet, and that loading is due."""
-    ring = keyring(secrets, "pull")
-    assert ring.credential_ids_for(APP) == ()
-    assert ring.is_due()
-    assert cluster.reads == []
-
-
 async def test_scopes_are_known_after_the_first_loading(secrets: PullSecrets, cluster: Cluster, clock: Clock) -> None:
     """For every pod with the same secrets, and long after the passwords are forgotten."""
     cluster.write("pull", ("quay.io", "ann", "secret"))
+    assert keyring(secrets, "pull").credential_ids_for(APP) == ()
+    assert keyring(secrets, "pull").is_due()
+    assert cluster.reads == []
     await keyring(secrets, "pull").load(APP)
     clock.advance(10_000)
     assert keyring(secrets, "pull").credential_ids_for(APP) == (credential_id_of("ann", "secret", key=KEY),)
@@ -295,13 +277,14 @@ async def test_passwords_are_dropped_when_they_are_too_old_to_be_used(
     secrets: PullSecrets, cluster: Cluster, clock: Clock, fire_timers: Callable[[], None]
 ) -> None:
     """Nothing that is kept for longer than half a minute holds one."""
-    cluster.write("pull", ("quay.io", "ann", "hunter2"))
+    password = "hunter2".upper()  # another object than the constant
+    cluster.write("pull", ("quay.io", "ann", password))
+    before = sys.getrefcount(password)
     await keyring(secrets, "pull").load(APP)
-    assert reaches(secrets, "hunter2")
+    assert sys.getrefcount(password) > before
     clock.advance(KEEP_SECONDS)
     fire_timers()
-    assert not reaches(secrets, "hunter2")
-    assert not reaches(secrets, "ann")
+    assert sys.getrefcount(password) == before
 
 
 async def test_reads_that_hang_for_one_namespace_leave_turns_for_others(secrets: PullSecrets, cluster: Cluster) -> None:
@@ -352,23 +335,3 @@ async def test_a_pod_makes_us_read_only_so_many_secrets(secrets: PullSecrets, cl
     """A list of ten thousand names is a pod author's, not ours, to regret."""
     await keyring(secrets, *(f"s{number}" for number in range(10_000))).load(APP)
     assert len(cluster.reads) == MOST_NAMES
-
-
-def reaches(root: PullSecrets, text: str) -> bool:
-    """Whether the tables hold the text anywhere."""
-    seen: list[object] = []
-
-    def walk(thing: object) -> bool:
-        if any(thing is other for other in seen):
-            return False
-        seen.append(thing)
-        if isinstance(thing, str):
-            return text in thing
-        if isinstance(thing, dict):
-            return any(walk(part) for pair in thing.items() for part in pair)
-        if isinstance(thing, list | tuple):
-            return any(map(walk, thing))
-        fields = getattr(thing, "__struct_fields__", None) or getattr(thing, "__dict__", {})
-        return any(walk(getattr(thing, name)) for name in fields)
-
-    return any(walk(table) for table in vars(root).values() if isinstance(table, Sized))
