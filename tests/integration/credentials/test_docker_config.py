@@ -15,7 +15,7 @@ from extender.credentials.logins import Login
 from extender.credentials.providers import SourcesFile
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference, parse_reference
-from extender.watched_files import RELOADS, FileSetting, WatchedFiles
+from extender.watched_files import FileSetting, WatchedFiles
 from testbed.clock import Clock
 from testbed.recorded_program import Program
 
@@ -128,21 +128,6 @@ def test_unusable_docker_configuration_is_the_operators_error(
         Keyring(str(path))
     assert str(caught.value).startswith(f"registry.docker_config: {path}")
     assert "hunter2" not in str(caught.value)
-
-
-async def test_a_file_that_breaks_keeps_the_old_logins(tmp_path: Path) -> None:
-    """It is said once and counted, without a word of the file."""
-    login = {"quay.io": {"username": "ann", "password": "hunter2"}}
-    keyring = load(tmp_path, auths=login)
-    refused = RELOADS["registry.docker_config"]["refused"].value
-    for content in ("", '{"auths": {"quay.io": {"auth": "hunter2"}}}', "hunter2"):
-        (tmp_path / "config.json").write_text(content)
-        with capture_logs() as lines:
-            for _ in range(3):
-                assert [item.username for item in await keyring.load(APP)] == ["ann"]
-        assert [(line["event"], line["setting"]) for line in lines] == [("file.refused", "registry.docker_config")]
-        assert "hunter2" not in str(lines)
-    assert RELOADS["registry.docker_config"]["refused"].value == refused + 3
 
 
 async def test_a_change_of_logins_does_not_run_helpers_again(tmp_path: Path, helper: Program) -> None:

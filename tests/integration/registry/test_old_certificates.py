@@ -9,12 +9,9 @@ import pytest
 from yarl import URL
 
 from extender.images.reference import parse_reference
-from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session, send
 from extender.registry.mirror_files import MirrorFiles
-from extender.registry.openshift import OpenShiftMirrors
-from extender.tls_context import new_client_context
 from tests.integration.registry.conftest import ON_LOOPBACK
 from tests.integration.registry.old_certificates import OLD, OldCertificates
 
@@ -47,19 +44,6 @@ def by_hosts_file(file: Path) -> ssl.SSLContext | bool:
     return mirror.tls_for(mirror.root)
 
 
-def by_openshift(file: Path) -> ssl.SSLContext | bool:
-    """As OpenShift's objects hold the authority of all hosts."""
-    mirrors = OpenShiftMirrors(RegistryTrust())
-    source = SourceMirrors("quay.io", ("m.example/q",))
-    mirrors.update(MirrorObjects(tag_mirrors=(source,), trust=NodeTrust(file.read_text())))
-    mirror, _ = mirrors.endpoints_for(parse_reference("quay.io/x:1"))
-    return mirror.tls_for(mirror.root)
-
-
-def by_cache(file: Path) -> ssl.SSLContext:
-    return new_client_context(str(file))
-
-
 @pytest.fixture(params=OLD)
 def certificates(request: pytest.FixtureRequest, tmp_path: Path) -> OldCertificates:
     made = OLD[request.param]()
@@ -83,7 +67,7 @@ async def url(certificates: OldCertificates, tmp_path: Path) -> AsyncIterator[UR
         yield URL(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
 
 
-@pytest.mark.parametrize("trust_of", [by_setting, by_hosts_file, by_openshift, by_cache])
+@pytest.mark.parametrize("trust_of", [by_setting, by_hosts_file])
 async def test_certificates_that_nodes_take_are_taken(url: URL, tmp_path: Path, trust_of: TrustOf) -> None:
     """Whoever names the authority."""
     context = trust_of(tmp_path / "ca.pem")

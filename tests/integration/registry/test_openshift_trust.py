@@ -2,53 +2,44 @@
 
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
-import aiohttp
 import pytest
 import trustme
-from aiohttp import web
 
 from extender.config.registry_section import RegistryConfig
-from extender.credentials.keyring import Credential, CredentialId
 from extender.fetcher.messages import Failed, Look, PullAccess
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.content import Cause
-from extender.images.reference import ImageReference, parse_reference
+from extender.images.reference import parse_reference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.openshift import OpenShiftMirrors, host_problems
-from testbed.faulty_registry import FaultyRegistry, login_of
+from testbed.faulty_registry import FaultyRegistry
 
 IMAGE = parse_reference("quay.io/team/app:1")
-PODS = Credential("pod", "word", CredentialId("pod"))
-
-
-async def wants_login(request: web.BaseRequest) -> web.StreamResponse | None:
-    """A registry that wants to be shown a login, whichever."""
-    if login_of(request):
-        return None
-    return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="here"'})
 
 
 class Mirror(FaultyRegistry):
     """A registry with TLS that has no image."""
 
     def __init__(self, authority: trustme.CA) -> None:
-        super().__init__(wants_login, authority=authority)
+        super().__init__(authority=authority)
         self.authority = authority
+        self.pem = authority.cert_pem.bytes().decode()
 
 
 @pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as opened:
+async def mirror() -> AsyncIterator[Mirror]:
+    async with Mirror(trustme.CA()) as opened:
         yield opened
 
 
 @pytest.fixture
-async def mirror(stack: AsyncExitStack) -> Mirror:
-    return await stack.enter_async_context(Mirror(trustme.CA()))
+async def sources() -> AsyncIterator[LocalSources]:
+    settings = RegistryConfig(timeout_seconds=5, mirrors="openshift", allow=("*", "127.0.0.1"))
+    async with open_local_sources(settings) as opened:
+        yield opened
 
 
 def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
@@ -56,42 +47,32 @@ def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
     return MirrorObjects(tag_mirrors=(source,), trust=trust)
 
 
-async def sources_of(stack: AsyncExitStack, *ca_files: str) -> LocalSources:
-    settings = RegistryConfig(timeout_seconds=5, mirrors="openshift", allow=("*", "127.0.0.1"), ca_files=ca_files)
-    return await stack.enter_async_context(open_local_sources(settings))
-
-
-async def ask(sources: LocalSources, reference: ImageReference = IMAGE) -> Failed:
-    """Asks for an image with a pod's credential: it is missing where somebody has answered."""
-    access = PullAccess((PODS,))
-    answer = await sources.look(Look(tenant="", reference=reference, kubelet_name=reference, access=access, seconds=5))
+async def ask(sources: LocalSources) -> Failed:
+    """Asks for an image: it is missing where somebody has answered."""
+    answer = await sources.look(Look(tenant="", reference=IMAGE, kubelet_name=IMAGE, access=PullAccess(), seconds=5))
     assert isinstance(answer, Failed)
     return answer
 
 
-async def test_authorities_of_a_host_count_there_and_nowhere_else(stack: AsyncExitStack, mirror: Mirror) -> None:
+async def test_authorities_of_a_host_count_there_and_nowhere_else(sources: LocalSources, mirror: Mirror) -> None:
     """Also among texts that are none; another host with the same authority is not trusted for that."""
-    other = await stack.enter_async_context(Mirror(mirror.authority))
-    pem = mirror.authority.cert_pem.bytes().decode()
     broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
-    trust = NodeTrust(authorities={mirror.host: f"# Főtanúsítvány\n{broken}{pem}"}, logins={mirror.host: ("a", "b")})
-    sources = await sources_of(stack)
-    sources.tell_mirrors(objects_of(mirror, trust))
-    assert (await ask(sources)).failure.cause is Cause.MISSING
-    sources.tell_mirrors(objects_of(other, trust))
-    assert "certificate that is not trusted" in (await ask(sources)).why
-    assert other.shown == []
+    trust = NodeTrust(authorities={mirror.host: f"# Főtanúsítvány\n{broken}{mirror.pem}"})
+    async with Mirror(mirror.authority) as other:
+        sources.tell_mirrors(objects_of(mirror, trust))
+        assert (await ask(sources)).failure.cause is Cause.MISSING
+        sources.tell_mirrors(objects_of(other, trust))
+        assert "certificate that is not trusted" in (await ask(sources)).why
+        assert other.shown == []
 
 
 async def test_authorities_of_the_cluster_count_everywhere_and_are_followed(
-    stack: AsyncExitStack, mirror: Mirror
+    sources: LocalSources, mirror: Mirror
 ) -> None:
     """Those that are taken away are not trusted any more."""
-    sources = await sources_of(stack)
-    bundle = "".join(each.cert_pem.bytes().decode() for each in (trustme.CA(), mirror.authority))
-    logins = {mirror.host: ("a", "b")}
-    for text, cause in ((bundle, Cause.MISSING), (trustme.CA().cert_pem.bytes().decode(), Cause.UNAVAILABLE)):
-        sources.tell_mirrors(objects_of(mirror, NodeTrust(text, logins=logins)))
+    other = trustme.CA().cert_pem.bytes().decode()
+    for text, cause in ((other + mirror.pem, Cause.MISSING), (other, Cause.UNAVAILABLE)):
+        sources.tell_mirrors(objects_of(mirror, NodeTrust(text)))
         assert (await ask(sources)).failure.cause is cause
 
 
@@ -100,9 +81,7 @@ def context_of(mirrors: OpenShiftMirrors) -> ssl.SSLContext | bool:
     return endpoint.tls_for(endpoint.root)
 
 
-async def test_operators_own_authorities_count_beside_those_of_the_nodes(
-    stack: AsyncExitStack, mirror: Mirror, tmp_path: Path
-) -> None:
+async def test_operators_own_authorities_count_beside_those_of_the_nodes(mirror: Mirror, tmp_path: Path) -> None:
     """As they are when the file has changed last."""
     file = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(file))
@@ -118,32 +97,6 @@ async def test_operators_own_authorities_count_beside_those_of_the_nodes(
         False,
         True,
     ]
-
-
-@pytest.mark.parametrize(
-    ("logins", "shown"),
-    [
-        ({}, []),
-        ({"quay.io": ("source", "s")}, []),  # the image's own registry is another
-        ({"127.0.0.1": ("host", "h")}, []),  # of another port
-        ({"*:{port}": ("glob", "g")}, []),
-        ({"{host}": ("host", "h"), "quay.io": ("source", "s")}, ["host:h"]),
-        ({"{host}": ("host", "h"), "{host}/q/team": ("team", "t")}, ["team:t"]),
-        ({"{host}": ("host", "h"), "{host}/q/te": ("other", "o")}, ["host:h"]),
-    ],
-)
-async def test_mirror_is_shown_the_login_that_nodes_have_for_it(
-    stack: AsyncExitStack, mirror: Mirror, logins: dict[str, tuple[str, str]], shown: list[str]
-) -> None:
-    """The one of the longest name; never that of a pod, of the image's own registry, or of a pattern."""
-    port = mirror.host.partition(":")[2]
-    named = {key.format(host=mirror.host, port=port): login for key, login in logins.items()}
-    sources = await sources_of(stack)
-    sources.tell_mirrors(objects_of(mirror, NodeTrust(mirror.authority.cert_pem.bytes().decode(), logins=named)))
-    await ask(sources)
-    wanted = [aiohttp.encode_basic_auth(*each.split(":")) for each in shown]
-    assert list(dict.fromkeys(each for each in mirror.shown if each)) == wanted
-    assert mirror.shown
 
 
 def test_text_without_certificates_is_a_problem() -> None:

@@ -12,11 +12,8 @@ from yarl import URL
 from extender.errors import ConfigError, RegistryUnavailable
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session, send
-from extender.watched_files import RELOADS
 from testbed.faulty_registry import FaultyRegistry
 from tests.integration.registry.conftest import ON_LOOPBACK
-
-COUNTS = RELOADS["registry.ca_files"]
 
 
 class Server(FaultyRegistry):
@@ -58,25 +55,6 @@ async def test_new_authorities_are_for_new_connections(tmp_path: Path) -> None:
         assert await in_flight == b"yes"
         with pytest.raises(RegistryUnavailable, match="a certificate that is not trusted"):
             await ask(session, first)
-
-
-@pytest.mark.parametrize("content", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB", None], ids=["empty", "half", "gone"])
-async def test_a_bundle_that_breaks_keeps_the_old_authorities(tmp_path: Path, content: bytes | None) -> None:
-    """It is counted once."""
-    authority = trustme.CA()
-    bundle = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(bundle)
-    trust = RegistryTrust([str(bundle)])
-    refused = COUNTS["refused"].value
-    if content is None:
-        bundle.unlink()
-    else:
-        bundle.write_bytes(content)
-    for _ in range(3):
-        assert not trust.files.reload_if_changed()
-    assert COUNTS["refused"].value == refused + 1
-    async with Server(authority) as server, open_session(guard=ON_LOOPBACK, trust=trust) as session:
-        assert await ask(session, server) == b"yes"
 
 
 async def test_a_registry_behind_a_proxy_is_reached_over_its_own_tls(

@@ -249,13 +249,6 @@ def linear_matching(patterns: list[str], repository: str) -> tuple[int, ...]:
     return tuple(number for key, number in keyed if key == "index.docker.io")
 
 
-@given(PATTERNS, PATTERN.map(lambda text: text.replace("*", "").removeprefix("https://").removeprefix("x@")))
-def test_any_patterns_match_as_if_tried_one_by_one(patterns: list[str], repository: str) -> None:
-    """The index by host changes neither what is found nor the order."""
-    indexed = ByPattern((pattern, number) for number, pattern in enumerate(patterns))
-    assert indexed.matching(repository) == linear_matching(patterns, repository)
-
-
 @given(PATTERNS, PATTERNS, PATTERN.map(lambda text: text.replace("*", "").removeprefix("https://").removeprefix("x@")))
 def test_any_parts_match_as_if_they_were_one(first: list[str], second: list[str], repository: str) -> None:
     """The kubelet makes one keyring of all secrets."""

@@ -8,12 +8,9 @@ import aiohttp
 import pytest
 
 import extender.credentials
-from extender.config.reading import read_config
-from extender.config.tree import settings
 from extender.credential_sources import Cloud, Source
 from extender.credentials.cloud_api import CloudAccess
 from extender.credentials.operator_keyring import open_cloud
-from extender.errors import ConfigError
 
 
 def provider_sources() -> Iterator[object]:
@@ -40,20 +37,3 @@ async def test_every_cloud_opens_its_own_provider(cloud: Cloud) -> None:
     assert provider.source is cloud
     assert provider.name == cloud.value
     assert not provider.serves("registry.example.com/team/app")
-
-
-@pytest.mark.parametrize("cloud", Cloud)
-def test_every_cloud_can_be_set(cloud: Cloud) -> None:
-    """By the same name, which the setting's documentation has."""
-    assert read_config(None, [f"registry.clouds=[{cloud.value}]"]).registry.clouds == (cloud,)
-    (documentation,) = (setting.documentation for setting in settings() if setting.path == "registry.clouds")
-    assert f"`{cloud.value}`" in documentation
-
-
-def test_a_cloud_that_there_is_not_is_refused_with_those_there_are() -> None:
-    """The operator reads which one was wrong, and what would be right."""
-    with pytest.raises(ConfigError) as caught:
-        read_config(None, ["registry.clouds=[gcp, azure]"])
-    message = str(caught.value)
-    assert message.startswith("registry.clouds[1]: 'azure' is wrong: ")
-    assert all(f"`{cloud.value}`" in message for cloud in Cloud)

@@ -15,7 +15,6 @@ from extender.errors import ConfigError, RegistryNotAsked
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.mirror_files import MirrorFiles
-from extender.watched_files import RELOADS
 
 Write = Callable[[str, str], Path]
 HUB = "https://registry-1.docker.io/v2"
@@ -278,25 +277,6 @@ def test_certificates_that_are_gone_when_they_are_needed(write: Write, certifica
         endpoint.tls_for(endpoint.root)
 
 
-def test_changed_file_is_read_again(write: Write) -> None:
-    """A new file, a changed one, and one taken away; nothing is read while nothing changes."""
-    folder = write("quay.io", 'server = "https://one.example"')
-    directory = MirrorFiles(str(folder))
-    before = RELOADS["registry.mirrors"]["loaded"].value
-    assert not directory.files.reload_if_changed()
-    write("quay.io", 'server = "https://another.example"')
-    assert directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://another.example/v2"]
-    write("ghcr.io", 'server = "https://third.example"')
-    assert directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for(of("ghcr.io"))) == ["https://third.example/v2"]
-    (folder / "quay.io" / "hosts.toml").unlink()
-    assert directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://quay.io/v2"]
-    assert not directory.files.reload_if_changed()
-    assert RELOADS["registry.mirrors"]["loaded"].value == before + 3
-
-
 def test_authority_of_all_hosts_that_changes_is_read_again(write: Write, certificates: Path) -> None:
     """`registry.ca_files` is trusted by every context of a folder, which therefore changes with it."""
     folder = write("quay.io", f'ca = "{certificates}/ca.pem"')
@@ -307,21 +287,6 @@ def test_authority_of_all_hosts_that_changes_is_read_again(write: Write, certifi
     trustme.CA().cert_pem.write_to_path(str(certificates / "new.pem"))
     (certificates / "new.pem").replace(bundle)
     assert directory.files.reload_if_changed()
-
-
-def test_file_that_breaks_keeps_what_was_read_before(write: Write, certificates: Path) -> None:
-    """A warning, no outage; the mended file counts at once, even if what was mended is elsewhere."""
-    folder = write("quay.io", 'server = "https://one.example"')
-    directory = MirrorFiles(str(folder))
-    before = RELOADS["registry.mirrors"]["refused"].value
-    write("quay.io", f'server = "https://two.example"\nca = "{certificates}/later.pem"')
-    assert not directory.files.reload_if_changed()
-    assert not directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://one.example/v2"]
-    assert RELOADS["registry.mirrors"]["refused"].value == before + 1
-    AUTHORITY.cert_pem.write_to_path(str(certificates / "later.pem"))
-    assert directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://two.example/v2"]
 
 
 def test_mounted_config_map(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from extender.errors import AddressRefused, ConfigError, RegistryNotAsked
 from extender.images.reference import ImageReference, parse_reference
-from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
+from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.openshift import OpenShiftMirrors, routes_of
 from extender.watched_files import RELOADS, FileSetting
@@ -95,3 +95,25 @@ def test_names_without_a_registry_are_searched_in_order() -> None:
     mirrors.update(objects_of('{"sources": {"allowedRegistries": ["b.io"]}}'))
     with pytest.raises(AddressRefused, match="does not allow it"):
         mirrors.endpoints_for(short)
+
+
+@pytest.mark.parametrize(
+    ("logins", "login"),
+    [
+        ({}, []),
+        ({"quay.io": ("source", "s")}, []),  # the image's own registry is another
+        ({"m.io": ("host", "h")}, []),  # of another port
+        ({"*:5000": ("glob", "g")}, []),
+        ({"m.io:5000": ("host", "h"), "quay.io": ("source", "s")}, [("host", "h")]),
+        ({"m.io:5000": ("host", "h"), "m.io:5000/q/team": ("team", "t")}, [("team", "t")]),
+        ({"m.io:5000": ("host", "h"), "m.io:5000/q/te": ("other", "o")}, [("host", "h")]),
+    ],
+)
+def test_mirror_has_the_login_that_nodes_have_for_it(
+    logins: dict[str, tuple[str, str]], login: list[tuple[str, str]]
+) -> None:
+    """The one of the longest name; never that of the image's own registry, or of a pattern."""
+    mirrors = OpenShiftMirrors(RegistryTrust())
+    mirrors.update(MirrorObjects(trust=NodeTrust(logins=logins)))
+    found = mirrors.credentials_for(parse_reference("m.io:5000/q/team/app:1"))
+    assert [(each.username, each.password) for each in found] == login
