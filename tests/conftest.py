@@ -4,7 +4,7 @@ import asyncio
 import gc
 import inspect
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -44,6 +44,17 @@ def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are processors for this one, for `-n auto`: tests also wait."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return usable + 1
+
+
+@pytest.fixture(scope="session")
+def no_system_authorities() -> Iterator[None]:
+    """Makes OpenSSL's default authorities none (SSL_CERT_FILE), here and in processes that tests start.
+
+    No server of a test has a certificate of theirs, and reading them takes 25 ms for each TLS context.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", os.devnull)
+        yield
 
 
 @pytest.fixture(autouse=True)

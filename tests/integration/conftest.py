@@ -9,7 +9,6 @@ For tests of any room that need a real registry (skipped with one line if Debian
 Likewise `start_redis(*options)` for a real Redis server.
 """
 
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,14 +26,8 @@ StartRedis = Callable[..., DebianRedis]
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_system_authorities() -> Iterator[None]:
-    """Makes OpenSSL's default authorities none (SSL_CERT_FILE), here and in processes that tests start.
-
-    No server of a test has a certificate of theirs, and reading them takes 25 ms for each TLS context.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSL_CERT_FILE", os.devnull)
-        yield
+def _of_loopback_alone(no_system_authorities: None) -> None:
+    """For every test here."""
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,7 @@ from tests.unit.placement.mutating import ARM_RULE, BOTH_RULE
 
 Json: TypeAlias = dict[str, Any]
 
-CASES, SLICES = int(os.environ.get("DECISIONS", "3000")), 8
+CASES, SLICES = int(os.environ.get("DECISIONS", "1000")), 8
 LEVEL = "multiarch-extender.io/level"
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 _NODES = ("linux/amd64", "linux/amd64", "linux/arm64", "linux/arm64", "windows/amd64", "linux/arm/v7", "linux/s390x")

@@ -1,7 +1,7 @@
 """Platforms by node name: what a dictionary would say."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.platform import Platform, parse_platform
@@ -41,7 +41,6 @@ def change(nodes: NodePlatforms, model: dict[NodeName, Platform | None], how: tu
 
 
 @given(clusters, st.lists(changes, max_size=12))
-@settings(max_examples=200)
 def test_after_any_changes_it_says_what_a_dictionary_would(
     first: dict[NodeName, Platform | None], several: list[tuple[object, ...]]
 ) -> None:

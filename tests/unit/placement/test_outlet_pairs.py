@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.placement.outlet_cases import Outlets, draw
 
-CASES = 2_000
+CASES = 600
 
 
 def disagreements(seed: int) -> list[str]:

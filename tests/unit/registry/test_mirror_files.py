@@ -252,12 +252,12 @@ def test_certificates_take_room_only_when_they_are_needed(
 
     monkeypatch.setattr(ssl, "create_default_context", count)
     pem = (certificates / "ca.pem").read_bytes()
-    for number in range(100):
+    for number in range(30):
         (certificates / f"{number}.pem").write_bytes(pem)
-    folder = write("quay.io", "".join(f'[host."m{n}"]\nca = "{certificates}/{n}.pem"\n' for n in range(100)))
+    folder = write("quay.io", "".join(f'[host."m{n}"]\nca = "{certificates}/{n}.pem"\n' for n in range(30)))
     directory = MirrorFiles(str(folder))
     for rotated in range(2):
-        for number in range(100):
+        for number in range(30):
             (certificates / f"{number}.pem").write_bytes(pem + b"# rotated\n" * (rotated + 1))
         assert directory.files.reload_if_changed()
         held = len(made)

@@ -66,14 +66,17 @@ def content_of(platforms: object) -> Content:
 @pytest.mark.parametrize(
     "hostile",
     [
-        pytest.param(lambda number: (f"evil.example/{number}:1", unusual(number, 64)), id="64-unusual-platforms"),
+        pytest.param(
+            lambda number: (f"evil.example/{number}:1", unusual(number, 64)),
+            id="64-unusual-platforms", marks=pytest.mark.slow,
+        ),
         pytest.param(lambda number: (f"evil.example/{number}:1", unusual(number, 1)), id="an-unusual-platform"),
         pytest.param(lambda number: (f"evil.example/{number}:1", usual(number, 18)), id="distinct-sets-of-usual-ones"),
         pytest.param(
             lambda number: (f"evil.example/{'r' * 220}/{number}:{'t' * 128}", usual(number, 5)), id="long-names"
         ),
     ],
-)
+)  # fmt: skip
 def test_a_full_cache_has_so_many_bytes_whatever_registries_state(hostile: Hostile) -> None:
     """Large contents and long names cost as many rows as they take memory.
 
