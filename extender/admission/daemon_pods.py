@@ -1,8 +1,8 @@
 """Pods of DaemonSets: whether the node to which the controller has bound one runs its images.
 
-The controller judges nodes by the template, and adds the node's name to the pod's affinity. A pod for a wrong node
-would crash there, again and again. Its DaemonSet is told by an event. Where DaemonSets are guarded the pod also gets
-required words that the node does not meet: it stays Pending, with its reason. It is never denied, since a failed
+The controller chooses nodes by the template, and adds the node's name to the pod's affinity. A pod for a wrong node
+would crash there, again and again. Its DaemonSet gets an event. Where DaemonSets are guarded the pod also gets
+required affinity that the node does not meet: it stays Pending, with its reason. It is never refused, since a failed
 creation keeps the controller from other nodes.
 """
 
@@ -33,13 +33,13 @@ log = structlog.get_logger()
 
 REASON = "DaemonPodCannotRun"
 """The reason of the event on a DaemonSet."""
-_TOLD, _HELD = "told", "held"
+_REPORTED, _HELD = "told", "held"
 MISPLACED = counter(
     "multiarch_daemon_pods_misplaced_total",
     "Pods of DaemonSets that were created for a node on which an image does not run; told: reported only; held: kept "
     "Pending.",
     "treatment",
-    (_TOLD, _HELD),
+    (_REPORTED, _HELD),
 )
 _FIND_SECONDS = 0.05
 _NAME = "metadata.name"
@@ -48,7 +48,7 @@ _OWNED = msgspec.json.Decoder(PartialObjectMetadata)
 
 
 class DaemonPods:
-    """Judges pods of DaemonSets by the nodes they are made for; `guards`: whether those for wrong nodes are held.
+    """Decides about pods of DaemonSets by the nodes they are made for; `guards`: those for wrong nodes are held.
 
     `nodes` are the cluster's. `events` is None where none are sent.
     """
@@ -71,7 +71,7 @@ class DaemonPods:
         self._cluster_nodes = cluster_nodes
         self._events = events
 
-    async def judge(
+    async def decide(
         self, pod: CreatedPod, review: AdmissionRequest, resolve: Callable[[PodQuestion], Awaitable[Sequence[Answer]]]
     ) -> Mutation | None:
         """What becomes of a pod whose node does not run its images; None for any other, which is left alone.
@@ -106,7 +106,7 @@ class DaemonPods:
         return self._guard.mutate(pod, question.images, facts, question.overrides, self._cluster_nodes(), may_hold=True)
 
     def _tell(self, review: AdmissionRequest, node: NodeName, platform: Platform, refusal: str) -> None:
-        MISPLACED[_HELD if self._guard else _TOLD].inc()
+        MISPLACED[_HELD if self._guard else _REPORTED].inc()
         namespace = review.namespace or ""
         owners = _OWNED.decode(review.object).metadata.owner_references or ()
         owner = next((each for each in owners if each.controller), OwnerReference())

@@ -1,4 +1,4 @@
-"""The webhook: from an AdmissionReview to the response, which allows unless the operator has impossible pods denied.
+"""The webhook: from an AdmissionReview to the response, which allows unless the operator has impossible pods refused.
 
 A review gathers what is known of the pod, decides, and encodes. This file says when to wait and for how long, for
 templates too (`workload_admission`); `placement.mutation` decides how the pod is changed.
@@ -68,7 +68,7 @@ class PodAdmission:
 
     Reviews are the API server's, so the pull secrets that a review's pod names may be read. One waits `wait_seconds` at
     most. `cluster_nodes` gives the cluster's nodes, none if no cluster is watched. `can_gate` tells whether a gate
-    controller provably lets go of pods at present; without one no pod is held. Without `daemon_pods` pods of DaemonSets
+    controller provably removes gates at present; without one no pod is held. Without `daemon_pods` pods of DaemonSets
     are left alone. `installation` is the name by which canaries are marked.
     """
 
@@ -114,7 +114,7 @@ class PodAdmission:
             if mark is not None:
                 ADMISSIONS[_CANARY].inc()
                 return Reply(encode_response(review, patch=mark, audit_annotations={"verdict": "a canary"}))
-            mutation = await self._judge(pod, request)
+            mutation = await self._decide(pod, request)
         except UNDECODABLE as exc:
             ADMISSIONS[_UNREADABLE].inc()
             return unreadable(review, exc)
@@ -165,12 +165,12 @@ class PodAdmission:
             if may_wait:
                 self._waiting.give_back(tenant)
 
-    async def _judge(self, pod: CreatedPod, request: AdmissionRequest) -> Mutation:
+    async def _decide(self, pod: CreatedPod, request: AdmissionRequest) -> Mutation:
         """What becomes of the pod. Raises msgspec.ValidationError and others for a pod that cannot be read."""
         question = self.gather(pod, request.namespace or "", request.object, draw=request.uid)
         if isinstance(question, Mutation):
             if self._daemon_pods and question.outcome is AdmissionOutcome.EXEMPT:
-                return await self._daemon_pods.judge(pod, request, self.resolve) or question
+                return await self._daemon_pods.decide(pod, request, self.resolve) or question
             return question
         answers = await self.resolve(question)
         nodes = self._cluster_nodes()

@@ -1,7 +1,7 @@
-"""The webhook for everything that has pod templates: warnings to its author, and words for queues and DaemonSets.
+"""The webhook for everything that has pod templates: warnings to its author, and constraints for queues and DaemonSets.
 
 Pods are created by controllers, which show warnings to nobody; whoever applies the object is still there. A queue plans
-by the template before there is a pod, and a DaemonSet's controller judges nodes by it. `placement.templates`
+by the template before there is a pod, and a DaemonSet's controller chooses nodes by it. `placement.templates`
 decides. Every object is allowed.
 """
 

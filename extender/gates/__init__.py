@@ -1,1 +1,1 @@
-"""Pods that are held until their images are known, and how they are let go."""
+"""Pods that are held until their images are known, and how their gates are removed."""

@@ -1,7 +1,7 @@
-"""The gate controller: holds gated pods until their images are known, and lets each go by one patch.
+"""The gate controller: finds out what held pods run on, and removes the gate of each by one patch.
 
-This file says when a pod is judged, and what follows an answer of the API server. `placement.ungating` decides how the
-pod is changed. One replica at a time runs it (`cluster.leader_election`).
+This file says when there is a decision about a pod, and what follows an answer of the API server. `placement.ungating`
+decides how the pod is changed. One replica at a time runs it (`cluster.leader_election`).
 """
 
 import asyncio
@@ -40,10 +40,10 @@ from extender.turns import FairQueue
 
 log = structlog.get_logger()
 
-WORKERS = 8  # each judges a pod and patches it; a renewal of the Lease waits behind as many patches at most
+WORKERS = 8  # each decides about a pod and patches it; a renewal of the Lease waits behind as many patches at most
 _SYNC_SECONDS = 0.2  # between two looks whether the cluster is in view yet
-_DEFECT_SECONDS = 30.0  # before a pod is judged again after a mistake of ours
-_REFUSED_SECONDS = 5.0  # before a pod is judged again that its namespace's share keeps from waiting for its images
+_DEFECT_SECONDS = 30.0  # before another try after a mistake of ours
+_REFUSED_SECONDS = 5.0  # before another look at a pod whose namespace has spent its share of waits
 _SEARCH_SECONDS = 300.0  # between two searches for pods whose label somebody took off, each a list of pending pods
 _RETRY = Backoff(first_seconds=0.5, max_seconds=5.0)
 _MOST_EVENTS = 3  # about one pod that is held; the first tells why, and others follow when that changes
@@ -51,7 +51,7 @@ _MOST_EVENTS = 3  # about one pod that is held; the first tells why, and others 
 BARE = "bare"
 _SETTLED = (UngatingOutcome.KNOWN, UngatingOutcome.EXEMPT, UngatingOutcome.OBSERVED)
 _FAILURES = ("conflict", "invalid", "gone", "forbidden", "unavailable")
-RELEASES = counter(
+REMOVALS = counter(
     "multiarch_gates_releases_total",
     "Gates removed, by what was decided; bare: the gate alone; and patches that failed: conflict, invalid, gone, "
     "forbidden, unavailable.",
@@ -74,27 +74,27 @@ OLDEST = gauge(
 _POD = msgspec.json.Decoder(CreatedPod)
 
 _REASONS = {400: "forbidden", 403: "forbidden", 404: "gone", 409: "conflict", 422: "invalid"}
-# What the API server says of a patch that a policy or a webhook of the cluster denies. Both choose the status of that,
+# What the API server says of a patch that a policy or a webhook of the cluster refuses. Both choose the status of that,
 # and 403 is also for a right that we lack.
-_DENIALS = ("denied request", "denied the request")
+_REFUSALS = ("denied request", "denied the request")
 
 
 def _reason_of(status: int) -> str:
-    """The outcome in `RELEASES` for the status of an answer; 0 for none."""
+    """The outcome in `REMOVALS` for the status of an answer; 0 for none."""
     return _REASONS.get(status, "unavailable")
 
 
-def _is_denied(refusal: ClusterRefused) -> bool:
+def _is_final(refusal: ClusterRefused) -> bool:
     """Whether the API server would refuse the patch again: it is invalid, or the cluster's own rules are against it."""
-    return refusal.status == 422 or (refusal.status < 500 and any(text in refusal.said for text in _DENIALS))
+    return refusal.status == 422 or (refusal.status < 500 and any(text in refusal.said for text in _REFUSALS))
 
 
 class GateController:
-    """Lets gated pods go while `run` runs.
+    """Removes the gates of held pods while `run` runs.
 
-    `cluster_nodes` gives the cluster's nodes. `is_ready`: namespaces and nodes are in view, so
-    that nothing is decided without the annotations of a namespace. After `limit_seconds` a pod that no other gate holds
-    is let go in any case.
+    `cluster_nodes` gives the cluster's nodes. `is_ready`: namespaces and nodes are in view, so that nothing is decided
+    without the annotations of a namespace. After `limit_seconds` the gate of a pod that no other gate holds is removed
+    in any case.
     """
 
     def __init__(  # noqa: PLR0913 - parts and clocks, each by its name
@@ -128,7 +128,7 @@ class GateController:
         self._begin()
 
     async def run(self) -> None:
-        """Watches gated pods and lets them go until cancelled, also after ClusterErrors."""
+        """Watches held pods and removes their gates until cancelled, also after ClusterErrors."""
         self._begin()
         watch = ListWatch(
             self._client, GATED_PODS, self._pods, clock=self._clock, random=self._random, sleep=self._sleep
@@ -154,19 +154,19 @@ class GateController:
         self._tasks = asyncio.TaskGroup()
 
     def _take_up(self, pod: HeldPod) -> None:
-        """Has a pod judged that is new or has changed: it may have other images now."""
+        """Has a worker look at a pod that is new or has changed: it may have other images now."""
         self._waits.leave(pod)
         self._hand(pod)
 
     def _hand(self, pod: HeldPod) -> None:
-        """Has a worker judge the pod; one that is being judged now again afterwards."""
+        """Has a worker decide about the pod; where one does so now, again afterwards."""
         pod.is_changed = True
         if not pod.is_handed:
             pod.is_handed, pod.due_at = True, math.inf
             self._queue.put(pod.namespace, pod)
 
     def _later(self, pod: HeldPod, seconds: float) -> None:
-        """Has the pod judged again after so many seconds at the latest."""
+        """Hands the pod out again after so many seconds at the latest."""
         pod.due_at = min(pod.due_at, self._clock() + seconds)
 
     async def _find_unlabelled(self) -> None:
@@ -180,13 +180,13 @@ class GateController:
             await self._sleep(_SEARCH_SECONDS)
 
     async def _work(self) -> None:
-        """Judges the pods that are handed out, one after the other."""
+        """Decides about the pods that are handed out, one after the other."""
         while True:
             pod = await self._queue.get()
             if pod not in self._pods:
                 continue
             pod.is_changed, pod.due_at = False, pod.expires_at if pod.expires_at > self._clock() else math.inf
-            await self._judge_safely(pod)
+            await self._decide_safely(pod)
             pod.is_handed = False
             if pod not in self._pods:
                 continue
@@ -195,17 +195,17 @@ class GateController:
             elif pod not in self._waits:
                 self._waits.join(pod, None, self._tasks)
 
-    async def _judge_safely(self, pod: HeldPod) -> None:
+    async def _decide_safely(self, pod: HeldPod) -> None:
         try:
-            await self._judge(pod)
+            await self._decide(pod)
         except ClusterError as exc:
             self._retry(pod, exc)
         except Exception:
             log.exception("gate.failed", pod=pod.key)
             self._later(pod, _DEFECT_SECONDS)
 
-    async def _judge(self, held: HeldPod) -> None:
-        """Lets the pod go if that is decided; else has it wait for its images. Raises ClusterError."""
+    async def _decide(self, held: HeldPod) -> None:
+        """Removes the gate if that is decided; else has the pod wait for its images. Raises ClusterError."""
         document = held.document or await self._read(held)
         if not document:
             return
@@ -214,7 +214,7 @@ class GateController:
         overrides = self._pod_resolver.overrides_of(pod, namespace, bytes(document))
         skipped = self._planner.skip(pod, overrides)
         if skipped:
-            await self._let_go(held, pod, skipped)
+            await self._ungate(held, pod, skipped)
             return
         question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
         is_expired = self._clock() >= held.expires_at
@@ -223,28 +223,28 @@ class GateController:
             return
         nodes = self._cluster_nodes()
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
-        release = self._planner.plan(pod, question.images, facts, overrides, nodes, expired=is_expired)
-        if release.outcome is UngatingOutcome.HOLD:
-            self._tell_held(held, release.reason)
+        ungating = self._planner.plan(pod, question.images, facts, overrides, nodes, expired=is_expired)
+        if ungating.outcome is UngatingOutcome.HOLD:
+            self._tell_held(held, ungating.reason)
             return
-        await self._let_go(held, pod, release)
+        await self._ungate(held, pod, ungating)
         unknown = [image for image, fact in zip(question.images, facts, strict=True) if is_unresolved(fact)]
         if is_expired and unknown:
             image = shown_reference(unknown[0].reference)
-            log.warning("gate.limit_reached", pod=held.key, image=image, why=release.reason)
+            log.warning("gate.limit_reached", pod=held.key, image=image, why=ungating.reason)
 
-    async def _let_go(self, held: HeldPod, pod: CreatedPod, release: Ungating) -> None:
+    async def _ungate(self, held: HeldPod, pod: CreatedPod, ungating: Ungating) -> None:
         try:
-            await patch_pod(self._client, held.namespace, held.reference.name, release.patch)
+            await patch_pod(self._client, held.namespace, held.reference.name, ungating.patch)
         except ClusterRefused as exc:
-            if not _is_denied(exc):
+            if not _is_final(exc):
                 raise
-            await self._release_bare(held, pod, exc)
+            await self._remove_gate_alone(held, pod, exc)
         else:
-            self._done(held, release.outcome, release.reason)
+            self._done(held, ungating.outcome, ungating.reason)
 
     def _answers(self, held: HeldPod, question: PodQuestion, *, is_expired: bool) -> list[Answer] | None:
-        """What lookups have told of the pod's images; None before one has ended, for which the pod then waits.
+        """What lookups have found of the pod's images; None before one has ended, for which the pod then waits.
 
         What memory has is enough if its time is over, or if its namespace has spent its share of waits.
         """
@@ -271,9 +271,9 @@ class GateController:
             self._pods.keep(held, seen, document)
         return document
 
-    async def _release_bare(self, held: HeldPod, pod: CreatedPod, refusal: ClusterRefused) -> None:
-        """Takes the gate alone off a pod whose patch is denied, unless the pod is another one by now."""
-        RELEASES[_reason_of(refusal.status)].inc()
+    async def _remove_gate_alone(self, held: HeldPod, pod: CreatedPod, refusal: ClusterRefused) -> None:
+        """Takes the gate alone off a pod whose patch is refused, unless the pod is another one by now."""
+        REMOVALS[_reason_of(refusal.status)].inc()
         version = held.version
         if not await self._read(held):
             return
@@ -287,7 +287,7 @@ class GateController:
         self._done(held, BARE, why)
 
     def _done(self, held: HeldPod, outcome: str, reason: str) -> None:
-        RELEASES[outcome].inc()
+        REMOVALS[outcome].inc()
         is_known = outcome in _SETTLED
         if held.events or not is_known:
             text = f"let go ({outcome}): {reason}" if reason else f"let go ({outcome})"
@@ -296,15 +296,15 @@ class GateController:
         self._pods.forget(held)
 
     def _tell_held(self, held: HeldPod, reason: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
-        if reason != held.told and held.events < _MOST_EVENTS:
-            held.told = reason
+        if reason != held.said and held.events < _MOST_EVENTS:
+            held.said = reason
             held.events += 1
             self._events.tell(held.reference, "WaitingForImagePlatforms", f"held: {reason}", kind)
 
     def _retry(self, held: HeldPod, exc: ClusterError) -> None:
-        """Has the pod judged again: at once after a conflict, since it has changed; else later and later."""
+        """Hands the pod out again: at once after a conflict, since it has changed; else later and later."""
         why = _reason_of(exc.status if isinstance(exc, ClusterRefused) else 0)
-        RELEASES[why].inc()
+        REMOVALS[why].inc()
         if why == "gone":
             self._pods.forget(held)
             return

@@ -1,6 +1,6 @@
 """The pods that our gate holds now, as a watch shows them: who they are, since when, and their documents.
 
-It knows nothing of images. `gates` judges the pods, `image_waits` has them wait.
+It knows nothing of images. `gate_controller` decides about the pods, `image_waits` has them wait.
 """
 
 import math
@@ -24,7 +24,7 @@ _DOCUMENT_BYTES, _DOCUMENT_BYTES_EACH = 64 << 20, 32 << 20
 class HeldPod(msgspec.Struct, eq=False):
     """A gated pod: since when it is held, and until when at most. `key` is that by which the watch names it.
 
-    `document` is empty if it must be read again; `told` is the text of the last event about it.
+    `document` is empty if it must be read again; `said` is the text of the last event about it.
     `is_handed`: a worker has it or will get it; `is_changed`: something has changed since one has it. `due_at` is when
     it is to be handed to one in any case.
     """
@@ -39,7 +39,7 @@ class HeldPod(msgspec.Struct, eq=False):
     is_handed: bool = False
     is_changed: bool = False
     failures: int = 0
-    told: str = ""
+    said: str = ""
     events: int = 0
 
     @property
@@ -52,8 +52,8 @@ class HeldPods:
     """The held pods by their keys. A `Handler` for the watch of `GATED_PODS`.
 
     `on_change` is called with each pod that is new or has changed, `on_gone` with each that is held no more or not by
-    us. A pod is let go `limit_seconds` after its creation at the latest, unless other gates hold it too. `clock` gives
-    monotonic seconds, `wall_clock` those since 1970.
+    us. A pod's gate goes `limit_seconds` after its creation at the latest, unless other gates hold it too. `clock`
+    gives monotonic seconds, `wall_clock` those since 1970.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class HeldPods:
             pod.document = kept
 
     def drop_document(self, pod: HeldPod) -> None:
-        """Has the pod read again when it is judged next."""
+        """Has the pod read again when a worker has it next."""
         if pod.document:
             self._documents.give_back(pod.namespace, len(pod.document))
         pod.document = b""
@@ -159,7 +159,7 @@ class HeldPods:
         return HeldPod(seen.key, reference, now - age, expires_at, expires_at)
 
     def _expiry(self, since: float) -> float:
-        """When a pod is let go in any case that is held since then, and by our gate alone since now."""
+        """When the gate of a pod goes in any case that is held since then, and by our gate alone since now."""
         return max(since + self._limit_seconds, self._clock() + min(NEW_SECONDS, self._limit_seconds))
 
 

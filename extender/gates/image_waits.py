@@ -1,6 +1,6 @@
 """Held pods that wait: one task for all pods of a namespace that wait for the same images, which owns them.
 
-It decides nothing about a pod: `hand` is called with those that are to be judged, since there is something new or their
+It decides nothing about a pod: `hand` is called with those to decide about again, since there is something new or their
 time has come. Pods that wait for no image, to be tried again, have a task for each namespace.
 """
 
@@ -25,7 +25,7 @@ _FIRST_PACE_SECONDS, _LAST_PACE_SECONDS = 1.0, 5.0  # between two looks at the c
 # waits 1.5 s before it is held.
 _CONFIRMED_SECONDS = 2.0
 _CONFIRMATION_SECONDS = 5.0  # for these; then by what is known
-_SETTLE_SECONDS = 0.05  # in which the pods whose images have become known are let go, as a rule
+_SETTLE_SECONDS = 0.05  # in which the gates of pods whose images have become known are removed, as a rule
 
 # Sets of images that held pods wait for, a task each, and those of one namespace. Pods of one template share one.
 _WAITS, _WAITS_EACH = 2_000, 500
@@ -46,7 +46,7 @@ class _ImageWait(msgspec.Struct, eq=False):
 
 
 class ImageWaits:
-    """Looks images up for as long as pods wait for them, and calls `hand` for a pod that is to be judged again.
+    """Looks images up for as long as pods wait for them, and calls `hand` for a pod to decide about again.
 
     That is when the answers or the annotations of its namespace have changed, and when the pod is due.
     """
@@ -76,7 +76,7 @@ class ImageWaits:
         return sum(wait.question is not None for wait in self._wait_of.values())
 
     def answers_for(self, pod: HeldPod) -> list[Answer] | None:
-        """What the last lookup for a pod that waits has told; None if it has not ended, or the pod does not wait."""
+        """What the last lookup for a pod that waits has found; None if it has not ended, or the pod does not wait."""
         wait = self._wait_of.get(pod)
         return wait.answers if wait and wait.question else None
 
@@ -116,7 +116,7 @@ class ImageWaits:
             await self._sleep(_DEFECT_SECONDS)
 
     def _end(self, wait: _ImageWait, _task: asyncio.Task[None]) -> None:
-        """Forgets a wait whose task has ended, and has pods that still wait judged again."""
+        """Forgets a wait whose task has ended, and hands out the pods that still wait."""
         if wait.question:
             self._slots.give_back(wait.tenant)
         del self._waits[wait.key]

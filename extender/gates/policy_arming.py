@@ -33,7 +33,7 @@ _CANARY = restricted_pod(annotations={MODE: Mode.ENFORCE.value})  # others may o
 
 
 class PolicyArming:
-    """Binds the policy `name` while `run` runs, and `can_let_go` says that pods are let go.
+    """Binds the policy `name` while `run` runs, and `can_ungate` says that gates are removed.
 
     Needs the verbs get on the policy and the binding of its name, create on bindings and patch on that one, and create
     on pods in `namespace`, where the canary is created dry. The policy has to select that namespace.
@@ -45,13 +45,13 @@ class PolicyArming:
         name: str,
         namespace: str,
         *,
-        can_let_go: Callable[[], bool],
+        can_ungate: Callable[[], bool],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._client = client
         self._name = name
         self._namespace = namespace
-        self._can_let_go = can_let_go
+        self._can_ungate = can_ungate
         self._sleep = sleep
         self._problem = ""
 
@@ -79,7 +79,7 @@ class PolicyArming:
         binding = await self._client.find(f"{_BINDINGS}/{self._name}", _OBJECT)
         if binding is not None and look(binding, ("spec", "matchResources", "namespaceSelector")) is None:
             return ""
-        if not self._can_let_go():
+        if not self._can_ungate():
             return "nobody is known to lift gates"
         if binding is None:
             await self._bind_canary(policy)

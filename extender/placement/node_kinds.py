@@ -1,4 +1,4 @@
-"""The kinds of nodes that a cluster has, each with its number: nodes that no pod's words and images tell apart.
+"""The kinds of nodes that a cluster has, each with its number: nodes that no pod's constraints and images tell apart.
 
 The nodes of a pool differ in names only, so a cluster of thousands has a few kinds. Depends on neither pods nor images.
 """
@@ -32,7 +32,7 @@ class NodeKind(msgspec.Struct, frozen=True):
 
 
 class NodeKinds:
-    """Counts nodes by kind. Of a cluster with too many kinds nothing is told, as where each node has labels alone."""
+    """Counts nodes by kind. A cluster with too many kinds has none, as where each node has labels alone."""
 
     def __init__(self) -> None:
         self._by_name: dict[NodeName, NodeKind | None] = {}

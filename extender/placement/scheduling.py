@@ -271,12 +271,12 @@ def _leave_out(found: Verdicts, scores: Scores) -> Verdicts:
     if not scores:
         return found
     best = frozenset(scores[max(scores)])
-    judged = {
+    stay = {
         verdict: names if verdict in REFUSED else [name for name in names if name in best]
         for verdict, names in found.items()
     }
     others = [names for verdict, names in found.items() if verdict not in REFUSED]
-    return _filled({**judged, Verdict.LEFT_OUT: [name for names in others for name in names if name not in best]})
+    return _filled({**stay, Verdict.LEFT_OUT: [name for names in others for name in names if name not in best]})
 
 
 def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> bool:

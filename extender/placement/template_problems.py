@@ -1,4 +1,4 @@
-"""What the author of a pod template must mend, in one line each: what no webhook can mend when its pods are created.
+"""What the author of a pod template must fix, in one line each: what no webhook can fix when its pods are created.
 
 A line names the place and the image first: kubectl and helm print it as it is. The API server keeps 256 characters of
 it, in which the image is whole before the place is.
@@ -51,9 +51,9 @@ class ReviewedTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a template.
 
     `place` is where it stands. `demands` are what its pods ask of nodes, with `tolerations`, which the webhook will
-    give them. `wrong_nodes` are those that it names if its images run on none of them. `contradicts`: its own words
-    allow no platform of its images. `names_secrets`: it names its pull secrets, in a namespace of its own, so that no
-    others open its images. `is_daemon_set`: it wants a pod on each node that it targets.
+    give them. `wrong_nodes` are those that it names if its images run on none of them. `contradicts`: its own
+    constraints allow no platform of its images. `names_secrets`: it names its pull secrets, in a namespace of its own,
+    so that no others open its images. `is_daemon_set`: it wants a pod on each node that it targets.
     """
 
     place: str
@@ -71,9 +71,9 @@ class ReviewedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 def problems_of(
     reviewed: ReviewedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int] | None
 ) -> Iterator[TemplateProblem]:
-    """What the template's author must mend. `kinds` are the cluster's nodes, None where they are not known.
+    """What the template's author must fix. `kinds` are the cluster's nodes, None where they are not known.
 
-    Where the author's words allow no node at all nothing is said: an autoscaler may bring one.
+    Where the author's constraints allow no node at all nothing is said: an autoscaler may bring one.
     """
     yield from _unavailable(reviewed)
     constraints = constraints_of(reviewed.images, reviewed.facts)
@@ -144,7 +144,7 @@ def _nothing_in_common(place: str, blamed: Sequence[Constraint]) -> TemplateProb
 
 
 def _allowed(reviewed: ReviewedTemplate, kinds: Mapping[NodeKind, int]) -> Mapping[NodeKind, int]:
-    """The nodes that meet the template's words; none where these name nodes, which kinds do not tell apart."""
+    """The nodes that meet the template's constraints; none where these name nodes, which kinds do not tell apart."""
     demands = reviewed.demands
     terms = demands.terms or ()
     keys = {item.key for term in terms for item in term.match_expressions or ()} | demands.selector.keys()
@@ -168,7 +168,7 @@ def _wrong_nodes(
 
 
 def _is_nowhere(reviewed: ReviewedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int]) -> bool:
-    """Whether the template's words allow nodes, and all of these are wrong for its images."""
+    """Whether the template's constraints allow nodes, and all of these are wrong for its images."""
     allowed = _allowed(reviewed, kinds)
     return bool(allowed) and all(
         kind.platform and fit(reviewed.facts, kind.platform, compatibility) is Fit.NO for kind in allowed

@@ -1,4 +1,4 @@
-"""The decision about a stored pod that our gate holds: whether it is let go, and the one patch that lets it go.
+"""The decision about a stored pod that our gate holds: whether its gate is removed, and the one patch that does so.
 
 The patch is a strategic merge patch, which names the pod's uid and resource version: a pod that changed since it was
 read is not patched. It takes our gate and label off and leaves the gates of others. What the API server allows on a
@@ -68,7 +68,7 @@ class UngatingPlanner:
         self._planner = Planner(policy, settings)
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Ungating | None:
-        """The release of a pod whose images do not matter or that is only observed; None if they must be looked up."""
+        """The ungating of a pod whose images do not matter or that is only observed; None if they must be looked up."""
         if untouched(pod, overrides, self._policy):
             return Ungating(UngatingOutcome.EXEMPT, _patch(pod, {REASON: None}, {}))
         if overrides.mode is Mode.OBSERVE:
@@ -87,7 +87,7 @@ class UngatingPlanner:
     ) -> Ungating:
         """What becomes of a held pod; `facts` are those of `images`, in order.
 
-        `expired`: the pod was held for as long as the operator allows, so it is let go in any case. The patch narrows
+        `expired`: the pod was held for as long as the operator allows, so its gate goes in any case. The patch narrows
         the pod's own required affinity as far as the API server allows on a stored pod: requirements are appended to
         terms, and no term is added, removed or moved. Pods of one template get the same patch, apart from uid and
         version.

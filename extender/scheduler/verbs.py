@@ -209,7 +209,7 @@ class SchedulerVerbs:
                 if is_missing and found.unreachable and decision.enforced and self._policy.pending is Choice.RETRY:
                     problem = NOT_IN_VIEW.format(node=found.unreachable[0])
                     return _filter_reply(ExtenderFilterResult(error=problem))
-                # A node that was found is judged. One that does not exist passes.
+                # A node that was found counts by its platform. One that does not exist passes.
                 decided = filter_nodes(args, nodes, decision)
         except NodesNotKnown as exc:
             return _filter_reply(ExtenderFilterResult(error=str(exc)))

@@ -1,6 +1,6 @@
 """The gate controller as a part of the service: which replica runs it, and whether pods may be held at all.
 
-It runs where nothing is held either, to let pods go that were held before: under other settings, or by a policy.
+It runs where nothing is held either, to remove gates that were added before: under other settings, or by a policy.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class Gates:
         return self._election.is_led() and self._rights.are_proven()
 
     def check(self) -> CheckResult:
-        """Whether held pods are let go.
+        """Whether the gates of held pods are removed.
 
         Nothing else depends on a replica that serves nothing, so it is not ready while nobody lifts gates. One that
         serves something is, once it was able to, or while it sees no held pod.
@@ -118,7 +118,7 @@ async def open_gates(
     LIFTING["able"].set_function(lambda: float(gates.can_gate()))
     gate = config.admission.gate
     arming = (
-        PolicyArming(client, gate.policy, config.canary_namespace, can_let_go=gates.can_gate) if gate.policy else None
+        PolicyArming(client, gate.policy, config.canary_namespace, can_ungate=gates.can_gate) if gate.policy else None
     )
 
     async def lead() -> None:

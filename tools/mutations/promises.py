@@ -628,7 +628,7 @@ ARMING = _broken(
     f"{_INTEGRATION}/gates {_INTEGRATION}/service/test_gates.py",
     (
         "the policy is not in force while nobody lets pods go",
-        "        if not self._can_let_go():\n",
+        "        if not self._can_ungate():\n",
         "        if False:\n",
     ),
     (

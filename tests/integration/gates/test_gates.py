@@ -17,7 +17,7 @@ from extender.cluster.pod_events import PodEvents
 from extender.cluster.views import PODS
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
-from extender.gates.gate_controller import RELEASES, GateController
+from extender.gates.gate_controller import REMOVALS, GateController
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import Count
 from extender.placement.affinity import AffinityMode
@@ -205,13 +205,13 @@ async def controlled(
 
 async def test_pods_that_are_there_and_pods_that_come_are_let_go(cluster: Cluster, tmp_path: Path) -> None:
     """Each by one patch with uid and version; the label goes too, and other owners' gates stay."""
-    before = RELEASES["known"].value
+    before = REMOVALS["known"].value
     cluster.create("old", "app:1", gates=["example.com/quota", GATE])
     async with controlled(cluster, tmp_path):
         await cluster.is_released("old")
         cluster.create("new", "arm:1")
         await cluster.is_released("new")
-        await reached(RELEASES["known"], before + 2)
+        await reached(REMOVALS["known"], before + 2)
     assert cluster.gates("old") == ["example.com/quota"]
     assert GATED_LABEL not in cluster.stored("new")["metadata"]["labels"]
     assert cluster.architectures("old") == ["amd64", "arm64"]
@@ -316,19 +316,19 @@ async def test_changed_pod_is_judged_by_its_new_image(cluster: Cluster, tmp_path
 
 async def test_conflict_leads_to_another_look(cluster: Cluster, tmp_path: Path) -> None:
     """409: the pod is read and judged again; nothing of the old judgement is written."""
-    before = RELEASES["conflict"].value
+    before = REMOVALS["conflict"].value
     cluster.api.refusals.append(("send", Refusal(409, "the object has been modified")))
     cluster.create("busy", "app:1")
     async with controlled(cluster, tmp_path):
         await cluster.is_released("busy")
-    assert RELEASES["conflict"].value == before + 1
+    assert REMOVALS["conflict"].value == before + 1
     assert [request.path for request in cluster.api.received("get")] == ["/api/v1/namespaces/default/pods/busy"]
     assert len(cluster.planner.plans) == 2
 
 
 async def test_invalid_patch_leads_to_the_gate_alone(cluster: Cluster, tmp_path: Path) -> None:
     """422: only the gate is taken off, and an event with a short text says so."""
-    before = RELEASES["bare"].value, RELEASES["invalid"].value
+    before = REMOVALS["bare"].value, REMOVALS["invalid"].value
     cluster.api.refusals.append(("send", Refusal(422, "spec: Forbidden: " + "x\n" * 5_000)))
     cluster.create("odd", "app:1")
     async with controlled(cluster, tmp_path):
@@ -338,7 +338,7 @@ async def test_invalid_patch_leads_to_the_gate_alone(cluster: Cluster, tmp_path:
     assert len(text) <= 512
     assert "\n" not in text
     assert "affinity" not in cluster.stored("odd")["spec"]
-    assert (RELEASES["bare"].value, RELEASES["invalid"].value) == (before[0] + 1, before[1] + 1)
+    assert (REMOVALS["bare"].value, REMOVALS["invalid"].value) == (before[0] + 1, before[1] + 1)
 
 
 DENIALS = [
@@ -353,7 +353,7 @@ async def test_patch_that_the_clusters_own_rules_deny_leads_to_the_gate_alone(
     cluster: Cluster, tmp_path: Path, status: int, said: str
 ) -> None:
     """It would be denied each time, and the pod held for ever: past its limit too."""
-    before = RELEASES["bare"].value, RELEASES["forbidden"].value
+    before = REMOVALS["bare"].value, REMOVALS["forbidden"].value
     cluster.api.refusals += [("patch", Refusal(status, said))]
     cluster.create("odd", "app:1")
     async with controlled(cluster, tmp_path):
@@ -362,7 +362,7 @@ async def test_patch_that_the_clusters_own_rules_deny_leads_to_the_gate_alone(
     assert f"HTTP {status}" in text
     assert "affinity" not in cluster.stored("odd")["spec"]
     assert len(cluster.patches()) == 2
-    assert (RELEASES["bare"].value, RELEASES["forbidden"].value) == (before[0] + 1, before[1] + 1)
+    assert (REMOVALS["bare"].value, REMOVALS["forbidden"].value) == (before[0] + 1, before[1] + 1)
 
 
 async def test_pod_that_may_not_be_let_go_says_so(cluster: Cluster, tmp_path: Path) -> None:
@@ -406,11 +406,11 @@ async def test_pod_that_is_gone_by_the_end_of_its_judgement_waits_no_more(cluste
 
 async def test_pod_that_is_gone_is_forgotten(cluster: Cluster, tmp_path: Path) -> None:
     """404: nothing is left to do, and nothing is tried again."""
-    before = RELEASES["gone"].value
+    before = REMOVALS["gone"].value
     cluster.api.refusals.append(("send", Refusal(404)))
     cluster.create("gone", "app:1")
     async with controlled(cluster, tmp_path):
-        await reached(RELEASES["gone"], before + 1)
+        await reached(REMOVALS["gone"], before + 1)
         await asyncio.sleep(0.1)
     assert len(cluster.patches()) == 1
 
@@ -489,13 +489,13 @@ async def test_annotation_of_a_namespace_lets_its_held_pods_go(
     cluster: Cluster, tmp_path: Path, key: str, value: str, outcome: str
 ) -> None:
     """It is what an operator sets while a registry is down: the pods do not wait for their limit."""
-    before = RELEASES[outcome].value
+    before = REMOVALS[outcome].value
     cluster.create("waiting", "late:1")
     async with controlled(cluster, tmp_path):
         await cluster.is_told("WaitingForImagePlatforms")
         cluster.annotations[f"multiarch-extender.io/{key}"] = value
         await cluster.is_released("waiting")
-        await reached(RELEASES[outcome], before + 1)
+        await reached(REMOVALS[outcome], before + 1)
 
 
 @pytest.mark.slow

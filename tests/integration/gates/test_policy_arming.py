@@ -64,7 +64,7 @@ async def arming(api: ApiServer, folder: Path) -> AsyncIterator[Armed]:
     api.put(POLICIES, {"metadata": {"name": NAME, "uid": "u", "labels": {}}, "spec": {}})
     found = Armed(api)
     client = await open_cluster("kubeconfig", str(write_kubeconfig(api, folder)))
-    work = PolicyArming(client, NAME, SPACE, can_let_go=lambda: found.lets_go, sleep=found.sleep)
+    work = PolicyArming(client, NAME, SPACE, can_ungate=lambda: found.lets_go, sleep=found.sleep)
     found.lets_go = False
     task = asyncio.create_task(work.run())
     await eventually(lambda: found.steps == 1)
