@@ -62,7 +62,7 @@ def test_a_mistyped_setting_is_refused_without_sources_too(without_sources: dict
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     assert "scheduler.wait_seconds: 'soon' is wrong" in done.stderr
-    assert "Longest time a filter call waits" in done.stderr
+    assert "Longest time that filter calls for one pod wait" in done.stderr
 
 
 async def test_demo_shows_what_is_true_and_can_be_played_with() -> None:
