@@ -663,8 +663,219 @@ SETTINGS = _broken(
     ),
 )
 
+PLANNING = _broken(
+    "extender/placement/planning.py",
+    _tests("unit/placement", "mutation", "gate", "platforms_annotation", "unlabelled_nodes"),
+    (
+        "a rule without platforms is earned by no image",
+        "if known and rule_platforms and all(",
+        "if known and all(",
+    ),
+    (
+        "a pod gets no toleration that it has already",
+        "covers(each, rule.toleration) for each in present",
+        "False for each in present",
+    ),
+    (
+        "an image that is never pulled holds no pod",
+        "            if fact.cause not in LOCAL:\n",
+        "            if True:\n",
+    ),
+    (
+        "a pod of an exempt priority class is not held",
+        "expired=expired or pod.never_held",
+        "expired=expired",
+    ),
+    (
+        "policies read of platforms only where the setting says so",
+        "if self._settings.platforms_annotation else None",
+        "if True else None",
+    ),
+    (
+        "an author is told of nodes whose labels keep the pod off",
+        "            warnings = (*warnings, UNLABELLED)\n",
+        "            pass\n",
+    ),
+)
+
+SPREAD = _broken(
+    "extender/placement/spread.py",
+    _tests("unit/placement", "spread"),
+    (
+        "an author's own constraint on architectures stays the only one",
+        "if not labels or any(each.topology_key == ARCHITECTURE for each in existing):",
+        "if not labels:",
+    ),
+    (
+        "a pod that is spread keeps what kube-scheduler does for hosts",
+        "return (ours,) if existing else (ours, hosts)",
+        "return (ours,)",
+    ),
+)
+
+SHARES = _broken(
+    "extender/placement/shares.py",
+    _tests("unit/placement", "shares"),
+    (
+        "few replicas with ordinals are divided evenly",
+        "        if _ORDINAL.fullmatch(ordinal):\n",
+        "        if False:\n",
+    ),
+)
+
+ADDITIONS = _broken(
+    "extender/placement/additions.py",
+    _tests("unit/placement", "mutation", "mutation_passes"),
+    (
+        "a record cannot take an author's toleration away",
+        "[item for item in record.tolerations if item in tolerations]",
+        "list(record.tolerations)",
+    ),
+    (
+        "an entry of the nodeSelector that somebody has changed since stays",
+        "if present.get(key) == value}",
+        "if key in present}",
+    ),
+    (
+        "a scheduler that the pod's author chose stays",
+        'if name in ("", DEFAULT_SCHEDULER) or before not in (None, "", DEFAULT_SCHEDULER):',
+        'if name in ("", DEFAULT_SCHEDULER):',
+    ),
+    (
+        "a record that is too long is not read",
+        "if not isinstance(text, str) or len(text) > RECORD_CHARACTERS:",
+        "if not isinstance(text, str):",
+    ),
+)
+
+NODE_MATCH = _broken(
+    "extender/placement/node_match.py",
+    _tests("unit/placement", "node_match", "relaxing"),
+    (
+        "a term without requirements matches no node",
+        "    if not expressions and not fields:\n        return False\n",
+        "",
+    ),
+    (
+        "a taint that only lowers a score refuses no pod",
+        "if taint.effect not in _HARD or (taint.key == UNSCHEDULABLE and spec.unschedulable):",
+        "if taint.key == UNSCHEDULABLE and spec.unschedulable:",
+    ),
+)
+
+KEPT_TEMPLATES = _broken(
+    "extender/placement/templates.py",
+    _tests("integration/service", "templates"),
+    (
+        "a template of other images is decided anew",
+        "or not changed.has_same_images:",
+        "or False:",
+    ),
+)
+
+SCHEDULER_WIRE = _broken(
+    "extender/kubernetes/extender_v1.py",
+    _tests("unit/kubernetes", "extender_v1"),
+    (
+        "nodes count where a request has names too",
+        "    if read.nodes != _NULL:\n",
+        "    if read.nodes != _NULL and read.node_names == _NULL:\n",
+    ),
+    (
+        "a request about no nodes at all is the caller's mistake",
+        '        raise InvalidRequest("ExtenderArgs has neither NodeNames nor Nodes")\n',
+        "        return ExtenderArgs(pod, [], _NULL, _NULL, raw_pod)\n",
+    ),
+    (
+        "victims are named by uid in either form",
+        'MetaPod((pod.metadata and pod.metadata.uid) or "")',
+        'MetaPod("")',
+    ),
+)
+
+REVIEWS = _broken(
+    "extender/kubernetes/admission_v1.py",
+    _tests("unit/kubernetes", "admission_v1"),
+    (
+        "a warning fits a header",
+        'f"{warning[: WARNING_CHARACTERS - 1]}…"',
+        "warning",
+    ),
+    (
+        "a container that is added to a pod is no pod that is created",
+        "        and not request.sub_resource\n",
+        "",
+    ),
+    (
+        "an answer has the version of its question",
+        'review.api_version or "admission.k8s.io/v1"',
+        '"admission.k8s.io/v1"',
+    ),
+)
+
+TEMPLATE_PLACES = _broken(
+    "extender/kubernetes/pod_templates.py",
+    _tests("unit/kubernetes", "partly_given", "pod_template_paths"),
+    (
+        "a policy about pods is no workload",
+        "or not isinstance(api_version, str) or is_policy(document):",
+        "or not isinstance(api_version, str):",
+    ),
+)
+
+MANIFESTS = _broken(
+    "extender/images/manifest.py",
+    _tests("unit/images", "manifest", "index"),
+    (
+        "an attestation is no platform of an image",
+        "if _REFERENCE_TYPE in (descriptor.annotations or {}) or artifact_type == ATTESTATION:",
+        "if artifact_type == ATTESTATION:",
+    ),
+    (
+        "a document that can be read as two things is not read",
+        "    if len(found) > 1:\n",
+        "    if len(found) > 9:\n",
+    ),
+    (
+        "a config inside a manifest counts only if its digest is right",
+        'return data if data and len(data) == config.size and matches_digest(data, config.digest or "") else None',
+        "return data or None",
+    ),
+)
+
+CONFIGS = _broken(
+    "extender/images/image_config.py",
+    _tests("unit/images", "config"),
+    (
+        "a config without an operating system is for Linux",
+        'platform_of(os or "linux",',
+        'platform_of(os or "windows",',
+    ),
+    (
+        "words that no platform has tell nothing of a single manifest",
+        "    if not has_known_words(platform):\n",
+        "    if False:\n",
+    ),
+)
+
+REFERENCES = _broken(
+    "extender/images/reference.py",
+    _tests("unit/images", "reference"),
+    (
+        "an image ID is no name",
+        " or _IMAGE_ID.fullmatch(text):\n        raise",
+        ":\n        raise",
+    ),
+    (
+        "Docker Hub is one registry under both its names",
+        "    if first == _LEGACY_DOMAIN:\n",
+        "    if False:\n",
+    ),
+)
+
 MUTATIONS: tuple[Mutation, ...] = (
-    *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *RELAXING, *UNNEEDED, *EDITING,
-    *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT, *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS,
-    *LEADER, *TURNS, *ADMISSION, *ARMING, *SETTINGS,
+    *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
+    *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
+    *REFERENCES, *RELAXING, *UNNEEDED, *EDITING, *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT,
+    *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS, *LEADER, *TURNS, *ADMISSION, *ARMING, *SETTINGS,
 )  # fmt: skip
