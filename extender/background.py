@@ -1,4 +1,4 @@
-"""Tasks that run until their owner ends them, and what liveness is told of one that ends by itself."""
+"""Tasks that run until their owner ends them, and what liveness says of one that ends by itself."""
 
 import asyncio
 import contextlib

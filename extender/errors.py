@@ -1,4 +1,4 @@
-"""All errors of this package. The leaf class tells whose fault the error is, which determines the response.
+"""All errors of this package. The leaf class says whose fault the error is, which determines the response.
 
 Imports no other room. Foreign exceptions are translated into these once, at the edge that meets them.
 Messages never contain credentials or bodies from outside.
@@ -59,7 +59,7 @@ class RegistryRefusedImage(RegistryError):
 
 
 class RegistryThrottled(RegistryError):
-    """429: the registry tells us to retry later.
+    """429: the registry asks us to retry later.
 
     `retry_after_seconds` is the clamped Retry-After, or None if the registry stated no time.
     """
@@ -113,7 +113,7 @@ class NameUnresolved(RegistryNotAsked):
 
 
 class AddressRefused(RegistryError):
-    """The nodes' files, or a rule of the operator, which the class tells, forbid a host on the way.
+    """The nodes' files, or a rule of the operator, which the class names, forbid a host on the way.
 
     It got no request.
     """

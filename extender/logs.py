@@ -85,7 +85,7 @@ def _with_traceback(last: Renderer) -> Renderer:
 
 
 def _shorten(event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Cuts off long texts in place; of a traceback the end stays, which tells most."""
+    """Cuts off long texts in place; of a traceback the end stays, which says most."""
     for name, text in event.items():
         if name == "exception":
             event[name] = text[-TRACEBACK_CHARACTERS:]

@@ -90,7 +90,7 @@ _WAIT_SECONDS = 60.0  # kube-scheduler asks for a pod every 10 s at least: who w
 
 
 class NoTurn(ExtenderError):
-    """The work had no turn within a minute and was dropped. That tells nothing about what it was to ask."""
+    """The work had no turn within a minute and was dropped. That says nothing about what it was to ask."""
 
 
 class Turns:

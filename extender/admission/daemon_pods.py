@@ -74,7 +74,7 @@ class DaemonPods:
     async def decide(
         self, pod: CreatedPod, review: AdmissionRequest, resolve: Callable[[PodQuestion], Awaitable[Sequence[Answer]]]
     ) -> Mutation | None:
-        """What becomes of a pod whose node does not run its images; None for any other, which is left alone.
+        """What happens to a pod whose node does not run its images; None for any other, which is left alone.
 
         `resolve` looks images up.
         """

@@ -67,7 +67,7 @@ class PodAdmission:
     """Answers reviews of pods that are being created.
 
     Reviews are the API server's, so the pull secrets that a review's pod names may be read. One waits `wait_seconds` at
-    most. `cluster_nodes` gives the cluster's nodes, none if no cluster is watched. `can_gate` tells whether a gate
+    most. `cluster_nodes` gives the cluster's nodes, none if no cluster is watched. `can_gate` says whether a gate
     controller provably removes gates at present; without one no pod is held. Without `daemon_pods` pods of DaemonSets
     are left alone. `installation` is the name by which canaries are marked.
     """
@@ -166,7 +166,7 @@ class PodAdmission:
                 self._waiting.give_back(tenant)
 
     async def _decide(self, pod: CreatedPod, request: AdmissionRequest) -> Mutation:
-        """What becomes of the pod. Raises msgspec.ValidationError and others for a pod that cannot be read."""
+        """What happens to the pod. Raises msgspec.ValidationError and others for a pod that cannot be read."""
         question = self.gather(pod, request.namespace or "", request.object, draw=request.uid)
         if isinstance(question, Mutation):
             if self._daemon_pods and question.outcome is AdmissionOutcome.EXEMPT:

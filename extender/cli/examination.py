@@ -127,7 +127,7 @@ async def _settings(it: Installation) -> AsyncIterator[Seen]:
         if part.refusal:
             yield not_seen(part.subject, part.refusal, "use an account that may get the ConfigMap")
         elif part.problem:
-            yield wrong(part.subject, part.problem, "mend the ConfigMap, then restart the pods")
+            yield wrong(part.subject, part.problem, "correct the ConfigMap, then restart the pods")
 
 
 async def _service(it: Installation) -> AsyncIterator[Seen]:
@@ -181,7 +181,7 @@ async def _secrets(it: Installation) -> AsyncIterator[Seen]:
     """Which pods name pull secrets that the service is not to read."""
     limited = [each.config.registry for each in it.parts if each.config]
     limited = [each for each in limited if each.pull_secrets is not True]
-    if all(each.has_logins for each in limited):  # which may open the same images; nobody can tell from here
+    if all(each.has_logins for each in limited):  # which may open the same images; nobody can see from here
         return
     unread: dict[str, list[str]] = {}
     async for raw in listed_pods(it.client, _PODS, UNFINISHED):
@@ -199,7 +199,7 @@ async def _secrets(it: Installation) -> AsyncIterator[Seen]:
 
 
 async def _gates(it: Installation) -> AsyncIterator[Seen]:
-    """Whether somebody lets go of the pods that are held, and of those that a policy of the API server is to hold."""
+    """Whether somebody removes gates of held pods, and of those that a policy of the API server is to hold."""
     held = sum(map(is_held, await list_gated_pods(it.client)))
     policies = await gating_policies(it.client, it.selector)
     leaders = [each.subject for each in it.parts if (held or policies) and await is_led(it.client, each)]
@@ -218,7 +218,7 @@ async def _gates(it: Installation) -> AsyncIterator[Seen]:
         if leaders and releasing:
             yield ok(subject, f"of the pods that it holds, {lets_go}")
         elif releasing:
-            yield wrong(subject, "it holds new pods, and nobody has the Lease by which they are let go", runbook)
+            yield wrong(subject, "it holds new pods, and nobody has the Lease by which gates are removed", runbook)
         else:
             remedy = "set admission.unknown to gate, or delete the policy and run multiarch-extender ungate -A"
             yield wrong(subject, "it holds new pods, and no part of the installation lets them go", remedy)
@@ -289,7 +289,7 @@ async def _mirrors(it: Installation) -> AsyncIterator[Seen]:
         routes = routes_of(objects)
     except ConfigError as exc:
         seen = f"{exc}: nodes and the service keep what they had"
-        yield wrong(_MIRROR_OBJECTS, seen, "mend the objects (docs/how-to/mirrors.md)")
+        yield wrong(_MIRROR_OBJECTS, seen, "correct the objects (docs/how-to/mirrors.md)")
     else:
         yield ok(_MIRROR_OBJECTS, f"{len(routes.rules)} registries have mirrors or rules")
     for problem in problems:
@@ -299,7 +299,7 @@ async def _mirrors(it: Installation) -> AsyncIterator[Seen]:
             remedy = "give it as registry.ca_files or registry.docker_config (docs/how-to/mirrors.md)"
             yield wrong(str(problem.what), problem.why, remedy)
     for why in host_problems(objects.trust):
-        yield wrong(str(HOSTS), why, "mend additionalTrustedCA of the image configuration")
+        yield wrong(str(HOSTS), why, "correct additionalTrustedCA of the image configuration")
 
 
 async def _registries(it: Installation) -> AsyncIterator[Seen]:
@@ -338,7 +338,7 @@ def _judge_registry(subject: str, image: str, answer: Image | Failure) -> Seen:
         case Failure(cause=Cause.NOT_ALLOWED | Cause.LOOKING_UP | Cause.INVALID_REFERENCE):
             return not_seen(subject, f"it was not asked for {image}: {answer.detail}")
         case Failure(cause=Cause.UNAVAILABLE | Cause.THROTTLED):
-            remedy = "mend the way from here to it, or give a mirror (docs/how-to/mirrors.md)"
+            remedy = "repair the way from here to it, or give a mirror (docs/how-to/mirrors.md)"
             return wrong(subject, f"{image}: {answer.detail}", remedy)
         case _:
             return ok(subject, "it answers")

@@ -17,7 +17,7 @@ _COLOURS = {RunAnswer.YES: "green", RunAnswer.NO: "red", RunAnswer.UNKNOWN: "yel
 _PASSES = {
     Verdict.PASSED: "passes: scheduler.unknown or pending is pass",
     Verdict.ASSUMED_YES: "assumed to run there, by the operator's setting",
-    Verdict.RETRY: "kube-scheduler is told to come back",
+    Verdict.RETRY: "kube-scheduler is asked to come back",
     Verdict.UNSTATED: "passes: the service has seen no node of this platform, or it states none",
 }
 

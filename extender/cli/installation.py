@@ -38,7 +38,7 @@ class CheckName(enum.StrEnum):
 
 
 class CheckState(enum.StrEnum):
-    """How a check ended. Of `WRONG` the installation does not do its job; `NOT_SEEN` says why it could not be told."""
+    """How a check ended. Of `WRONG` the installation does not do its job; `NOT_SEEN` says why it could not be seen."""
 
     OK = "ok"
     WRONG = "wrong"

@@ -1,4 +1,4 @@
-"""By which settings a command decides that looks at a cluster: those of the installation there, unless it is told."""
+"""By which settings a command decides about a cluster: those of the installation there, unless options say so."""
 
 from collections.abc import Sequence
 

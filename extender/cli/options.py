@@ -65,7 +65,7 @@ def on_cluster(settings: Config, kubeconfig: str, context: str) -> Config:
 async def opened_client(settings: Config, instead: str = "") -> AsyncIterator[ClusterClient]:
     """A client of the cluster that the settings name; it is closed at the end.
 
-    Raises ConfigError if there is none, which tells what to give `instead`.
+    Raises ConfigError if there is none, which says what to give `instead`.
     """
     try:
         client = await open_chosen_cluster(settings.cluster)

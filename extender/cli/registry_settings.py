@@ -12,7 +12,7 @@ from extender.registry.addresses import patterns_of_others
 def line_to_type(failure: Failure, reference: str, answered: Sequence[str], registry: RegistryConfig) -> str:
     """The option that changes the setting which the failure names; empty if it names none.
 
-    `answered` is what was heard of the endpoints that were asked for `reference`: it tells the host that was refused.
+    `answered` is what was heard of the endpoints that were asked for `reference`: it names the host that was refused.
     """
     for setting, value_of in _VALUES.items():
         if setting in failure.detail:

@@ -120,14 +120,14 @@ async def _delete(client: ClusterClient, path: str) -> bool:
 
 
 async def _ask_service(client: ClusterClient, where: str) -> Counter[str]:
-    """Has pods passed as their author could have it, until none is held or the time is over; counts those let go."""
+    """Has pods passed as their author could, until none is held or the time is over; counts those ungated."""
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + ASKED_SECONDS
     asked: set[str] = set()
     while True:
         held = {pod.key: pod for pod in await list_gated_pods(client, where) if is_held(pod)}
         if not held or loop.time() >= ends_at:
-            return Counter({"let go by the service": len(asked - held.keys())})
+            return Counter({"ungated by the service": len(asked - held.keys())})
         for key in held.keys() - asked:
             await _patch(client, held[key], encode_passing(held[key].metadata.uid))
         asked |= held.keys()

@@ -110,7 +110,7 @@ async def _timeout(it: Installation) -> AsyncIterator[Seen]:
 
 
 async def _probe(it: Installation) -> AsyncIterator[Seen]:
-    """What becomes of a pod in a reviewed namespace: the installation's own if there is no other, or we may not."""
+    """What happens to a pod in a reviewed namespace: the installation's own if there is no other, or we may not."""
     for each in await it.webhooks():
         reviewed, canaries = await it.selected(each.webhook), each.canaries
         chosen = [name for name in reviewed if name != canaries]

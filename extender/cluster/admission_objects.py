@@ -1,4 +1,4 @@
-"""Objects by which the API server holds new pods or asks us about them: deleted by name, before held pods are let go.
+"""Objects by which the API server holds new pods or asks us about them: deleted by name, before gates are removed.
 
 Needs the verb delete on those objects alone.
 """

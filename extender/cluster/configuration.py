@@ -1,4 +1,4 @@
-"""Where the API server is and how to log in there, as a pod is told by its kubelet or people by a kubeconfig.
+"""Where the API server is and how to log in there, as a pod gets it from its kubelet or people from a kubeconfig.
 
 kubernetes-asyncio reads kubeconfigs and runs the credential plugins that they name. Only this file imports it, when a
 kubeconfig is read, and without its seven hundred generated models: that saves 40 MB and half a second.
@@ -72,7 +72,7 @@ async def load_access(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str
 
 
 def _of_pod() -> Access:
-    """As the kubelet tells every pod: two variables, a CA, a token that is replaced, and the namespace."""
+    """As every pod gets it from its kubelet: two variables, a CA, a token that is replaced, and the namespace."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     token, read_at = (SERVICE_ACCOUNT / "token").read_text().strip(), time.monotonic()
     namespace = SERVICE_ACCOUNT / "namespace"

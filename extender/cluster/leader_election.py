@@ -1,4 +1,4 @@
-"""One leader among replicas, by a Lease of coordination.k8s.io/v1; every replica can tell whether there is a leader.
+"""One leader among replicas, by a Lease of coordination.k8s.io/v1; every replica can say whether there is a leader.
 
 The rules are those of client-go's leaderelection: a replica trusts no other's clock, and takes the lease over when it
 has seen no change of it for as long as the lease says. Unlike there, the leader changes only its own fields of the

@@ -68,7 +68,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """What to list and watch. `query` selects among the objects at `path`.
 
     `is_kept`: a view is kept of it. Of others there is no list and no metric: a watch that begins anew brings all
-    objects that the API server's cache has, and nothing tells which are gone.
+    objects that the API server's cache has, and nothing says which are gone.
     """
 
     name: str

@@ -71,7 +71,7 @@ class OwnRights:
         started_at = self._clock()
         try:
             refused = [right for right in self._wanted if not await is_allowed(self._client, right)]
-        except ClusterError as exc:  # tells nothing about rights: what was proven lasts
+        except ClusterError as exc:  # says nothing about rights: what was proven lasts
             self._report(str(exc))
             return RETRY_SECONDS
         if refused:

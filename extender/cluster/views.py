@@ -70,7 +70,7 @@ class WatchedNodes:
         clock: Callable[[], float],
         random: Callable[[], float] = stdlib_random.random,
     ) -> None:
-        """`preferred_nodes` tells to which nodes a preference may pull pods.
+        """`preferred_nodes` says to which nodes a preference may pull pods.
         `clock` gives monotonic seconds, `random` numbers from 0 up to 1.
         """
         self._reader = reader

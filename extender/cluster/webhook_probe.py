@@ -1,6 +1,6 @@
 """Whether the API server reaches the webhook of this installation, as a pod of a dry run shows: a canary.
 
-Only the API server can tell. A webhook that answers us may still be one that the API server does not find, or does not
+Only the API server knows. A webhook that answers us may still be one that the API server does not find, or does not
 trust, and with `failurePolicy: Ignore` it says nothing of that.
 """
 

@@ -83,7 +83,7 @@ def warnings_of(config: Config) -> Iterator[str]:
         affinity = f"admission.node_affinity: {admission.node_affinity}"
         yield f"{affinity} keeps pods that admission.unknown: gate has held from no node; is it required?"
     if not (config.scheduler.listen or config.admission.listen or admission.unknown is UnknownImages.GATE):
-        only = f"with admission.unknown: {admission.unknown} nothing is done but to let go of pods that are held"
+        only = f"with admission.unknown: {admission.unknown} nothing is done but to remove the gates of held pods"
         yield f"scheduler.listen and admission.listen are empty; {only}"
     for path, text in _named_platforms(config):
         with contextlib.suppress(InvalidPlatform):  # a problem, not a warning
@@ -148,7 +148,7 @@ def _listener_problems(config: Config) -> Iterator[str]:
         "admission.listen": config.admission.listen,
         "operations.listen": config.operations.listen,
     }
-    # In a cluster pods are let go without a listener that were held, also where none is held any more.
+    # In a cluster the gates of held pods are removed without a listener, also where none is held any more.
     if not (config.has_cluster or config.scheduler.listen or config.admission.listen):
         yield "scheduler.listen and admission.listen are empty, so there is nothing to serve; give one a host:port"
     used: dict[str, tuple[str, int]] = {}

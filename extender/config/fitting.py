@@ -1,6 +1,6 @@
 """Fits what a file says to the types of the settings: a text is what stands there, whatever YAML would make of it.
 
-Scalars are texts, those without quotes `PlainText`. All that is wrong is told at once, in the words of settings.
+Scalars are texts, those without quotes `PlainText`. All that is wrong is reported at once, by the names of settings.
 """
 
 import re

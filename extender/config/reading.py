@@ -1,4 +1,4 @@
-"""Reads the settings from a YAML file and `--set`, and tells all that is wrong with them at once."""
+"""Reads the settings from a YAML file and `--set`, and reports all that is wrong with them at once."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,6 +111,6 @@ def _assigned(tree: Any, kind: inspect.Type | None, keys: Sequence[str], value: 
     if tree is None or (isinstance(tree, PlainText) and tree.is_null):
         tree = {}
     if not isinstance(tree, dict):
-        return tree  # which is wrong there, and is told
+        return tree  # which is wrong there, and is reported
     key, *rest = keys
     return tree | {key: _assigned(tree.get(key), field_of(kind, key), rest, value)}

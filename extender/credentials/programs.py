@@ -84,7 +84,7 @@ class _Program(asyncio.SubprocessProtocol):
             self.answered.set()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Notes the end of its output; that it reads no more tells nothing."""
+        """Notes the end of its output; that it reads no more says nothing."""
         del exc
         if fd == 1:
             self.answered.set()

@@ -1,6 +1,6 @@
-"""Tells when the tag of an image in use has moved to content that runs elsewhere.
+"""Says when the tag of an image in use has moved to content that runs elsewhere.
 
-The cache tells of each tag whose platforms have changed, whenever a registry has told it. Which pods use the image is
+The cache reports each tag whose platforms have changed, when a registry has said so. Which pods use the image is
 looked up then, by one list of the pods that have not finished: nothing is kept about pods, and nothing is added to a
 request. A tenant that moves tags all the time fills its own part of a table, and lists follow each other with pauses
 that are many times as long as a list takes. A pod counts only if its own credentials show it the new content.
@@ -112,7 +112,7 @@ class _Drift(msgspec.Struct):
 class DriftWatch:
     """Follows the cache while `run` runs.
 
-    `nodes` tells the platforms of the cluster's nodes. `events` is None if workloads get none. A change is seen when a
+    `nodes` gives the platforms of the cluster's nodes. `events` is None if workloads get none. A change is seen when a
     pod asks for the tag.
     """
 
@@ -158,7 +158,7 @@ class DriftWatch:
         self._has_moved.set()
 
     async def run(self) -> None:
-        """Tells of changes until cancelled."""
+        """Reports changes until cancelled."""
         cache = self._pod_resolver.resolver.cache
         cache.tell_of_moves(self.note)
         try:
@@ -188,7 +188,7 @@ class DriftWatch:
         return list(found.values())
 
     async def _look(self, drifts: Sequence[_Drift]) -> None:
-        """Finds whom the changes concern, and tells of them."""
+        """Finds whom the changes concern, and reports them."""
         try:
             templates = await self._templates({(each.target.repository, each.target.name) for each in drifts})
             await self._side_by_side(templates, lambda each: self._judge(each, drifts))
@@ -202,7 +202,7 @@ class DriftWatch:
             log.exception("image.drift_failed", images=len(drifts), first=drifts[0].image)
 
     async def _conclude(self, drift: _Drift) -> None:
-        """Counts the change, and tells of it if it concerns somebody."""
+        """Counts the change, and reports it if it concerns somebody."""
         if not drift.uses:
             DRIFT[_UNUSED].inc()
         for change, uses in drift.uses.items():

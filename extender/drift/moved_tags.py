@@ -46,7 +46,7 @@ def gained_platforms(
 def drift_text(change: DriftChange, image: str, platforms: Iterable[Platform], digest: str, claims: str = "") -> str:
     """The sentence for the workload; `digest` is the last one that had the platforms that are lost.
 
-    `claims` tells of platforms that are claimed falsely, as `reasons.claims_text` does.
+    `claims` names platforms that are claimed falsely, as `reasons.claims_text` does.
     """
     words, shown = platforms_text(platforms), shown_reference(image)
     if change is DriftChange.DENIED:

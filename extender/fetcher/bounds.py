@@ -39,7 +39,7 @@ def stay_within(most_bytes: int, to_blame: Collection[int], is_asked: threading.
 
 
 def resident_bytes() -> int:
-    """Returns how much memory of this process is resident; 0 where the system does not tell."""
+    """Returns how much memory of this process is resident; 0 where the system does not say."""
     try:
         return int(_OWN_MEMORY.read_text().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):

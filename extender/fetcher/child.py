@@ -105,7 +105,7 @@ class FetcherChild:
         return self._socket_ended.is_set() or self.cause != ""
 
     async def start(self, mirrors: Sequence[NodeMirrors] = ()) -> None:
-        """Returns when questions can be asked. `mirrors` are told before anything is.
+        """Returns when questions can be asked. `mirrors` are sent before that.
 
         Raises:
             OSError: the program cannot be started.
@@ -163,7 +163,7 @@ class FetcherChild:
         return await answer
 
     def tell(self, mirrors: NodeMirrors) -> None:
-        """Tells the process where nodes pull from, in a message that `messages.frame` takes."""
+        """Sends the process where nodes pull from, in a message that `messages.frame` takes."""
         if self._channel and not self.has_ended:
             self._channel.send(mirrors)
 

@@ -64,7 +64,7 @@ _RESTART = Backoff(first_seconds=1.0, max_seconds=10.0)
 _ALONE_SECONDS = 3.0  # for which one image is asked for alone, since others wait
 _LEEWAY_SECONDS = 0.5  # in which a fetcher says that the time is over, before its caller does
 _SUSPECTED_SECONDS, _MOST_SUSPECTS = 300.0, 4096
-_MOST_MIRRORS = 4  # that a new fetcher is told, since it may refuse the last ones, and then goes by those before
+_MOST_MIRRORS = 4  # that a new fetcher is sent, since it may refuse the last ones, and then goes by those before
 
 
 class _Starts:
@@ -241,7 +241,7 @@ class FetcherClient:
     async def _find_alone(self, look: Look, ends_at: float) -> ToQuestion:
         """Asks in a process of its own, and again if that ends, unless by its size: another end may be chance.
 
-        For some minutes the image is asked for in this way at once, unless its registry now tells about it.
+        For some minutes the image is asked for in this way at once, unless its registry now answers about it.
         """
         image, look = look.reference, msgspec.structs.replace(look, seconds=_ALONE_SECONDS)
         self._alone_until.put(image, time.monotonic() + _SUSPECTED_SECONDS)

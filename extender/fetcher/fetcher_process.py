@@ -93,7 +93,7 @@ class _Server:
         """`stack` closes what is opened for the settings."""
         self._stack = stack
         self._sources: LocalSources | None = None
-        self._mirrors: list[MirrorObjects] = []  # that the sources are to be told, the last one at last
+        self._mirrors: list[MirrorObjects] = []  # for the sources, the last one at last
         self._operator = NO_OPERATOR  # as the service knows it
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_asked = threading.Event()
@@ -148,7 +148,7 @@ class _Server:
             self._tell_operator()
 
     def _tell_operator(self) -> None:
-        """Tells what stands for the operator's credentials, if that has changed."""
+        """Sends what stands for the operator's credentials, if that has changed."""
         if self._sources and self._sources.operator_id != self._operator:
             self._operator = self._sources.operator_id
             self.channel.send(OperatorIs(self._operator))

@@ -158,7 +158,7 @@ class Looker:
         return image.digest, image
 
     def _failed(self, look: Look, failures: list[tuple[_Attempt, Failure]]) -> Failed:
-        """Returns why no credential opens the image. That all at hand are denied tells nothing if others are unread."""
+        """Returns why no credential opens the image. That all at hand are denied says nothing if others are unread."""
         denied = self._denied(look, failures)
         if self._operator.is_unread(look.kubelet_name):
             return Failed(failure=UNREAD, retry_after=_UNREAD_SECONDS, denied=denied, why=UNREAD.detail)

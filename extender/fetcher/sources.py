@@ -79,7 +79,7 @@ async def open_local_sources(
 ) -> AsyncIterator[LocalSources]:
     """Opens the files that the settings name, and watches them until the context is left; sends no request yet.
 
-    `id_key` and `patience_seconds` as in `OperatorKeyring`. `heard` is told what each endpoint answered.
+    `id_key` and `patience_seconds` as in `OperatorKeyring`. `heard` receives what each endpoint answered.
 
     Raises:
         ConfigError: a file or a value cannot be used.

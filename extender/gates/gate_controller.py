@@ -46,7 +46,7 @@ _DEFECT_SECONDS = 30.0  # before another try after a mistake of ours
 _REFUSED_SECONDS = 5.0  # before another look at a pod whose namespace has spent its share of waits
 _SEARCH_SECONDS = 300.0  # between two searches for pods whose label somebody took off, each a list of pending pods
 _RETRY = Backoff(first_seconds=0.5, max_seconds=5.0)
-_MOST_EVENTS = 3  # about one pod that is held; the first tells why, and others follow when that changes
+_MOST_EVENTS = 3  # about one pod that is held; the first says why, and others follow when that changes
 
 BARE = "bare"
 _SETTLED = (UngatingOutcome.KNOWN, UngatingOutcome.EXEMPT, UngatingOutcome.OBSERVED)
@@ -290,7 +290,7 @@ class GateController:
         REMOVALS[outcome].inc()
         is_known = outcome in _SETTLED
         if held.events or not is_known:
-            text = f"let go ({outcome}): {reason}" if reason else f"let go ({outcome})"
+            text = f"gate removed ({outcome}): {reason}" if reason else f"gate removed ({outcome})"
             self._events.tell(held.reference, "ImagePlatformsKnown" if is_known else "ImagePlatformsUnresolved", text,
                               "Normal" if is_known else "Warning")  # fmt: skip
         self._pods.forget(held)
@@ -315,5 +315,5 @@ class GateController:
             return
         if why in ("forbidden", "invalid"):
             log.warning("gate.patch_refused", pod=held.key, why=str(exc))
-            self._tell_held(held, f"the API server refuses to have it let go: {exc}", "Warning")
+            self._tell_held(held, f"the API server refuses to have its gate removed: {exc}", "Warning")
         self._later(held, _RETRY.seconds(held.failures, self._random))

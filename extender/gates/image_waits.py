@@ -18,7 +18,7 @@ from extender.turns import Slots
 
 log = structlog.get_logger()
 
-_FIRST_WAIT_SECONDS, _WAIT_SECONDS = 2.0, 5.0  # for lookups under way: soon an event tells why, then as they end
+_FIRST_WAIT_SECONDS, _WAIT_SECONDS = 2.0, 5.0  # for lookups under way: soon an event says why, then as they end
 _DEFECT_SECONDS = 30.0  # before images are looked up again after a mistake of ours
 _FIRST_PACE_SECONDS, _LAST_PACE_SECONDS = 1.0, 5.0  # between two looks at the cache: failures have their own pace
 # A pod goes by tags that its own lookups have confirmed, or that were confirmed so shortly before them: its review

@@ -59,7 +59,7 @@ _CAUSES: dict[type[BaseException], Cause] = {
     InvalidReference: Cause.INVALID_REFERENCE,
 }
 
-# Causes after which the next credential is tried, as the kubelet does; the one that tells most stands last. "No such
+# Causes after which the next credential is tried, as the kubelet does; the one that says most stands last. "No such
 # image" is one, since some registries answer so when a login has no access. So is *unavailable* where one of several
 # endpoints has answered.
 _TELLING = (Cause.DENIED, Cause.MISSING, Cause.REFUSED, Cause.UNAVAILABLE)

@@ -30,7 +30,7 @@ _CONFIG = document_decoder(_ConfigDocument)
 class ConfigClaim(msgspec.Struct, frozen=True):
     """What a config says. `platform` is None if its words are none, as in an artifact's config or for `is_artifact`.
 
-    `doubt` is why the words tell nothing of a single manifest: one sentence, empty if they do. `is_data`: the image has
+    `doubt` is why the words say nothing of a single manifest: one sentence, empty if they do. `is_data`: the image has
     no program of its own, by its labels.
     """
 
@@ -44,7 +44,7 @@ def read_config(body: bytes) -> ConfigClaim:
     """What an image config says of where the image runs. O(bytes).
 
     Nodes do not look at it when they pull a single manifest, so there it is a hint, and words that no platform has,
-    such as `amd64` with the variant `v8`, tell nothing. They do look where an index states no platform.
+    such as `amd64` with the variant `v8`, say nothing. They do look where an index states no platform.
     A config without `os` is for linux, as runtimes take it. Cosign's signatures and older attestations have a config of
     the usual type whose `os` and `architecture` are both missing, empty or `unknown`.
 

@@ -143,7 +143,7 @@ class ManifestDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that is not an image, such as a chart, signature or WebAssembly module. `why` tells what shows it."""
+    """A document that is not an image, such as a chart, signature or WebAssembly module. `why` says what shows it."""
 
     media_type: str
     why: str

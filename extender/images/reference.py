@@ -86,7 +86,7 @@ _IMAGE_ID = re.compile(r"[a-f0-9]{64}", re.ASCII)
 class ImageReference(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """A normalised image reference; an empty string means absent. Build it with `parse_reference`.
 
-    `domain` keeps its case. It is empty in the one odd form `ex_ample.com/x`, which no client can pull, and in what
+    `domain` keeps its case. It is empty in the one invalid form `ex_ample.com/x`, which no client can pull, and in what
     `parse_short_reference` makes of a name without a registry. A reference may have both a tag and a digest; then the
     digest determines what is pulled.
     """
@@ -118,7 +118,7 @@ def parse_reference(text: str) -> ImageReference:
     """The reference that a kubelet parses from a pod's `image`. O(characters).
 
     Raises:
-        InvalidReference: `text` is not a reference. The message tells the pod's author what is wrong.
+        InvalidReference: `text` is not a reference. The message is for the pod's author.
     """
     if len(text) > _MAX_TEXT:
         raise InvalidReference(f"{quote(text)} is no image reference: it has more than {_MAX_TEXT} characters")

@@ -142,7 +142,7 @@ class StoredSpec(Wire, frozen=True):
 
 
 class StoredPod(Wire, frozen=True):
-    """core/v1 Pod as the API server stores it, with what tells it from others and from its own earlier states."""
+    """core/v1 Pod as the API server stores it, with what distinguishes it from others and its earlier states."""
 
     metadata: StoredMeta
     spec: StoredSpec | None = None

@@ -36,7 +36,7 @@ class OwnerReference(Wire, frozen=True):
 
 
 class ObjectMeta(Wire, frozen=True):
-    """metav1.ObjectMeta. `annotations` tells missing (UNSET) from null, so that a patch can restore either."""
+    """metav1.ObjectMeta. `annotations` distinguishes missing (UNSET) from null, so that a patch can restore either."""
 
     name: str | None = None
     generate_name: str | None = None
@@ -82,7 +82,7 @@ class VersionedMeta(Wire, frozen=True):
 
     @property
     def key(self) -> str:
-        """What tells the object from the others of its kind: `namespace/name`, or the name alone."""
+        """What distinguishes the object from the others of its kind: `namespace/name`, or the name alone."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 

@@ -87,7 +87,7 @@ class PodTemplate(msgspec.Struct, frozen=True):
 
 
 class MadePod(NamedTuple):
-    """A pod that an object is or makes; `place` tells the templates of an object apart, and is empty for a single."""
+    """A pod that an object is or makes; `place` distinguishes the templates of an object, and is empty for a single."""
 
     place: str
     pod: KubernetesObject

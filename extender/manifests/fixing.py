@@ -24,7 +24,7 @@ FactsOf = Callable[[Sequence[PodImage]], list[ImageFact]]
 
 
 class TemplateFixer(Protocol):
-    """Decides what becomes of templates: `Templates`, which adds what their pods would get, or `Relaxer`."""
+    """Decides what happens to templates: `Templates`, which adds what their pods would get, or `Relaxer`."""
 
     def question(self, template: PodTemplate, namespace: Mapping[str, str] | None, /) -> TemplateQuestion: ...
 

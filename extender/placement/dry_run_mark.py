@@ -2,7 +2,7 @@
 
 The pod's annotation `canary` has a random word, the nonce. The webhook puts its mark behind it and looks nothing up. A
 mark depends on the nonce and on the installation's name, so no policy and no other installation writes the same one,
-and the mark of one pod tells nothing about that of another. It is no secret: anyone who knows the name can make it.
+and the mark of one pod says nothing about that of another. It is no secret: anyone who knows the name can make it.
 """
 
 import hashlib

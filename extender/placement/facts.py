@@ -19,7 +19,8 @@ from extender.kubernetes.core_v1 import Container, Pod, Volume, VolumeMount
 class RunsOn(msgspec.Struct, frozen=True, gc=False):
     """The image is built for these platforms (at least one) and no others.
 
-    `asked`: what the pod asks for by another word than its image, where that leaves platforms out, so that there may be
+    `asked`: what the pod asks for by another field than its image, where that leaves platforms out, so that there may
+    be
     none: an operating system, or a RuntimeClass that means none of the image's platforms. `falsely_claimed` are
     platforms that it claims besides; with these too there may be none left.
     """
@@ -157,7 +158,10 @@ _MOST_VOLUMES = 1024  # most pods have a handful, and an author may write a hund
 
 
 def program_mount(container: Container) -> VolumeMount | None:
-    """The mount in which a container's own command finds its program; None if it is the image's, or cannot be told."""
+    """The mount in which a container's own command finds its program;
+
+    None if it is the image's, or cannot be found out.
+    """
     command, mounts = container.command, container.volume_mounts
     if not command or not mounts or "/" not in command[0]:
         return None

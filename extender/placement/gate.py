@@ -71,7 +71,7 @@ CRITICAL_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"}
 """The priority classes of what a cluster needs to run, this service and what it needs itself among them."""
 
 Unresolved = tuple[PodImage, Pending | Unknown]
-"""An image whose platforms are not known, with the fact that tells why."""
+"""An image whose platforms are not known, with the fact that says why."""
 
 
 class GateSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -289,7 +289,7 @@ class Mutator:
         return self._planner.plan(decided, cast("JsonObject", document["spec"]))
 
     def _decide(self, wanted: Wanted, *, may_hold: bool) -> tuple[AdmissionOutcome, Wanted, tuple[Unresolved, ...]]:
-        """What becomes of the pod, what it gets with the reason to say, and the images it is let through without.
+        """What happens to the pod, what it gets with the reason to say, and the images it is let through without.
 
         No image that is not known yet makes an impossible pod possible, so such a pod is not held for one.
         """

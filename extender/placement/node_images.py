@@ -12,7 +12,7 @@ from extender.images.reference import parse_reference
 from extender.kubernetes.core_v1 import NodeName
 from extender.placement.facts import PodImage
 
-# Of one node, more than a kubelet sends unless it is told to; of all nodes together. A name's nodes are a bit each, so
+# Of one node, more than a kubelet sends unless it is set to; of all nodes together. A name's nodes are a bit each, so
 # 10,000 names on 15,000 nodes take 20 MB.
 _MOST_OF_NODE, _MOST_NAMES, _MOST_CHARACTERS = 250, 10_000, 512
 

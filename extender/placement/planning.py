@@ -215,7 +215,7 @@ class Planner:
     def _divide(self, pod: PodInput, *, expired: bool) -> Sequence[tuple[Unresolved, ...]]:
         """The images that are not known, by what is done about them: held, assumed, passed.
 
-        An image that is never pulled is not among them: only the node's own copy could tell its platforms.
+        An image that is never pulled is not among them: only the node's own copy could say its platforms.
         """
         gate, can_assume = self._settings.gate, bool(self._assumed_platforms(pod))
         found: dict[UnknownImages, list[Unresolved]] = {choice: [] for choice in UnknownImages}

@@ -1,4 +1,4 @@
-"""What operators and authors want: the policy, the annotations, and the decisions about one pod that all outlets share.
+"""What operators and authors want: the policy, the annotations, and the decisions about one pod that features share.
 
 `ANNOTATIONS` declares each annotation once, of those that authors may set and those that the service writes. The keys
 read from pods and namespaces, the keys taken back and the documentation are derived from it. The namespace's value is
@@ -89,7 +89,7 @@ class Writer(enum.StrEnum):
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True):
-    """One annotation. `values` tells which values it may have and `meaning` what they do, both in Markdown.
+    """One annotation. `values` says which values it may have and `meaning` what they do, both in Markdown.
 
     `parse` reads an author's value into `field` of `Overrides`, and raises ValueError if `values` does not allow it.
     Annotations that the service or a canary writes have neither.
@@ -276,7 +276,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     `pending` and `unknown` are the choices for pending and for unknown images. `assume` holds the platforms on which
     such an image is assumed to run under `Choice.ASSUME`. An assumption can refuse a node, but never gives a pod a
     score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture. By `PreferenceBy.FILTER`
-    nodes of the highest score are the only ones that remain. `preferred_nodes` tells which nodes it is about.
+    nodes of the highest score are the only ones that remain. `preferred_nodes` says which nodes it is about.
     `runtime_classes` has by name the RuntimeClasses whose pods are left alone, and those that mean other platforms
     than their nodes have. `overrides` has the mode of pods that neither they themselves nor their namespaces give
     another.
@@ -301,7 +301,7 @@ def is_exempt(pod: Pod, policy: Policy) -> bool:
 
 
 def is_ignored(spec: PodSpec, overrides: Overrides, policy: Policy) -> bool:
-    """Whether no report counts what becomes of the pod: by its mode, or by an ignored RuntimeClass."""
+    """Whether no report counts what happens to the pod: by its mode, or by an ignored RuntimeClass."""
     return overrides.mode is Mode.IGNORE or _is_left_alone(spec, policy)
 
 
@@ -323,7 +323,7 @@ def policy_for(policy: Policy, images: Sequence[PodImage]) -> Policy:
 def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) -> Choice:
     """What to do about this unresolved image.
 
-    An image that is never pulled passes, as only the node's own copy could tell its platforms. `assume` passes too if
+    An image that is never pulled passes, as only the node's own copy could say its platforms. `assume` passes too if
     the operator names no platforms to assume.
     """
     if isinstance(fact, Unknown) and fact.cause in LOCAL:

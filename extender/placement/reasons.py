@@ -19,7 +19,7 @@ _PLATFORMS_CHARACTERS = 160
 _PLATFORM_CHARACTERS = 60  # a manifest may state any word as its architecture
 _ASKED_CHARACTERS = 75
 _DETAIL_CHARACTERS = 160
-# Of a refusal that tells of a false claim too, which takes as much as is taken here from the reference and platforms.
+# Of a refusal that names a false claim too, which takes as much as is taken here from the reference and platforms.
 _REFERENCE_BESIDE_CLAIM, _PLATFORMS_BESIDE_CLAIM, _CLAIM_CHARACTERS = 120, 80, 150
 
 
@@ -168,7 +168,7 @@ def _others(references: Set[str]) -> str:
 
 
 def shorten(text: str, characters: int) -> str:
-    """`text` without its middle if too long, as the ends of a reference tell most; unprintable characters as `?`."""
+    """`text` without its middle if too long, as the ends of a reference say most; unprintable characters as `?`."""
     if len(text) > characters:
         half = (characters - 1) // 2
         text = f"{text[:half]}…{text[-half:]}"

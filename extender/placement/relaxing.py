@@ -2,7 +2,7 @@
 
 A nodeSelector entry or required node affinity for architectures goes if all images are known to run on every platform
 that the rest of the template then allows. A toleration goes if the webhook gives pods without it one that tolerates as
-much. What cannot be judged by its own words stays: `NotIn`, terms of which one is enough and that differ, a term with
+much. What cannot be judged by itself stays: `NotIn`, terms of which one is enough and that differ, a term with
 `matchFields`. So pods may run on all nodes on which they might run before, and each node more runs all their images.
 """
 
@@ -88,7 +88,7 @@ class Relaxer:
         return question if has_constraints else question._replace(images=())
 
     def fix(self, template: PodTemplate, question: TemplateQuestion, facts: Sequence[ImageFact]) -> TemplateAnswer:
-        """What becomes of a manifest's template; `facts` are those of the question's images, in order."""
+        """What happens to a manifest's template; `facts` are those of the question's images, in order."""
         pod, images, overrides = question.pod, question.images, question.overrides
         if not images or overrides.mode is Mode.OBSERVE:
             is_partly_given = pod.spec is not None and self.is_constrained(demands_of(pod.spec))

@@ -87,7 +87,7 @@ class Decision:
 
     `retried` holds the unresolved images for which kube-scheduler should retry, and `assumed` those that count as built
     for the operator's platforms: none if any is to be retried. `listable` are those of `retried`, if no registry has
-    answered for any of them. `never_pulled` are those that only nodes' copies can tell about. `enforced` is false for a
+    answered for any of them. `never_pulled` are those of which only nodes' copies say more. `enforced` is false for a
     pod that is only observed. `can_be_learned`: whether a lookup could still resolve an unresolved image.
     """
 

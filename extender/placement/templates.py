@@ -1,4 +1,4 @@
-"""What becomes of pod templates: in manifests that are fixed, and in objects that are created or changed.
+"""What happens to pod templates: in manifests that are fixed, and in objects that are created or changed.
 
 The decision is that about pods (`mutation`), and nothing is assumed in it. A template of a manifest gets what its pods
 would get, and no annotation of the service: pods made of it then ask for what they need by themselves. A template of a
@@ -93,11 +93,11 @@ class TemplateQuestion(NamedTuple):
 
 
 class TemplateAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a template: operations below its path, and what its author must mend.
+    """What happens to a template: operations below its path, and what its author must fix.
 
     Of an object that is created or changed, `problems` say that. Of a manifest, `added` says in words what the
     operations add, `unknown` has a sentence for each image that is not known, by which the template is left as it is,
-    and `warnings` has what its author should mend. `gap` says which images a template lacks that is left as it is,
+    and `warnings` has what its author should fix. `gap` says which images a template lacks that is left as it is,
     since somebody gives them later. Of one that is relaxed, `removed` says what the operations take out, and `kept` of
     each other constraint on architecture why it stays.
     """
@@ -149,9 +149,9 @@ class Templates:
         return TemplateQuestion(pod, overrides, () if is_left else images_of(pod, self._policy.runtime_classes))
 
     def fix(self, template: PodTemplate, question: TemplateQuestion, facts: Sequence[ImageFact]) -> TemplateAnswer:
-        """What becomes of a manifest's template; `facts` are those of the question's images, in order.
+        """What happens to a manifest's template; `facts` are those of the question's images, in order.
 
-        One whose pods no node could run is left for its author to mend, where a pod can only wait or be refused.
+        One whose pods no node could run is left for its author to fix, where a pod can only wait or be refused.
         """
         if not question.images:
             return TemplateAnswer(warnings=question.overrides.problems, gap=template.gap)
@@ -213,7 +213,7 @@ class Templates:
         cluster: ClusterNodes = NO_NODES,
         kinds: Mapping[NodeKind, int] | None = None,
     ) -> TemplateAnswer:
-        """What becomes of the template of an object; `facts` are those of the question's images, in order.
+        """What happens to the template of an object; `facts` are those of the question's images, in order.
 
         `kinds` are the nodes of the cluster, None where they are not known.
         """
@@ -260,7 +260,7 @@ class Templates:
 
 
 def _operations_of(mutation: Mutation, *, impossible: bool = False) -> tuple[Operation, ...]:
-    """Those of the patch; unless `impossible`, none where no node is right, which the author must mend."""
+    """Those of the patch; unless `impossible`, none where no node is right, which the author must fix."""
     if not mutation.patch or (mutation.outcome in _IMPOSSIBLE and not impossible):
         return ()
     return tuple(_OPERATIONS.decode(mutation.patch))

@@ -31,7 +31,7 @@ from extender.placement.reasons import held_text, left_text, passed_text
 
 
 class UngatingOutcome(enum.StrEnum):
-    """What becomes of a held pod. `hold` is the only one without a patch."""
+    """What happens to a held pod. `hold` is the only one without a patch."""
 
     HOLD = "hold"
     KNOWN = "known"
@@ -85,7 +85,7 @@ class UngatingPlanner:
         *,
         expired: bool,
     ) -> Ungating:
-        """What becomes of a held pod; `facts` are those of `images`, in order.
+        """What happens to a held pod; `facts` are those of `images`, in order.
 
         `expired`: the pod was held for as long as the operator allows, so its gate goes in any case. The patch narrows
         the pod's own required affinity as far as the API server allows on a stored pod: requirements are appended to

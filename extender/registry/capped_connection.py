@@ -164,7 +164,7 @@ class CappedConnection(ResponseHandler):
         """Ends if the body is wrong or too much; else notes how much has come."""
         if body.is_eof():
             self._bodies.forget(self)
-        elif self.exception():  # of the framing, of which aiohttp does not tell who reads the body
+        elif self.exception():  # of the framing, which aiohttp does not report to who reads the body
             self._fail(aiohttp.ClientPayloadError("the body's framing is wrong"))
         elif self._received_bytes > self._most_bytes(body):
             self.give_up()
@@ -198,7 +198,7 @@ class MalformedHead(ValueError):
 
 
 class AnswerHead(NamedTuple):
-    """The status, and the head in one form: CRLF, no folding, one way to tell the body's length."""
+    """The status, and the head in one form: CRLF, no folding, one way to state the body's length."""
 
     status: int
     canonical: bytes
@@ -252,7 +252,7 @@ def _field_of(line: bytes) -> tuple[bytes, bytes]:
 
 
 def _framing(fields: list[tuple[bytes, bytes]], knows_chunks: bool) -> list[bytes]:
-    """Returns the line that tells the body's length; none if the body ends with the connection."""
+    """Returns the line that states the body's length; none if the body ends with the connection."""
     encodings = [value.lower() for name, value in fields if name.lower() == b"transfer-encoding"]
     lengths = {value for name, value in fields if name.lower() == b"content-length"}
     if len(lengths) > 1 or any(not _LENGTH.fullmatch(each) or int(each) > _MOST_LENGTH for each in lengths):

@@ -229,7 +229,7 @@ def _fault(host: str, exc: Exception) -> RegistryUnavailable:
 
 
 def is_about_request(status: int) -> bool:
-    """Whether a response with this status refuses what was requested, and does not tell of a host that fails."""
+    """Whether a response with this status refuses what was requested, and does not mean that the host fails."""
     return 400 <= status < 500 and status not in _TRANSIENT_4XX
 
 

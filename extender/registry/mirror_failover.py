@@ -56,7 +56,7 @@ class MirrorFailover:
         rests: Rests,
         heard: Heard = unheard,
     ) -> None:
-        """`endpoints_for` returns an image's endpoints in order. `heard` is told what each answered, in words.
+        """`endpoints_for` returns an image's endpoints in order. `heard` receives what each answered, in words.
 
         `mirror_credentials` and `guard` are those of `RegistryClient`.
         """

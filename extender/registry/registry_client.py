@@ -83,7 +83,7 @@ class RegistryClient:
 
         `plain_http` has the `host[:port]` that are contacted without TLS, unless `mirrors` says otherwise.
         `mirror_credentials` returns the operator's own credentials for a repository on a mirror, in the order to try
-        them. `guard` decides which registries and mirrors may be contacted (None: all). `heard` is told what each
+        them. `guard` decides which registries and mirrors may be contacted (None: all). `heard` receives what each
         endpoint answered. `wall_clock` gives seconds since the epoch, for a Retry-After that is a date. `clock` gives
         monotonic seconds and `random` numbers from 0 up to 1.
         """

@@ -79,8 +79,8 @@ class Rests:
         `is_last_hope`: no other endpoint is left to ask. Then only a host that cannot be reached rests.
 
         Raises:
-            RegistryThrottled: the endpoint has told this account to come back later.
-            RegistryUnavailable: the endpoint has failed lately. Both errors tell for how long it is not asked.
+            RegistryThrottled: the endpoint has asked this account to come back later.
+            RegistryUnavailable: the endpoint has failed lately. Both errors say for how long it is not asked.
         """
         of_endpoint, of_account = _keys(endpoint, account)
         throttled = self._breaker(of_account)

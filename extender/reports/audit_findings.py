@@ -447,7 +447,7 @@ def _of_workload(
     subject: str = "",
     more: str = "",
 ) -> Finding:
-    """The finding of a workload; `more` tells it from others of its rule and platform."""
+    """The finding of a workload; `more` distinguishes it from others of its rule and platform."""
     workload, name = judged.workload, f"{judged.identity}{more}"
     return _finding(rule, platform, subject or str(workload), [workload], f"{workload} {text}", level=level, name=name)
 
@@ -462,7 +462,7 @@ def _finding(
     level: str = "error",
     name: str = "",
 ) -> Finding:
-    """The finding; `name` tells it from others of its rule and platform, instead of its subject."""
+    """The finding; `name` distinguishes it from others of its rule and platform, instead of its subject."""
     uses = dict.fromkeys((str(workload), workload.source) for workload in workloads)
     return Finding(
         rule=rule, level=level, platform=platform, subject=subject, message=message,

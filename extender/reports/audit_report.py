@@ -89,7 +89,7 @@ class Weight(msgspec.Struct, frozen=True):
 
 
 class NewerTag(msgspec.Struct, frozen=True):
-    """The first newer tag of an image that runs on a platform: `tag` is None if there is none, and `why` tells why."""
+    """The first newer tag of an image that runs on a platform: `tag` is None if there is none, and `why` says why."""
 
     platform: str
     tag: str | None
@@ -106,7 +106,7 @@ class AuditedUse(msgspec.Struct, frozen=True):
 
 
 class FalseClaim(msgspec.Struct, frozen=True):
-    """A platform that an image claims and does not run on; `state` tells how that is known, and `text` in words."""
+    """A platform that an image claims and does not run on; `state` says how that is known, and `text` in words."""
 
     platform: str
     state: PlatformState
@@ -114,7 +114,7 @@ class FalseClaim(msgspec.Struct, frozen=True):
 
 
 class AuditedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """One image. `state` is known, anywhere or unknown; of an unknown one `cause` and `detail` tell why.
+    """One image. `state` is known, anywhere or unknown; of an unknown one `cause` and `detail` say why.
 
     `lacks` has the targets on which it does not run, if a workload uses it that is judged. `blocks` weighs the
     workloads that it keeps from one of them, and `unblocks` those that nothing else keeps from it: what a build of this
@@ -161,7 +161,7 @@ class WorkloadPlatform(msgspec.Struct, frozen=True):
 
 
 class AuditedWorkload(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload. `weight` is what its pods request; `skipped` tells why it is not judged, else it is empty."""
+    """One workload. `weight` is what its pods request; `skipped` says why it is not judged, else it is empty."""
 
     namespace: str
     kind: str
@@ -212,7 +212,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole report. `targets` are the platforms that were looked at. `problems` tell what could not be read.
+    """The whole report. `targets` are the platforms that were looked at. `problems` say what could not be read.
 
     `is_partial`: it was interrupted before every image was looked up.
     """

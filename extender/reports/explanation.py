@@ -107,10 +107,10 @@ class ExplainedWebhook(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """All that is to say about one pod.
 
-    `skipped` tells why no decision is made about the pod, empty if one is. `refusal` are the words for every refused
+    `skipped` says why no decision is made about the pod, empty if one is. `refusal` are the words for every refused
     node, `retry` those of an answer after which kube-scheduler comes back. `annotation` is the reason that the webhook
     has written or would write, `added` its record of what it has added. While a pod has `gates`, kube-scheduler does
-    not look at it. `remedies` tell what would change the answer. `faults` are of the containers of a pod on a node.
+    not look at it. `remedies` say what would change the answer. `faults` are of the containers of a pod on a node.
     """
 
     schema: str
@@ -397,7 +397,7 @@ _CURES = {
     Cause.LOOKING_UP: "its lookup has not ended; ask again",
     Cause.MISSING: "push it, or correct its name",
     Cause.THROTTLED: "wait, or give a login with a higher limit",
-    Cause.UNAVAILABLE: "mend the way to its registry",
+    Cause.UNAVAILABLE: "repair the way to its registry",
     Cause.INVALID_REFERENCE: "correct its name",
     Cause.DENIED: "name a pull secret that may read it",
     Cause.REFUSED: "ask the registry's owner why it does not hand the image out",

@@ -2,8 +2,8 @@
 
 What a runtime reports as `imageID` proves nothing by itself: it may be the name of another image with the same
 configuration, that of an index or that of one of its manifests. So it is read together with what the registry has. Nor
-is a program of another architecture told by one sign alone: `exec format error` stands in no status by default, and its
-exit code is that of many failures.
+is a program of another architecture recognised by one sign alone: `exec format error` stands in no status by default,
+and its exit code is that of many failures.
 """
 
 import enum
@@ -24,7 +24,7 @@ from extender.reports.audit_report import FindingRule
 _EXEC_FORMAT = "exec format error"
 # Times have a precision of one second, and a program that the kernel refuses ends at once.
 _MOST_SECONDS = 1.0
-# A runtime may tell of that end late; where the image itself says that it cannot run, the wider bound misleads nobody.
+# A runtime may report that end late; where the image itself says that it cannot run, the wider bound misleads nobody.
 _MOST_SECONDS_KNOWN = 10.0
 _PULL_REFUSED = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _NOT_STARTED = frozenset({"RunContainerError", "CreateContainerError", "StartError", "ContainerCannotRun"})

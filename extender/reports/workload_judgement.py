@@ -32,7 +32,7 @@ from extender.reports.workload_reports import Workload
 class JudgedWorkload(msgspec.Struct, frozen=True):
     """A workload with what decides about it: the facts of its images, in order, and what its pods ask of nodes.
 
-    `skipped` tells why it is not judged, else it is empty. `has_handler`: its RuntimeClass decides what runs where.
+    `skipped` says why it is not judged, else it is empty. `has_handler`: its RuntimeClass decides what runs where.
     """
 
     workload: Workload

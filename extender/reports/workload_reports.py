@@ -32,7 +32,7 @@ class UnreadableWorkload(ExtenderError):
 
 
 class WorkloadKey(NamedTuple):
-    """What tells workloads apart."""
+    """What distinguishes workloads."""
 
     namespace: str
     kind: str
@@ -62,10 +62,10 @@ class RunningPods(msgspec.Struct):
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """A workload: its uses of images, how many pods it wants, and what one of its pods requests.
 
-    `namesake` tells it from the first workload of its name, where manifests have several: it is empty for the first,
-    else the file, and the number among those of the name there. `spec` tells where its pods may run. `managed_by` names
-    the controller that owns the object itself, such as a custom resource, and `source` the file and document it is
-    from, empty for a cluster. `pods` is None for a DaemonSet that no cluster runs: then one for each node that it
+    `namesake` distinguishes it from the first workload of its name, where manifests have several: it is empty for the
+    first, else the file, and the number among those of the name there. `spec` says where its pods may run. `managed_by`
+    names the controller that owns the object itself, such as a custom resource, and `source` the file and document it
+    is from, empty for a cluster. `pods` is None for a DaemonSet that no cluster runs: then one for each node that it
     targets. `running` has the containers of its pods on nodes.
     """
 

@@ -158,7 +158,7 @@ class CachedImage(msgspec.Struct, frozen=True, gc=False):
 
 
 class MovedTag(msgspec.Struct, frozen=True, gc=False):
-    """A tag that a registry has told a credential to be content with other platforms than `before`.
+    """A tag that a registry has shown a credential as content with other platforms than `before`.
 
     Or any name of a digest that is known by now not to run on all that it claims: the digest is then the same.
     """
@@ -238,7 +238,7 @@ class ImageCache:
     def tell_of_moves(self, on_moved: Callable[[MovedTag], None] | None) -> None:
         """Has `on_moved` called for each tag that a registry moves to other platforms; it must be quick. None ends it.
 
-        Loaded rows are not told of: whoever asked the registry for them has been told.
+        Loaded rows are not reported: that was done when a registry was asked for them.
         """
         self._on_moved = on_moved
 
@@ -290,7 +290,7 @@ class ImageCache:
         lifetimes = self.lifetimes
         if target.reference.digest:
             # A platform that is claimed falsely may be there by now, so such content ages whoever may have it.
-            # So does what may still be verified, if somebody is to be told of it.
+            # So does what may still be verified, if somebody is to hear of it.
             is_settled = (
                 credential_id == ANONYMOUS.id
                 and not known.content.falsely_claimed
@@ -413,7 +413,7 @@ class ImageCache:
     def _show(self, repository: str, packed: PackedDigest, content: Content, owner: str) -> Content:
         """Adds the content of a digest. Returns the object that all rows share.
 
-        What is known of its platforms besides stays so: bytes that are read again tell no more than they did.
+        What is known of its platforms besides stays so: bytes that are read again say no more than they did.
         """
         shown = self._contents.get((repository, packed))
         is_judged = shown is not None and bool(shown.content.falsely_claimed or shown.content.verified)

@@ -1,4 +1,4 @@
-"""Gives outlets what a decision about a pod needs: its overrides, its images, and what these run on.
+"""Gives features what a decision about a pod needs: its overrides, its images, and what these run on.
 
 This file alone decides with which credentials a pod's images are looked up.
 """

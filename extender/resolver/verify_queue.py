@@ -1,7 +1,7 @@
 """Has images that pods use looked into in the background: one at a time; namespaces take turns, their oldest first.
 
-An image is noted whenever a registry confirms it for a pod. Registries are spared: one host is asked for one image in
-so many seconds, and what could not be found out is not tried again by this process.
+An image is noted whenever a registry confirms it for a pod. Registries are asked little: one host is asked for one
+image in so many seconds, and what could not be found out is not tried again by this process.
 """
 
 import asyncio

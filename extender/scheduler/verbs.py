@@ -59,7 +59,7 @@ class NodesNotKnown(ExtenderError):
 class RequestNodes:
     """Finds the platforms of the nodes that requests are about.
 
-    `view` is None without a cluster. `policy` tells what states a node's level, and to which nodes a preference pulls.
+    `view` is None without a cluster. `policy` says what states a node's level, and to which nodes a preference pulls.
     """
 
     def __init__(self, view: WatchedNodes | None, policy: Policy) -> None:
@@ -192,7 +192,7 @@ class SchedulerVerbs:
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
         args = decode_args(body)
-        # The pod's JSON tells whether it has a preference, which counts here by one setting alone.
+        # The pod's JSON says whether it has a preference, which counts here by one setting alone.
         searched = args.raw_pod if self._policy.preference_by is PreferenceBy.FILTER else b""
         question = self._gather(args.pod, searched)
         if question is None:

@@ -4,7 +4,7 @@ A usual request, a POST as Go's and aiohttp's clients write it, is answered here
 than most decisions. At any other, the connection is handed over to aiohttp's server, which answers that request and
 ends the connection. One request at a time: if more than that comes, its answer ends the connection too.
 
-Nothing here tells one caller from another: a certificate authority of clients or a network policy does. When a listener
+Nothing here distinguishes callers: a certificate authority of clients or a network policy does. When a listener
 is full, what is least likely to be of use gives way. An idle connection may stay until then; the kernel finds those
 whose other side is gone.
 """
@@ -41,7 +41,7 @@ BODY_SECONDS = 30.0
 # A connection that is new when the listener closes has this long for its handshake and the request that it has sent.
 LAST_REQUESTS_SECONDS = 0.5
 # After an answer that came before the end of its request, what still arrives is dropped for so long. If the connection
-# were closed at once, the kernel would tell the caller so, and the answer would be lost.
+# were closed at once, the kernel would say so to the caller, and the answer would be lost.
 LINGER_SECONDS = 1.0
 
 REFUSALS = counter(

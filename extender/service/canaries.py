@@ -109,7 +109,7 @@ class Canary:
         try:
             self._may_send = await is_allowed(self._client, canary_right(self._namespace))
         except ClusterError:
-            return True  # the canary tells what is wrong
+            return True  # the canary says what is wrong
         self._note_missing("" if self._may_send else f"may not create pods in namespace {self._namespace}")
         return self._may_send
 

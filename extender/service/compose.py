@@ -122,7 +122,7 @@ class _Listeners:
 
     def __init__(self, grace_seconds: float) -> None:
         self._stopping = asyncio.Event()
-        self._outlets: list[Listener] = []
+        self._listeners: list[Listener] = []
         self._operations: list[Listener] = []
         # Readiness already fails and every answer says `Connection: close`, but requests of callers that do not know it
         # yet still get an answer: of the default grace 5 s, in which kube-proxies learn of a changed EndpointSlice.
@@ -144,7 +144,7 @@ class _Listeners:
         context = tls.context if tls else None
         address = parse_listen(listen)
         listener = open_listener(name, responder, *address, context, limits=limits, drain_seconds=self._drain_seconds)
-        self._outlets.append(listener)
+        self._listeners.append(listener)
         return f"{'https' if tls else 'http'}://{listener.address}"
 
     def open_operations(self, listen: str, ready: Mapping[str, Check], seen: Mapping[str, Check]) -> str:
@@ -159,13 +159,13 @@ class _Listeners:
     async def drain(self) -> None:
         """Fails readiness, and answers for the time in which callers hear of it."""
         self._stopping.set()
-        if self._outlets:
+        if self._listeners:
             await asyncio.sleep(self._linger_seconds)
 
     async def close(self) -> None:
         """Lets requests in flight end, and closes what answers them first and operations last."""
         self._stopping.set()
-        await asyncio.gather(*(listener.close() for listener in self._outlets))
+        await asyncio.gather(*(listener.close() for listener in self._listeners))
         for listener in self._operations:
             await listener.close()
 

@@ -145,7 +145,7 @@ async def open_gates(
 
 
 async def _count_held(client: ClusterClient, held_pods: CountedPods) -> None:
-    """Has the metric tell what is held, whoever leads; where the account may not list pods it tells nothing."""
+    """Has the metric say what is held, whoever leads; where the account may not list pods it says nothing."""
     while not await _may_count(client):  # noqa: ASYNC110  # rights have no event
         await asyncio.sleep(CHECK_SECONDS)
     PODS["seen"].set_function(lambda: len(held_pods))

@@ -37,7 +37,7 @@ LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is
 
 
 class OpenableSources(Sources, Protocol):
-    """What asks registries, and what it is told and tells when the service is opened."""
+    """What asks registries, and what it receives and reports when the service is opened."""
 
     def tell_mirrors(self, objects: MirrorObjects) -> None:
         """Has it ask where OpenShift's objects say, from the next question on."""

@@ -1,7 +1,7 @@
 """The files of an image as a container sees them, from the layers that have been read so far: from the top one down.
 
 Whiteouts and opaque folders hide what layers below have (image-spec layer.md); links are followed as the kernel does.
-What no layer has told yet is `UNREAD`, as long as there are layers below.
+What no layer has shown yet is `UNREAD`, as long as there are layers below.
 """
 
 import enum

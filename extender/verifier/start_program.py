@@ -198,7 +198,7 @@ def _path_of(file: FoundFile) -> str:
 
 
 def _shown(name: str) -> str:
-    """The name as it is told: without its middle if it is long, and with nothing that cannot be printed."""
+    """The name as it is shown: without its middle if it is long, and with nothing that cannot be printed."""
     text = "".join(letter if letter.isprintable() else "?" for letter in name)
     if len(text) <= MOST_PROGRAM_CHARACTERS:
         return text

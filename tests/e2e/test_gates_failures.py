@@ -206,7 +206,7 @@ async def test_pod_is_told_of_in_events(world: World) -> None:
     assert late in held
     world.images.push(late, "arm64")
     let_go = await world.api.wait_for_event("early", "ImagePlatformsKnown", where)
-    assert let_go.startswith("let go (known)")
+    assert let_go.startswith("gate removed (known)")
     assert "built only for linux/arm64" in let_go
 
 
@@ -305,7 +305,7 @@ async def test_rule_of_the_cluster_against_what_images_need(world: World) -> Non
         for each in (binding, policy):
             await world.api.delete(str(each["kind"]), named["name"], "", rule["apiVersion"])
     assert text.startswith(
-        "let go (bare): the API server refused what its images need, so only the gate was taken off:"
+        "gate removed (bare): the API server refused what its images need, so only the gate was taken off:"
     )
     assert "HTTP 403" in text
     assert (await world.api.get("Pod", "ruled", where))["spec"]["affinity"] == manifest["spec"]["affinity"]

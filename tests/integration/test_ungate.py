@@ -114,7 +114,7 @@ async def test_what_holds_pods_is_deleted_first_and_pods_held_meanwhile_are_let_
     code, out, err = await ungating
     assert (code, err) == (0, "")
     assert stored(api, "late") == ([], [])
-    counts = "1 let go by the service, 3 ungated"
+    counts = "1 ungated by the service, 3 ungated"
     assert out.splitlines()[-1] == f"4 pods with our gate or its label in all namespaces: {counts}"
 
 

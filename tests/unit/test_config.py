@@ -426,4 +426,4 @@ def test_without_a_listener_held_pods_are_still_let_go() -> None:
     for unknown, count in (("pass", 1), ("gate", 0)):
         assignments = ["scheduler.listen=", "admission.listen=", f"admission.unknown={unknown}"]
         config = load_config(None, [*assignments, "admission.node_affinity=required"])
-        assert ["nothing is done but to let go of pods" in each for each in warnings_of(config)] == [True] * count
+        assert ["nothing is done but to remove the gates" in each for each in warnings_of(config)] == [True] * count

@@ -241,7 +241,7 @@ async def test_pod_waits_until_its_image_is_pushed(cluster: Cluster, tmp_path: P
         assert GATE in cluster.gates("early")
         cluster.registry.add_index("late", "1", ["linux/arm64"])
         await cluster.is_released("early", seconds=10)
-        assert (await cluster.is_told("ImagePlatformsKnown")).startswith("let go (known): image ")
+        assert (await cluster.is_told("ImagePlatformsKnown")).startswith("gate removed (known): image ")
     assert cluster.architectures("early") == ["arm64"]
 
 
@@ -266,7 +266,7 @@ async def test_limit_lets_a_pod_go_with_a_warning(cluster: Cluster, tmp_path: Pa
     async with controlled(cluster, tmp_path, limit_seconds=4.0):
         cluster.create("unlucky", "never:1")
         await cluster.is_released("unlucky")
-        assert (await cluster.is_told("ImagePlatformsUnresolved")).startswith("let go (passed): ")
+        assert (await cluster.is_told("ImagePlatformsUnresolved")).startswith("gate removed (passed): ")
     assert cluster.planner.plans[-1] == ("unlucky", True)
     assert cluster.planner.plans[0] == ("unlucky", False)
 
@@ -375,7 +375,7 @@ async def test_pod_that_may_not_be_let_go_says_so(cluster: Cluster, tmp_path: Pa
         await cluster.is_told("ImagePlatformsKnown")
     [(kind, text)] = [(kind, text) for reason, kind, text in cluster.told() if reason == "WaitingForImagePlatforms"]
     assert kind == "Warning"
-    assert "refuses to have it let go" in text
+    assert "refuses to have its gate removed" in text
     assert "denied request: no" in text
 
 

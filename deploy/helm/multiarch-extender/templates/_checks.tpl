@@ -78,7 +78,7 @@ service its settings (`multiarch-extender config --check`). */}}
 {{- $has := hasKey $labels .key -}}
 {{- $in := and $has (has (get $labels .key) (.values | default list)) -}}
 {{- if not (get (dict "In" $in "NotIn" (not $in) "Exists" $has "DoesNotExist" (not $has)) .operator) -}}
-{{- include "multiarch.refuse" (printf "namespaceSelector: %s %s [%s] leaves %s out, in which dry runs show that held pods are let go, or the webhook reached. Have it select that namespace too, by its name (kubernetes.io/metadata.name) or labels, or set canary.enabled to false." .key .operator (.values | default list | join ", ") $.canary) -}}
+{{- include "multiarch.refuse" (printf "namespaceSelector: %s %s [%s] leaves %s out, in which dry runs show that gates are removed, or the webhook reached. Have it select that namespace too, by its name (kubernetes.io/metadata.name) or labels, or set canary.enabled to false." .key .operator (.values | default list | join ", ") $.canary) -}}
 {{- end -}}
 {{- end -}}
 {{- if has .canary .root.Values.webhook.excludeNamespaces -}}

@@ -127,7 +127,7 @@ affinity:
   podAffinity:
     {{- include "multiarch.pod.near" (include "multiarch.release" .root) | nindent 4 }}
   {{- end }}
-tolerations:  # wherever our image runs, and whatever tells its architecture by a taint
+tolerations:  # wherever our image runs, and whatever taint names its architecture
 {{- range $values.image.architectures }}
 - {key: kubernetes.io/arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
 - {key: arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
