@@ -27,11 +27,11 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DebianRegistr
         yield opened
 
 
-async def audit(registry: DebianRegistry, *arguments: str) -> tuple[int, str, str]:
+async def audit(registry: DebianRegistry, *arguments: str, command: str = "audit") -> tuple[int, str, str]:
     """The exit code, standard output and standard error of the command."""
     host = registry.host
     settings = (f"registry.plain_http=['{host}']", f"registry.allow=['*', '{host}']", "cache.url='memory:'")
-    return await run("audit", *arguments, *(f"--set={each}" for each in settings))
+    return await run(command, *arguments, *(f"--set={each}" for each in settings))
 
 
 def expected(row: dict[str, Any], *, has_nodes: bool) -> dict[str, tuple[str, list[str]]]:
@@ -95,6 +95,11 @@ async def test_the_live_cluster_and_its_manifests_give_the_golden_findings(
             assert found_for(report, row)[1] == expected(row, has_nodes=False), row["why"]
     unneeded = [each["subject"] for each in report["findings"] if each["rule"] == "constraint-not-needed"]
     assert unneeded == [f"{where}/Deployment/pinned"]
+    options = ("-f", str(file), "--relax", "--check", "--allow-unknown")
+    code, out, err = await audit(registry, *options, command="fix")
+    assert (code, out.count("\n")) == (1, 1)
+    assert f"Deployment {where}/pinned does not need nodeSelector kubernetes.io/arch=amd64" in out
+    assert [line.partition(f"{where}/")[2].partition(" ")[0] for line in err.splitlines()] == ["asking", "amd-agent"]
 
 
 def _check_findings(report: dict[str, Any], where: str) -> None:

@@ -190,6 +190,8 @@ def test_a_template_is_asked_about_only_if_it_has_something_to_take_out() -> Non
     assert answer({}, GONE) == answer({"nodeSelector": {"disk": "ssd"}}, GONE) == TemplateAnswer()
     assert answer(constrained, GONE).unknown
     assert answer(constrained, MULTI).removed == (f"nodeSelector {ARCH}=amd64",)
+    later = {"initContainers": [{"name": "it", "image": "auto"}]}
+    assert (answer(later).gap, answer({**later, **constrained}).gap.partition(":")[0]) == ("", "partly given")
     for mode in ("observe", "ignore"):
         assert answer(constrained, MULTI, **{"multiarch-extender.io/mode": mode}) == TemplateAnswer()
 
