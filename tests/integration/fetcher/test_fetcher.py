@@ -165,16 +165,6 @@ async def test_file_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> 
         assert await state(client, parse_reference("quay.io/team/app:1"), seconds=5) == NOT_ASKED
 
 
-async def test_program_that_cannot_be_started_costs_answers_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service lives on, and tries again."""
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-    before = ENDS["unstarted"].value
-    async with open_fetcher(settings_for()) as client:
-        assert await state(client, parse_reference("quay.io/team/app:1"), seconds=5) == NOT_ASKED
-        await client.check()
-    assert ENDS["unstarted"].value > before
-
-
 async def test_two_hundred_lookups_are_known_soon_after_it_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Again and again: all are asked for again at once; the registry takes its time for each."""
     asked = 0

@@ -35,17 +35,3 @@ def test_memory_is_watched_while_something_is_asked(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Ended):
         bounds._watch(1 << 40, (), Asked(looks))  # noqa: SLF001
     assert len(slept) == looks
-
-
-def test_what_grew_at_the_last_moment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch looks once more after the last question has ended."""
-    sizes = iter([1, 1, 9])
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    monkeypatch.setattr(bounds, "resident_bytes", lambda: next(sizes))
-
-    def end(to_blame: object) -> None:
-        raise Ended(to_blame)
-
-    monkeypatch.setattr(bounds, "end_too_large", end)
-    with pytest.raises(Ended):
-        bounds._watch(5, (7,), Asked(2))  # noqa: SLF001

@@ -10,15 +10,11 @@ from extender.images.manifest import OCI_MANIFEST, Image, Kind, PlatformEntry
 from extender.images.platform import Platform, parse_platform
 from extender.images.platform_states import PlatformState
 from extender.images.reference import ImageReference, digest_of
-from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import FakeRegistry, keyring_of
+from tests.unit.resolver.fake_registry import APP, FakeRegistry, ask, make_resolver, peek
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
-APP = "ghcr.io/team/app:1"
-QUERY = ImageQuery(APP)
-PUBLIC = keyring_of()
 
 
 def child(text: str) -> str:
@@ -72,24 +68,16 @@ def children(registry: FakeRegistry) -> Children:
 
 @pytest.fixture
 async def resolver(registry: FakeRegistry, clock: Clock, children: Children) -> AsyncIterator[Resolver]:
-    resolver = Resolver(
-        registry,
-        size=1000,
-        tag_seconds=900,
-        stale_seconds=86_400,
-        clock=clock,
-        random=lambda: 0.0,
-        cluster_platforms=lambda: children.platforms,
-    )
+    resolver = make_resolver(registry, clock, cluster_platforms=lambda: children.platforms)
     yield resolver
     await resolver.close()
 
 
 async def looked_up(resolver: Resolver) -> Content:
     """What the image runs on once everything has been checked."""
-    await resolver.resolve_all([QUERY], PUBLIC, 5.0, revalidate=True)
+    await ask(resolver, revalidate=True)
     await resolver.child_checks.settle()
-    answer = resolver.peek(QUERY, PUBLIC)
+    answer = peek(resolver)
     assert isinstance(answer, Content)
     return answer
 
@@ -111,7 +99,8 @@ async def test_an_image_is_known_to_lie_before_the_first_arm64_node_joins(
     children.platforms = frozenset({AMD64})
     children.missing = {child("linux/arm64")}
     content = await looked_up(resolver)
-    assert content.state_of(ARM64) is PlatformState.MISSING
+    assert (content.state_of(ARM64), AMD64 in content.platforms) == (PlatformState.MISSING, True)
+    assert resolver.counts()["missing"] == 1
 
 
 async def test_without_a_cluster_nothing_is_checked(resolver: Resolver, children: Children) -> None:
@@ -121,35 +110,21 @@ async def test_without_a_cluster_nothing_is_checked(resolver: Resolver, children
     assert children.asked() == set()
 
 
-async def test_a_child_that_is_missing_takes_its_platform_away(resolver: Resolver, children: Children) -> None:
-    """HEAD and GET both say so."""
-    children.missing = {child("linux/arm64")}
-    content = await looked_up(resolver)
-    assert (content.state_of(ARM64), AMD64 in content.platforms) == (PlatformState.MISSING, True)
-    assert resolver.counts()["missing"] == 1
-
-
 async def test_a_child_that_only_head_does_not_know_is_there(resolver: Resolver, children: Children) -> None:
     """Some caches answer HEAD from what they hold alone."""
     children.head_knows_none = True
     assert (await looked_up(resolver)).falsely_claimed == ()
 
 
-async def test_a_child_whose_configuration_was_read_is_compared(resolver: Resolver, children: Children) -> None:
-    """The GET that a 404 led to shows it."""
+@pytest.mark.parametrize(("stated", "false"), [(AMD64, [(ARM64, "contradictory", "linux/amd64")]), (None, [])])
+async def test_a_child_whose_configuration_was_read_is_compared(
+    resolver: Resolver, children: Children, stated: Platform | None, false: list[tuple[Platform, str, str]]
+) -> None:
+    """The GET that a 404 led to shows it; words that no platform has contradict nothing, as runtimes ignore them."""
     children.head_knows_none = True
-    children.add("linux/arm64", AMD64)
+    children.add("linux/arm64", stated)
     content = await looked_up(resolver)
-    assert [(each.platform, each.state, each.detail) for each in content.falsely_claimed] == [
-        (ARM64, PlatformState.CONTRADICTORY, "linux/amd64")
-    ]
-
-
-async def test_a_child_whose_words_no_platform_has_contradicts_nothing(resolver: Resolver, children: Children) -> None:
-    """Runtimes choose by the index, and do not look at them."""
-    children.head_knows_none = True
-    children.add("linux/arm64", None)
-    assert (await looked_up(resolver)).falsely_claimed == ()
+    assert [(each.platform, each.state, each.detail) for each in content.falsely_claimed] == false
 
 
 @pytest.mark.parametrize(
@@ -181,18 +156,14 @@ async def test_reading_the_index_again_does_not_make_a_missing_child_appear(
     children.missing = {child("linux/arm64")}
     await looked_up(resolver)
     registry.tag("ghcr.io/team/app:2", APP)
-    (other,) = await resolver.resolve_all([ImageQuery("ghcr.io/team/app:2")], PUBLIC, 5.0)
+    other = await ask(resolver, image="ghcr.io/team/app:2")
     assert isinstance(other, Content)
     assert other.state_of(ARM64) is PlatformState.MISSING
 
 
-async def test_checks_end_with_the_resolver(registry: FakeRegistry, clock: Clock, children: Children) -> None:
+async def test_checks_end_with_the_resolver(resolver: Resolver, registry: FakeRegistry) -> None:
     """Even those that a registry does not answer."""
-    resolver = Resolver(
-        registry, size=1000, tag_seconds=900, stale_seconds=86_400, clock=clock,
-        random=lambda: 0.0, cluster_platforms=lambda: children.platforms,
-    )  # fmt: skip
-    await resolver.resolve_all([QUERY], PUBLIC, 5.0)
+    await ask(resolver)
     registry.open.clear()
     await resolver.close()
     await resolver.child_checks.settle()

@@ -9,38 +9,26 @@ from extender.credentials.keyring import Credential
 from extender.errors import RegistryThrottled
 from extender.images.content import Failure
 from extender.metrics import REGISTRY
-from extender.resolver.image_cache import ImageQuery
+from extender.resolver.image_cache import LOOKUPS, ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, keyring_of
+from tests.unit.resolver.fake_registry import APP, OTHER, PUBLIC, TENANT, FakeRegistry, keyring_of
 
-APP = "ghcr.io/team/app:1"
 LOOKUP = ImageQuery(APP)
-PUBLIC = keyring_of()
-RESULTS = ("hit", "stale", "shared", "fetched", "negative", "error", "refused")
-
-
-def lookups() -> dict[str, float]:
-    return {
-        result: REGISTRY.get_sample_value("multiarch_lookups_total", {"result": result}) or 0.0 for result in RESULTS
-    }
 
 
 @pytest.fixture
 def counted() -> Callable[[], dict[str, float]]:
     """What was counted since the test began, without zeroes."""
-    before = lookups()
-    return lambda: {result: count - before[result] for result, count in lookups().items() if count != before[result]}
+    before = {result: count.value for result, count in LOOKUPS.items()}
+    return lambda: {each: LOOKUPS[each].value - before[each] for each in before if LOOKUPS[each].value != before[each]}
 
 
 NOTHING = dict.fromkeys(("known", "failed", "in_flight", "verified", "missing", "contradictory", "refuted"), 0)
 
 
 def images() -> dict[str, float | None]:
-    return {
-        state: REGISTRY.get_sample_value("multiarch_images", {"state": state})
-        for state in ("known", "failed", "in_flight", "verified", "missing", "contradictory", "refuted")
-    }
+    return {state: REGISTRY.get_sample_value("multiarch_images", {"state": state}) for state in NOTHING}
 
 
 async def test_every_answer_counts_once(

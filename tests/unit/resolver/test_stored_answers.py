@@ -1,17 +1,19 @@
-"""What a resolver makes of a store: answers of an earlier life, and of other replicas."""
+"""What a resolver makes of a store: answers of an earlier life and of other replicas, damage and failures."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
-from extender.credentials.keyring import Credential, Keyring
+from extender.credentials.keyring import ANONYMOUS, Credential, Keyring
 from extender.errors import RegistryUnavailable
 from extender.images.content import Cause, Content, Failure
-from extender.images.reference import ImageReference
-from extender.resolver.persistence import Persistence, PersistenceLimits
+from extender.images.reference import ImageReference, digest_of, pack_digest
+from extender.metrics import REGISTRY
+from extender.resolver.image_cache import CachedImage
+from extender.resolver.persistence import ROWS, Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
-from extender.store.rows import StoreError
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import (
     APP,
@@ -26,10 +28,14 @@ from tests.unit.resolver.fake_registry import (
     keyring_of,
     make_resolver,
     peek,
+    target_of,
 )
-from tests.unit.resolver.fake_store import FakeStore
+from tests.unit.resolver.fake_store import LOCKED, FakeStore
 
 CONTENT = index_of("linux/arm64")
+TARGET = target_of("ghcr.io/team/app:1")
+KEY = (TARGET.repository, TARGET.name, ANONYMOUS.id)
+KNOWN = CachedImage(index_of("linux/arm64"), pack_digest(digest_of(b"x")), 0.0)
 
 Replica = Callable[..., Resolver]
 
@@ -91,20 +97,6 @@ def down(method: str, reference: object) -> Exception:
     return RegistryUnavailable("the registry is down")
 
 
-async def test_what_one_replica_knows_costs_the_next_no_request(replica: Replica, registry: FakeRegistry) -> None:
-    """By tag and by digest."""
-    digest = registry.push(APP, "linux/arm64")
-    lookups = [APP, f"{REPOSITORY}@{digest}"]
-    for lookup in lookups:
-        await learned(replica(), image=lookup)
-    registry.requests.clear()
-    other = replica()
-    assert peek(other) is None
-    assert [await ask(other, image=lookup) for lookup in lookups] == [CONTENT, CONTENT]
-    assert peek(other) == CONTENT
-    assert registry.requests == []
-
-
 async def test_a_tag_that_one_replica_has_confirmed_is_confirmed_for_all(
     replica: Replica, registry: FakeRegistry, clock: Clock
 ) -> None:
@@ -122,20 +114,6 @@ async def test_a_tag_that_one_replica_has_confirmed_is_confirmed_for_all(
     assert registry.methods() == {"HEAD": 4}
 
 
-async def test_a_stored_content_is_no_way_around_the_registry(replica: Replica, registry: FakeRegistry) -> None:
-    """Who has not proven that they may read a digest has to, and is denied or not."""
-    registry.readers[REPOSITORY] = {"tenant"}
-    digest = registry.push(APP, "linux/arm64")
-    await learned(replica(), keyring_of(TENANT), f"{REPOSITORY}@{digest}")
-    registry.requests.clear()
-    for lookup in (APP, f"{REPOSITORY}@{digest}"):
-        answer = await ask(replica(), keyring_of(OTHER), lookup)
-        assert isinstance(answer, Failure)
-        assert answer.cause is Cause.DENIED
-    assert registry.count("GET") == 4
-    assert await ask(replica(), keyring_of(TENANT), f"{REPOSITORY}@{digest}") == CONTENT
-
-
 async def test_stored_answers_hold_as_long_as_remembered_ones(
     replica: Replica, registry: FakeRegistry, clock: Clock
 ) -> None:
@@ -149,18 +127,6 @@ async def test_stored_answers_hold_as_long_as_remembered_ones(
     answer = await ask(replica())
     assert isinstance(answer, Failure)
     assert answer.cause is Cause.UNAVAILABLE
-
-
-async def test_a_stale_stored_answer_need_not_wait_for_a_registry_that_hangs(
-    replica: Replica, registry: FakeRegistry, clock: Clock
-) -> None:
-    """When the wait is over, it is there."""
-    registry.push(APP, "linux/arm64")
-    await learned(replica())
-    clock.advance(900)
-    registry.open.clear()
-    assert await ask(replica(), wait_seconds=0.05) == CONTENT
-    registry.open.set()
 
 
 async def test_a_store_that_hangs_holds_up_no_call(replica: Replica, registry: FakeRegistry, store: FakeStore) -> None:
@@ -177,7 +143,7 @@ async def test_a_store_that_hangs_holds_up_no_call(replica: Replica, registry: F
 
 async def test_a_store_that_fails_costs_no_answer(replica: Replica, registry: FakeRegistry, store: FakeStore) -> None:
     """The registry is asked, as if there were none; while it is left alone, no lookup tries it."""
-    store.fault = StoreError("unavailable", "gone")
+    store.fault = LOCKED
     registry.push(APP, "linux/arm64")
     registry.push("ghcr.io/team/app:2", "linux/arm64")
     resolver = replica()
@@ -261,3 +227,88 @@ async def test_what_takes_much_memory_is_not_stored(replica: Replica, registry: 
         assert isinstance(await ask(one, image=reference), Content)
     await one.flush()
     assert [repository for repository, *_ in store.names] == [REPOSITORY]
+
+
+@pytest.fixture
+def persistence(store: FakeStore, clock: Clock) -> Persistence:
+    return Persistence(store, clock=clock)
+
+
+async def is_asked(persistence: Persistence, store: FakeStore) -> bool:
+    before = store.reads
+    await persistence.find(TARGET, [ANONYMOUS.id])
+    return store.reads > before
+
+
+async def test_damaged_rows_are_all_counted_and_logged_once_a_minute(
+    persistence: Persistence, store: FakeStore, clock: Clock
+) -> None:
+    """Who can write to the store can damage a row for each lookup, and must not fill the log."""
+    store.names[KEY] = None
+    damaged = ROWS["damaged"].value
+    with capture_logs() as lines:
+        for seconds in (0, 1, 58, 1, 59):
+            clock.advance(seconds)
+            assert await persistence.find(TARGET, [ANONYMOUS.id]) == []
+    assert ROWS["damaged"].value == damaged + 5
+    assert [(line["event"], line["log_level"], line["store"], line["rows"]) for line in lines] == [
+        ("store.damaged", "warning", "fake:", 1),
+        ("store.damaged", "warning", "fake:", 3),
+    ]
+
+
+async def test_after_failures_it_is_left_alone_for_longer_and_longer(
+    persistence: Persistence, store: FakeStore, clock: Clock
+) -> None:
+    """One second doubling to a minute; then a single read goes through, and its success ends that."""
+    store.fault = LOCKED
+    for seconds in (1, 2, 4, 8, 16, 32, 60, 60):
+        assert await is_asked(persistence, store)
+        assert not persistence.may_know([ANONYMOUS.id])
+        clock.advance(seconds - 0.5)
+        assert not await is_asked(persistence, store)
+        clock.advance(0.5)
+        assert persistence.may_know([ANONYMOUS.id])
+    store.fault = None
+    for _ in range(3):
+        assert await is_asked(persistence, store)
+
+
+async def test_a_store_that_cannot_be_written_may_still_be_read(persistence: Persistence, store: FakeStore) -> None:
+    """A full disk, or a server that is out of memory."""
+    store.fault = LOCKED
+    persistence.note(KEY, KNOWN)
+    await persistence.flush()
+    assert await is_asked(persistence, store)
+    await persistence.close()
+
+
+async def test_failure_is_counted_each_time_and_logged_once_as_its_end_is(
+    persistence: Persistence, store: FakeStore, clock: Clock
+) -> None:
+    """However often it fails meanwhile, reading or writing."""
+
+    async def do(*, is_well: bool) -> None:
+        store.fault = None if is_well else LOCKED
+        clock.advance(100)
+        await persistence.flush()
+        await is_asked(persistence, store)
+
+    before = REGISTRY.get_sample_value("multiarch_store_errors_total", {"reason": "locked"}) or 0.0
+    persistence.note(KEY, KNOWN)
+    with capture_logs() as events:
+        for is_well in (False, False, True, True):
+            await do(is_well=is_well)
+    assert REGISTRY.get_sample_value("multiarch_store_errors_total", {"reason": "locked"}) == before + 4
+    assert events == [
+        {
+            "event": "store.failed",
+            "log_level": "warning",
+            "store": "fake:",
+            "doing": "writing",
+            "reason": "locked",
+            "detail": "somebody has it",
+        },
+        {"event": "store.recovered", "log_level": "info", "store": "fake:"},
+    ]
+    await persistence.close()

@@ -11,17 +11,16 @@ from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.platform_states import FalselyClaimed, PlatformState
-from extender.resolver.image_cache import ImageQuery, MovedTag, References, Target
+from extender.resolver.image_cache import MovedTag
 from extender.resolver.lookups import Confirmed
 from extender.resolver.resolver import Resolver
 from extender.resolver.verify_queue import HOST_SECONDS, LOOKS, VerifyQueue
 from extender.verifier.verification import Verification
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import FakeRegistry, keyring_of
+from tests.unit.resolver.fake_registry import APP, PUBLIC, FakeRegistry, ask, keyring_of, peek, target_of
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
-PUBLIC = keyring_of()
-APP, OTHER, FAR = "ghcr.io/team/app:1", "ghcr.io/team/other:1", "quay.io/team/far:1"
+OTHER, FAR = "ghcr.io/team/other:1", "quay.io/team/far:1"
 
 
 class Looks(FakeRegistry):
@@ -50,12 +49,6 @@ class Looks(FakeRegistry):
         return Verified(verification=Verification(platform=platform, state=state, detail="why"))
 
 
-def target_of(name: str) -> Target:
-    found = References(1).target_of(name)
-    assert isinstance(found, Target)
-    return found
-
-
 class Background:
     """A resolver whose images are looked into while the test waits."""
 
@@ -73,7 +66,7 @@ class Background:
 
     async def look_up(self, *names: str, keys: Keyring = PUBLIC) -> None:
         for name in names:
-            await self.resolver.resolve_all([ImageQuery(name)], keys, 5.0, revalidate=True)
+            await ask(self.resolver, keys, name, revalidate=True)
 
     async def work_off(self) -> None:
         """Returns when nothing waits and nothing is looked into."""
@@ -85,7 +78,7 @@ class Background:
         await asyncio.gather(working, return_exceptions=True)
 
     def content(self, name: str) -> Content:
-        found = self.resolver.peek(ImageQuery(name), PUBLIC)
+        found = peek(self.resolver, image=name)
         assert isinstance(found, Content)
         return found
 
