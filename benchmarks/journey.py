@@ -30,7 +30,7 @@ from benchmarks.report import Report, Table, this_machine
 
 QUESTION = "Through how many files and functions of the package does a call go?"
 TIMES, NODES, DELAY_SECONDS = 5, 100, 0.005
-WARM, COLD, REVIEW, RELEASE = "warm filter", "cold filter", "warm review", "held pod let go"
+WARM, COLD, REVIEW, RELEASE = "warm filter", "cold filter", "warm review", "gate removed"
 SERVICE, FETCHER = "service", "fetcher"
 _PAUSE_SECONDS = 0.25  # before a call, in which what the one before it left to do comes to its end
 # Python imports it before the program, in each process that finds it on its path. It writes down the calls of

@@ -198,8 +198,8 @@ class PlacementConfig(Section, frozen=True):
     compatibility: Annotated[
         tuple[Literal["386-on-amd64", "arm-on-arm64"], ...],
         Meta(
-            description="What nodes run beside their own: containerd 1.6 both, 2.3 single manifests only, CRI-O "
-            "neither."
+            description="`386-on-amd64`, `arm-on-arm64`: what nodes run beside their own. containerd 1.6 runs both, "
+            "2.3 single manifests only, CRI-O neither."
         ),
     ] = ()
 
