@@ -116,14 +116,11 @@ def test_filter_keeps_the_nodes_that_may_run_the_pod(
 @pytest.mark.parametrize(
     ("facts", "policy", "nodes"),
     [
-        ([LOOKING_UP], Policy(), MIXED),
-        ([AMD64, LOOKING_UP], Policy(), MIXED),
-        ([AMD64, LOOKING_UP], Policy(), {"b": "linux/arm64", "a": "linux/amd64"}),
-        ([MULTI, LOOKING_UP, DENIED], Policy(unknown=Choice.ASSUME), MIXED),
-        ([DENIED, LOOKING_UP], Policy(pending=Choice.PASS, unknown=Choice.RETRY), MIXED),
-        ([LOOKING_UP], Policy(), {"silent": None, "a": "linux/amd64"}),
+        pytest.param([AMD64, LOOKING_UP], Policy(), MIXED, id="some are no"),
+        pytest.param([MULTI, LOOKING_UP, DENIED], Policy(unknown=Choice.ASSUME), MIXED, id="beats assume"),
+        pytest.param([DENIED, LOOKING_UP], Policy(pending=Choice.PASS, unknown=Choice.RETRY), MIXED, id="unknown"),
+        pytest.param([LOOKING_UP], Policy(), {"silent": None, "a": "linux/amd64"}, id="one is silent"),
     ],
-    ids=["alone", "some-are-no", "last-of-two", "beats-assume", "unknown-retried", "one-silent"],
 )
 def test_filter_errs_if_an_asked_node_is_to_be_retried(
     form: str, facts: list[ImageFact], policy: Policy, nodes: Nodes
@@ -199,25 +196,6 @@ def test_a_node_that_is_not_in_view_passes(
     assert outcome.answer.node_names is not None
     assert msgspec.json.decode(outcome.answer.node_names) == kept.split()
     assert outcome.verdicts == verdicts
-
-
-@both_forms
-@pytest.mark.parametrize(
-    ("facts", "policy", "verdicts"),
-    [
-        ([AMD64], Policy(), {Verdict.YES: 2, Verdict.NO: 5, Verdict.UNSTATED: 1}),
-        ([LOOKING_UP], Policy(), {Verdict.RETRY: 7, Verdict.UNSTATED: 1}),
-        ([DENIED], ASSUMING, {Verdict.ASSUMED_YES: 2, Verdict.ASSUMED_NO: 5, Verdict.UNSTATED: 1}),
-        ([AMD64, DENIED], Policy(), {Verdict.PASSED: 2, Verdict.NO: 5, Verdict.UNSTATED: 1}),
-        ([AMD64, LOOKING_UP], Policy(), {Verdict.RETRY: 2, Verdict.NO: 5, Verdict.UNSTATED: 1}),
-    ],
-    ids=["known", "retry", "assume", "pass", "no-and-retry"],
-)
-def test_asked_nodes_are_counted_by_verdict(
-    form: str, facts: list[ImageFact], policy: Policy, verdicts: Mapping[Verdict, int]
-) -> None:
-    """What was decided about each, whatever the answer says."""
-    assert filter_nodes(*ask(form, ALL_KINDS), decide(facts, policy)).verdicts == verdicts
 
 
 @both_forms
