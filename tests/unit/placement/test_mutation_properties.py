@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from extender.images.content import RETRYABLE, Cause
 from extender.images.platform import parse_platform
-from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown, images_of
 from extender.placement.mutation import Mutator
@@ -45,45 +44,25 @@ def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
     )
 
 
+LABELS = [
+    (ARCH, ["amd64"]), (ARCH, ["amd64", "arm64"]), (ARCH, ["s390x"]), (OS, ["linux"]), (f"beta.{ARCH}", ["arm64"]),
+    ("zone", ["a"]), (LEVEL, ["v3"]),
+]  # fmt: skip
 EXPRESSIONS = st.builds(
     lambda label, operator: {
-        "key": label[0],
-        "operator": operator,
-        **({"values": label[1]} if operator in ("In", "NotIn") else {}),
+        "key": label[0], "operator": operator, **({"values": label[1]} if operator in ("In", "NotIn") else {})
     },
-    st.sampled_from(
-        [
-            (ARCH, ["amd64"]),
-            (ARCH, ["amd64", "arm64"]),
-            (ARCH, ["s390x"]),
-            (OS, ["linux"]),
-            ("beta.kubernetes.io/arch", ["arm64"]),
-            ("zone", ["a"]),
-            (LEVEL, ["v3"]),
-        ]
-    ),
+    st.sampled_from(LABELS),
     st.sampled_from(["In", "In", "NotIn", "Exists"]),
-)
+)  # fmt: skip
 TERMS = objects(
     matchExpressions=maybe(st.lists(EXPRESSIONS, max_size=3)), matchFields=maybe(st.lists(EXPRESSIONS, max_size=1))
 )
+PREFERENCES = st.builds(lambda weight, term: {"weight": weight, "preference": term}, st.integers(1, 100), TERMS)
+REQUIREMENTS = objects(nodeSelectorTerms=maybe(st.lists(TERMS, max_size=3)))
 AFFINITIES = objects(
     podAffinity=maybe(st.just({})),
-    nodeAffinity=maybe(
-        objects(
-            **{
-                REQUIRED: maybe(objects(nodeSelectorTerms=maybe(st.lists(TERMS, max_size=3)))),
-                PREFERRED: maybe(
-                    st.lists(
-                        st.builds(
-                            lambda weight, term: {"weight": weight, "preference": term}, st.integers(1, 100), TERMS
-                        ),
-                        max_size=2,
-                    )
-                ),
-            }
-        )
-    ),
+    nodeAffinity=maybe(objects(**{REQUIRED: maybe(REQUIREMENTS), PREFERRED: maybe(st.lists(PREFERENCES, max_size=2))})),
 )
 TOLERATIONS = st.sampled_from(
     [
@@ -118,19 +97,6 @@ def pruned(value: Any) -> Any:
     return [pruned(inner) for inner in value] if isinstance(value, list) else value
 
 
-@given(PODS, FACTS, FACTS, SETTINGS)
-def test_taking_back_what_was_added_gives_the_original(
-    document: Any, first: ImageFact, second: ImageFact, admission: AdmissionSettings
-) -> None:
-    """But for lists and maps that are empty, which mean as much as missing ones."""
-    patched = after(document, first, second, admission=admission)
-    record = read_record((patched["metadata"].get("annotations") or {}).get(ADDED))
-    tolerations: list[Toleration] = [rule.toleration for rule in admission.tolerations]
-    taken = take_back(patched, record, tolerations, admission.scheduler_name)
-    assert pruned(patched) == pruned(document)
-    assert record is None or taken == record
-
-
 LEVELLED = msgspec.structs.replace(
     POLICY, preferred_nodes=NodeConditions(labels={"capacity": "spot"}), preference={"arm64": 3}
 )
@@ -161,7 +127,10 @@ def test_whatever_is_written_can_be_read_and_taken_back(
     cluster: ClusterNodes,
     spread: bool,
 ) -> None:
-    """Labels of levels, nodes without labels, preferences for some nodes, and constraints that spread, too."""
+    """Exactly, but for lists and maps that are empty, which mean as much as missing ones.
+
+    Labels of levels, nodes without labels, preferences for some nodes, and constraints that spread, too.
+    """
     document = {**document, "metadata": {**document["metadata"], **OWNED}}
 
     def passed(pod: Any, other: ImageFact) -> Any:
@@ -172,9 +141,13 @@ def test_whatever_is_written_can_be_read_and_taken_back(
 
     patched = passed(document, before)
     text = (patched["metadata"].get("annotations") or {}).get(ADDED)
-    assert text is None or read_record(text) is not None
+    record = read_record(text)
+    assert text is None or record is not None
     assert passed(patched, before) == patched
     assert pruned(passed(patched, then)) == pruned(passed(document, then))
+    taken = take_back(patched, record, [rule.toleration for rule in admission.tolerations], admission.scheduler_name)
+    assert pruned(patched) == pruned(document)
+    assert record is None or taken == record
 
 
 @given(PODS, KNOWN, FACTS)

@@ -1,6 +1,5 @@
 """Platforms by node name: what a dictionary would say."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,16 +55,6 @@ def test_after_any_changes_it_says_what_a_dictionary_would(
     assert nodes.missing([*model, NodeName("new")]) == ["new"]
     for platform in (None, AMD64, ARM64, S390X):
         assert nodes.count(platform) == list(model.values()).count(platform)
-
-
-def test_node_not_in_view_is_not_taken_in_by_looking_it_up() -> None:
-    """Nor has it a platform."""
-    nodes = NodePlatforms({NodeName("a"): AMD64, NodeName("b"): None})
-    assert len(nodes) == 2
-    assert NodeName("c") not in nodes
-    assert nodes.get(NodeName("c"), ARM64) is ARM64
-    with pytest.raises(KeyError):
-        nodes[NodeName("c")]
 
 
 def test_platforms_that_have_left_are_forgotten() -> None:

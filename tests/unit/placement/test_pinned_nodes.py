@@ -15,7 +15,7 @@ from extender.placement.pinned_nodes import names_of_node
 from extender.placement.policy import Overrides
 from extender.placement.template_problems import Problem
 from extender.placement.templates import Templates
-from tests.builders import AMD64, MULTI, REQUIRED, created, pod
+from tests.builders import AMD64, MULTI, created, expression, pod, with_terms
 from tests.unit.placement.mutating import POLICY, settings
 from tests.unit.placement.template_reviews import job, reviewed, template_of
 
@@ -35,16 +35,13 @@ def selector(name: str) -> dict[str, Any]:
 
 def terms(*names: tuple[str, str]) -> dict[str, Any]:
     keys = {FIELD: "metadata.name", LABEL: HOST_NAME}
-    written = [
-        {kind: [{"key": keys[kind], "operator": "In", "values": [name]}]} if name else {} for kind, name in names
-    ]
-    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": written}}}}
+    return {"affinity": with_terms(*({kind: [expression(keys[kind], name)]} if name else {} for kind, name in names))}
 
 
 def warnings(spec: dict[str, Any], fact: ImageFact, cluster: ClusterNodes = CLUSTER) -> tuple[str, ...]:
     decoded = created(pod(**spec))
-    mutator = Mutator(POLICY, settings("required"))
-    return tuple(mutator.mutate(decoded, images_of(decoded), [fact], Overrides(), cluster).warnings)
+    mutation = Mutator(POLICY, settings("required")).mutate(decoded, images_of(decoded), [fact], Overrides(), cluster)
+    return tuple(mutation.warnings)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +72,7 @@ def test_a_pod_that_names_a_node_of_another_platform_is_warned_of(spec: dict[str
 )
 def test_no_other_pod_is(spec: dict[str, Any], fact: ImageFact) -> None:
     assert warnings(spec, fact) == ()
-
-
-def test_without_a_view_of_nodes_nothing_is_said() -> None:
-    assert warnings(selector("arm"), AMD64, ClusterNodes(CLUSTER.platforms)) == ()
+    assert warnings(selector("arm"), AMD64, ClusterNodes(CLUSTER.platforms)) == ()  # without a view of nodes
 
 
 def test_the_author_of_a_template_is_told_too() -> None:

@@ -57,50 +57,38 @@ ALL_KINDS: Nodes = {
     "arm-v6": "linux/arm/v6", "arm-v7": "linux/arm/v7", "win": "windows/amd64", "silent": None,
 }  # fmt: skip
 TAKEN = "image r/0:1 is not known yet and is taken to run only on linux/amd64 (operator's setting)"
+AND_ONE, ONE_AMD64 = " (and 1 more image)", "image r/1:1 is built only for linux/amd64"
+LEVEL, ARM_V7 = built_for("linux/amd64/v3"), built_for("linux/arm/v7")
 
 
 @both_forms
 @pytest.mark.parametrize(
     ("facts", "policy", "nodes", "kept", "reason"),
     [
-        ([AMD64], None, MIXED, "a z", only("linux/amd64")),
-        ([ARM64], None, MIXED, "b c", only("linux/arm64")),
-        ([MULTI], None, MIXED, "b a c z", ""),
-        ([], None, MIXED, "b a c z", ""),
-        ([Anywhere()], None, MIXED, "b a c z", ""),
-        ([MULTI, AMD64], None, MIXED, "a z", "image r/1:1 is built only for linux/amd64"),
-        ([AMD64, ARM64], None, MIXED, "", only("linux/amd64", " (and 1 more image)")),
-        ([built_for("linux/s390x")], None, MIXED, "", only("linux/s390x")),
-        ([AMD64], None, ALL_KINDS, "amd64 v3 silent", only("linux/amd64")),
-        ([built_for("linux/amd64/v3")], None, ALL_KINDS, "v3 silent", only("linux/amd64/v3")),
-        ([built_for("linux/amd64/v2", "linux/amd64")], None, ALL_KINDS, "amd64 v3 silent",
-         only("linux/amd64, linux/amd64/v2")),
-        ([ARM64], None, ALL_KINDS, "arm64 v9 silent", only("linux/arm64")),
-        ([built_for("linux/arm64/v9")], None, ALL_KINDS, "v9 silent", only("linux/arm64/v9")),
-        ([built_for("linux/arm/v6")], None, ALL_KINDS, "arm-v6 arm-v7 silent", only("linux/arm/v6")),
-        ([built_for("linux/arm/v7")], None, ALL_KINDS, "arm-v7 silent", only("linux/arm/v7")),
-        ([built_for("linux/arm/v7")], LOOSE, ALL_KINDS, "arm64 v9 arm-v7 silent", only("linux/arm/v7")),
-        ([built_for("linux/386")], None, ALL_KINDS, "silent", only("linux/386")),
-        ([built_for("linux/386")], LOOSE, ALL_KINDS, "amd64 v3 silent", only("linux/386")),
-        ([built_for("windows/amd64")], None, ALL_KINDS, "win silent", only("windows/amd64")),
-        ([DENIED], None, MIXED, "b a c z", ""),
-        ([NEVER], ASSUMING, MIXED, "b a c z", ""),
-        ([NEVER, AMD64], None, MIXED, "a z", "image r/1:1 is built only for linux/amd64"),
-        ([DENIED, AMD64], None, MIXED, "a z", "image r/1:1 is built only for linux/amd64"),
-        ([LOOKING_UP], Policy(pending=Choice.PASS), MIXED, "b a c z", ""),
-        ([LOOKING_UP], ASSUMING, MIXED, "a z", TAKEN),
-        ([DENIED, MULTI], ASSUMING, MIXED, "a z", TAKEN),
-        ([DENIED, ARM64], ASSUMING, MIXED, "", f"{TAKEN} (and 1 more image)"),
-        ([DENIED, LOOKING_UP], Policy(pending=Choice.PASS, unknown=Choice.ASSUME), MIXED, "a z", TAKEN),
-        ([LOOKING_UP], Policy(pending=Choice.RETRY), {"silent": None}, "silent", ""),
+        pytest.param([AMD64], None, MIXED, "a z", only("linux/amd64"), id="one architecture"),
+        pytest.param([MULTI], None, MIXED, "b a c z", "", id="both"),
+        pytest.param([], None, MIXED, "b a c z", "", id="no images"),
+        pytest.param([Anywhere()], None, MIXED, "b a c z", "", id="anywhere"),
+        pytest.param([MULTI, AMD64], None, MIXED, "a z", ONE_AMD64, id="one of two"),
+        pytest.param([AMD64, ARM64], None, MIXED, "", only("linux/amd64", AND_ONE), id="nothing in common"),
+        pytest.param([built_for("linux/s390x")], None, MIXED, "", only("linux/s390x"), id="no such node"),
+        pytest.param([AMD64], None, ALL_KINDS, "amd64 v3 silent", only("linux/amd64"), id="kinds of amd64"),
+        pytest.param([LEVEL], None, ALL_KINDS, "v3 silent", only("linux/amd64/v3"), id="a level"),
+        pytest.param([ARM_V7], None, ALL_KINDS, "arm-v7 silent", only("linux/arm/v7"), id="arm"),
+        pytest.param([ARM_V7], LOOSE, ALL_KINDS, "arm64 v9 arm-v7 silent", only("linux/arm/v7"), id="arm on arm64"),
+        pytest.param([built_for("linux/386")], LOOSE, ALL_KINDS, "amd64 v3 silent", only("linux/386"), id="386"),
+        pytest.param([built_for("windows/amd64")], None, ALL_KINDS, "win silent", only("windows/amd64"), id="windows"),
+        pytest.param([DENIED], None, MIXED, "b a c z", "", id="unknown passes"),
+        pytest.param([NEVER], ASSUMING, MIXED, "b a c z", "", id="never pulled passes"),
+        pytest.param([NEVER, AMD64], None, MIXED, "a z", ONE_AMD64, id="never pulled and known"),
+        pytest.param([DENIED, AMD64], None, MIXED, "a z", ONE_AMD64, id="unknown and known"),
+        pytest.param([LOOKING_UP], Policy(pending=Choice.PASS), MIXED, "b a c z", "", id="pending passes"),
+        pytest.param([LOOKING_UP], ASSUMING, MIXED, "a z", TAKEN, id="assumed"),
+        pytest.param([DENIED, MULTI], ASSUMING, MIXED, "a z", TAKEN, id="assumed and known"),
+        pytest.param([DENIED, ARM64], ASSUMING, MIXED, "", f"{TAKEN}{AND_ONE}", id="assumed against known"),
+        pytest.param([LOOKING_UP], Policy(pending=Choice.RETRY), {"silent": None}, "silent", "", id="silent"),
     ],
-    ids=[
-        "amd64", "arm64", "multi", "no-images", "anywhere", "one-of-two", "nothing-in-common", "no-such-node",
-        "amd64-kinds", "amd64-v3", "plain-beside-v2", "arm64-kinds", "arm64-v9", "arm-v6", "arm-v7", "arm-on-arm64",
-        "386", "386-on-amd64", "windows", "unknown-passes", "never-passes", "never-and-known", "unknown-and-known",
-        "pending-passes", "assumed", "assumed-and-known", "assumed-against-known", "assumed-and-passed", "silent",
-    ],
-)  # fmt: skip
+)
 def test_filter_keeps_the_nodes_that_may_run_the_pod(
     form: str, facts: list[ImageFact], policy: Policy | None, nodes: Nodes, kept: str, reason: str
 ) -> None:
@@ -149,16 +137,15 @@ def test_filter_refuses_at_once_if_every_asked_node_is_a_known_no(form: str, pol
 @pytest.mark.parametrize(
     ("facts", "policy", "nodes", "expected"),
     [
-        ([MULTI], Policy(), MIXED, False),
-        ([AMD64, LOOKING_UP], Policy(), MIXED, True),
-        ([AMD64, DENIED], Policy(), {"a": "linux/amd64"}, True),
-        ([LOOKING_UP], ASSUMING, {"b": "linux/arm64"}, True),
-        ([LOOKING_UP], Policy(), {"silent": None}, False),
-        ([NEVER], Policy(), MIXED, False),
-        ([NEVER, LOOKING_UP], Policy(), MIXED, True),
-        ([LOOKING_UP], Policy(), {}, False),
+        pytest.param([MULTI], Policy(), MIXED, False, id="known"),
+        pytest.param([AMD64, LOOKING_UP], Policy(), MIXED, True, id="some open"),
+        pytest.param([AMD64, DENIED], Policy(), {"a": "linux/amd64"}, True, id="unknown"),
+        pytest.param([LOOKING_UP], ASSUMING, {"b": "linux/arm64"}, True, id="assumed no"),
+        pytest.param([LOOKING_UP], Policy(), {"silent": None}, False, id="silent"),
+        pytest.param([NEVER], Policy(), MIXED, False, id="never pulled"),
+        pytest.param([NEVER, LOOKING_UP], Policy(), MIXED, True, id="never pulled and pending"),
+        pytest.param([LOOKING_UP], Policy(), {}, False, id="no nodes"),
     ],
-    ids=["known", "some-open", "unknown", "assumed-no", "silent", "never", "never-and-pending", "no-nodes"],
 )
 def test_waiting_is_worth_it_only_where_it_could_change_the_answer(
     form: str, facts: list[ImageFact], policy: Policy, nodes: Nodes, expected: bool
@@ -220,39 +207,32 @@ def test_an_observed_pod_is_left_as_it_is(form: str, mode: Mode, facts: list[Ima
 
 
 SIDECAR_V6, APP_V7 = built_for("linux/arm/v6", "linux/amd64"), built_for("linux/arm/v7", "linux/amd64")
-PREFER = Policy(preference={"arm64": 10, "arm": 4, "amd64": 0})
+PREFER, TWO_SCORES = Policy(preference={"arm64": 10, "arm": 4, "amd64": 0}), Policy(preference={"arm64": 3, "amd64": 1})
 
 
 @both_forms
 @pytest.mark.parametrize(
     ("facts", "policy", "prefer", "scores"),
     [
-        ([MULTI], PREFER, None, {"arm64": 10, "v9": 10}),
-        ([MULTI, Anywhere()], PREFER, None, {"arm64": 10, "v9": 10}),
-        ([MULTI], PREFER, "amd64", {"amd64": 10, "v3": 10}),
-        ([MULTI], PREFER, "s390x", {}),
-        ([MULTI], PREFER, "none", {}),
-        ([MULTI], Policy(), None, {}),
-        ([MULTI], Policy(preference={"arm64": 3, "amd64": 1}), None, {"amd64": 1, "v3": 1, "arm64": 3, "v9": 3}),
-        ([SIDECAR_V6, APP_V7], PREFER, None, {"arm-v7": 4}),
-        ([SIDECAR_V6], PREFER, None, {"arm-v6": 4, "arm-v7": 4}),
-        ([built_for("linux/amd64/v3", "linux/arm64")], PREFER, "amd64", {"v3": 10}),
-        ([built_for("linux/arm64/v9", "linux/amd64")], PREFER, None, {"v9": 10}),
-        ([ARM64], PREFER, None, {}),
-        ([MULTI, ARM64], PREFER, None, {}),
-        ([built_for("linux/arm/v6", "linux/arm/v7")], PREFER, None, {}),
-        ([], PREFER, "amd64", {}),
-        ([Anywhere()], PREFER, "amd64", {}),
-        ([MULTI, LOOKING_UP], PREFER, "amd64", {}),
-        ([MULTI, DENIED], ASSUMING, "amd64", {}),
-        ([MULTI, NEVER], PREFER, None, {}),
+        pytest.param([MULTI], PREFER, None, {"arm64": 10, "v9": 10}, id="multi"),
+        pytest.param([MULTI, Anywhere()], PREFER, None, {"arm64": 10, "v9": 10}, id="and anywhere"),
+        pytest.param([MULTI], PREFER, "amd64", {"amd64": 10, "v3": 10}, id="the pod's own"),
+        pytest.param([MULTI], PREFER, "s390x", {}, id="another"),
+        pytest.param([MULTI], PREFER, "none", {}, id="none"),
+        pytest.param([MULTI], Policy(), None, {}, id="no preference"),
+        pytest.param([MULTI], TWO_SCORES, None, {"amd64": 1, "v3": 1, "arm64": 3, "v9": 3}, id="two scores"),
+        pytest.param([SIDECAR_V6, APP_V7], PREFER, None, {"arm-v7": 4}, id="v6 and v7"),
+        pytest.param([built_for("linux/amd64/v3", "linux/arm64")], PREFER, "amd64", {"v3": 10}, id="a level alone"),
+        pytest.param([ARM64], PREFER, None, {}, id="one architecture"),
+        pytest.param([MULTI, ARM64], PREFER, None, {}, id="one in common"),
+        pytest.param([built_for("linux/arm/v6", "linux/arm/v7")], PREFER, None, {}, id="variants alone"),
+        pytest.param([], PREFER, "amd64", {}, id="no images"),
+        pytest.param([Anywhere()], PREFER, "amd64", {}, id="anywhere"),
+        pytest.param([MULTI, LOOKING_UP], PREFER, "amd64", {}, id="pending"),
+        pytest.param([MULTI, DENIED], ASSUMING, "amd64", {}, id="assumed"),
+        pytest.param([MULTI, NEVER], PREFER, None, {}, id="never pulled"),
     ],
-    ids=[
-        "multi", "and-anywhere", "prefer", "prefer-other", "prefer-none", "no-preference", "two-scores", "v6-and-v7",
-        "v6", "level-only", "arm-level-only", "single", "sidecar-single", "variants-only", "no-images", "anywhere",
-        "pending", "assumed", "never",
-    ],
-)  # fmt: skip
+)
 def test_prioritize_scores_the_nodes_of_multi_arch_pods(
     form: str, facts: list[ImageFact], policy: Policy, prefer: str | None, scores: dict[str, int]
 ) -> None:
@@ -277,22 +257,12 @@ def preempt_body(victims: Mapping[str, Any], *, meta: bool) -> bytes:
 @pytest.mark.parametrize(
     ("facts", "policy", "kept"),
     [
-        ([AMD64], Policy(), "a z new"),
-        ([MULTI], Policy(), "a b z new"),
-        ([built_for("linux/s390x")], Policy(), "new"),
-        ([LOOKING_UP], Policy(), ""),
-        ([AMD64, LOOKING_UP], Policy(), ""),
-        ([LOOKING_UP], Policy(pending=Choice.PASS), "a b z new"),
-        ([LOOKING_UP], ASSUMING, "a z new"),
-        ([DENIED], Policy(unknown=Choice.RETRY), ""),
-        ([DENIED], Policy(), "a b z new"),
-        ([NEVER], Policy(unknown=Choice.RETRY), "a b z new"),
+        pytest.param([AMD64], Policy(), "a z new", id="known"),
+        pytest.param([AMD64, LOOKING_UP], Policy(), "", id="retried"),
+        pytest.param([LOOKING_UP], ASSUMING, "a z new", id="assumed"),
+        pytest.param([NEVER], Policy(unknown=Choice.RETRY), "a b z new", id="never pulled"),
     ],
-    ids=[
-        "amd64", "multi", "nowhere", "retried", "no-and-retried", "passed", "assumed", "unknown-retried",
-        "unknown-passed", "never",
-    ],
-)  # fmt: skip
+)
 def test_preempt_echoes_the_nodes_filter_would_keep(
     facts: list[ImageFact], policy: Policy, kept: str, meta: bool
 ) -> None:
