@@ -147,15 +147,6 @@ async def test_draining_ends_the_connection_after_its_answer(peer: Peer, drainin
     assert await peer.ends() == b""
 
 
-@pytest.mark.parametrize("head", [(), ("X-Unusual: yes",)], ids=["usual", "unusual"])
-async def test_requests_sent_together_end_with_the_first_answer(peer: Peer, head: tuple[str, ...]) -> None:
-    """Nobody pipelines here. The answer says that the connection ends, so that a client sends the others again."""
-    peer.writer.write(b"".join(request_of(str(number), "1.1", *head) for number in (1, 2, 3)))
-    _, headers, body = await peer.read()
-    assert (body, headers["Connection"]) == (b'"x"', "close")
-    assert await peer.ends() == b""
-
-
 @direct
 async def test_what_comes_before_an_answer_ends_the_connection_with_it(peer: Peer, letters: Letters) -> None:
     """It is not read, and the answer is not lost."""
@@ -171,24 +162,6 @@ async def test_what_comes_before_an_answer_ends_the_connection_with_it(peer: Pee
         assert await peer.ends() == b""
     else:  # it came after the answer
         assert (await peer.read())[2] == b'"xx"'
-
-
-async def test_a_request_may_be_cut_anywhere(listener: Listener) -> None:
-    """One answer, whichever bytes come later."""
-    request = request_of("7")
-    for cut in range(1, len(request)):
-        peer = await connect(listener)
-        peer.writer.write(request[:cut])
-        await peer.writer.drain()
-        await asyncio.sleep(0.001 if cut % 10 == 0 else 0)  # some arrive apart, some together
-        peer.writer.write(request[cut:])
-        _, headers, body = await peer.read()
-        assert body == b'"xxxxxxx"', cut
-        if headers["Connection"]:  # its head came in pieces
-            assert await peer.ends() == b"", cut
-        else:
-            assert (await peer.ask(2))[2] == b'"xx"', cut
-        await peer.abort()
 
 
 @direct

@@ -1,9 +1,7 @@
 """TLS as a client meets it: the files' certificate, renewed in place, and client certificates where asked for."""
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import trustme
 
 from extender.errors import ConfigError
 from extender.metrics import REGISTRY
-from extender.server import http as limits
 from extender.server.http import Listener, open_listener
 from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
@@ -151,18 +148,3 @@ def test_files_that_cannot_be_used_are_named(files: Files, server: trustme.CA, b
     path.unlink()
     with pytest.raises(ConfigError, match=path.name):
         files.open(client_ca=False)
-
-
-async def test_peer_that_begins_no_handshake_is_dropped(
-    files: Files, server: trustme.CA, opened: list[Listener], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A connection that sends nothing costs a place for some seconds, not for a minute."""
-    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.1)
-    files.write_leaf(server)
-    listening = await serve(files.open(client_ca=False))
-    opened.append(listening)
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(listening.address.rpartition(":")[2]))
-    with suppress(ConnectionError):
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-    writer.transport.abort()
-    assert await status(listening, client(server)) == 200
