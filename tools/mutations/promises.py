@@ -873,9 +873,253 @@ REFERENCES = _broken(
     ),
 )
 
+PULL_SECRETS = _broken(
+    "extender/credentials/pull_secrets.py",
+    _tests("unit/credentials", "pull_secrets"),
+    (
+        "nothing that is kept for longer than half a minute holds a password",
+        "                    reading.credentials = {}\n",
+        "                    pass\n",
+    ),
+    (
+        "a malformed secret costs its pod all its secrets, as on the node",
+        "        if self._is_malformed:\n            self.used.clear()\n",
+        "        if False:\n            pass\n",
+    ),
+    (
+        "a secret that was denied is read again at once",
+        "_JUST_READ_SECONDS if refresh else KEEP_SECONDS",
+        "KEEP_SECONDS",
+    ),
+    (
+        "an API server that fails takes no credential away",
+        "reading = msgspec.structs.replace(before, is_unread=True)",
+        "reading = _Reading(retried, is_unread=True)",
+    ),
+    (
+        "a pod has so many secrets read and no more",
+        "filter(None, names)))[:MOST_NAMES]",
+        "filter(None, names)))",
+    ),
+)
+
+PROVIDERS = _broken(
+    "extender/credentials/providers.py",
+    _tests("unit/credentials", "providers"),
+    (
+        "a password that has expired is not presented",
+        "if answer and now < answer.until), None)",
+        "if answer), None)",
+    ),
+    (
+        "a provider that failed is not asked all the time",
+        "        self._answers.put((None, reference.domain), failure)\n",
+        "",
+    ),
+    (
+        "a provider that hangs for one tenant leaves turns for others",
+        "_AT_ONCE, _EACH, _AT_REGISTRY = 8, 4, 4",
+        "_AT_ONCE, _EACH, _AT_REGISTRY = 8, 8, 8",
+    ),
+)
+
+PLUGINS = _broken(
+    "extender/credentials/kubelet_plugins.py",
+    _tests("integration/credentials", "kubelet_plugins"),
+    (
+        "a plugin that needs the token of a ServiceAccount is refused",
+        "    if plugin.token_attributes is not None:\n",
+        "    if False:\n",
+    ),
+    (
+        "a plugin is a program of its folder",
+        ' or "/" in plugin.name or " " in plugin.name:',
+        ":",
+    ),
+)
+
+PROGRAMS = _broken(
+    "extender/credentials/programs.py",
+    _tests("integration/credentials", "kubelet_plugins", "docker_config"),
+    (
+        "a program that hangs is ended with all that it started",
+        "os.killpg(transport.get_pid(), signal.SIGKILL)",
+        "os.kill(transport.get_pid(), signal.SIGKILL)",
+    ),
+    (
+        "a program answers a mebibyte at most",
+        "            if len(program.output) > MAX_OUTPUT_BYTES:\n",
+        "            if False:\n",
+    ),
+)
+
+DOCKER_CONFIG = _broken(
+    "extender/credentials/docker_config.py",
+    _tests("integration/credentials", "docker_config"),
+    (
+        "a helper's name is no path",
+        "        if not _HELPER.fullmatch(helper):\n",
+        "        if False:\n",
+    ),
+)
+
+CLOUDS = _broken(
+    "extender/credentials/cloud_api.py",
+    _tests("integration/credentials", "clouds"),
+    (
+        "no redirect takes a cloud's token along",
+        "allow_redirects=False",
+        "allow_redirects=True",
+    ),
+)
+
+OPERATORS = _broken(
+    "extender/credentials/operator_keyring.py",
+    _tests("integration/credentials", "operator_keyring"),
+    (
+        "a login of the operator's that was removed opens nothing any more",
+        "parts = msgspec.msgpack.encode((logins, stamps))",
+        "parts = msgspec.msgpack.encode((logins, len(stamps)))",
+    ),
+    (
+        "the cluster's pull secret comes before files",
+        "return (self._cluster, *self._of_settings)",
+        "return (*self._of_settings, self._cluster)",
+    ),
+)
+
+FAILOVER = _broken(
+    "extender/registry/mirror_failover.py",
+    _tests("unit/registry", "mirror_failover"),
+    (
+        "an image is missing only if every endpoint says so",
+        "    if silent and len(silent) < len(asked):\n",
+        "    if False:\n",
+    ),
+    (
+        "what the nodes' files block is not asked",
+        "        if endpoint.not_asked:\n",
+        "        if False:\n",
+    ),
+    (
+        "a mirror of CRI-O's is not shown a pod's login",
+        'endpoint.credentials == "both" and credential not in operators',
+        "credential not in operators",
+    ),
+    (
+        "a mirror that is not allowed is not asked",
+        "            self._guard.check_registry(endpoint.root)\n",
+        "            pass\n",
+    ),
+)
+
+ROUTES = _broken(
+    "extender/registry/routes.py",
+    _tests("unit/registry", "node_examples", "mirror_files", "registries_conf"),
+    (
+        "the rule with the longest prefix counts",
+        "return max(matching, key=lambda rule: len(rule.prefix), default=None)",
+        "return next(iter(matching), None)",
+    ),
+    (
+        "a place whose name is blocked is not asked",
+        "            if rule_there and rule_there.is_blocked:\n",
+        "            if False:\n",
+    ),
+    (
+        "the registry itself sees no login of its mirrors",
+        'credentials=place.credentials if mirror_of else "image",',
+        "credentials=place.credentials,",
+    ),
+)
+
+TRUST = _broken(
+    "extender/registry/endpoint_tls.py",
+    _tests("unit/registry", "mirror_files") + " " + _tests("integration/registry", "mirrors"),
+    (
+        "certificates are skipped for the host alone, and not where it redirects to",
+        "own._replace(clients=(), is_unverified=False) if authorities else None",
+        "own",
+    ),
+)
+
+HTTP = _broken(
+    "extender/registry/http.py",
+    _tests("integration/registry", "auth", "outcomes") + f" {_UNIT}/registry/test_http.py",
+    (
+        "a name and a password in an address are no login",
+        "            url.with_user(None),\n",
+        "            url,\n",
+    ),
+    (
+        "no body is unpacked",
+        '    if response.headers.get("Content-Encoding", "").lower() not in ("", "identity"):\n',
+        "    if False:\n",
+    ),
+    (
+        "no redirect leads from https to http",
+        '    if base.scheme == "https" and url.scheme == "http":\n',
+        "    if False:\n",
+    ),
+)
+
+CONNECTIONS = _broken(
+    "extender/registry/capped_connection.py",
+    _tests("unit/registry", "capped_connection")
+    + " "
+    + _tests("integration/registry", "odd_answers", "hostile_bodies"),
+    (
+        "bodies that are under way take bounded memory together",
+        "        while self._total > self._most_bytes:\n",
+        "        while False:\n",
+    ),
+    (
+        "headers without end are refused",
+        "            if self._received_bytes > MOST_HEAD_BYTES:\n",
+        "            if False:\n",
+    ),
+)
+
+QUOTAS = _broken(
+    "extender/registry/quota.py",
+    _tests("unit/registry", "quota"),
+    (
+        "a tenth of a registry's quota is left to the nodes",
+        "_RESERVE = 0.1",
+        "_RESERVE = 0.0",
+    ),
+    (
+        "a tenant that had its share leaves the rest to others",
+        "return self.remaining <= self.limit / 2 and self.used[tenant] >= share",
+        "return False",
+    ),
+)
+
+DESCRIPTIONS = _broken(
+    "extender/registry/image_description.py",
+    _tests("unit/registry", "image_description"),
+    (
+        "a part that cannot be read makes the image unknown where no index states its platform",
+        "            if self._is_too_large or not is_optional:\n",
+        "            if self._is_too_large:\n",
+    ),
+    (
+        "an image costs sixteen requests at most",
+        "        if not self._requests_left:\n",
+        "        if False:\n",
+    ),
+    (
+        "a loop of indexes ends",
+        "                self._seen.add(child.digest)\n",
+        "",
+    ),
+)
+
 MUTATIONS: tuple[Mutation, ...] = (
     *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
     *REFERENCES, *RELAXING, *UNNEEDED, *EDITING, *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT,
     *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS, *LEADER, *TURNS, *ADMISSION, *ARMING, *SETTINGS,
+    *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS, *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST,
+    *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,
 )  # fmt: skip

@@ -1,5 +1,34 @@
-"""Fixtures of the registry's tests, for the tests of credentials."""
+"""A clock, a session, and the files and answers of the kubelet's plugins."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 from tests.integration.registry.conftest import clock, session
 
-__all__ = ["clock", "session"]
+__all__ = ["V1", "answer", "clock", "plugin", "session", "write"]
+
+V1 = "credentialprovider.kubelet.k8s.io/v1"
+_ECR = "*.dkr.ecr.*.amazonaws.com"
+
+
+def answer(**fields: Any) -> str:
+    """A program that gives this response, for ECR where `auth` is not given."""
+    response = {
+        "kind": "CredentialProviderResponse", "apiVersion": V1, "cacheKeyType": "Registry", "cacheDuration": "1h",
+        "auth": {_ECR: {"username": "AWS", "password": "hunter2"}},
+    }  # fmt: skip
+    return f"print({json.dumps(json.dumps(response | fields))})"
+
+
+def plugin(name: str = "ecr", **fields: Any) -> dict[str, Any]:
+    """An entry of `providers`."""
+    return {"name": name, "matchImages": [_ECR], "defaultCacheDuration": "12h", "apiVersion": V1} | fields
+
+
+def write(folder: Path, *plugins: dict[str, Any], **fields: Any) -> str:
+    """A configuration file of these plugins."""
+    path = folder / "providers.yaml"
+    document = {"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": plugins}
+    path.write_text(json.dumps(document | fields))
+    return str(path)

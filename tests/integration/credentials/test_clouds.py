@@ -319,6 +319,7 @@ async def test_cloud_serves_its_own_hosts(
     "answer",
     [
         pytest.param((403, "hunter2"), id="refused"),
+        pytest.param((307, "hunter2"), id="redirected"),
         pytest.param((200, "hunter2"), id="no-json"),
         pytest.param((200, "{}"), id="nothing"),
         pytest.param((200, "x" * (2 << 20)), id="endless"),

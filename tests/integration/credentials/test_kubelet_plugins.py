@@ -24,41 +24,9 @@ from extender.watched_files import RELOADS, FileSetting, WatchedFiles
 from testbed.clock import Clock
 from testbed.eventually import eventually
 from testbed.recorded_program import Program
+from tests.integration.credentials.conftest import V1, answer, plugin, write
 
-V1 = "credentialprovider.kubelet.k8s.io/v1"
 APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
-OTHER_APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/other:1")
-ELSEWHERE = parse_reference("210987654321.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
-
-
-def answer(**fields: Any) -> str:
-    """A program that gives this response, with an image's host as the key of `auth` where none is given."""
-    response = {
-        "kind": "CredentialProviderResponse",
-        "apiVersion": V1,
-        "cacheKeyType": "Registry",
-        "cacheDuration": "1h",
-        "auth": {"*.dkr.ecr.*.amazonaws.com": {"username": "AWS", "password": "hunter2"}},
-    } | fields
-    return f"print({json.dumps(json.dumps(response))})"
-
-
-def plugin(name: str = "ecr", **fields: Any) -> dict[str, Any]:
-    """An entry of `providers`."""
-    return {
-        "name": name,
-        "matchImages": ["*.dkr.ecr.*.amazonaws.com"],
-        "defaultCacheDuration": "12h",
-        "apiVersion": V1,
-    } | fields
-
-
-def write(folder: Path, *plugins: dict[str, Any], **fields: Any) -> str:
-    """A configuration file of these plugins."""
-    path = folder / "providers.yaml"
-    document = {"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": plugins}
-    path.write_text(json.dumps(document | fields))
-    return str(path)
 
 
 class Keyring:

@@ -19,6 +19,7 @@ from extender.images.reference import parse_reference
 from extender.watched_files import FileWatcher
 from testbed.eventually import eventually
 from testbed.recorded_program import Program
+from tests.integration.credentials.conftest import answer, plugin, write
 
 HOST = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
 APP = parse_reference(f"{HOST}/team/app:1")
@@ -52,21 +53,7 @@ def opened(
 async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Path) -> None:
     """Anonymous is the last of all; each is asked once for all images of a registry."""
     (tmp_path / "config.json").write_text(json.dumps({"auths": {HOST: {"username": "file", "password": "p"}}}))
-    provider = {
-        "name": "plugin",
-        "matchImages": [HOST],
-        "defaultCacheDuration": "1h",
-        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
-    }
-    document = {"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [provider]}
-    (tmp_path / "providers.json").write_text(json.dumps(document))
-    answer = {
-        "kind": "CredentialProviderResponse",
-        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
-        "cacheKeyType": "Registry",
-        "auth": {HOST: {"username": "plugin", "password": "p"}},
-    }
-    program = Program(tmp_path / "plugin", f"print({json.dumps(json.dumps(answer))})")
+    program = Program(tmp_path / "ecr", answer(auth={HOST: {"username": "plugin", "password": "p"}}))
 
     async def authorize(_request: web.BaseRequest) -> web.StreamResponse:
         token = base64.b64encode(b"cloud:p").decode()
@@ -77,7 +64,7 @@ async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Pat
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     settings = opened(
         docker=str(tmp_path / "config.json"),
-        plugins=str(tmp_path / "providers.json"),
+        plugins=write(tmp_path, plugin()),
         folder=str(tmp_path),
         clouds=[Cloud.ECR],
         AWS_ACCESS_KEY_ID="a",

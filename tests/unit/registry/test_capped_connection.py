@@ -1,10 +1,18 @@
 """Heads of answers as Go's client reads them: each row was asked of net/http (Go 1.26)."""
 
+from unittest.mock import Mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.registry.capped_connection import MalformedHead, end_of_head, read_answer_head
+from extender.registry.capped_connection import (
+    BodiesUnderWay,
+    CappedConnection,
+    MalformedHead,
+    end_of_head,
+    read_answer_head,
+)
 
 ENDS = b"Content-Length: 7\r\n"
 
@@ -77,3 +85,16 @@ def test_any_head_is_read_once_for_all_or_refused(lines: bytes) -> None:
     except MalformedHead:
         return
     assert read_answer_head(head.canonical) == head
+
+
+def test_oldest_body_is_given_up_while_all_are_too_much_together() -> None:
+    """Honest ones take little time; one that is complete does not count."""
+    bodies = BodiesUnderWay(10)
+    whole, oldest, newest = (Mock(spec=CappedConnection) for _ in range(3))
+    bodies.note(whole, 9)
+    bodies.forget(whole)
+    bodies.note(oldest, 5)
+    bodies.note(newest, 5)
+    assert not oldest.give_up.called
+    bodies.note(newest, 6)
+    assert [each.give_up.call_count for each in (whole, oldest, newest)] == [0, 1, 0]
