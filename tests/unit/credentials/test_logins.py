@@ -110,12 +110,8 @@ def auth(text: str) -> str:
         pytest.param({"auth": auth("ann:p"), "username": "bob", "password": "q"}, ("ann", "p"), id="auth-overrides"),
         pytest.param({"auth": auth("ann:p:q")}, ("ann", "p:q"), id="colon-in-the-password"),
         pytest.param({"auth": auth("ann:")}, ("ann", ""), id="empty-password"),
-        pytest.param({"auth": auth("ann:pw").rstrip("=")}, ("ann", "pw"), id="unpadded"),
         pytest.param({"auth": auth("ann:pw")[:4] + "\r\n" + auth("ann:pw")[4:]}, ("ann", "pw"), id="broken-line"),
         pytest.param({"auth": auth("änn:pä")}, ("änn", "pä"), id="utf-8"),
-        pytest.param({"auth": "", "username": "ann", "password": "p"}, ("ann", "p"), id="empty-auth"),
-        pytest.param({"auth": None, "username": "ann", "password": None}, ("ann", ""), id="nulls"),
-        pytest.param({"username": "ann", "password": "p", "email": "x", "identitytoken": "t"}, ("ann", "p"), id="more"),
         pytest.param({}, None, id="left-beside-a-credential-store"),
     ],
 )
@@ -159,14 +155,10 @@ def test_configuration_without_logins_is_fine(document: bytes) -> None:
     [
         pytest.param(b"", "no Docker configuration", id="empty"),
         pytest.param(b"secret", "no Docker configuration", id="no-json"),
-        pytest.param(b'{"HttpHeaders": {"a": 7}}', "no Docker configuration", id="no-headers"),
         pytest.param(b'{"a": [' + b"0," * 9000 + b"0]}", "more than 8000 values", id="long"),
         pytest.param(b'{"x": ' + b"[" * 5000, "no Docker configuration", id="deep"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "!!secret"}}}', "auth of 'quay.io'", id="no-base64"),
-        pytest.param(b'{"auths": {"quay.io": {"auth": "!YTpi"}}}', "auth of 'quay.io'", id="almost-base64"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "c2VjcmV0"}}}', "auth of 'quay.io'", id="no-colon"),
-        pytest.param(b'{"auths": {"quay.io": {"auth": "/////w=="}}}', "auth of 'quay.io'", id="auth-no-utf-8"),
-        pytest.param(b'{"auths": {"quay.io": {"auth": "YTpi="}}}', "auth of 'quay.io'", id="too-much-padding"),
     ],
 )
 def test_broken_configuration_is_refused_without_quoting_it(document: bytes, complaint: str) -> None:
@@ -183,7 +175,6 @@ def test_broken_configuration_is_refused_without_quoting_it(document: bytes, com
     [
         pytest.param('{"AUTHS": {"a.io": {"Username": "ann", "PASSWORD": "p"}}}', {"a.io": ("ann", "p")}, id="case"),
         pytest.param('{"auths": {"a.io": {"Auth": "YW5uOnA="}}}', {"a.io": ("ann", "p")}, id="kubectl-1.13"),
-        pytest.param('{"authſ": {"a.io": {"uſername": "ann", "paſſword": "p"}}}', {"a.io": ("ann", "p")}, id="folded"),
         pytest.param(
             '{"auths": {"a.io": null, "b.io": {"username": "ann", "password": "p"}}}',
             {"a.io": ("", ""), "b.io": ("ann", "p")},
@@ -194,24 +185,11 @@ def test_broken_configuration_is_refused_without_quoting_it(document: bytes, com
             {"a.io": ("ann", ""), "b.io": ("bob", "")},
             id="maps-are-merged",
         ),
-        pytest.param(
-            '{"auths": {"a.io": {"username": "ann", "password": "p"}, "a.io": {"username": "bob"}}}',
-            {"a.io": ("bob", "")},
-            id="entries-are-not",
-        ),
         pytest.param('{"auths": {"a.io": {"username": "ann"}}, "auths": null}', {}, id="taken-back"),
-        pytest.param('{"auths": {"a.io": {"username": "ann"}, "a.io": null}}', {"a.io": ("", "")}, id="one"),
-        pytest.param(
-            '{"auths": {"a.io": {"username": "ann", "Username": null, "auth": "YTpi", "auth": ""}}}',
-            {"a.io": ("ann", "")},
-            id="fields-given-twice",
-        ),
         pytest.param(
             b'{"auths": {"a.io": {"username": "\xff", "password": "\\ud800"}}}', {"a.io": ("\ufffd", "\ufffd")},
             id="no-utf-8",
         ),
-        pytest.param('{"auths": {"a.io": {"auth": "/zpw"}}}', {"a.io": ("\ufffd", "p")}, id="nor-in-base64"),
-        pytest.param('{"auths": {"Auth": {"username": "ann"}}}', {"Auth": ("ann", "")}, id="a-registry-of-that-name"),
     ],
 )  # fmt: skip
 def test_keys_are_read_as_the_kubelet_reads_them(document: str | bytes, expected: dict[str, tuple[str, str]]) -> None:
@@ -273,19 +251,6 @@ def test_entries_after_the_first_are_left_out_and_counted(most: int | None, left
     expected = tuple(Login(pattern, "ann", "p") for pattern in list(auths)[: 3 - left_out])
     for decode, document in ((decode_docker_config, {"auths": auths}), (decode_legacy_config, auths)):
         assert decode(json.dumps(document).encode(), most=most) == (expected, left_out)
-
-
-def test_entries_that_are_not_used_are_checked() -> None:
-    """The kubelet refuses the whole document for one of them, and for one that a later key replaces."""
-    used = b'"quay.io": {"username": "ann", "password": "x"}'
-    for document in (
-        b'{"auths": {%s, "ghcr.io": 7}}' % used,
-        b'{"auths": {%s, "ghcr.io": {"auth": "!"}}}' % used,
-        b'{"auths": {"quay.io": {"auth": "!"}, %s}}' % used,
-        b'{"auths": {"quay.io": {"auth": "!"}}, "auths": null}',
-    ):
-        with pytest.raises(InvalidLogins):
-            decode_docker_config(document, most=1)
 
 
 def test_an_empty_login_gives_nothing_and_keeps_the_default_registry_away() -> None:
