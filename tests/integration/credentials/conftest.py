@@ -13,7 +13,6 @@ _ECR = "*.dkr.ecr.*.amazonaws.com"
 
 
 def answer(**fields: Any) -> str:
-    """A program that gives this response, for ECR where `auth` is not given."""
     response = {
         "kind": "CredentialProviderResponse", "apiVersion": V1, "cacheKeyType": "Registry", "cacheDuration": "1h",
         "auth": {_ECR: {"username": "AWS", "password": "hunter2"}},
@@ -22,12 +21,10 @@ def answer(**fields: Any) -> str:
 
 
 def plugin(name: str = "ecr", **fields: Any) -> dict[str, Any]:
-    """An entry of `providers`."""
     return {"name": name, "matchImages": [_ECR], "defaultCacheDuration": "12h", "apiVersion": V1} | fields
 
 
 def write(folder: Path, *plugins: dict[str, Any], **fields: Any) -> str:
-    """A configuration file of these plugins."""
     path = folder / "providers.yaml"
     document = {"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": plugins}
     path.write_text(json.dumps(document | fields))

@@ -86,7 +86,6 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 async def cloud(authority: trustme.CA) -> AsyncIterator[Cloud]:
-    """A running stand-in, with and without TLS."""
     stand_in = Cloud()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("team.azurecr.io", "login.test").configure_cert(context)
@@ -117,7 +116,6 @@ async def azure_session(cloud: Cloud, authority: trustme.CA) -> AsyncIterator[ai
 
 
 def access(session: aiohttp.ClientSession, environment: Mapping[str, str] | None = None) -> CloudAccess:
-    """The given client session and variables, and a clock that stands still."""
     return CloudAccess(session, environment or {}, lambda: NOW)
 
 
@@ -143,7 +141,6 @@ async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
 
 @pytest.fixture
 def azure(cloud: Cloud, azure_session: aiohttp.ClientSession, tmp_path: Path) -> AzureProvider:
-    """The identity that the workload identity webhook gives a pod."""
     (tmp_path / "token").write_text("federated\n")
     cloud.answers["/tenant/oauth2/v2.0/token"] = (200, json.dumps({"access_token": "entra", "expires_in": 3599}))
     cloud.answers["/oauth2/exchange"] = (200, json.dumps({"refresh_token": "refresh"}))
@@ -190,7 +187,6 @@ async def test_azure_without_an_identity_says_what_is_missing(session: aiohttp.C
 
 
 def ecr(session: aiohttp.ClientSession, cloud: Cloud, **environment: str) -> EcrProvider:
-    """ECR, STS and the agent are all `cloud`; an authorization is ready."""
     token = base64.b64encode(b"AWS:hunter2").decode()
     data = [{"authorizationToken": token, "expiresAt": NOW + 43_200, "proxyEndpoint": f"https://{ECR}"}]
     cloud.answers.setdefault("/", (200, json.dumps({"authorizationData": data})))
@@ -199,7 +195,6 @@ def ecr(session: aiohttp.ClientSession, cloud: Cloud, **environment: str) -> Ecr
 
 
 def signed_again(received: ReceivedRequest, keys: AwsKeys) -> str:
-    """The signature that these keys would have put there."""
     names = received.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
     ours = {"host", "x-amz-date", "x-amz-security-token"}
     return sign(

@@ -27,13 +27,11 @@ NOT_FOUND = 'print("credentials not found in native keychain"); sys.exit(1)'
 
 @pytest.fixture
 def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
-    """`docker-credential-test` on the PATH, which knows every registry."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return Program(tmp_path / "docker-credential-test", FOUND)
 
 
 def write(folder: Path, **document: object) -> str:
-    """A configuration file with these fields."""
     path = folder / "config.json"
     path.write_text(json.dumps(document))
     return str(path)
@@ -56,7 +54,6 @@ class Keyring:
 
 
 def load(folder: Path, **document: object) -> Keyring:
-    """Its keyring."""
     return Keyring(write(folder, **document))
 
 

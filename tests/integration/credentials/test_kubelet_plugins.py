@@ -46,13 +46,11 @@ class Keyring:
 
 
 def load(folder: Path, clock: Clock, *plugins: dict[str, Any]) -> Keyring:
-    """The keyring of these plugins, whose programs are in `folder`."""
     return Keyring(write(folder, *plugins), folder, clock)
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """The plugin `ecr`."""
     return Program(tmp_path / "ecr", answer())
 
 

@@ -35,7 +35,6 @@ def opened(
     patience_seconds: float | None = None,
     **environment: str,
 ) -> AbstractAsyncContextManager[OperatorKeyring]:
-    """The keyring of these settings."""
     return open_operator_keyring(
         docker_config=docker,
         plugin_config=plugins,

@@ -43,7 +43,6 @@ class Writer:
         self._chance = random.Random(seed)
 
     def document(self) -> bytes:
-        """A Docker configuration, or the map of one alone."""
         is_legacy = self._chance.random() < 0.3
         body = self._auths() if is_legacy else self._config()
         if self._chance.random() < 0.03:
@@ -120,7 +119,6 @@ class Writer:
 
 
 def secret(seed: int) -> bytes:
-    """A core/v1 Secret of either type, now and then with the key of the other."""
     chance, document = random.Random(-seed - 1), Writer(seed).document()
     key, kind = chance.choice([
         (".dockerconfigjson", "kubernetes.io/dockerconfigjson"),
@@ -139,13 +137,11 @@ class OneSecret:
         self._body = body
 
     async def get(self, path: str, **_limits: object) -> bytes:
-        """The secret."""
         del path
         return self._body
 
 
 async def ours(body: bytes) -> list[list[list[str]]] | None:
-    """The logins for each image; None if the secret is refused."""
     try:
         logins = Logins(await ClusterSecrets(cast("ClusterClient", OneSecret(body))).read_logins("b", "a"))
     except InvalidLogins:
@@ -154,7 +150,6 @@ async def ours(body: bytes) -> list[list[list[str]]] | None:
 
 
 def kubelets(program: Path, secrets: Sequence[bytes]) -> list[list[list[list[str]]] | None]:
-    """The same by the kubelet's code."""
     asked = b"\n".join([json.dumps(IMAGES).encode(), *secrets])
     done = subprocess.run([program], input=asked, capture_output=True, check=True)
     answers = [json.loads(line) for line in done.stdout.decode().splitlines()]

@@ -23,7 +23,6 @@ ON_LOOPBACK = AddressGuard(allow=["*", "127.0.0.1", "localhost"])
 
 
 def app_at(registry: EmbeddedRegistry, path: str = APP) -> ImageReference:
-    """The image in this registry, which has it under the path from now on."""
     registry.add(path, "1", INDEX)
     return parse_reference(f"{registry.host}/{APP}:1")
 
@@ -41,7 +40,6 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 def make_client(session: aiohttp.ClientSession, clock: Clock) -> MakeClient:
-    """Makes a client that connects to these hosts without TLS."""
 
     def make(
         *plain_http: str,

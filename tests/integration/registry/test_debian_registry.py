@@ -24,7 +24,6 @@ FAMILIES = pytest.mark.parametrize("family", [OCI, DOCKER], ids=["oci", "docker"
 
 
 async def look_at(client: RegistryClient, image: str, credential: Credential = ANONYMOUS) -> Image:
-    """Everything about an image, after a HEAD that must agree with the GET."""
     reference = parse_reference(image)
     stated = await client.head_manifest(reference, credential)
     manifest = await client.fetch_manifest(reference, credential)

@@ -52,7 +52,6 @@ def network() -> Iterator[Network]:
 
 @asynccontextmanager
 async def client_of(guard: AddressGuard, *plain_http: str) -> AsyncIterator[RegistryClient]:
-    """A client that is guarded as the service's is."""
     async with open_session(guard=guard) as session:
         yield RegistryClient(session, timeout_seconds=5, plain_http=frozenset(plain_http), guard=guard)
 
@@ -164,7 +163,6 @@ async def test_token_server_need_not_be_allowed() -> None:
 
 @pytest.fixture
 async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FaultyRegistry]:
-    """A proxy for plain HTTP at a name that leads to loopback, as a sidecar's does; it plays every registry itself."""
     async with FaultyRegistry() as opened:
         app_at(opened)
         monkeypatch.setenv("HTTP_PROXY", f"http://proxy.example:{opened.host.partition(':')[2]}")

@@ -61,7 +61,6 @@ def repeats(*start: bytes, chunk: bytes) -> Script:
 
 
 async def drip(writer: asyncio.StreamWriter) -> None:
-    """A byte now and then, as long as anybody listens."""
     writer.write(head("Content-Length: 1000000"))
     while not writer.is_closing():
         writer.write(b" ")
@@ -78,7 +77,6 @@ async def drip_headers(writer: asyncio.StreamWriter) -> None:
 
 
 def filled(start: bytes, middle: bytes, end: bytes = b"") -> bytes:
-    """A document as long as is read at all."""
     times = (MAX_DOCUMENT_BYTES - len(start) - len(end)) // len(middle)
     return start + middle * times + end
 
@@ -132,7 +130,6 @@ class Server:
             await writer.wait_closed()
 
     def begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """As `talk`, in a task that ends with the server."""
         talk = asyncio.create_task(self.talk(reader, writer))
         self._talks.add(talk)
         talk.add_done_callback(self._talks.discard)
@@ -148,7 +145,6 @@ class Server:
 
 @contextlib.contextmanager
 def little_memory() -> Iterator[None]:
-    """Fails what needs more at any moment than a few documents do."""
     tracemalloc.start()
     try:
         yield
@@ -168,7 +164,6 @@ async def learn(server: Server, timeout_seconds: float = 30.0) -> Image:
 
 
 async def failure(server: Server, timeout_seconds: float = 30.0) -> Failure:
-    """How that ends, with little memory, for the pod's author."""
     with little_memory():
         async with server.listening():
             with pytest.raises(ExtenderError) as caught:
@@ -202,7 +197,6 @@ async def test_hostile_config(body: bytes) -> None:
 
 
 def guarded(token: Script) -> Server:
-    """A server that wants a token, which is to be had by this script."""
 
     async def asks(writer: asyncio.StreamWriter) -> None:
         challenge = f'WWW-Authenticate: Bearer realm="http://{server.host}/token"'

@@ -48,7 +48,6 @@ class Watched(FaultyRegistry):
 
 @pytest.fixture
 def make_mirrored(session: aiohttp.ClientSession, clock: Clock, tmp_path: Path) -> MakeMirrored:
-    """Makes a client that goes by the hosts.toml of one registry."""
 
     def make(
         domain: str,

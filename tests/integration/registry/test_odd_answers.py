@@ -18,7 +18,6 @@ LENGTH = b"Content-Length: 7\r\n"
 
 @asynccontextmanager
 async def serving(answer: bytes, pieces: int = 1 << 20) -> AsyncIterator[URL]:
-    """A server that answers every connection so, in pieces, and closes it."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

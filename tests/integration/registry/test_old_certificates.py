@@ -36,7 +36,6 @@ def by_setting(file: Path) -> ssl.SSLContext:
 
 
 def by_hosts_file(file: Path) -> ssl.SSLContext | bool:
-    """As containerd's file names the authority of a mirror."""
     folder = file.parent / "certs.d" / "quay.io"
     folder.mkdir(parents=True)
     (folder / "hosts.toml").write_text(f'[host."https://127.0.0.1"]\nca = "{file}"\n')

@@ -48,7 +48,6 @@ def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
 
 
 async def ask(sources: LocalSources) -> Failed:
-    """Asks for an image: it is missing where somebody has answered."""
     answer = await sources.look(Look(tenant="", reference=IMAGE, kubelet_name=IMAGE, access=PullAccess(), seconds=5))
     assert isinstance(answer, Failed)
     return answer

@@ -289,7 +289,6 @@ async def test_docker_list_is_never_mistaken_for_its_amd64_child(make_client: Ma
 
 
 def counted(code: str) -> float:
-    """How many requests ended with this code so far."""
     return REGISTRY.get_sample_value("multiarch_registry_requests_total", {"code": code}) or 0.0
 
 

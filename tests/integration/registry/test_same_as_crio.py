@@ -83,7 +83,6 @@ def question_of(seed: int) -> dict[str, Any]:
 
 
 def our_answer(question: dict[str, Any]) -> dict[str, Any]:
-    """What the service's reader says, in the form of the program's answer."""
     texts = [question["main"], *question["drop_ins"]]
     try:
         routes = read_registries_conf((f"{number}", text.encode()) for number, text in enumerate(texts))

@@ -86,7 +86,6 @@ def names_of(seed: int) -> list[str]:
 
 
 def ours(objects: MirrorObjects) -> Routes | str:
-    """What the service makes of the objects, or why it refuses them."""
     try:
         return msgspec.structs.replace(routes_of(objects), refusal_of=lambda _: "")  # which is the policy's
     except ConfigError as exc:

@@ -26,7 +26,6 @@ DETAIL = "detail-of-the-network"
 
 @pytest.fixture
 def network() -> Iterator[aioresponses]:
-    """A network in which requests fail as they are told to."""
     with aioresponses() as faked:
         yield faked
 

@@ -35,7 +35,6 @@ class TokenIssuer:
         self.auth = {"token": {"realm": realm, "service": SERVICE, "issuer": ISSUER, "rootcertbundle": trusted}}
 
     def issue(self, repository: str, actions: Sequence[str]) -> str:
-        """Returns a token for these actions on one repository."""
         now = int(time.time())
         header = {"typ": "JWT", "alg": "ES256", "x5c": [self._certificate]}
         access = [{"type": "repository", "name": repository, "actions": actions}]

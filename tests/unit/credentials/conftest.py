@@ -8,7 +8,6 @@ from testbed.clock import Clock
 
 
 async def settle() -> None:
-    """Lets every task run until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -23,7 +23,6 @@ from extender.credentials.logins import (
 
 
 def has_login(pattern: str, repository: str) -> bool:
-    """Whether the one login under `pattern` is found for `repository`."""
     return bool(Logins([Login(pattern, "user", "secret")]).matching(repository))
 
 
@@ -98,7 +97,6 @@ def test_default_registry_login_is_only_a_last_resort() -> None:
 
 
 def auth(text: str) -> str:
-    """An `auth` field."""
     return base64.b64encode(text.encode()).decode()
 
 

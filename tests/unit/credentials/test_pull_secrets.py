@@ -32,7 +32,6 @@ class Cluster:
         self.open.set()
 
     def write(self, name: str, *logins: tuple[str, str, str], namespace: str = "shop") -> None:
-        """The secret has these logins: pattern, username, password."""
         self.secrets[namespace, name] = tuple(Login(*login) for login in logins)
 
     async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
@@ -82,7 +81,6 @@ def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop") -> Login
 
 
 async def names_for(ring: LoginSource, refresh: bool = False) -> list[str]:
-    """The user names that are tried for APP, in order."""
     return [credential.username for credential in await ring.load(APP, refresh=refresh)]
 
 

@@ -14,7 +14,6 @@ from extender.credentials.operator_keyring import open_cloud
 
 
 def provider_sources() -> Iterator[object]:
-    """The source of every class of the room that provides credentials."""
     room = extender.credentials
     for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
         for kind in vars(import_module(module.name)).values():

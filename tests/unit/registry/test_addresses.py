@@ -28,7 +28,6 @@ PUBLIC += ["2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:80
 
 
 def url(host: str) -> URL:
-    """A registry at this host, which may be a bare IPv6 address."""
     return URL(f"https://[{host}]/v2/" if host.count(":") > 1 and "[" not in host else f"https://{host}/v2/")
 
 
@@ -40,7 +39,6 @@ def found(*addresses: str) -> list[ResolveResult]:
 
 
 def reaches(guard: AddressGuard, host: str) -> bool:
-    """Whether the registry of this host may be asked."""
     try:
         guard.check_registry(url(host))
         guard.check_host(url(host))

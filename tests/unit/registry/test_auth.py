@@ -110,7 +110,6 @@ def test_what_is_written_quoted_is_read_back(challenges: list[tuple[str, dict[st
 
 @pytest.fixture
 def traced() -> Iterator[None]:
-    """Counts the memory that is allocated from now on."""
     gc.collect()
     tracemalloc.start()
     yield

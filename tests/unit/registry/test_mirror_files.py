@@ -35,7 +35,6 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """A folder with an authority, and client certificates in one file and in two."""
     folder = tmp_path / "certificates"
     folder.mkdir()
     AUTHORITY.cert_pem.write_to_path(str(folder / "ca.pem"))

@@ -25,7 +25,6 @@ class Hub:
         self.quotas.note("docker.io", *HUB, headers)
 
     def ask(self, tenant: str, most: int = 1000) -> int:
-        """How many of the tenant's requests are sent, until one is not."""
         for number in range(most):
             if self.quotas.is_reserved(*HUB, tenant):
                 return number

@@ -29,7 +29,6 @@ class World:
         self.rests = Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0)
 
     def lose(self, *repositories: str, error: RegistryThrottled | RegistryUnavailable = UNREACHABLE) -> None:
-        """The host, whose images are nowhere else, fails for these."""
         self.clock.advance(0.001)
         for repository in repositories:
             self.rests.record_failure(endpoint(repository), US, error, is_last_hope=True)
