@@ -1,15 +1,36 @@
 """A clock, a session, and the files and answers of the kubelet's plugins."""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from extender.credentials.logins import Login
+from extender.credentials.providers import NamedSources, OperatorSource, SourcesFile
+from extender.images.reference import ImageReference
+from extender.watched_files import FileSetting, WatchedFiles
+from testbed.clock import Clock
 from tests.integration.registry.conftest import clock, session
 
-__all__ = ["V1", "answer", "clock", "plugin", "session", "write"]
+__all__ = ["V1", "FileKeyring", "answer", "clock", "plugin", "session", "write"]
 
 V1 = "credentialprovider.kubelet.k8s.io/v1"
 _ECR = "*.dkr.ecr.*.amazonaws.com"
+
+
+class FileKeyring:
+    """What the sources of a file give, one after the other, as it is now."""
+
+    def __init__(self, setting: FileSetting, path: str, read: Callable[[], NamedSources], clock: Clock) -> None:
+        self._files = WatchedFiles.of_setting(setting, [path], SourcesFile(read, clock=clock).load)
+
+    @property
+    def sources(self) -> Sequence[OperatorSource]:
+        return self._files.value.sources
+
+    async def load(self, reference: ImageReference) -> list[Login]:
+        await self._files.refresh()
+        return [each for source in self.sources for each in await source.load(reference)]
 
 
 def answer(**fields: Any) -> str:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.credentials.docker_config import read_docker_config
-from extender.credentials.logins import Login
-from extender.credentials.providers import SourcesFile
 from extender.errors import ConfigError
-from extender.images.reference import ImageReference, parse_reference
-from extender.watched_files import FileSetting, WatchedFiles
+from extender.images.reference import parse_reference
+from extender.watched_files import FileSetting
 from testbed.clock import Clock
 from testbed.recorded_program import Program
+from tests.integration.credentials.conftest import FileKeyring
 
 APP = parse_reference("quay.io/team/app:1")
 HUB = parse_reference("redis")
@@ -37,24 +34,12 @@ def write(folder: Path, **document: object) -> str:
     return str(path)
 
 
-class Keyring:
-    """What the file's sources give, one after the other, as it is now."""
-
-    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        file = SourcesFile(partial(read_docker_config, path), clock=clock)
-        self._files = WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [path], file.load)
-
-    @property
-    def stamp(self) -> bytes:
-        return self._files.value.stamp
-
-    async def load(self, reference: ImageReference) -> list[Login]:
-        await self._files.refresh()
-        return [each for source in self._files.value.sources for each in await source.load(reference)]
+def keyring_of(path: str) -> FileKeyring:
+    return FileKeyring(FileSetting.DOCKER_CONFIG, path, partial(read_docker_config, path), Clock())
 
 
-def load(folder: Path, **document: object) -> Keyring:
-    return Keyring(write(folder, **document))
+def load(folder: Path, **document: object) -> FileKeyring:
+    return keyring_of(write(folder, **document))
 
 
 async def test_helper_of_a_registry_is_asked_by_its_host(tmp_path: Path, helper: Program) -> None:
@@ -122,7 +107,7 @@ def test_unusable_docker_configuration_is_the_operators_error(
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=complaint) as caught:
-        Keyring(str(path))
+        keyring_of(str(path))
     assert str(caught.value).startswith(f"registry.docker_config: {path}")
     assert "hunter2" not in str(caught.value)
 
@@ -130,7 +115,7 @@ def test_unusable_docker_configuration_is_the_operators_error(
 async def test_a_change_of_logins_does_not_run_helpers_again(tmp_path: Path, helper: Program) -> None:
     """What they answered is kept for its minute, unless the file names others."""
     document: dict[str, object] = {"credHelpers": {"quay.io": "test"}}
-    keyring = Keyring(write(tmp_path, **document), Clock())
+    keyring = keyring_of(write(tmp_path, **document))
     await keyring.load(APP)
     write(tmp_path, **document, auths={"quay.io": {"username": "ann", "password": "p"}})
     assert [item.username for item in await keyring.load(APP)] == ["helped", "ann"]

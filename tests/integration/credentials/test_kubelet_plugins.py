@@ -5,7 +5,6 @@ import json
 import os
 import select
 import signal
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,38 +14,26 @@ import yaml
 from structlog.testing import capture_logs
 
 from extender.credentials.kubelet_plugins import read_plugins
-from extender.credentials.logins import Login
 from extender.credentials.programs import run_program
-from extender.credentials.providers import CredentialsUnavailable, OperatorSource, SourcesFile
+from extender.credentials.providers import CredentialsUnavailable
 from extender.errors import ConfigError
-from extender.images.reference import ImageReference, parse_reference
-from extender.watched_files import RELOADS, FileSetting, WatchedFiles
+from extender.images.reference import parse_reference
+from extender.watched_files import RELOADS, FileSetting
 from testbed.clock import Clock
 from testbed.eventually import eventually
 from testbed.recorded_program import Program
-from tests.integration.credentials.conftest import V1, answer, plugin, write
+from tests.integration.credentials.conftest import V1, FileKeyring, answer, plugin, write
 
 APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
 
 
-class Keyring:
-    """What the plugins of the file give, one after the other, as it is now; their programs are in `folder`."""
-
-    def __init__(self, path: str, folder: Path, clock: Clock, timeout_seconds: float = 60.0) -> None:
-        file = SourcesFile(partial(read_plugins, path, str(folder), timeout_seconds=timeout_seconds), clock=clock)
-        self._files = WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [path], file.load)
-
-    @property
-    def sources(self) -> Sequence[OperatorSource]:
-        return self._files.value.sources
-
-    async def load(self, reference: ImageReference) -> list[Login]:
-        await self._files.refresh()
-        return [each for source in self.sources for each in await source.load(reference)]
+def keyring_of(path: str, folder: Path, clock: Clock, timeout_seconds: float = 60.0) -> FileKeyring:
+    read = partial(read_plugins, path, str(folder), timeout_seconds=timeout_seconds)
+    return FileKeyring(FileSetting.CREDENTIAL_PROVIDERS, path, read, clock)
 
 
-def load(folder: Path, clock: Clock, *plugins: dict[str, Any]) -> Keyring:
-    return Keyring(write(folder, *plugins), folder, clock)
+def load(folder: Path, clock: Clock, *plugins: dict[str, Any]) -> FileKeyring:
+    return keyring_of(write(folder, *plugins), folder, clock)
 
 
 @pytest.fixture
@@ -175,7 +162,7 @@ async def test_time_out_is_said(tmp_path: Path, clock: Clock, program: Program) 
     """The kubelet's minute, shortened here to none at all."""
     program.rewrite("time.sleep(1000)")
     path = write(tmp_path, plugin())
-    keyring = Keyring(path, tmp_path, clock, timeout_seconds=0.001)
+    keyring = keyring_of(path, tmp_path, clock, timeout_seconds=0.001)
     with capture_logs() as lines:
         await keyring.load(APP)
     assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]
@@ -227,7 +214,7 @@ def test_configuration_the_kubelet_refuses_is_refused(
     """At start, with setting and path."""
     path = write(tmp_path, **({"providers": [plugin()]} | document))
     with pytest.raises(ConfigError, match=complaint) as caught:
-        Keyring(path, tmp_path, clock)
+        keyring_of(path, tmp_path, clock)
     assert str(caught.value).startswith(f"registry.credential_providers.config: {path}")
 
 
@@ -237,22 +224,22 @@ def test_configuration_that_is_no_yaml_is_refused(tmp_path: Path, clock: Clock, 
     path = tmp_path / "plugins.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"registry.credential_providers.config: .*plugins.yaml: "):
-        Keyring(str(path), tmp_path, clock)
+        keyring_of(str(path), tmp_path, clock)
 
 
 def test_configuration_may_be_yaml(tmp_path: Path, clock: Clock) -> None:
     """As the kubelet's files usually are; a missing one is an error."""
     path = Path(write(tmp_path, plugin(tokenAttributes=None)))
     path.write_text(yaml.safe_dump(json.loads(path.read_text())))
-    assert Keyring(str(path), tmp_path, clock).sources[0].serves(APP)
+    assert keyring_of(str(path), tmp_path, clock).sources[0].serves(APP)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        Keyring(str(tmp_path / "absent"), tmp_path, clock)
+        keyring_of(str(tmp_path / "absent"), tmp_path, clock)
 
 
 async def test_a_changed_configuration_is_used(tmp_path: Path, clock: Clock, program: Program) -> None:
     """A plugin that stays as it was keeps its answers; one whose entry changed is run again; a bad file is refused."""
     path = write(tmp_path, plugin())
-    keyring = Keyring(path, tmp_path, clock)
+    keyring = keyring_of(path, tmp_path, clock)
     before = await keyring.load(APP)
     write(tmp_path, plugin(), plugin("other", matchImages=["elsewhere.example"]))
     assert await keyring.load(APP) == before

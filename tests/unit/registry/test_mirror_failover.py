@@ -146,18 +146,6 @@ async def test_last_word_stands_if_all_have_answered(
         assert str(raised.value) in {str(each) for each in (mirror, upstream) if each not in (MISSING, DENIED, REFUSED)}
 
 
-@pytest.mark.parametrize("failing", [0, 1, 2])
-@pytest.mark.parametrize("failure", [DOWN, FAILED, BUSY, DEAD, UNASKED, UNNAMED], ids=lambda it: type(it).__name__)
-async def test_image_is_missing_only_if_every_endpoint_says_so(failure: Exception, failing: int) -> None:
-    """Whichever of them fails, and while it is left alone too."""
-    world = World()
-    world.says = {name: failure if number == failing else MISSING for number, name in enumerate(("a", "b", "up"))}
-    for _ in range(3):
-        with pytest.raises((EndpointUnavailable, RegistryThrottled)):
-            await world.look()
-        world.clock.advance(1)
-
-
 async def test_mirror_that_the_operator_does_not_allow_is_passed_over() -> None:
     """So is a registry, and nodes may find there what we may not ask for; that nobody may be asked is a reason."""
     world = World(guard=AddressGuard(allow=["*"], deny=["a.example"]))

@@ -5,7 +5,6 @@ import ssl
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
@@ -237,34 +236,26 @@ def test_hosts_with_the_same_certificates_share_them(write: Write, certificates:
     assert first.tls_for(first.root) is last.tls_for(last.root)
 
 
-def test_certificates_take_room_only_when_they_are_needed(
-    write: Write, certificates: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many hosts have some of their own, only a few sets of them are held at a time."""
-    made: weakref.WeakSet[ssl.SSLContext] = weakref.WeakSet()
-    make = ssl.create_default_context
+def test_authority_that_is_rotated_makes_another_context(write: Write, certificates: Path) -> None:
+    """Certificates are rotated without a word in the file that names them."""
+    directory = MirrorFiles(str(write("quay.io", f'ca = "{certificates}/ca.pem"')))
+    (before,) = directory.endpoints_for(of("quay.io"))
+    assert not directory.files.reload_if_changed()
+    trustme.CA().cert_pem.write_to_path(str(certificates / "ca.pem"))
+    assert directory.files.reload_if_changed()
+    (after,) = directory.endpoints_for(of("quay.io"))
+    assert after.tls_for(after.root) is not before.tls_for(before.root)
 
-    def count(**named: Any) -> ssl.SSLContext:
-        context = make(**named)
-        made.add(context)
-        return context
 
-    monkeypatch.setattr(ssl, "create_default_context", count)
-    pem = (certificates / "ca.pem").read_bytes()
+def test_few_contexts_are_held(write: Write, certificates: Path) -> None:
+    """Each takes most of a megabyte, and a folder may have thousands of hosts with their own."""
     for number in range(30):
-        (certificates / f"{number}.pem").write_bytes(pem)
+        (certificates / f"{number}.pem").write_bytes((certificates / "ca.pem").read_bytes())
     folder = write("quay.io", "".join(f'[host."m{n}"]\nca = "{certificates}/{n}.pem"\n' for n in range(30)))
-    directory = MirrorFiles(str(folder))
-    for rotated in range(2):
-        for number in range(30):
-            (certificates / f"{number}.pem").write_bytes(pem + b"# rotated\n" * (rotated + 1))
-        assert directory.files.reload_if_changed()
-        held = len(made)
-        for endpoint in directory.endpoints_for(of("quay.io")):
-            assert endpoint.tls_for(endpoint.root)
-        assert held == (0, 24)[rotated]
-        gc.collect()
-        assert len(made) == 24
+    endpoints = MirrorFiles(str(folder)).endpoints_for(of("quay.io"))[:-1]
+    made = weakref.WeakSet(endpoint.tls_for(endpoint.root) for endpoint in endpoints)
+    gc.collect()
+    assert len(made) == 24
 
 
 def test_certificates_that_are_gone_when_they_are_needed(write: Write, certificates: Path) -> None:
