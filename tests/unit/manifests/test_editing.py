@@ -28,6 +28,15 @@ def text(indented: str) -> str:
     return textwrap.dedent(indented).lstrip("\n")
 
 
+def sides(marked: str) -> tuple[str, str]:
+    """The text before and after: lines behind `<` are in the first alone, those behind `>` in the second."""
+    lines = textwrap.dedent(marked).strip("\n").splitlines()
+    both = ([re.sub(f"^( *){own} ", r"\1  ", line) for line in lines if not line.lstrip().startswith(f"{other} ")]
+            for own, other in ("<>", "><"))  # fmt: skip
+    before, after = (textwrap.dedent("\n".join(side)) + "\n" for side in both)
+    return before, after
+
+
 CASES = {
     "comments after the last line stay with what they are about": (
         ADD,
@@ -41,23 +50,10 @@ CASES = {
                   args: ['a', b]
                   # of the container
               # of the pod
-            # of the template
-        # of nothing
-        """,
-        """
-        # of the file
-        spec:
-          template:
-            spec:
-              containers:
-                - image: "app"   # the app
-                  args: ['a', b]
-                  # of the container
-              # of the pod
-              tolerations:
-                - key: arch
-                  operator: Equal
-                  value: 'true'
+            > tolerations:
+              > - key: arch
+                > operator: Equal
+                > value: 'true'
             # of the template
         # of nothing
         """,
@@ -70,17 +66,10 @@ CASES = {
             spec:
               containers:
               - image: app
-        """,
-        """
-        spec:
-          template:
-            spec:
-              containers:
-              - image: app
-              tolerations:
-              - key: arch
-                operator: Equal
-                value: 'true'
+            > tolerations:
+            > - key: arch
+              > operator: Equal
+              > value: 'true'
         """,
     ),
     "an empty list on its line becomes a list below it": (
@@ -89,18 +78,11 @@ CASES = {
         spec:
           template:
             spec:
-              tolerations: []  # none yet
-              containers:
-              - image: app
-        """,
-        """
-        spec:
-          template:
-            spec:
-              tolerations:  # none yet
-              - key: arch
-                operator: Equal
-                value: 'true'
+            < tolerations: []  # none yet
+            > tolerations:  # none yet
+            > - key: arch
+              > operator: Equal
+              > value: 'true'
               containers:
               - image: app
         """,
@@ -112,17 +94,9 @@ CASES = {
           template:
             spec:
               tolerations:
-              containers:
-              - image: app
-        """,
-        """
-        spec:
-          template:
-            spec:
-              tolerations:
-              - key: arch
-                operator: Equal
-                value: 'true'
+            > - key: arch
+              > operator: Equal
+              > value: 'true'
               containers:
               - image: app
         """,
@@ -140,22 +114,10 @@ CASES = {
                   echo '# no comment'
 
                   # a comment of the script
-        """,
-        """
-        spec:
-          template:
-            spec:
-              containers:
-              - image: app
-                command:
-                - |
-                  echo '# no comment'
-
-                  # a comment of the script
-              tolerations:
-              - key: arch
-                operator: Equal
-                value: 'true'
+            > tolerations:
+            > - key: arch
+              > operator: Equal
+              > value: 'true'
         """,
     ),
     "an alias at the end is not taken for its anchor": (
@@ -167,39 +129,25 @@ CASES = {
             spec:
               containers: [{image: app}]
               nodeSelector: *labels
-        """,
-        """
-        metadata: {labels: &labels {app: web}}
-        spec:
-          template:
-            spec:
-              containers: [{image: app}]
-              nodeSelector: *labels
-              tolerations:
-              - key: arch
-                operator: Equal
-                value: 'true'
+            > tolerations:
+            > - key: arch
+              > operator: Equal
+              > value: 'true'
         """,
     ),
     "flow style is edited within": (
         ADD,
         """
-        spec: {template: {spec: {containers: [{image: app}]}}}  # short
-        """,
-        """
-        spec: {template: {spec: {containers: [{image: app}], tolerations: [{key: arch, operator: Equal, value: 'true'}]}}}  # short
+        < spec: {template: {spec: {containers: [{image: app}]}}}  # short
+        > spec: {template: {spec: {containers: [{image: app}], tolerations: [{key: arch, operator: Equal, value: 'true'}]}}}  # short
         """,  # noqa: E501
     ),
     "JSON stays JSON": (
         ADD,
         """
         {
-          "spec": {"template": {"spec": {}}}
-        }
-        """,
-        """
-        {
-          "spec": {"template": {"spec": {"tolerations": [{"key": "arch", "operator": "Equal", "value": "true"}]}}}
+        < "spec": {"template": {"spec": {}}}
+        > "spec": {"template": {"spec": {"tolerations": [{"key": "arch", "operator": "Equal", "value": "true"}]}}}
         }
         """,
     ),
@@ -208,9 +156,9 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_edit_adds_lines_and_keeps_the_others(case: str) -> None:
-    """Each case is the text before and the text after."""
-    operation, before, after = CASES[case]
-    assert edit_document(text(before), [(TEMPLATE, operation)]) == text(after)
+    operation, marked = CASES[case]
+    before, after = sides(marked)
+    assert edit_document(before, [(TEMPLATE, operation)]) == after
 
 
 def test_a_template_behind_an_alias_gets_its_own_copy() -> None:
@@ -276,16 +224,16 @@ KubectlLoader.add_constructor("!bare", _fail)
     ["spec:\n  hostNetwork: true\n", "spec: {hostNetwork: true}\n", '{"spec": {"hostNetwork": true}}\n'],
     ids=["in lines", "in flow style", "in JSON"],
 )
-@pytest.mark.parametrize("word", BARE_WORDS)
-def test_a_text_that_yaml_1_1_reads_as_no_text_is_quoted(word: str, before: str) -> None:
+def test_a_text_that_yaml_1_1_reads_as_no_text_is_quoted(before: str) -> None:
     """Values and keys: kubectl refuses a toleration whose value is a boolean."""
-    toleration = {"key": "arch", "operator": "Equal", "value": word}
-    selector = Operation("add", "/spec/nodeSelector", {"zone": word})
-    key = Operation("add", f"/spec/nodeSelector/{(word or 'on').replace('~', '~0')}", word)
-    made = edit_document(before, [((), Operation("add", "/spec/tolerations", [toleration])), ((), selector), ((), key)])
-    assert yaml.load(made, KubectlLoader) == {  # a SafeLoader
-        "spec": {"hostNetwork": True, "tolerations": [toleration], "nodeSelector": {"zone": word, word or "on": word}}
-    }
+    for word in BARE_WORDS:
+        toleration = {"key": "arch", "operator": "Equal", "value": word}
+        selector = Operation("add", "/spec/nodeSelector", {"zone": word})
+        key = Operation("add", f"/spec/nodeSelector/{(word or 'on').replace('~', '~0')}", word)
+        tolerations = Operation("add", "/spec/tolerations", [toleration])
+        made = edit_document(before, [((), tolerations), ((), selector), ((), key)])
+        written = {"tolerations": [toleration], "nodeSelector": {"zone": word, word or "on": word}}
+        assert yaml.load(made, KubectlLoader) == {"spec": {"hostNetwork": True, **written}}  # a SafeLoader
 
 
 def test_windows_line_ends_stay() -> None:
@@ -357,51 +305,39 @@ def test_what_cannot_be_read_is_refused_with_its_line(document: str, says: str) 
 
 
 REMOVALS = {
-    "items that are no neighbours": (
-        """
-        tolerations:  # of the pods
-          # for arm64
-          - key: arch  # by hand
-            value: arm64
-          # our own
-          - key: own  # stays
-          - {key: arch, value: arm}
-          - key: last  # stays too
-        """,
-        """
-        tolerations:  # of the pods
-          # for arm64
-          # our own
-          - key: own  # stays
-          - key: last  # stays too
-        """,
-    ),
-    "the last two of a list on one line": ("a: [{b: 1}, {c: 2}, {d: 3}]  # three\n", "a: [{b: 1}]  # three\n"),
-    "the first and the third of JSON": (
-        '{"a": [{"b": 1}, {"c": 2}, {"d": 3}, {"e": 4}]}\n', '{"a": [{"c": 2}, {"e": 4}]}\n'
-    ),
-    "a key in lines, and one on a line": (
-        """
-        spec:
-          affinity:
-            nodeAffinity: {a: b}
+    "items that are no neighbours": """
+    tolerations:  # of the pods
+      # for arm64
+    < - key: arch  # by hand
+      < value: arm64
+      # our own
+      - key: own  # stays
+    < - {key: arch, value: arm}
+      - key: last  # stays too
+    """,
+    "the last two of a list on one line": """
+    < a: [{b: 1}, {c: 2}, {d: 3}]  # three
+    > a: [{b: 1}]  # three
+    """,
+    "the first and the third of JSON": """
+    < {"a": [{"b": 1}, {"c": 2}, {"d": 3}, {"e": 4}]}
+    > {"a": [{"c": 2}, {"e": 4}]}
+    """,
+    "a key in lines, and one on a line": """
+    spec:
+    < affinity:
+      < nodeAffinity: {a: b}
 
-          # where the disks are
-          nodeSelector: {kubernetes.io/arch: amd64, disk: ssd}
-        """,
-        """
-        spec:
-
-          # where the disks are
-          nodeSelector: {disk: ssd}
-        """,
-    ),
-}  # fmt: skip
+      # where the disks are
+    < nodeSelector: {kubernetes.io/arch: amd64, disk: ssd}
+    > nodeSelector: {disk: ssd}
+    """,
+}
 
 
 @pytest.mark.parametrize("case", REMOVALS)
 def test_what_is_removed_takes_its_own_lines_alone(case: str) -> None:
     """Comments beside and above its neighbours stay."""
-    before, after = map(text, REMOVALS[case])
+    before, after = sides(REMOVALS[case])
     operations = [((), operation) for operation in diff(read_document(before), read_document(after))]
     assert edit_document(before, operations) == after
