@@ -74,8 +74,7 @@ class WorkloadJudge:
         self._policy = policy
         self._all_nodes = nodes
         self._namespaces = namespaces
-        self._obstacles: dict[tuple[bytes, Platform], tuple[Obstacle, ...]] = {}
-        self._taking: dict[tuple[bytes, Platform], int] = {}
+        self._kinds: dict[tuple[Platform, frozenset[str]], list[tuple[ReportedNode, int]]] = {}
         self.nodes: dict[Platform | None, list[ReportedNode]] = {}
         self.by_name: dict[NodeName, Platform | None] = {}
         for node in nodes:
@@ -133,17 +132,10 @@ class WorkloadJudge:
             demands = as_daemon_pods(demands, host_network=workload.spec.host_network is True)
         freed: dict[str, int | None] = {}
         for platform in found.gained:
-            taking = self._count_taking(platform, demands)
+            taking = self._met(platform, demands)[()]
             if taking or platform not in self.nodes:
                 freed[str(platform)] = taking or None
         return RelaxedWorkload(found.constraints, freed, found.tolerations)
-
-    def _count_taking(self, platform: Platform, demands: NodeDemands) -> int:
-        """How many nodes of the platform take pods with these demands."""
-        key = msgspec.json.encode(demands), platform
-        if key not in self._taking:
-            self._taking[key] = sum(not obstacles(demands, node) for node in self.nodes.get(platform, ()))
-        return self._taking[key]
 
     def _weight(self, judged: JudgedWorkload) -> Weight:
         workload, pods = judged.workload, judged.workload.pods
@@ -177,26 +169,35 @@ class WorkloadJudge:
                     text = f"image {image.reference} is not known: {fact.detail}"
                     yield Blocker(FindingRule.IMAGE_UNKNOWN, image.reference, text)
 
-    def _obstacles_on(self, target: Platform, demands: NodeDemands) -> tuple[Obstacle, ...]:
+    def _obstacles_on(self, target: Platform, demands: NodeDemands) -> Iterable[Obstacle]:
         """Why no node of the platform takes pods with these demands; empty if one does."""
-        key = msgspec.json.encode(demands), target
-        found = self._obstacles.get(key)
-        if found is None:
-            found = self._obstacles[key] = tuple(self._find_obstacles(target, demands))
+        if target not in self.nodes:
+            return _contradictions(target, demands)
+        met = self._met(target, demands)
+        (nearest, _), *_ = sorted(met.items(), key=lambda item: (len(item[0]), -item[1], item[0]))
+        return nearest
+
+    def _met(self, platform: Platform, demands: NodeDemands) -> Counter[tuple[Obstacle, ...]]:
+        """How many nodes of the platform have which obstacles for pods with these demands."""
+        found: Counter[tuple[Obstacle, ...]] = Counter()
+        for node, number in self._kinds_of(platform, demands):
+            found[obstacles(demands, node)] += number
         return found
 
-    def _find_obstacles(self, target: Platform, demands: NodeDemands) -> Iterable[Obstacle]:
-        nodes = self.nodes.get(target)
-        if not nodes:
-            return _contradictions(target, demands)
-        kinds: Counter[tuple[Obstacle, ...]] = Counter()
-        for node in nodes:
-            met = obstacles(demands, node)
-            if not met:
-                return ()
-            kinds[met] += 1
-        (nearest, _), *_ = sorted(kinds.items(), key=lambda item: (len(item[0]), -item[1], item[0]))
-        return nearest
+    def _kinds_of(self, platform: Platform, demands: NodeDemands) -> Sequence[tuple[ReportedNode, int]]:
+        """A node of each kind that these demands can tell apart, and how many there are: few among thousands."""
+        nodes, terms = self.nodes.get(platform, ()), demands.terms or ()
+        if any(term.match_fields for term in terms):
+            return [(node, 1) for node in nodes]
+        named = (each.key for term in terms for each in term.match_expressions or ())
+        keys = frozenset(demands.selector).union(named)
+        if (platform, keys) not in self._kinds:
+            kinds: dict[object, list[ReportedNode]] = {}
+            for node in nodes:
+                labels = (node.metadata and node.metadata.labels) or {}
+                kinds.setdefault((node.spec, *map(labels.get, keys)), []).append(node)
+            self._kinds[platform, keys] = [(alike[0], len(alike)) for alike in kinds.values()]
+        return self._kinds[platform, keys]
 
 
 def _contradictions(target: Platform, demands: NodeDemands) -> Iterator[Obstacle]:

@@ -313,6 +313,11 @@ UNNEEDED = _broken(
         "        demands = found.demands\n",
         "        demands = judged.demands\n",
     ),
+    (
+        "audit takes no node for another that has other taints",
+        "kinds.setdefault((node.spec, *map(labels.get, keys)), [])",
+        "kinds.setdefault((None, *map(labels.get, keys)), [])",
+    ),
 )
 
 EDITING = _broken(

@@ -27,6 +27,7 @@ from extender.reports.audit_findings import (
 )
 from extender.reports.audit_report import Audit, FindingRule, NewerTag
 from extender.reports.workload_reports import WorkloadCollector
+from tests.builders import expression, with_terms
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 TAINT = Taint("pool", "arm", "NoSchedule")
@@ -128,6 +129,21 @@ def test_one_node_that_takes_the_pods_is_enough() -> None:
     assert answers(audit(given(deployment("a", "multi:1"), nodes=[node("arm64", "a", soft)]))) == {"a": ["yes", "yes"]}
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"nodeSelector": {"role": "db"}},
+        {"affinity": with_terms({"matchExpressions": [expression("role", "db")]})},
+        {"affinity": with_terms({"matchFields": [expression("metadata.name", "c")]})},
+    ],
+)
+def test_the_one_node_that_is_asked_for_is_found_among_others(asked: Any) -> None:
+    """They differ in one label, or in their names alone."""
+    nodes = [node("amd64"), node("arm64", "a"), node("arm64", "b"), node("arm64", "c", role="db")]
+    assert answers(audit(given(deployment("a", "multi:1", **asked), nodes=nodes)))["a"][1] == "yes"
+    assert answers(audit(given(deployment("a", "multi:1", **asked), nodes=nodes[:3])))["a"][1] == "no"
+
+
 def test_a_daemon_set_is_weighed_by_the_nodes_that_it_targets() -> None:
     """Three nodes, one of which it does not target; and it need not tolerate what its controller does for it."""
     nodes = [node("amd64", "a"), node("arm64", "b", Taint("node.kubernetes.io/not-ready", None, "NoExecute")),
@@ -185,8 +201,12 @@ PINNED: Any = {"nodeSelector": {"kubernetes.io/arch": "amd64"}}
         ((), "2 pods"),
         ((node("amd64"),), "2 pods"),
         (
-            (node("amd64"), node("arm64", "a", Taint("arch", "arm64", "NoSchedule")), node("arm64", "b", TAINT)),
-            "2 pods, 1 nodes",
+            (
+                node("amd64"),
+                *(node("arm64", name, Taint("arch", "arm64", "NoSchedule")) for name in "ac"),
+                node("arm64", "b", TAINT),
+            ),
+            "2 pods, 2 nodes",
         ),
         ((node("amd64"), node("arm64", "a", TAINT)), ""),
     ],
