@@ -165,12 +165,17 @@ def test_accounts_have_the_rights_that_their_settings_take_and_no_other(name: st
         assert rights_given(own, part) == rights_taken(parse_config(text, ""), with_canaries=True)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "text",
-    ["config.admission.unknown: gate", "config.registry.mirrors: openshift", "config.drift: {events: true}",
-     "config.registry.pull_secrets: []", "canary.enabled: false"],
+OF_RIGHTS = (
+    "config.admission.unknown: gate", "config.registry.mirrors: openshift", "config.drift: {events: true}",
+    "config.registry.pull_secrets: []",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [("all", text) for text in (*OF_RIGHTS, "canary.enabled: false")]
+    + [(mode, "{" + ", ".join(OF_RIGHTS) + "}") for mode in MODES],
+)
 def test_rights_follow_settings_in_every_mode(mode: str, text: str) -> None:
     objects = rendered(text, mode)
     for part, settings in settings_of(objects).items():
@@ -231,7 +236,6 @@ def test_kube_scheduler_is_of_the_clusters_version(version: str, image: str, gat
 @pytest.mark.parametrize(
     ("mode", "kind", "text"),
     [
-        ("webhook", "Deployment", "config: {log: {level: debug}}"),
         ("policy", "Deployment", "gates.exemptPriorityClasses: [storage]"),
         ("default", "DaemonSet", "config: {scheduler: {assume: [linux/arm64]}}"),
         ("second", "Deployment", "modes.secondScheduler: {configuration: {percentageOfNodesToScore: 30}}"),
