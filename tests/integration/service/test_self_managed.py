@@ -120,8 +120,18 @@ async def test_one_replica_of_three_makes_it(tmp_path: Path) -> None:
         assert not any(each.failure for each in replicas)
         served = {(tmp_path / f"{number}.pem").read_bytes() for number in range(3)}
         data = secret_data(api)
-    assert served == {data["tls.crt"] + data["tls.key"]}
-    assert split_bundle(trusted(api)) == (data["tls.crt"],)
+        assert served == {data["tls.crt"] + data["tls.key"]}
+        assert split_bundle(trusted(api)) == (data["tls.crt"],)
+        half_over = make_certificate(NAMES, datetime.now(UTC) - LIFE / 2, LIFE)
+        put_secret(api, to_secret_data(OwnCertificates(half_over)))
+        api.requests.clear()
+        api.is_open.clear()
+        looks = [asyncio.create_task(each.look()) for each in replicas]
+        await eventually(lambda: len(api.requests) == len(replicas))
+        api.is_open.set()
+        await asyncio.gather(*looks)
+        published = [each.path for each in api.received("send") if each.path.startswith(CONFIGURATIONS)]
+        assert sorted(published) == [f"{CONFIGURATIONS}/pods", f"{CONFIGURATIONS}/pods-names"]
 
 
 class LocalClient:
