@@ -3,9 +3,7 @@
 Nothing is installed: the package is unpacked into the cache folder, once.
 """
 
-import asyncio
 import re
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,8 @@ import aiohttp
 import msgspec
 
 from testbed.debian_package import find_package
+from testbed.eventually import eventually
+from testbed.processes import free_port
 
 _PACKAGE = "prometheus"
 _END_SECONDS = 10
@@ -64,7 +64,7 @@ class DebianPrometheus:
             "scrape_configs": [own, *others],
         }
         (folder / "prometheus.yml").write_bytes(msgspec.yaml.encode(configuration))
-        port = _free_port()
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._log = folder / "prometheus.log"
         self._command = [
@@ -112,14 +112,4 @@ async def values(session: aiohttp.ClientSession, server: DebianPrometheus, query
 
 async def until(session: aiohttp.ClientSession, server: DebianPrometheus, query: str, *, found: bool) -> None:
     """Returns when the query has a result, or has none any more. Raises TimeoutError."""
-    async with asyncio.timeout(CHANGE_SECONDS):
-        while bool(await values(session, server, query)) != found:
-            await asyncio.sleep(0.1)
-
-
-def _free_port() -> int:
-    """Returns a free port. Prometheus does not tell which it chose."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+    await eventually(lambda: values(session, server, query), lambda said: bool(said) == found, seconds=CHANGE_SECONDS)

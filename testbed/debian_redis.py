@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import threading
 from collections import deque
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from testbed.debian_package import find_package
+from testbed.processes import free_port
 
 _LIBRARIES = ("liblzf1", "libjemalloc2", "liblua5.1-0", "lua-cjson", "lua-bitop", "libatomic1", "libsystemd0")
 _END_SECONDS = 10
@@ -33,7 +33,7 @@ class DebianRedis:
     """
 
     def __init__(self, program: Path, folder: Path, options: Sequence[str] = (), *, tls: bool = False) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         ports = ("--port", "0", "--tls-port", str(self.port)) if tls else ("--port", str(self.port))
         quiet = ("--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder))
         self._command = [str(program), *ports, *quiet, *options]
@@ -82,11 +82,3 @@ class DebianRedis:
             self._reader.join()
         if self._process.stdout:
             self._process.stdout.close()
-
-
-def _free_port() -> int:
-    """Returns a free port. redis-server does not choose one: port 0 means no port to it."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port

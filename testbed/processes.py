@@ -4,6 +4,7 @@ A child gets a session of its own, so that Ctrl-C reaches only this process, whi
 The kernel kills a child when this process ends (parent_death.py), so that no child outlives it.
 """
 
+import contextlib
 import http.client
 import os
 import random
@@ -88,20 +89,34 @@ class Process:
         return f"--- end of {self.log} ---\n{text}"
 
 
+_RESERVED: list[socket.socket] = []
+"""Names that stand for the ports that this process has given out, for as long as it runs."""
+
+
 def free_port() -> int:
-    """Returns a free loopback port.
+    """Returns a free loopback port, which no other call returns while this process runs, in whichever process it is.
 
     The port is below 32768, where Linux's range for outgoing connections begins. A port found by binding to 0 lies
     within that range, and an outgoing connection may take it before a program that starts slowly binds it.
     """
     while True:
         port = random.randrange(20000, 32768)
-        with socket.socket() as candidate:
-            try:
-                candidate.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        with socket.socket() as candidate, contextlib.suppress(OSError):
+            candidate.bind(("127.0.0.1", port))
+            _reserve(port)
             return port
+
+
+def _reserve(port: int) -> None:
+    """Binds a name that stands for the port; only Linux has such without a file. Raises OSError if another has it."""
+    if sys.platform == "linux":
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0multiarch-extender-port-{port}")
+        except OSError:
+            name.close()
+            raise
+        _RESERVED.append(name)
 
 
 def answers(port: int, path: str, tls: ssl.SSLContext | None = None) -> bool:
