@@ -9,6 +9,7 @@ import pytest
 from extender.cluster.views import PODS
 from extender.placement.gate import GATE, GATED_LABEL
 from extender.placement.policy import UNKNOWN
+from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, pod, serve_api, write_kubeconfig
 from tests.unit.cli.commands import run
 
@@ -36,7 +37,7 @@ def gated(name: str, gates: list[str], labels: dict[str, str]) -> Document:
 
 def stored(api: ApiServer, name: str) -> tuple[list[str], list[str]]:
     """The pod's gates and labels as the server has them."""
-    found = api._objects[PODS, name]  # noqa: SLF001
+    found = api.find(PODS, name)
     return [gate["name"] for gate in found["spec"]["schedulingGates"]], sorted(found["metadata"]["labels"])
 
 
@@ -102,12 +103,9 @@ async def test_what_holds_pods_is_deleted_first_and_pods_held_meanwhile_are_let_
     ungating = asyncio.create_task(
         run("ungate", "-A", *DELETIONS, "--kubeconfig", str(write_kubeconfig(api, tmp_path)))
     )
-    async with asyncio.timeout(30):
-        while api._objects[PODS, "both"]["metadata"].get("annotations") != {UNKNOWN: "pass"}:  # noqa: SLF001
-            await asyncio.sleep(0.05)
-        api.put(PODS, gated("both", [OTHER], {"app": "a"}))
-        while stored(api, "unlabelled") != ([], []):
-            await asyncio.sleep(0.05)
+    await eventually(lambda: api.find(PODS, "both")["metadata"].get("annotations") == {UNKNOWN: "pass"})
+    api.put(PODS, gated("both", [OTHER], {"app": "a"}))
+    await eventually(lambda: stored(api, "unlabelled") == ([], []))
     assert [request.path for request in api.received("send")[:2]] == [f"{POLICIES}/hold", f"{WEBHOOKS}/ours"]
     assert (POLICIES, "hold") not in api._objects  # noqa: SLF001
     api.put(PODS, gated("late", [GATE], {GATED_LABEL: "true"}))

@@ -14,6 +14,7 @@ from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
 from extender.server.http import Limits, Listener, open_listener
 from extender.server.routes import PostRoutes, Reply, Route
+from testbed.eventually import eventually
 from tests.integration.server.raw_http import RawConnection, port_of
 
 LIMIT_BYTES = 1000
@@ -152,8 +153,7 @@ async def test_what_comes_before_an_answer_ends_the_connection_with_it(peer: Pee
     """It is not read, and the answer is not lost."""
     peer.writer.write(request_of("wait1"))
     await peer.writer.drain()
-    while not letters.later:
-        await asyncio.sleep(0)
+    await eventually(lambda: letters.later)
     peer.writer.write(request_of("2"))
     _, headers, body = await peer.read()
     assert body == b'"x"'

@@ -118,7 +118,7 @@ async def work(caller: Caller, api: ApiServer, plain: FaultyRegistry, limited: L
         held = pod(image, name=name, labels={GATED_LABEL: "true"})
         held["spec"]["schedulingGates"] = [{"name": GATE}]
         api.put(PODS, held)
-    await eventually(lambda: not api._objects[PODS, "soon"]["spec"]["schedulingGates"])  # noqa: SLF001
+    await eventually(lambda: not api.find(PODS, "soon")["spec"]["schedulingGates"])
 
 
 async def wrong_panels(

@@ -68,7 +68,7 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(
         held["spec"]["schedulingGates"] = [{"name": GATE}]
         api.put(PODS, held)
         registry.add_index("late", "1", ["linux/arm64"])
-        await eventually(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
+        await eventually(lambda: not api.find(PODS, "p")["spec"]["schedulingGates"])
         assert lease(api)["holderIdentity"] != ""
         assert await caller.metric('multiarch_gates_releases_total{outcome="known"}') >= 1
         assert await lifting(caller) == (1, 1)
@@ -190,5 +190,5 @@ async def test_controller_runs_without_a_webhook(api: ApiServer, registry: Embed
     api.put(PODS, held)
     alone = ("admission.listen=''", *HOLDING)
     async with service_in(api, tmp_path, "", *alone, registries=[registry.host]) as caller:
-        await eventually(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
+        await eventually(lambda: not api.find(PODS, "p")["spec"]["schedulingGates"])
         assert caller.service.admission_url == ""

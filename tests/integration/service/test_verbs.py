@@ -4,13 +4,12 @@ What is decided about nodes, in both forms of requests, is told of the decision 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 import pytest
 from aiohttp import web
 
-from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
@@ -281,40 +280,6 @@ async def test_a_node_nobody_can_be_asked_about_passes_where_the_usual_ones_woul
     caller = await start_service(plain_http=images.host, nodes=view)
     result = await caller.filter(with_names(pod(f"{images.host}/multi:1"), ["a", "d"]))
     assert (kept(result), result["Error"], view.requested) == (["a", "d"], "", [["d"]])
-
-
-class SilentApi:
-    """An API server that answers nothing."""
-
-    def __init__(self) -> None:
-        self.requested: list[str] = []
-
-    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
-        self.requested.append(path)
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
-
-    def stream(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "", stall_seconds: float
-    ) -> AsyncGenerator[bytes, None]:
-        raise AssertionError("nothing is watched")
-
-
-async def test_a_missing_node_costs_at_most_its_wait(start_service: StartService, images: EmbeddedRegistry) -> None:
-    """The lookups of a request together, and nothing for the requests of the next second."""
-    clock, api = Clock(), SilentApi()
-    nodes = WatchedNodes(api, clock=clock)
-    nodes.upsert(msgspec.json.encode(NODES[0]))
-    nodes.keep_only({"a"})
-    clock.advance(60)
-    caller = await start_service(plain_http=images.host, nodes=nodes)
-    wanted = with_names(pod(f"{images.host}/multi:1"), ["a", "y", "z"])
-    assert kept(await caller.filter(with_nodes(pod(f"{images.host}/multi:1")))) == ["a", "b", "c", "d"]
-    assert kept(await caller.filter(wanted)) == ["a", "y", "z"]
-    assert sorted(api.requested) == ["/api/v1/nodes/y", "/api/v1/nodes/z"]
-    for _ in range(3):
-        assert kept(await caller.filter(wanted)) == ["a", "y", "z"]
-    assert len(api.requested) == 2
 
 
 async def test_pod_that_is_not_to_be_touched_is_not(start_service: StartService, images: EmbeddedRegistry) -> None:

@@ -17,6 +17,7 @@ from extender.fetcher.settings import FetcherSettings
 from extender.images.content import Cause
 from extender.images.failures import failure_of
 from extender.images.reference import digest_of, parse_reference
+from testbed.eventually import eventually
 
 DIGEST = digest_of(b"one")
 NOT_ASKED, UNAVAILABLE = "not asked", Cause.UNAVAILABLE
@@ -123,8 +124,7 @@ async def test_image_that_ends_fetchers_fails_alone(client: FetcherClient, image
 async def test_all_are_asked_for_again_at_once_after_one_end(client: FetcherClient) -> None:
     """However many there are: no image is asked for alone, and none waits for another."""
     looks = [asyncio.create_task(look(client, f"app-{number}")) for number in range(200)]
-    while len(SimulatedChild.questions) < 200:
-        await asyncio.sleep(0)
+    await eventually(lambda: len(SimulatedChild.questions) == 200)
     (first,) = SimulatedChild.living
     first.die("ended")
     assert await asyncio.gather(*looks) == [DIGEST] * 200

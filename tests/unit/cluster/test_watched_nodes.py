@@ -1,0 +1,49 @@
+"""Nodes that a request names and that are not in view."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+
+import msgspec
+import pytest
+
+from extender.cluster.views import WatchedNodes
+from extender.kubernetes.core_v1 import NodeName
+from extender.placement.nodes import NodeLookup
+from testbed.simulated_time import run_simulated
+from tests.builders import node
+
+NEW = (NodeName("y"), NodeName("z"))
+
+
+class SilentApi:
+    """An API server that answers nothing."""
+
+    def __init__(self) -> None:
+        self.requested: list[str] = []
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
+        self.requested.append(path)
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "", stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        raise AssertionError("nothing is watched")
+
+
+def test_a_missing_node_costs_at_most_its_wait() -> None:
+    """The lookups of a request together, and nothing for the requests of the next second."""
+
+    async def run() -> None:
+        loop, api = asyncio.get_running_loop(), SilentApi()
+        await asyncio.sleep(60)
+        nodes = WatchedNodes(api, clock=loop.time)
+        nodes.upsert(msgspec.json.encode(node("a")))
+        nodes.keep_only({"a"})
+        for _ in range(3):
+            assert await nodes.find([NodeName("a"), *NEW], 0.05) == NodeLookup(unreachable=NEW)
+        assert loop.time() == pytest.approx(60.05)
+        assert sorted(api.requested) == ["/api/v1/nodes/y", "/api/v1/nodes/z"]
+
+    run_simulated(run())
