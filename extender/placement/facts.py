@@ -214,7 +214,8 @@ def fact_of(
     `may_be_pending` is false once the pod has waited long enough; then no fact is `Pending`. `lists` as in `facts_of`.
     """
     if isinstance(answer, Content):
-        return _fact_of_content(image, answer)
+        is_data = image.role is not Role.CONTAINER or answer.kind is Kind.DATA
+        return _fact_of_data(image, answer) if is_data else _fact_of_program(image, answer)
     if image.reference == MANY_IMAGES:
         return Unknown(Cause.UNSUPPORTED, "so many are not looked up")
     failure = answer or Failure(Cause.LOOKING_UP, "its lookup has not ended yet")
@@ -225,12 +226,6 @@ def fact_of(
     if may_be_pending and failure.cause in RETRYABLE:
         return Pending(failure.cause, failure.detail)
     return Unknown(failure.cause, failure.detail)
-
-
-def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
-    if image.role is not Role.CONTAINER or content.kind is Kind.DATA:
-        return _fact_of_data(image, content)
-    return _fact_of_program(image, content) if content.platforms or content.falsely_claimed else _unreadable(content)
 
 
 def _fact_of_data(image: PodImage, content: Content) -> ImageFact:
@@ -249,12 +244,14 @@ def _unreadable(content: Content) -> Unknown:
 
 
 def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
+    if not content.platforms and not content.falsely_claimed:
+        return _unreadable(content)
     if image.runtime is not None:
         return _fact_of_runtime(image.runtime, content)
+    if not image.os and not content.falsely_claimed:  # as of nearly all
+        return RunsOn(content.platforms)
     platforms = of_system(content.platforms, image.os)
     asked = f"{image.os} (spec.os.name)" if platforms is not content.platforms else ""
-    if not content.falsely_claimed:
-        return RunsOn(platforms, asked)
     return RunsOn(
         platforms, asked, tuple(each for each in content.falsely_claimed if image.os in ("", each.platform.os))
     )

@@ -95,12 +95,12 @@ class Decision:
         self, images: Sequence[PodImage], facts: Sequence[ImageFact], policy: Policy, overrides: Overrides
     ) -> None:
         """`facts` has the fact of each of `images`, in the same order."""
-        policy = policy_for(policy, images)
-        unresolved = [
-            (image, fact, choice_for(fact, policy, overrides))
-            for image, fact in zip(images, facts, strict=True)
-            if isinstance(fact, Pending | Unknown)
+        found = [
+            (image, fact) for image, fact in zip(images, facts, strict=True) if isinstance(fact, (Pending, Unknown))
         ]
+        if found:  # else nothing is assumed
+            policy = policy_for(policy, images)
+        unresolved = [(image, fact, choice_for(fact, policy, overrides)) for image, fact in found]
         self.enforced = overrides.mode is Mode.ENFORCE
         self.can_be_learned = any(fact.cause not in LOCAL for _, fact, _ in unresolved)
         self.retried = [(image, fact) for image, fact, choice in unresolved if choice is Choice.RETRY]
@@ -325,6 +325,6 @@ def preempt_nodes(
 
 def _listable(retried: Sequence[tuple[PodImage, Pending | Unknown]]) -> tuple[PodImage, ...]:
     """The images if no registry has answered for any of them, none if one is still asked."""
-    if any(fact.cause is Cause.LOOKING_UP for _, fact in retried):
+    if not retried or any(fact.cause is Cause.LOOKING_UP for _, fact in retried):
         return ()
     return tuple(image for image, _ in retried)

@@ -9,7 +9,7 @@ import msgspec
 
 from extender.credentials.keyring import Keyring
 from extender.credentials.pull_secrets import PullSecrets
-from extender.images.content import Answer, Cause, Content, Evidence, Failure
+from extender.images.content import Answer, Cause, Evidence, Failure
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import PodImage, images_of
 from extender.placement.policy import Mode, Overrides, Policy, is_exempt, overrides_of
@@ -78,7 +78,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         """
         queries = _queries(question.images)
         answers = await self.resolver.resolve_all(queries, question.keyring, wait_seconds, revalidate=revalidate)
-        if any(answer is None or _is_denied(answer) for answer in answers):
+        if any(map(_is_wanting, answers)):
             self.look_at_pending_pods()
         return answers
 
@@ -113,8 +113,8 @@ class PodResolver(msgspec.Struct, frozen=True):
         return self.keyring.of(namespace, self.pull_secrets.of_pod(namespace, names))
 
 
-def _is_denied(answer: Content | Failure) -> bool:
-    return isinstance(answer, Failure) and answer.cause is Cause.DENIED
+def _is_wanting(answer: Answer) -> bool:
+    return answer is None or (isinstance(answer, Failure) and answer.cause is Cause.DENIED)
 
 
 def _queries(images: Sequence[PodImage]) -> list[ImageQuery]:

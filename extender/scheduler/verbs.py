@@ -162,6 +162,7 @@ NODES = counters(
     ("verdict", tuple(Verdict)),
 )
 
+_KNOWN = frozenset({Content})
 _NO_SCORES = encode_priorities({})
 
 
@@ -291,7 +292,7 @@ class SchedulerVerbs:
         return decision
 
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
-        is_known = all(isinstance(answer, Content) for answer in answers)
+        is_known = _KNOWN.issuperset(map(type, answers))
         may_be_pending = not is_known and self._waited_seconds(pod) < self._pending_limit_seconds
         facts = facts_of(question.images, answers, may_be_pending=may_be_pending)
         return Decision(question.images, facts, self._policy, question.overrides)
