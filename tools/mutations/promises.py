@@ -600,6 +600,76 @@ TURNS = _broken(
     ),
 )
 
+VERBS = _broken(
+    "extender/scheduler/verbs.py",
+    f"{_UNIT}/scheduler {_INTEGRATION}/service/test_verbs.py",
+    (
+        "a node that is missing in view is looked up before it passes",
+        "            if is_missing or may_be_wrong:\n",
+        "            if may_be_wrong:\n",
+    ),
+    (
+        "kube-scheduler waits for a pod's images once, however often it asks",
+        "left_seconds = self._wait_seconds - self._waited_seconds(args.pod)",
+        "left_seconds = self._wait_seconds",
+    ),
+    (
+        "a namespace of many pods does not make those of others wait anew",
+        "owner_of=lambda _, row: row.namespace,",
+        'owner_of=lambda *_: "",',
+    ),
+    (
+        "a pod that asks for an accelerator is kept to no preferred architecture",
+        'args.raw_pod if self._policy.preference_by is PreferenceBy.FILTER else b""',
+        'b""',
+    ),
+    (
+        "where a node could not be looked up, kube-scheduler tries again",
+        "if is_missing and found.unreachable and decision.enforced and",
+        "if False and",
+    ),
+)
+
+MUTATION = _broken(
+    "extender/placement/mutation.py",
+    _tests("unit/placement", "bounds", "mutation_passes", "mutation_affinity"),
+    (
+        "a pod with too much to be decided about is left, with a warning",
+        "    if touched_bytes(pod) > TOUCHED_BYTES:\n        return {}, _SIZE\n",
+        "",
+    ),
+    (
+        "what could not be taken back is not written",
+        "        if excess := excess_with(added, after):\n",
+        '        if excess := "":\n',
+    ),
+    (
+        "a pass that would only move what was added changes nothing",
+        "        if record == taken == added and _is_noted(before, after):\n",
+        "        if False:\n",
+    ),
+    (
+        "an impossible pod is refused only where the operator wants it",
+        "refused = self._settings.impossible is ImpossiblePods.DENY",
+        "refused = True",
+    ),
+)
+
+EARNED = _broken(
+    "extender/placement/planning.py",
+    _tests("unit/placement", "mutation", "mutation_properties", "decision_fuzz"),
+    (
+        "a pod gets no toleration for a platform that its author allows no node of",
+        "if any(_may_run(terms, platform) for platform in platforms) and not any(",
+        "if not any(",
+    ),
+    (
+        "a toleration is earned on every platform of its rule",
+        "if known and rule_platforms and all(self._may_run(known, each) for each in rule_platforms)",
+        "if known and rule_platforms and any(self._may_run(known, each) for each in rule_platforms)",
+    ),
+)
+
 ADMISSION = _broken(
     "extender/admission/pod_admission.py",
     _tests("integration/service", "webhook", "gates", "canary"),
@@ -625,6 +695,56 @@ ADMISSION = _broken(
             "            return unreadable(review, exc)\n"
         ),
         "        except ZeroDivisionError as exc:\n            return unreadable(review, exc)\n",
+    ),
+)
+
+HELD = _broken(
+    "extender/gates/gate_controller.py",
+    f"{_INTEGRATION}/gates/test_gates.py",
+    (
+        "a patch that the cluster's own rules refuse is followed by one for the gate alone",
+        "            if not _is_final(exc):\n                raise\n",
+        "            if exc:\n                raise\n",
+    ),
+    (
+        "a held pod is decided about again once it has changed",
+        "        self._waits.leave(pod)\n        self._hand(pod)\n",
+        "        self._waits.leave(pod)\n",
+    ),
+    (
+        "a pod goes at its limit, by what is known then",
+        "return self._pod_resolver.peek(question) if answers is None and is_expired else answers",
+        "return answers",
+    ),
+)
+
+HELD_PODS = _broken(
+    "extender/gates/held_pods.py",
+    f"{_INTEGRATION}/gates/test_gates.py",
+    (
+        "a pod's limit counts only while no other gate holds it",
+        "        if is_held_by_others(seen):\n",
+        "        if False:\n",
+    ),
+    (
+        "a pod that was made anew is another pod",
+        "if pod and (pod.reference.uid != seen.metadata.uid or not is_held(seen)):",
+        "if pod and not is_held(seen):",
+    ),
+)
+
+IMAGE_WAITS = _broken(
+    "extender/gates/image_waits.py",
+    f"{_INTEGRATION}/gates",
+    (
+        "a tag that may have moved while its pod waited is asked for again",
+        "        if is_known and answers != wait.answers:\n",
+        "        if False:\n",
+    ),
+    (
+        "pods of one template share a lookup",
+        "key = (question.images, question.keyring.identity, pod.namespace) if question else pod.namespace",
+        "key = (question.images, pod.key) if question else pod.namespace",
     ),
 )
 
@@ -732,6 +852,11 @@ ADDITIONS = _broken(
     "extender/placement/additions.py",
     _tests("unit/placement", "mutation", "mutation_passes"),
     (
+        "a record that we could not have written takes nothing back",
+        "return record if credible else None",
+        "return record",
+    ),
+    (
         "a record cannot take an author's toleration away",
         "[item for item in record.tolerations if item in tolerations]",
         "list(record.tolerations)",
@@ -790,6 +915,11 @@ SCHEDULER_WIRE = _broken(
         "a request about no nodes at all is the caller's mistake",
         '        raise InvalidRequest("ExtenderArgs has neither NodeNames nor Nodes")\n',
         "        return ExtenderArgs(pod, [], _NULL, _NULL, raw_pod)\n",
+    ),
+    (
+        "no pod is evicted from a node that its image does not run on",
+        "_ENCODER.encode(names)), failed_and_unresolvable_nodes=failed",
+        "_ENCODER.encode(names)), failed_nodes=failed",
     ),
     (
         "victims are named by uid in either form",
@@ -1124,7 +1254,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
     *REFERENCES, *RELAXING, *UNNEEDED, *EDITING, *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT,
-    *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS, *LEADER, *TURNS, *ADMISSION, *ARMING, *SETTINGS,
+    *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
+    *ADMISSION, *HELD, *HELD_PODS, *IMAGE_WAITS, *ARMING, *SETTINGS,
     *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS, *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST,
     *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,
 )  # fmt: skip

@@ -119,6 +119,9 @@ async def test_a_strict_preference_is_in_the_answer_to_filter(
     assert (kept(result), result["FailedNodes"], result["FailedAndUnresolvableNodes"]) == (["b", "d"], {}, {})
     assert await caller.prioritize(asked) == {}
     assert sorted(await caller.preempt(victims(asked["Pod"], whole=False))) == ["a", "b", "c"]
+    accelerated = pod(f"{images.host}/multi:1")  # which has no preference
+    accelerated["spec"]["nodeSelector"] = {"nvidia.com/gpu": "true"}
+    assert kept(await caller.filter(with_names(accelerated))) == ["a", "b", "c", "d"]
 
 
 async def test_a_strict_preference_asks_nobody_about_a_new_node_while_a_preferred_one_is_there(
