@@ -40,9 +40,9 @@ def node(
 ) -> Json:
     """Returns a node that its kubelet calls so, with the usual labels beside these; without a platform it says nothing.
 
-    `parts` are those of its spec, and `capacity`.
+    `parts` are those of its spec, and `capacity` and `allocatable`.
     """
-    status: Json = {"capacity": parts.pop("capacity", {"cpu": "8"})}
+    status: Json = {key: parts.pop(key, {"cpu": "8", "memory": "32Gi"}) for key in ("capacity", "allocatable")}
     usual: dict[str, str] = {}
     if platform:
         of = parse_platform(platform)

@@ -792,11 +792,6 @@ PLANNING = _broken(
     "extender/placement/planning.py",
     _tests("unit/placement", "mutation", "gate", "platforms_annotation", "unlabelled_nodes"),
     (
-        "a rule without platforms is earned by no image",
-        "if known and rule_platforms and all(",
-        "if known and all(",
-    ),
-    (
         "a pod gets no toleration that it has already",
         "covers(each, rule.toleration) for each in present",
         "False for each in present",

@@ -1,26 +1,22 @@
 """Audits to write: of as many workloads as wanted, whose images lack platforms, are unknown, or are somebody else's."""
 
 from extender.images.content import Cause, Content, Failure
-from extender.images.manifest import Kind
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo
-from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeStatus
+from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.policy import Policy
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, with_newer
 from extender.reports.audit_report import Audit, NewerTag
 from extender.reports.workload_reports import WorkloadCollector
+from tests import builders
+from tests.builders import decoded
 
 AMD, ARM = Platform("linux", "amd64"), Platform("linux", "arm64")
 _KINDS = ("Deployment", "StatefulSet", "DaemonSet", "CronJob")
 
 
 def node(name: str, architecture: str, cpu: str) -> ReportedNode:
-    """A node."""
-    system = NodeSystemInfo(architecture=architecture, operating_system="linux")
-    return ReportedNode(
-        metadata=NodeMeta(name=name, labels={"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux"}),
-        status=ReportedNodeStatus(node_info=system, allocatable={"cpu": cpu, "memory": "64Gi"}),
-    )
+    allocatable = {"cpu": cpu, "memory": "64Gi"}
+    return decoded(builders.node(name, f"linux/{architecture}", allocatable=allocatable), ReportedNode)
 
 
 def image_of(index: int) -> tuple[str, Content | Failure]:
@@ -29,8 +25,7 @@ def image_of(index: int) -> tuple[str, Content | Failure]:
     name = f"{host}/service-{index:04}:1.{index % 7}"
     if index % 10 == 9:
         return name, Failure(Cause.DENIED, "the registry refuses access")
-    platforms = frozenset({AMD}) if index % 10 in (2, 4, 7) else frozenset({AMD, ARM})
-    return name, Content(Kind.INDEX, platforms, states_platforms=True)
+    return name, builders.index(*map(str, (AMD,) if index % 10 in (2, 4, 7) else (AMD, ARM)))
 
 
 def report_of(workloads: int, images: int) -> Audit:

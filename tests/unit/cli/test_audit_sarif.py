@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 from extender.cli.audit_writers import write_sarif
-from extender.images.content import Content
-from extender.images.manifest import Kind
-from extender.images.platform import Platform
 from extender.placement.policy import Policy
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.workload_reports import WorkloadCollector
+from tests.builders import index
 
 
 def results(sources: list[str]) -> list[dict[str, Any]]:
@@ -22,7 +20,7 @@ def results(sources: list[str]) -> list[dict[str, Any]]:
         metadata = {"name": f"web-{number:03}", "namespace": "shop"}
         collector.add({"kind": "Deployment", "metadata": metadata, "spec": {"template": {"spec": spec}}}, source)
     workloads = collector.workloads()
-    content = Content(Kind.INDEX, frozenset({Platform("linux", "amd64")}), states_platforms=True)
+    content = index("linux/amd64")
     evidence = [[ImageEvidence(content)] for _ in workloads]
     found: list[dict[str, Any]] = json.loads(
         write_sarif(audit(AuditInput(workloads=workloads, evidence=evidence, policy=Policy())))

@@ -6,9 +6,10 @@ from extender.images.content import Content, judged
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.platform_states import RUNNING, FalselyClaimed, PlatformState, claim_text
+from tests.builders import index
 
 AMD64, ARM64, S390X = map(parse_platform, ("linux/amd64", "linux/arm64", "linux/s390x"))
-BOTH = Content(Kind.INDEX, frozenset({AMD64, ARM64}), states_platforms=True)
+BOTH = index("linux/amd64", "linux/arm64")
 LIE = FalselyClaimed(ARM64, PlatformState.REFUTED, "/usr/bin/app", "x86-64")
 
 

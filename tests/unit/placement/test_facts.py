@@ -22,7 +22,7 @@ from extender.placement.facts import (
     fit,
     images_of,
 )
-from tests.builders import Json, decoded
+from tests.builders import Json, decoded, index
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 BOTH = frozenset({AMD64, ARM64})
@@ -119,7 +119,7 @@ def test_a_container_whose_program_comes_from_a_volume_uses_its_image_as_data(ki
 
 CONTAINER, VOLUME, NEVER = PodImage("i"), PodImage("i", Role.VOLUME), PodImage("i", Role.CONTAINER, "Never")
 DATA = PodImage("i", Role.DATA)
-INDEX = Content(Kind.INDEX, BOTH, states_platforms=True)
+INDEX = index("linux/amd64", "linux/arm64")
 MANIFEST = Content(Kind.MANIFEST, frozenset({AMD64}), states_platforms=False)
 SILENT_INDEX = Content(Kind.INDEX, frozenset({AMD64}), states_platforms=False)
 ARTIFACT = Content(Kind.ARTIFACT, frozenset(), states_platforms=False)
@@ -205,7 +205,7 @@ def test_fit_does_not_depend_on_the_order_of_images(facts: tuple[ImageFact, ...]
 
 
 LIE = FalselyClaimed(ARM64, PlatformState.REFUTED, "/app", "x86-64")
-LIAR = judged(Content(Kind.INDEX, BOTH, states_platforms=True), [LIE], [])
+LIAR = judged(INDEX, [LIE], [])
 
 
 def test_what_an_image_claims_falsely_is_a_no() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import pytest
 
 from extender.images.content import Cause, Content, Failure
-from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import decode_args
@@ -15,13 +14,14 @@ from extender.placement.node_images import NodeImages
 from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import DecidedAnswer, Decision, Verdict, filter_nodes
+from tests.builders import index
 
 DIGEST = f"sha256:{'d' * 64}"
 APP = PodImage("app:1", pull_policy="IfNotPresent")
 GONE, DOWN = Failure(Cause.MISSING, "404"), Failure(Cause.UNAVAILABLE, "no address")
 ASKED = Failure(Cause.LOOKING_UP, "not yet")
 RETRYING = Policy(pending=Choice.RETRY)
-AMD = Content(Kind.INDEX, frozenset({parse_platform("linux/amd64")}), states_platforms=True)
+AMD = index("linux/amd64")
 
 
 LISTED = [

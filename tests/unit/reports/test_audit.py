@@ -10,8 +10,8 @@ from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
 from extender.images.platform_states import FalselyClaimed, PlatformState
-from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
-from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec, ReportedNodeStatus
+from extender.kubernetes.core_v1 import NodeMeta, Taint
+from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 from extender.placement.facts import RuntimeClass
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
@@ -27,26 +27,21 @@ from extender.reports.audit_findings import (
 )
 from extender.reports.audit_report import Audit, FindingRule, NewerTag
 from extender.reports.workload_reports import WorkloadCollector
-from tests.builders import expression, with_terms
+from tests import builders
+from tests.builders import decoded, expression, index, with_terms
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 TAINT = Taint("pool", "arm", "NoSchedule")
 ANSWERS: dict[str, Answer] = {
     "amd": Content(Kind.MANIFEST, frozenset((AMD,)), states_platforms=False),
     "arm": Content(Kind.MANIFEST, frozenset((ARM,)), states_platforms=False),
-    "multi": Content(Kind.INDEX, frozenset((AMD, ARM)), states_platforms=True),
+    "multi": index("linux/amd64", "linux/arm64"),
     "gone": Failure(Cause.MISSING, "the registry has no such image"),
 }
 
 
 def node(architecture: str, name: str = "", *taints: Taint, **labels: str) -> ReportedNode:
-    """A node with 8 cores."""
-    own = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **labels}
-    return ReportedNode(
-        metadata=NodeMeta(name or architecture, own),
-        spec=ReportedNodeSpec(taints),
-        status=ReportedNodeStatus(NodeSystemInfo(architecture, "linux"), allocatable={"cpu": "8", "memory": "32Gi"}),
-    )
+    return decoded(builders.node(name or architecture, f"linux/{architecture}", labels, taints=taints), ReportedNode)
 
 
 def deployment(name: str, *images: str, kind: str = "Deployment", **spec: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import pytest
 
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
-from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 from extender.placement.affinity import AffinityMode
@@ -27,27 +26,16 @@ from extender.reports.explanation import (
     explain,
     usual_nodes,
 )
-from tests.builders import pod
+from tests import builders
+from tests.builders import decoded, index, pod
 from tests.unit.placement.mutating import POLICY, settings
 
 ARM_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
 
 
-def built_for(*platforms: str) -> Content:
-    """Returns the content of an index for these platforms."""
-    return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), states_platforms=True)
-
-
 def node(name: str, architecture: str, *taints: Mapping[str, str], **labels: str) -> ReportedNode:
-    """Returns a node with the usual labels."""
-    own = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **labels}
-    document = {
-        "metadata": {"name": name, "labels": own},
-        "spec": {"taints": taints},
-        "status": {"nodeInfo": {"architecture": architecture, "operatingSystem": "linux"}},
-    }
-    return msgspec.convert(document, ReportedNode)
+    return decoded(builders.node(name, f"linux/{architecture}", labels, taints=taints), ReportedNode)
 
 
 def told(
@@ -79,7 +67,7 @@ def answers_of(said: Explanation) -> dict[str, RunAnswer]:
 def test_the_words_are_those_of_the_decision() -> None:
     """Text and verdict come from `Decision`, for each platform."""
     document = pod(2)
-    answers = (built_for(AMD64, ARM64), built_for(AMD64))
+    answers = (index(AMD64, ARM64), index(AMD64))
     said = told(document, *answers)
     decoded = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
     images = images_of(decoded)
@@ -97,7 +85,7 @@ def test_an_image_is_shown_with_its_users_and_its_evidence() -> None:
     """Sidecars are told from init containers; the age is rounded."""
     document = pod(1, initContainers=[{"name": "s", "image": "app-0:1", "restartPolicy": "Always"}])
     document["spec"]["volumes"] = [{"name": "v", "image": {"reference": "data:1"}}, {"name": "other"}]
-    said = told(document, built_for(AMD64), Content(Kind.ARTIFACT, frozenset(), states_platforms=False))
+    said = told(document, index(AMD64), Content(Kind.ARTIFACT, frozenset(), states_platforms=False))
     first, second = said.images
     assert (first.used_by, first.state, first.platforms) == (["container c0", "sidecar s"], "known", [AMD64])
     assert (first.credential, first.age_seconds, first.is_fresh) == ("anonymous", 3.1, True)
@@ -119,7 +107,7 @@ def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: RunAnswer) -> N
     """Its controller has them do so; the template does not say it."""
     cordon = ReportedNodeSpec(unschedulable=True)
     nodes = [msgspec.structs.replace(each, spec=cordon) for each in usual_nodes()]
-    found = told(pod(), built_for(AMD64), nodes=nodes, kind=kind)
+    found = told(pod(), index(AMD64), nodes=nodes, kind=kind)
     assert answers_of(found)[AMD64] is answer
     assert any("uncordon" in remedy for remedy in found.remedies) is (kind == "Deployment")
 
@@ -150,7 +138,7 @@ def test_a_pending_image_has_the_words_of_the_retry() -> None:
 def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
     """A taint that the pod does not tolerate is named, with what would help."""
     nodes = [node("a", "arm64", ARM_TAINT), node("b", "arm64", ARM_TAINT), node("c", "arm64"), node("d", "amd64")]
-    said = told(pod(), built_for(AMD64, ARM64), nodes=nodes)
+    said = told(pod(), index(AMD64, ARM64), nodes=nodes)
     assert [(each.platform, each.names, each.answer, each.score) for each in said.nodes] == [
         (AMD64, ["d"], RunAnswer.YES, 0),
         (ARM64, ["c"], RunAnswer.YES, 10),
@@ -163,7 +151,7 @@ def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
 def test_a_pod_that_is_not_created_yet_counts_with_the_patch() -> None:
     """The webhook's toleration lets it on the tainted nodes."""
     nodes = [node("a", "arm64", ARM_TAINT)]
-    said = told(pod(), built_for(AMD64, ARM64), nodes=nodes, is_created=False)
+    said = told(pod(), index(AMD64, ARM64), nodes=nodes, is_created=False)
     assert answers_of(said) == {ARM64: RunAnswer.YES}
     assert said.nodes[0].taints == ["kubernetes.io/arch=arm64:NoSchedule"]
     assert any(operation.path.startswith("/spec/tolerations") for operation in said.webhook.patch)
@@ -171,7 +159,7 @@ def test_a_pod_that_is_not_created_yet_counts_with_the_patch() -> None:
 
 def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
     """The event names no image then."""
-    said = told(pod(), built_for(AMD64), admission=settings("required"), is_created=False)
+    said = told(pod(), index(AMD64), admission=settings("required"), is_created=False)
     [amd64, arm64] = said.nodes
     assert (amd64.answer, amd64.words) == (RunAnswer.YES, "")
     assert [each.rule for each in arm64.obstacles] == ["selector"]
@@ -181,14 +169,14 @@ def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
 def test_a_live_pod_s_own_annotation_is_given_back() -> None:
     """Even if the images have changed since."""
     document = pod(metadata={"annotations": {REASON: "as it was"}}, nodeSelector={"kubernetes.io/arch": "amd64"})
-    said = told(document, built_for(AMD64, ARM64))
+    said = told(document, index(AMD64, ARM64))
     assert said.annotation == "as it was"
     assert said.nodes[1].words == "as it was"
 
 
 def test_the_pod_s_own_selector_is_told_apart_from_the_images() -> None:
     """`images` is yes, the answer no."""
-    said = told(pod(nodeSelector={"kubernetes.io/arch": "arm64"}), built_for(AMD64, ARM64))
+    said = told(pod(nodeSelector={"kubernetes.io/arch": "arm64"}), index(AMD64, ARM64))
     [amd64, _] = said.nodes
     assert (amd64.answer, amd64.images) == (RunAnswer.NO, RunAnswer.YES)
     assert "nodeSelector asks for kubernetes.io/arch=arm64" in said.remedies[0]
@@ -196,7 +184,7 @@ def test_the_pod_s_own_selector_is_told_apart_from_the_images() -> None:
 
 def test_missing_platforms_are_to_be_built() -> None:
     """For each kind of node that refuses, each image that lacks it."""
-    said = told(pod(2), built_for(AMD64), built_for(ARM64))
+    said = told(pod(2), index(AMD64), index(ARM64))
     assert said.answer is RunAnswer.NO
     assert said.remedies == [
         "linux/amd64: build image app-1:1 for linux/amd64 too",
@@ -207,7 +195,7 @@ def test_missing_platforms_are_to_be_built() -> None:
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.IGNORE])
 def test_the_mode_is_told(mode: Mode) -> None:
     """Under ignore it is also why nothing is refused."""
-    said = told(pod(metadata={"annotations": {"multiarch-extender.io/mode": mode.value}}), built_for(AMD64))
+    said = told(pod(metadata={"annotations": {"multiarch-extender.io/mode": mode.value}}), index(AMD64))
     assert said.mode is mode
     assert bool(said.skipped) == (mode is Mode.IGNORE)
     arm64 = RunAnswer.YES if mode is Mode.IGNORE else RunAnswer.NO
@@ -217,7 +205,7 @@ def test_the_mode_is_told(mode: Mode) -> None:
 def test_a_node_that_states_no_platform_is_unknown() -> None:
     """Nothing is decided about it, and it passes."""
     silent = msgspec.convert({"metadata": {"name": "s"}}, ReportedNode)
-    [kind] = told(pod(), built_for(AMD64), nodes=[silent]).nodes
+    [kind] = told(pod(), index(AMD64), nodes=[silent]).nodes
     assert (kind.platform, kind.answer, kind.verdict) == ("", RunAnswer.UNKNOWN, Verdict.UNSTATED)
 
 
@@ -225,7 +213,7 @@ def test_a_pod_that_names_a_node_of_another_platform_is_warned_of() -> None:
     """As at its creation."""
     pinned = pod(nodeSelector={"kubernetes.io/hostname": "a"})
     nodes = [node("a", "arm64", **{"kubernetes.io/hostname": "a"}), node("b", "amd64")]
-    said = told(pinned, built_for(AMD64), nodes=nodes)
+    said = told(pinned, index(AMD64), nodes=nodes)
     assert said.webhook.warnings[0].startswith("this pod asks for node a, which is linux/arm64: image app-0:1 is built")
 
 
@@ -233,21 +221,21 @@ def test_a_pod_that_names_a_node_of_another_platform_is_warned_of() -> None:
 def test_a_pod_that_the_webhook_has_just_patched_needs_no_patch(mode: str) -> None:
     """Nor is it judged otherwise than before."""
     nodes = [node("a", "arm64", ARM_TAINT), node("d", "amd64")]
-    planned = told(pod(), built_for(AMD64), nodes=nodes, admission=settings(mode), is_created=False)
+    planned = told(pod(), index(AMD64), nodes=nodes, admission=settings(mode), is_created=False)
     stored = apply(pod(), planned.webhook.patch)
     assert isinstance(stored, dict)
-    said = told(stored, built_for(AMD64), nodes=nodes, admission=settings(mode))
+    said = told(stored, index(AMD64), nodes=nodes, admission=settings(mode))
     assert said.webhook.patch == []
     assert (said.nodes, said.annotation, said.remedies) == (planned.nodes, planned.annotation, planned.remedies)
 
 
 def test_the_gates_of_a_held_pod_are_told() -> None:
     """While it has one, nothing else decides."""
-    assert told(pod(schedulingGates=[{"name": "example.com/wait"}]), built_for(AMD64)).gates == ["example.com/wait"]
-    assert told(pod(schedulingGates=None), built_for(AMD64)).gates == []
+    assert told(pod(schedulingGates=[{"name": "example.com/wait"}]), index(AMD64)).gates == ["example.com/wait"]
+    assert told(pod(schedulingGates=None), index(AMD64)).gates == []
 
 
 def test_an_explanation_is_json() -> None:
     """And comes back whole."""
-    said = told(pod(2), built_for(AMD64), Failure(Cause.DENIED, "no"), nodes=[node("a", "arm64", ARM_TAINT)])
+    said = told(pod(2), index(AMD64), Failure(Cause.DENIED, "no"), nodes=[node("a", "arm64", ARM_TAINT)])
     assert msgspec.json.decode(msgspec.json.encode(said), type=Explanation) == said

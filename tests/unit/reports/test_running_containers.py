@@ -13,6 +13,7 @@ from extender.kubernetes.reported_v1 import PodStatus
 from extender.placement.facts import PodImage, Role
 from extender.reports.audit_report import FindingRule
 from extender.reports.running_containers import PlatformFault, containers_of, fault_of
+from tests.builders import index
 
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
 HOST = "registry.example.com"
@@ -25,10 +26,6 @@ BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s r
 RUNNING = {"running": {"startedAt": "2026-11-22T10:00:00Z"}}
 SAYING = {"exitCode": 1, "reason": "Error", **AT_ONCE, "message": "exec /app: Exec format error\n"}
 UNKNOWN = Failure(Cause.DENIED, "no")
-
-
-def index(*platforms: str) -> Content:
-    return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), states_platforms=True)
 
 
 def manifest(platform: str) -> Content:
