@@ -323,12 +323,12 @@ class _Auditor:
     def _of_daemon_set(self, judged: JudgedWorkload) -> Iterator[Finding]:
         """What keeps it from nodes that it targets: images, and taints that its pods do not tolerate."""
         platforms, taints = Counter[Platform](), Counter[str]()
-        for node in self._judge.targeted(judged):
+        for node, number in self._judge.targeted(judged):
             platform = platform_of_node(node)
             if platform and fit(judged.facts, platform, self._compatibility) is Fit.NO:
-                platforms[platform] += 1
+                platforms[platform] += number
             met = obstacles(judged.demands, node)
-            taints.update(each.subject for each in met if each.rule is Rule.TAINT)
+            taints.update({each.subject: number for each in met if each.rule is Rule.TAINT})
         for platform, nodes in sorted(platforms.items()):
             text = f"targets {nodes} nodes of {platform}, on which its images do not run"
             yield _of_workload(FindingRule.DAEMON_SET_LACKS_PLATFORM, judged, text, str(platform))

@@ -72,9 +72,8 @@ class WorkloadJudge:
     ) -> None:
         """`namespaces` has the annotations of each."""
         self._policy = policy
-        self._all_nodes = nodes
         self._namespaces = namespaces
-        self._kinds: dict[tuple[Platform, frozenset[str]], list[tuple[ReportedNode, int]]] = {}
+        self._kinds: dict[tuple[Platform | None, frozenset[str]], list[tuple[ReportedNode, int]]] = {}
         self.nodes: dict[Platform | None, list[ReportedNode]] = {}
         self.by_name: dict[NodeName, Platform | None] = {}
         for node in nodes:
@@ -114,10 +113,11 @@ class WorkloadJudge:
             skipped=judged.skipped,
         )
 
-    def targeted(self, judged: JudgedWorkload) -> Iterator[ReportedNode]:
-        """The nodes that a DaemonSet wants a pod on, were it not for taints."""
+    def targeted(self, judged: JudgedWorkload) -> Iterator[tuple[ReportedNode, int]]:
+        """A node of each kind on which a DaemonSet wants a pod, were it not for taints, and how many there are."""
         demands = msgspec.structs.replace(judged.demands, tolerations=(Toleration(operator="Exists"),))
-        return (node for node in self._all_nodes if not obstacles(demands, node))
+        for platform in self.nodes:
+            yield from (kind for kind in self._kinds_of(platform, demands) if not obstacles(demands, kind[0]))
 
     def relaxed(self, judged: JudgedWorkload, relaxer: Relaxer) -> RelaxedWorkload:
         """What the workload does not need; nothing for most."""
@@ -140,7 +140,7 @@ class WorkloadJudge:
     def _weight(self, judged: JudgedWorkload) -> Weight:
         workload, pods = judged.workload, judged.workload.pods
         if pods is None:
-            pods = len(list(self.targeted(judged))) if self._all_nodes else 1
+            pods = sum(number for _, number in self.targeted(judged)) if self.nodes else 1
         return Weight(1, pods, round(pods * workload.cpu_cores, 6), int(pods * workload.memory_bytes))
 
     def _platform(self, target: Platform, judged: JudgedWorkload) -> WorkloadPlatform:
@@ -184,7 +184,7 @@ class WorkloadJudge:
             found[obstacles(demands, node)] += number
         return found
 
-    def _kinds_of(self, platform: Platform, demands: NodeDemands) -> Sequence[tuple[ReportedNode, int]]:
+    def _kinds_of(self, platform: Platform | None, demands: NodeDemands) -> Sequence[tuple[ReportedNode, int]]:
         """A node of each kind that these demands can tell apart, and how many there are: few among thousands."""
         nodes, terms = self.nodes.get(platform, ()), demands.terms or ()
         if any(term.match_fields for term in terms):

@@ -140,17 +140,19 @@ def test_the_one_node_that_is_asked_for_is_found_among_others(asked: Any) -> Non
 
 
 def test_a_daemon_set_is_weighed_by_the_nodes_that_it_targets() -> None:
-    """Three nodes, one of which it does not target; and it need not tolerate what its controller does for it."""
-    nodes = [node("amd64", "a"), node("arm64", "b", Taint("node.kubernetes.io/not-ready", None, "NoExecute")),
-             node("arm64", "c", role="db")]  # fmt: skip
+    """Four nodes, one of which it does not target; and it need not tolerate what its controller does for it."""
+    not_ready, pool = Taint("node.kubernetes.io/not-ready", None, "NoExecute"), Taint("pool", "arm", "NoSchedule")
+    tainted = [node("arm64", name, not_ready, pool) for name in ("b", "d")]
+    nodes = [node("amd64", "a"), *tainted, node("arm64", "c", role="db")]
     terms = [{"matchExpressions": [{"key": "role", "operator": "DoesNotExist"}]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     daemon_set = deployment("agent", "amd:1", kind="DaemonSet", affinity={"nodeAffinity": required})
     report = audit(given(daemon_set, nodes=nodes))
-    assert report.workloads[0].weight.pods == 2
-    told = [(each.rule.value, each.platform) for each in report.findings if each.rule.startswith("daemonset")]
-    assert told == [("daemonset-lacks-platform", "linux/arm64")]
-    assert "targets 1 nodes of linux/arm64" in next(each.message for each in report.findings if each.rule == told[0][0])
+    assert report.workloads[0].weight.pods == 3
+    assert [each.message for each in report.findings if each.rule.startswith("daemonset")] == [
+        "DaemonSet/agent targets 2 nodes of linux/arm64, on which its images do not run",
+        "DaemonSet/agent targets 2 nodes with the taint pool=arm:NoSchedule, which it does not tolerate",
+    ]
 
 
 @pytest.mark.parametrize(
