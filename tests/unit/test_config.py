@@ -195,7 +195,7 @@ cache: []
 def test_all_that_is_wrong_is_told_at_once_in_the_words_of_settings(tmp_path: Path) -> None:
     """A line for each, none of which names a type of Python."""
     with pytest.raises(ConfigError) as refusal:
-        read_config(write(tmp_path, WRONG), ["cache.size=-1", "log=loud"])
+        read_config(write(tmp_path, WRONG), ["cache.size=-1", "nonsense", "log=loud"])
     lines = str(refusal.value).splitlines()
     assert sorted(re.split(" is wrong|; known there", line)[0] for line in lines) == sorted([
         "scheduler.wait_seconds: 'soon'", "admission.tls: '3'", "scheduler.listen: null", "log: 'loud'",
@@ -204,6 +204,7 @@ def test_all_that_is_wrong_is_told_at_once_in_the_words_of_settings(tmp_path: Pa
         "registry.clouds[0]: 'gcloud'", "registry.pull_secrets: a map", "registry.private_addresses: '1'",
         "placement.preference.arm64: '11'", "placement.preference.amd64: '1.5'", "cache: a list",
         "admission.wiat_seconds: there is no such setting",
+        "--set nonsense: write path=value, for example --set scheduler.wait_seconds=0.2",
     ])  # fmt: skip
     for words in (
         "'soon' is wrong: it must be a number from 0 up to 30. Longest time",
