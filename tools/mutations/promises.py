@@ -1245,6 +1245,301 @@ DESCRIPTIONS = _broken(
     ),
 )
 
+CERTIFICATES = _broken(
+    "extender/certificates/own_certificate.py",
+    f"{_UNIT}/certificates {_INTEGRATION}/service/test_self_managed.py",
+    (
+        "a certificate is served only once the API server trusts it",
+        "may_change = published or now >= expires_at(self.present.certificate)",
+        "may_change = True",
+    ),
+    (
+        "the next certificate is trusted before it is served",
+        'return self.authorities + self.present.certificate + (self.next.certificate if self.next else b"")',
+        "return self.authorities + self.present.certificate",
+    ),
+    (
+        "a key of another certificate is not served",
+        "    if _read(pair.certificate).public_key() != key.public_key():\n",
+        "    if False:\n",
+    ),
+)
+
+SELF_MANAGED = _broken(
+    "extender/service/self_managed.py",
+    f"{_UNIT}/certificates {_INTEGRATION}/service/test_self_managed.py",
+    (
+        "one of several replicas makes the certificate",
+        'metadata = {"resourceVersion": before.metadata.resource_version}\n            body',
+        "metadata = dict[str, str]()\n            body",
+    ),
+    (
+        "a configuration that lost its bundle gets it back",
+        "if each.client_config != trusting]",
+        "if not each.client_config.ca_bundle]",
+    ),
+    (
+        "a write that ends halfway leaves the last file",
+        'made = self.file.with_suffix(".new")',
+        "made = self.file",
+    ),
+)
+
+RIGHTS = _broken(
+    "extender/cluster/own_rights.py",
+    _tests("integration/cluster", "own_rights"),
+    (
+        "one right that is missing is enough to hold nothing",
+        "            self._proven_until = 0.0\n",
+        "",
+    ),
+    (
+        "an API server that cannot be asked disproves nothing",
+        "            self._report(str(exc))\n            return RETRY_SECONDS\n",
+        "            self._report(str(exc))\n            self._proven_until = 0.0\n            return RETRY_SECONDS\n",
+    ),
+)
+
+PULL_SECRETS = _broken(
+    "extender/cluster/secrets.py",
+    _tests("integration/cluster", "secrets"),
+    (
+        "a name that authors of pods write leads to no other path",
+        "if not (is_object_name(namespace) and is_object_name(name)):",
+        "if not name:",
+    ),
+    (
+        "an API server that fails is not taken for one without the secret",
+        "if exc.status not in (403, 404):",
+        "if exc.status not in (403, 404, 500):",
+    ),
+)
+
+VIEWS = _broken(
+    "extender/cluster/listwatch.py",
+    _tests("unit/cluster", "listwatch"),
+    (
+        "a version that the server never reaches is given up",
+        "if self._tries >= _TRIES_PER_VERSION or self.age_seconds() >= _SECONDS_PER_VERSION:",
+        "if False:",
+    ),
+    (
+        "history that is lost has everything listed anew",
+        "        if is_gone:\n            self._version = self._first_version\n",
+        "",
+    ),
+    (
+        "an object that cannot be understood hides no other",
+        '        except Exception:\n            log.exception("watch.object_skipped"',
+        '        except ZeroDivisionError:\n            log.exception("watch.object_skipped"',
+    ),
+    (
+        "a bookmark is gone on from",
+        "self._version = event.meta.resource_version or self._version",
+        "self._version = (event.has_object and event.meta.resource_version) or self._version",
+    ),
+)
+
+NODES = _broken(
+    "extender/cluster/views.py",
+    _tests("unit/cluster", "watched_nodes"),
+    (
+        "a node that is not in view costs a request at most its wait",
+        "            async with asyncio.timeout(wait_seconds):\n",
+        "            async with asyncio.timeout(3 + wait_seconds):\n",
+    ),
+    (
+        "an API server that did not answer is asked for no node in the next second",
+        "if not names or self._clock() < self._rests_until:",
+        "if not names:",
+    ),
+)
+
+PROBES = _broken(
+    "extender/cluster/webhook_probe.py",
+    _tests("integration/cluster", "webhook_probe"),
+    (
+        "the path of the webhook, in which a token may be, is not shown",
+        'said = _URL.sub(r"\\1", said)',
+        "said = said[:]",
+    ),
+    (
+        "another installation's webhook is no sign of ours",
+        "if is_marked(made, nonce, installation):",
+        "if marks_of(made):",
+    ),
+)
+
+EVENTS = _broken(
+    "extender/cluster/pod_events.py",
+    _tests("integration/cluster", "pod_events"),
+    (
+        "a namespace with too many events takes nothing from others",
+        "if not self._may_tell(pod.namespace) or not self._slots.take(pod.namespace):",
+        "if not self._slots.take(pod.namespace):",
+    ),
+    (
+        "replicas tell of one change once",
+        'suffix = hashlib.sha256(f"{pod.uid} {once}".encode())',
+        'suffix = hashlib.sha256(f"{pod.uid} {once} {self._waiting}".encode())',
+    ),
+)
+
+DRIFT = _broken(
+    "extender/drift/drift_watch.py",
+    f"{_UNIT}/drift " + _tests("integration/service", "drift"),
+    (
+        "nobody is told of an image that their own credentials do not open",
+        "            and evidence.digest == drift.after.digest\n            and not",
+        "            or not",
+    ),
+    (
+        "content for the same platforms is no change",
+        "        if moved.before.content.platforms == moved.after.content.platforms:\n            return\n",
+        "",
+    ),
+    (
+        "pods that are left alone are none of a moved tag's",
+        "            if is_ignored(pod.spec, overrides, self._pod_resolver.policy):\n                continue\n",
+        "",
+    ),
+)
+
+STORE = _broken(
+    "extender/store/rows.py",
+    f"{_UNIT}/store " + _tests("integration/store", "sqlite"),
+    (
+        "a row of another key is not believed",
+        'return zlib.crc32(f"{repository}\\n{text}\\n{credential_id}\\n".encode())',
+        'return zlib.crc32(f"{repository}\\n{text}\\n".encode())',
+    ),
+    (
+        "a row cannot be fresh for ever",
+        "    if not math.isfinite(found.confirmed_at):",
+        "    if found.confirmed_at != found.confirmed_at:",
+    ),
+    (
+        "a row that somebody else wrote fills no memory",
+        "    if len(record) > _MOST_BYTES:\n",
+        "    if False:\n",
+    ),
+)
+
+SQLITE = _broken(
+    "extender/store/sqlite.py",
+    _tests("integration/store", "sqlite"),
+    (
+        "a database of another program is left alone",
+        "if objects and application != _APPLICATION:",
+        "if False:",
+    ),
+    (
+        "a file holds no more rows than the setting says",
+        "(self._size,),",
+        "(self._size + 10_000,),",
+    ),
+)
+
+READING = _broken(
+    "extender/config/reading.py",
+    _tests("unit", "config"),
+    (
+        "a section that is assigned keeps what the file says beside it",
+        "return tree | {key: _assigned(tree.get(key), field_of(kind, key), (), each) for key, each in value.items()}",
+        "return {key: _assigned(tree.get(key), field_of(kind, key), (), each) for key, each in value.items()}",
+    ),
+    (
+        "all that is wrong with the settings is told at once",
+        "            fitting.problems += exc.problems\n",
+        "            raise\n",
+    ),
+)
+
+SERVICE = _broken(
+    "extender/service/compose.py",
+    _tests("integration/service", "opening", "shutdown", "liveness", "watches"),
+    (
+        "nobody can call before the files for registries have been read",
+        "        await sources.check()\n",
+        "",
+    ),
+    (
+        "a service that ends answers for a while and is not ready",
+        "        if self._listeners:\n            await asyncio.sleep(self._linger_seconds)\n",
+        "",
+    ),
+    (
+        "work that ends by itself fails liveness",
+        "    problem = background_problem()\n",
+        '    problem = ""\n',
+    ),
+)
+
+HOLDING = _broken(
+    "extender/service/gates.py",
+    _tests("integration/service", "gates"),
+    (
+        "nothing is held without the rights to let go",
+        "return self._election.is_led() and self._rights.are_proven()",
+        "return self._election.is_led()",
+    ),
+    (
+        "a replica that serves nothing is not ready while nobody lets pods go",
+        "return CheckResult(ok=self._serves and (self._was_able or has_started), detail=detail)",
+        "return CheckResult(ok=self._was_able or has_started, detail=detail)",
+    ),
+    (
+        "pods that were held before are let go where none is held any more",
+        "limit_seconds=limit_seconds if holds else min(limit_seconds, RELEASE_SECONDS),",
+        "limit_seconds=limit_seconds,",
+    ),
+)
+
+CANARIES = _broken(
+    "extender/service/canaries.py",
+    _tests("integration/service", "canary"),
+    (
+        "a replica without the right sends no canary",
+        "if self._may_send or await self._look_for_right():",
+        "if True:",
+    ),
+    (
+        "what nobody can send tells nothing of the webhook",
+        "        if result.is_without_namespace:\n",
+        "        if False:\n",
+    ),
+)
+
+DAEMON_PODS = _broken(
+    "extender/admission/daemon_pods.py",
+    _tests("integration/service", "templates"),
+    (
+        "a pod of a DaemonSet is held only where its node does not run it",
+        "if platform is None or fit(facts, platform, self._policy.compatibility) is not Fit.NO:",
+        "if platform is None:",
+    ),
+)
+
+WORKLOADS = _broken(
+    "extender/admission/workload_admission.py",
+    _tests("integration/service", "templates") + f" {_INTEGRATION}/test_hostile_pods.py",
+    (
+        "a template that did not change is not reviewed again",
+        "if old is None or old.template != template.template:",
+        "if True:",
+    ),
+    (
+        "a template that gets an image later is left as it is",
+        "            if template.missing:",
+        "            if False:",
+    ),
+    (
+        "all templates of one object have bounds together",
+        "            if whole_bytes > POD_BYTES:",
+        "            if len(raw) > POD_BYTES:",
+    ),
+)
+
 MUTATIONS: tuple[Mutation, ...] = (
     *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
@@ -1253,4 +1548,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *ADMISSION, *HELD, *HELD_PODS, *IMAGE_WAITS, *ARMING, *SETTINGS,
     *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS, *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST,
     *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,
+    *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *PULL_SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *DRIFT, *STORE, *SQLITE,
+    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS,
 )  # fmt: skip
