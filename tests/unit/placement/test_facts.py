@@ -1,7 +1,5 @@
 """Which images a pod names, what an answer means for each, and whether together they fit a platform."""
 
-from itertools import permutations
-
 import pytest
 
 from extender.images.content import RETRYABLE, Cause, Content, Failure, judged
@@ -182,26 +180,6 @@ def test_an_image_that_is_never_pulled_is_unknown_for_that_reason() -> None:
         fact = fact_of(NEVER, answer, may_be_pending=True)
         assert isinstance(fact, Unknown)
         assert fact.cause is Cause.NEVER_PULLED
-
-
-PENDING, UNKNOWN = Pending(Cause.LOOKING_UP, "…"), Unknown(Cause.DENIED, "…")
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        ((), Fit.YES),
-        ((ON_BOTH, ON_AMD64, Anywhere()), Fit.YES),
-        ((ON_BOTH, ON_ARM64), Fit.NO),
-        ((ON_BOTH, PENDING), Fit.UNRESOLVED),
-        ((ON_BOTH, UNKNOWN), Fit.UNRESOLVED),
-        ((ON_ARM64, PENDING, UNKNOWN), Fit.NO),
-    ],
-    ids=["no-images", "all-run", "one-does-not", "pending", "unknown", "no-beats-unresolved"],
-)
-def test_fit_does_not_depend_on_the_order_of_images(facts: tuple[ImageFact, ...], expected: Fit) -> None:
-    """One known *no* decides whatever else is unknown; *yes* needs all."""
-    assert {fit(order, AMD64, Compatibility()) for order in permutations(facts)} == {expected}
 
 
 LIE = FalselyClaimed(ARM64, PlatformState.REFUTED, "/app", "x86-64")

@@ -20,11 +20,9 @@ from tests.builders import (
     OS,
     PREFERRED,
     REQUIRED,
-    built_for,
     created,
     expression,
     pod,
-    with_terms,
 )
 from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, POLICY, settings
 
@@ -116,18 +114,6 @@ def test_impossible_pod_is_let_go_to_wait_with_its_reason(impossible: str) -> No
     terms = patch_of(found)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert terms == [{"matchExpressions": [NO_NODE]}]
     assert found.reason.startswith("no platform is common to all images: ")
-
-
-def test_terms_are_only_appended_to() -> None:
-    """Their number and order stay, an empty one stays empty, and platforms that are no product are narrowed."""
-    terms = [{"matchExpressions": [ZONE]}, {}, {"matchFields": [expression("metadata.name", "n1")]}]
-    found = release(held(affinity=with_terms(*terms)), built_for("linux/amd64", "linux/arm64", "windows/amd64"))
-    affinity = patch_of(found)["spec"]["affinity"]["nodeAffinity"]
-    assert affinity[REQUIRED]["nodeSelectorTerms"] == [
-        {"matchExpressions": [ZONE, IN_BOTH, LINUX]},
-        {},
-        {"matchFields": [expression("metadata.name", "n1")], "matchExpressions": [IN_BOTH, LINUX]},
-    ]
 
 
 def test_pods_of_one_template_get_one_patch() -> None:
