@@ -1,4 +1,4 @@
-"""A quiet cluster in which pods are held: `POST /held` with a pod is answered once the pod has been let go.
+"""A quiet cluster in which pods are held: `POST /held` with a pod is answered once the pod has lost its gate.
 
 `python -m benchmarks.gated_cluster CORE NODES` runs it, as `benchmarks.quiet_cluster` does.
 """
@@ -41,7 +41,7 @@ class GatedCluster(Collections):
         return web.Response(status=404) if "/leases/" in path else await super().answer(request)
 
     def _change(self, path: str, body: bytes) -> web.Response:
-        """Answers as if the Lease were written, a right asked for, or a pod patched, by which that is let go."""
+        """Answers as if the Lease were written, a right asked for, or a pod patched, which loses its gate so."""
         if "/pods/" in path:
             self._let_go.put_nowait(path)
         answer = {"metadata": {"resourceVersion": "1"}, "status": {"allowed": True}}

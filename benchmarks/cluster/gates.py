@@ -1,4 +1,4 @@
-"""How long is a pod held, how many are let go in a second, and does the gate controller's memory stay level?
+"""How long is a pod held, how many gates are removed in a second, and does the gate controller's memory stay level?
 
 It runs on a real etcd and kube-apiserver, with the shipped rights. First pods come one after the other, each with an
 image of its own in a registry whose answers take none to eight seconds: from the registry's last answer to the watch's
@@ -29,7 +29,7 @@ from testbed.objects import KubernetesObject, namespace, pod
 from testbed.shipped_files import Mode
 
 NAME = "gates"
-QUESTION = "How long is a pod held, how many are let go in a second, and does memory stay level over 100,000?"
+QUESTION = "How long is a pod held, how many gates are removed in a second, and does memory stay level over 100,000?"
 COLD, HELD, PODS, ROUND = 75, 3_000, 100_000, 2_000
 REGISTRY_SECONDS, BETWEEN_SECONDS = (0.0, 1.0, 4.0, 8.0), 0.1
 """Of the pods with images of their own: what each answer of the registry takes, and the time between two pods."""

@@ -17,7 +17,7 @@ _HEADERS = {"Content-Type": "application/json"}
 
 
 class CallFailed(RuntimeError):
-    """There is no answer with status 200; the message tells why in a few words."""
+    """There is no answer with status 200; the message says why in a few words."""
 
 
 def new_session(source: str = API_SERVER) -> aiohttp.ClientSession:

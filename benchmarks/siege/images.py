@@ -1,4 +1,4 @@
-"""The images of the siege: their names tell what they run on, so that every process can tell which answer is right."""
+"""The images of the siege: their names say what they run on, so that every process knows which answer is right."""
 
 import functools
 from collections import OrderedDict

@@ -66,7 +66,7 @@ def honest_host(number: int) -> str:
 
 
 def attacking_host(label: str, kind: str) -> str:
-    """Returns the name of a registry of an attacker; its kind tells what it does."""
+    """Returns the name of a registry of an attacker; its kind says what it does."""
     return f"{label}.{kind}.{ATTACKING_ZONE}"
 
 

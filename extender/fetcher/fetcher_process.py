@@ -135,7 +135,7 @@ class _Server:
             self._sources = await self._stack.enter_async_context(opening)
             self._tell_mirrors()
             self._tell_operator()
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the service is told
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the service is answered
             why = str(exc) if isinstance(exc, ConfigError) else f"the fetcher cannot start: {type(exc).__name__}"
             self.channel.send(Refused(why))
             self.channel.close()

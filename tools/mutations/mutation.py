@@ -1,4 +1,4 @@
-"""A change that breaks a promise, and what becomes of the tests in a copy of the checkout that has it."""
+"""A change that breaks a promise, and what happens to the tests in a copy of the checkout that has it."""
 
 import os
 import shutil
