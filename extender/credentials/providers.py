@@ -194,11 +194,11 @@ class ProviderLogins:
         return answer
 
     def _keep_failure(self, reference: ImageReference, seconds: float) -> _ProviderAnswer:
-        """Keeps a failure for the registry as long as it took; returns what another request has brought meanwhile."""
+        """Keeps a failure for the registry as long as it took, behind answers that others have brought."""
         until = self._clock() + min(max(_RETRY_SECONDS, seconds), _MOST_RETRY_SECONDS)
         failure = _ProviderAnswer(Logins(()), until, is_failure=True)
         self._answers.put((None, reference.domain), failure)
-        return self._current(reference) or failure
+        return failure
 
 
 def _keys(reference: ImageReference) -> dict[CacheKeyType, str]:

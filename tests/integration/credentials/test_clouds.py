@@ -119,9 +119,6 @@ def access(session: aiohttp.ClientSession, environment: Mapping[str, str] | None
     return CloudAccess(session, environment or {}, lambda: NOW)
 
 
-# Google
-
-
 async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
     cloud: Cloud, session: aiohttp.ClientSession
 ) -> None:
@@ -134,9 +131,6 @@ async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
     assert {(login.username, login.password) for login in given.logins} == {("oauth2accesstoken", "ya29")}
     assert {login.pattern for login in given.logins} == {"gcr.io", "*.gcr.io", "*-docker.pkg.dev"}
     assert (given.keep_seconds, given.cache_key_type) == (3539, CacheKeyType.GLOBAL)
-
-
-# Azure
 
 
 @pytest.fixture
@@ -181,9 +175,6 @@ async def test_azure_without_an_identity_says_what_is_missing(session: aiohttp.C
     """The variables by name."""
     with pytest.raises(CredentialsUnavailable, match="AZURE_FEDERATED_TOKEN_FILE are not set"):
         await AzureProvider(access(session)).provide("team.azurecr.io/app")
-
-
-# Amazon
 
 
 def ecr(session: aiohttp.ClientSession, cloud: Cloud, **environment: str) -> EcrProvider:
@@ -284,9 +275,6 @@ def test_amazon_s_keys_do_not_show() -> None:
     """Neither to a log nor to a traceback."""
     keys = AwsKeys("AKID", "hunter2", "hunter2")
     assert "hunter2" not in repr(keys) + pretty_repr([keys])
-
-
-# All of them
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 The sockets that listen there count who comes, and every connection that is tried is recorded.
 """
 
-import functools
-import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -27,15 +25,6 @@ from tests.integration.registry.conftest import APP, INDEX, app_at
 # The images that show by themselves where they lead; the others' names have to be resolved.
 LITERALS = [image for image in IMAGES if ".example" not in image.replace(".example.com", "")]
 DENY = ("denied.example.com",)
-
-
-@pytest.fixture(autouse=True)
-def _trust_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test opens sessions of its own; reading the system's certificates for each would take most of the time."""
-    monkeypatch.setattr(ssl, "create_default_context", _trust)
-
-
-_trust = functools.cache(ssl.create_default_context)
 
 
 @pytest.fixture

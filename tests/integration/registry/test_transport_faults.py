@@ -30,36 +30,27 @@ def network() -> Iterator[aioresponses]:
         yield faked
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        pytest.param(aiohttp.ServerDisconnectedError(DETAIL), "broke off the connection", id="closed-before-headers"),
-        pytest.param(aiohttp.ClientOSError(104, DETAIL), "broke off the connection", id="reset-before-headers"),
-        pytest.param(aiohttp.ClientPayloadError(DETAIL), "broke off the connection", id="payload"),
-        pytest.param(
-            aiohttp.ClientConnectorDNSError(KEY, OSError(-2, DETAIL)), "has a name that does not resolve", id="dns"
-        ),
-        pytest.param(
-            aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError(1, DETAIL)),
-            "shows a certificate that is not trusted",
-            id="certificate",
-        ),
-        pytest.param(
-            aiohttp.ClientConnectorSSLError(KEY, ssl.SSLError(1, DETAIL)), "cannot be reached over TLS", id="tls"
-        ),
-        pytest.param(
-            aiohttp.ClientProxyConnectionError(KEY, OSError(111, DETAIL)), "the proxy does not accept", id="proxy-down"
-        ),
-        pytest.param(
-            aiohttp.ClientHttpProxyError(REQUEST, (), status=407, message=DETAIL), "through the proxy", id="proxy-407"
-        ),
-        pytest.param(aiohttp.ConnectionTimeoutError(DETAIL), "does not accept connections in", id="connect-timeout"),
-        pytest.param(TimeoutError(DETAIL), "did not answer in time", id="bare-timeout"),
-        pytest.param(aiohttp.InvalidUrlClientError(DETAIL), "is no address to connect to", id="invalid-url"),
-        pytest.param(aiohttp.ClientResponseError(REQUEST, (), message=DETAIL), "is no HTTP answer", id="bad-http"),
-        pytest.param(aiohttp.ClientError(DETAIL), "broke off the connection", id="anything-else"),
-    ],
-)
+FAULTS = {
+    "closed before headers": (aiohttp.ServerDisconnectedError(DETAIL), "broke off the connection"),
+    "reset before headers": (aiohttp.ClientOSError(104, DETAIL), "broke off the connection"),
+    "payload": (aiohttp.ClientPayloadError(DETAIL), "broke off the connection"),
+    "name": (aiohttp.ClientConnectorDNSError(KEY, OSError(-2, DETAIL)), "has a name that does not resolve"),
+    "certificate": (
+        aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError(1, DETAIL)),
+        "shows a certificate that is not trusted",
+    ),
+    "tls": (aiohttp.ClientConnectorSSLError(KEY, ssl.SSLError(1, DETAIL)), "cannot be reached over TLS"),
+    "proxy is down": (aiohttp.ClientProxyConnectionError(KEY, OSError(111, DETAIL)), "the proxy does not accept"),
+    "proxy says 407": (aiohttp.ClientHttpProxyError(REQUEST, (), status=407, message=DETAIL), "through the proxy"),
+    "connect": (aiohttp.ConnectionTimeoutError(DETAIL), "does not accept connections in"),
+    "bare time-out": (TimeoutError(DETAIL), "did not answer in time"),
+    "no URL": (aiohttp.InvalidUrlClientError(DETAIL), "is no address to connect to"),
+    "no HTTP": (aiohttp.ClientResponseError(REQUEST, (), message=DETAIL), "is no HTTP answer"),
+    "anything else": (aiohttp.ClientError(DETAIL), "broke off the connection"),
+}
+
+
+@pytest.mark.parametrize(("fault", "words"), FAULTS.values(), ids=FAULTS)
 async def test_fault_on_the_way_is_the_hosts(
     make_client: MakeClient, network: aioresponses, fault: Exception, words: str
 ) -> None:

@@ -2,15 +2,11 @@
 
 import base64
 import json
-import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from extender.credentials.logins import (
-    ByPattern,
     InvalidLogins,
     Login,
     Logins,
@@ -18,7 +14,6 @@ from extender.credentials.logins import (
     decode_legacy_config,
     is_on_default_registry,
     matching_all,
-    parse_pattern,
 )
 
 
@@ -195,45 +190,6 @@ def test_keys_are_read_as_the_kubelet_reads_them(document: str | bytes, expected
     raw = document if isinstance(document, bytes) else document.encode()
     found = decode_docker_config(raw).logins
     assert {login.pattern: (login.username, login.password) for login in found} == expected
-
-
-LABEL = st.text("ab*", max_size=4)
-HOST = st.lists(LABEL, min_size=1, max_size=3).map(".".join) | st.sampled_from(
-    ["[f::1]", "index.docker.io", "docker.io"]
-)
-PORT = st.sampled_from(["", ":", ":1", ":*"])
-PATH = st.sampled_from(["", "/", "/a", "/ab", "/a/b", "/*"])
-PATTERN = st.tuples(st.sampled_from(["", "https://", "x@"]), HOST, PORT, PATH).map("".join)
-PATTERNS = st.lists(PATTERN, max_size=12)
-
-
-def linear_matching(patterns: list[str], repository: str) -> tuple[int, ...]:
-    """The numbers of the matching patterns: each is made a regular expression, and all are tried in turn."""
-    keys = ByPattern((pattern, number) for number, pattern in enumerate(patterns))
-    keyed = [(key, number) for key, number in keys.keyed(range(len(keys))) if number is not None]
-    host, port, path = re.fullmatch(r"(\[[^][]*\]|[^][:/]*)(?::([0-9]*))?(/.*)?", repository).groups("")  # type: ignore[union-attr]  # every PATTERN without `*` is an address
-    found = [
-        number
-        for key, number in keyed
-        if (pattern := parse_pattern(key))
-        and re.fullmatch(re.escape(pattern.host).replace(r"\*", "[^.]*"), host)
-        and pattern.port == port
-        and path.startswith(pattern.path)
-    ]
-    if found or not is_on_default_registry(repository):
-        return tuple(found)
-    return tuple(number for key, number in keyed if key == "index.docker.io")
-
-
-@given(PATTERNS, PATTERNS, PATTERN.map(lambda text: text.replace("*", "").removeprefix("https://").removeprefix("x@")))
-def test_any_parts_match_as_if_they_were_one(first: list[str], second: list[str], repository: str) -> None:
-    """The kubelet makes one keyring of all secrets."""
-    entries = list(enumerate([*first, *second]))
-    parts = [
-        ByPattern((pattern, number) for number, pattern in part)
-        for part in (entries[: len(first)], entries[len(first) :])
-    ]
-    assert matching_all(parts, repository) == linear_matching([*first, *second], repository)
 
 
 def test_pattern_of_many_stars_is_matched_in_no_time() -> None:

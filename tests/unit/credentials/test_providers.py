@@ -189,28 +189,6 @@ async def test_a_failure_for_one_registry_leaves_the_others(clock: Clock) -> Non
     assert await ring.load(ELSEWHERE)
 
 
-@pytest.mark.parametrize("cache_key_type", [CacheKeyType.GLOBAL, CacheKeyType.REGISTRY, CacheKeyType.IMAGE])
-async def test_a_failure_leaves_what_another_request_has_brought_meanwhile(
-    clock: Clock, cache_key_type: CacheKeyType
-) -> None:
-    """The failed request gets it too, if it is for its image; otherwise only its own image has nothing."""
-    provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderLogins(provider, clock=clock)
-    await ring.load(image_of(0))  # from now on each image is asked for by itself
-    provider.open.clear()
-    failing = asyncio.create_task(ring.load(APP))
-    await settle()
-    hanging, provider.open = provider.open, asyncio.Event()
-    provider.open.set()
-    provider.cache_key_type = cache_key_type
-    brought = await ring.load(OTHER_APP)
-    provider.fails = True
-    hanging.set()
-    assert await failing == (() if cache_key_type is CacheKeyType.IMAGE else brought)
-    assert await ring.load(OTHER_APP) == brought != ()
-    assert (ring.at_hand(APP) is None) == (cache_key_type is CacheKeyType.IMAGE)
-
-
 async def test_a_fresh_answer_for_everything_is_not_hidden_by_an_expired_one(clock: Clock) -> None:
     """Neither while the provider fails for the registry whose answer has expired."""
     provider = Provider(CacheKeyType.REGISTRY)
