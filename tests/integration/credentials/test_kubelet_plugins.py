@@ -92,14 +92,6 @@ async def test_answer_is_kept_for_its_cache_duration(
     assert len(program.calls) == 2
 
 
-async def test_several_plugins_are_tried_in_their_order(tmp_path: Path, clock: Clock, program: Program) -> None:
-    """A plugin without credentials does not keep the next from being asked."""
-    program.rewrite(answer(auth=None))
-    Program(tmp_path / "second", answer(auth={APP.domain: {"username": "second", "password": "p"}}))
-    found = await load(tmp_path, clock, plugin(), plugin("second")).load(APP)
-    assert [item.username for item in found] == ["second"]
-
-
 @pytest.mark.parametrize(
     ("body", "why"),
     [
@@ -181,14 +173,6 @@ async def test_a_program_answers_whole_and_leaves_no_pipe_open(tmp_path: Path) -
     with pytest.raises(CredentialsUnavailable, match="hanging has not answered"):
         await run_program(str(hanging), [], b"x" * (1 << 20), environment={}, timeout_seconds=0.05)
     await eventually(lambda: len(list(Path("/proc/self/fd").iterdir())) <= open_before)
-
-
-async def test_a_program_that_cannot_be_run_is_unavailable(tmp_path: Path) -> None:
-    """Such as one without the right to execute it."""
-    path = tmp_path / "plain"
-    path.write_text("x")
-    with pytest.raises(CredentialsUnavailable, match="plain cannot be started: Permission denied"):
-        await run_program(str(path), [], b"", environment={}, timeout_seconds=60)
 
 
 @pytest.mark.parametrize(

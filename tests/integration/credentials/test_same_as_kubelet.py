@@ -46,19 +46,9 @@ class Writer:
         is_legacy = self._chance.random() < 0.3
         body = self._auths() if is_legacy else self._config()
         if self._chance.random() < 0.03:
-            body = self._chance.choice(
-                [
-                    b"",
-                    b"null",
-                    b"[]",
-                    b"{",
-                    b'"a"',
-                    body[:-1],
-                    body + b" x",
-                    b"\xef\xbb\xbf" + body,
-                    b"\n" + body + b"\n",
-                ]
-            )
+            odd = [b"", b"null", b"[]", b"{", b'"a"', body[:-1], body + b" x"]
+            odd += [b"\xef\xbb\xbf" + body, b"\n" + body + b"\n"]
+            body = self._chance.choice(odd)
         return body
 
     def _config(self) -> bytes:

@@ -55,17 +55,6 @@ async def test_single_arch_image(debian_registry: DebianRegistry, make_client: M
     assert platforms_of(image) == ["linux/s390x"]
 
 
-async def test_tag_that_moves(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
-    """HEAD tells that a tag has moved; the old digest is still there."""
-    reference = parse_reference(f"{debian_registry.host}/moving/app:1")
-    client = make_client(debian_registry.host)
-    old = debian_registry.push("moving/app", "1", build_index(["linux/amd64"]))
-    assert await client.head_manifest(reference, ANONYMOUS) == old
-    new = debian_registry.push("moving/app", "1", build_index(BOTH))
-    assert await client.head_manifest(reference, ANONYMOUS) == new != old
-    assert await client.head_manifest(reference.with_digest(old), ANONYMOUS) == old
-
-
 async def test_basic_login(start_debian_registry: StartRegistry, make_client: MakeClient, tmp_path: Path) -> None:
     """With htpasswd only the right password reads, manifests and blobs alike."""
     hashed = bcrypt.hashpw(ANN.password.encode(), bcrypt.gensalt(4)).decode()

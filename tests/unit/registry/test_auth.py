@@ -2,14 +2,11 @@
 
 import gc
 import json
-import re
 import tracemalloc
 from collections.abc import Iterator
 
 import aiohttp
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -88,24 +85,6 @@ def test_header_without_a_challenge_is_passed_over(header: str) -> None:
 def test_endless_header_is_read_in_one_pass(repeated: str) -> None:
     """A stranger's long header costs a glance: were the grammar tried in more than one way, this would not end."""
     assert parse_challenges([f"Basic a{repeated * (2**18 // len(repeated))}("])[0].scheme == "basic"
-
-
-WORDS = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,8}", fullmatch=True)
-VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)
-
-
-@given(st.lists(st.tuples(WORDS, st.dictionaries(WORDS.map(str.lower), VALUES, min_size=1, max_size=4)), max_size=4))
-def test_what_is_written_quoted_is_read_back(challenges: list[tuple[str, dict[str, str]]]) -> None:
-    """Any parameters survive being quoted and joined by commas."""
-
-    def quote(value: str) -> str:
-        return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
-
-    header = ", ".join(
-        f"{scheme} " + ", ".join(f"{key}={quote(value)}" for key, value in parameters.items())
-        for scheme, parameters in challenges
-    )
-    assert parse_challenges([header]) == tuple(Challenge(scheme.lower(), held) for scheme, held in challenges)
 
 
 @pytest.fixture
