@@ -62,9 +62,12 @@ async def test_plugin_is_asked_as_the_kubelet_asks_it(
 
 
 async def test_images_that_do_not_match_are_not_asked_about(tmp_path: Path, clock: Clock, program: Program) -> None:
-    """`matchImages` are globs label by label, as in a pull secret."""
-    ring = load(tmp_path, clock, plugin())
-    for image in ("redis", "a.b.dkr.ecr.eu-central-1.amazonaws.com/app", "dkr.ecr.eu.amazonaws.com/app"):
+    """`matchImages` are globs label by label, as in a pull secret, with one port and the beginning of a path."""
+    ring = load(tmp_path, clock, plugin(matchImages=["*.dkr.ecr.*.amazonaws.com", "registry.example.com:5000/team"]))
+    for image in (
+        "redis", "a.b.dkr.ecr.eu-central-1.amazonaws.com/app", "dkr.ecr.eu.amazonaws.com/app",
+        "registry.example.com/team/app", "registry.example.com:6000/team/app", "registry.example.com:5000/app",
+    ):  # fmt: skip
         assert [item.username for item in await ring.load(parse_reference(image))] == []
     assert program.calls == []
 

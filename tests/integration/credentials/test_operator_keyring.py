@@ -4,9 +4,9 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -25,28 +25,12 @@ HOST = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
 APP = parse_reference(f"{HOST}/team/app:1")
 
 
-def opened(
-    *,
-    docker: str = "",
-    plugins: str = "",
-    folder: str = "",
-    clouds: Sequence[Cloud] = (),
-    id_key: bytes = b"k" * 32,
-    patience_seconds: float | None = None,
-    **environment: str,
-) -> AbstractAsyncContextManager[OperatorKeyring]:
-    return open_operator_keyring(
-        docker_config=docker,
-        plugin_config=plugins,
-        plugin_dir=folder,
-        clouds=clouds,
-        environment=environment,
-        id_key=id_key,
-        patience_seconds=patience_seconds,
-        clock=lambda: 1000.0,
-        wall_clock=lambda: 1000.0,
-        watcher=FileWatcher(),
-    )
+def opened(**settings: Any) -> AbstractAsyncContextManager[OperatorKeyring]:
+    usual: dict[str, Any] = {
+        "docker_config": "", "plugin_config": "", "plugin_dir": "", "clouds": (), "environment": {},
+        "id_key": b"k" * 32, "clock": lambda: 1000.0, "wall_clock": lambda: 1000.0, "watcher": FileWatcher(),
+    }  # fmt: skip
+    return open_operator_keyring(**usual | settings)
 
 
 async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Path) -> None:
@@ -62,13 +46,15 @@ async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Pat
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     settings = opened(
-        docker=str(tmp_path / "config.json"),
-        plugins=write(tmp_path, plugin()),
-        folder=str(tmp_path),
+        docker_config=str(tmp_path / "config.json"),
+        plugin_config=write(tmp_path, plugin()),
+        plugin_dir=str(tmp_path),
         clouds=[Cloud.ECR],
-        AWS_ACCESS_KEY_ID="a",
-        AWS_SECRET_ACCESS_KEY="b",
-        AWS_ENDPOINT_URL_ECR=f"http://127.0.0.1:{runner.addresses[0][1]}",
+        environment={
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_ENDPOINT_URL_ECR": f"http://127.0.0.1:{runner.addresses[0][1]}",
+        },
     )
     async with settings as keyring:
         for reference in (APP, parse_reference(f"{HOST}/team/other:1")):
@@ -80,7 +66,7 @@ async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Pat
 
 async def test_without_settings_all_lookups_are_anonymous() -> None:
     """And no cloud is asked, whatever the environment holds."""
-    async with opened(AWS_ACCESS_KEY_ID="a") as keyring:
+    async with opened(environment={"AWS_ACCESS_KEY_ID": "a"}) as keyring:
         assert await keyring.load(APP) == (ANONYMOUS,)
         assert keyring.id == NO_OPERATOR
 
@@ -94,10 +80,10 @@ async def test_the_id_changes_with_a_login_and_is_the_same_after_a_restart(tmp_p
     path, found = tmp_path / "config.json", []
     for password in ("one", "one", "two"):
         write_login(path, password)
-        async with opened(docker=str(path)) as keyring:
+        async with opened(docker_config=str(path)) as keyring:
             found.append(keyring.id)
     write_login(path, "one")
-    async with opened(docker=str(path)) as keyring:
+    async with opened(docker_config=str(path)) as keyring:
         assert keyring.id == found[0]
         write_login(path, "two")
         assert await keyring.refresh()
@@ -106,7 +92,7 @@ async def test_the_id_changes_with_a_login_and_is_the_same_after_a_restart(tmp_p
         keyring.tell_cluster_logins({HOST: ("node", "p")})
         found.append(keyring.id)
         assert [each.username for each in await keyring.load(APP)] == ["file", ""]
-    async with opened(docker=str(path), id_key=b"another") as keyring:
+    async with opened(docker_config=str(path), id_key=b"another") as keyring:
         found.append(keyring.id)
     assert found[0] == found[1]
     assert len(set(found)) == 4
@@ -114,7 +100,7 @@ async def test_the_id_changes_with_a_login_and_is_the_same_after_a_restart(tmp_p
 
 async def test_what_opened_a_repository_comes_first_and_the_clusters_login_before_the_files(tmp_path: Path) -> None:
     write_login(tmp_path / "config.json", "p")
-    async with opened(docker=str(tmp_path / "config.json")) as keyring:
+    async with opened(docker_config=str(tmp_path / "config.json")) as keyring:
         keyring.tell_cluster_logins({HOST: ("node", "p")})
         found = [each async for each in keyring.credentials(APP)]
         assert [(each.credential.username, each.label) for each in found] == [
@@ -136,7 +122,7 @@ async def test_a_program_that_takes_its_time_serves_the_next_lookup(
     program = Program(tmp_path / "docker-credential-slow", body)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"credsStore": "slow"}))
-    async with opened(docker=str(path), patience_seconds=0.01) as keyring:
+    async with opened(docker_config=str(path), patience_seconds=0.01) as keyring:
         assert [each async for each in keyring.credentials(APP)] == []
         assert keyring.is_unread(APP)
         assert keyring.may_change(APP)
@@ -149,14 +135,17 @@ async def test_a_program_that_takes_its_time_serves_the_next_lookup(
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"docker": "/absent"}, "registry.docker_config: /absent cannot be read"),
-        ({"plugins": "/absent", "folder": "/absent"}, "registry.credential_providers.config: /absent cannot be read"),
-        ({"plugins": "/absent"}, "config and bin_dir are needed together"),
-        ({"folder": "/absent"}, "config and bin_dir are needed together"),
+        ({"docker_config": "/absent"}, "registry.docker_config: /absent cannot be read"),
+        (
+            {"plugin_config": "/absent", "plugin_dir": "/absent"},
+            "registry.credential_providers.config: /absent cannot be read",
+        ),
+        ({"plugin_config": "/absent"}, "config and bin_dir are needed together"),
+        ({"plugin_dir": "/absent"}, "config and bin_dir are needed together"),
     ],
 )
 async def test_files_that_cannot_be_used_are_the_operators_error(settings: dict[str, str], complaint: str) -> None:
     """At start."""
     with pytest.raises(ConfigError, match=complaint):
-        async with opened(**settings):  # type: ignore[arg-type]  # of the paths alone
+        async with opened(**settings):
             pass

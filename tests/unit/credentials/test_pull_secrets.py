@@ -238,23 +238,6 @@ async def test_an_api_server_that_fails_takes_nothing_away(
     assert not ring.is_unread()
 
 
-async def test_a_secret_that_cannot_be_read_hides_no_other_that_was(
-    secrets: PullSecrets, cluster: Cluster, clock: Clock
-) -> None:
-    """A corrected secret counts from its next reading on, and the other keeps the scopes of its last."""
-    ring = keyring(secrets, "corrected", "failing")
-    cluster.write("corrected", ("quay.io", "ann", "typo"))
-    cluster.write("failing", ("quay.io", "bob", "y"))
-    await ring.load(APP)
-    clock.advance(KEEP_SECONDS)
-    cluster.write("corrected", ("quay.io", "ann", "x"))
-    cluster.secrets["shop", "failing"] = ClusterError("HTTP 500")
-    await ring.load(APP)
-    corrected, failing = credential_id_of("ann", "x", key=KEY), credential_id_of("bob", "y", key=KEY)
-    assert ring.credential_ids_for(APP) == (corrected, failing)
-    assert ring.is_unread()
-
-
 async def test_a_login_that_was_just_read_serves_while_it_cannot_be_read_again(
     secrets: PullSecrets, cluster: Cluster, clock: Clock
 ) -> None:

@@ -43,12 +43,6 @@ def test_half_is_for_whoever_comes_first_and_the_rest_for_those_who_had_less() -
     assert [hub.ask(tenant) for tenant in ("greedy", "shop", "team", "another")] == [0] * 4
 
 
-def test_lone_tenant_has_nine_tenths_of_half_and_more() -> None:
-    """Half is given without counting, so that a cluster of one tenant is not kept from most of its quota."""
-    hub = Hub()
-    assert hub.ask("only") == 50
-
-
 @pytest.mark.parametrize(("seconds", "sent"), [(SECONDS - 1, 0), (SECONDS, 1)])
 def test_window_that_has_passed_counts_for_nobody(seconds: float, sent: int) -> None:
     """A new window begins with the next answer."""

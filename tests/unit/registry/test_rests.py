@@ -56,12 +56,6 @@ def world() -> World:
     return World()
 
 
-def test_who_never_failed_is_asked_and_who_is_well_again(world: World) -> None:
-    assert [world.refusal() for _ in range(2)] == [None, None]
-    world.rests.record_answer(HOST, US)
-    assert [world.refusal() for _ in range(2)] == [None, None]
-
-
 def test_host_rests_when_no_connection_for_three_repositories_comes_about(world: World) -> None:
     """For everybody and ten seconds, which each is told; one repository is one, however many of its names fail."""
     world.lose(*["team/one"] * 20, "team/two")
