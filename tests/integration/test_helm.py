@@ -96,7 +96,7 @@ class Helm:
         return process.returncode or 0, out.decode(), err.decode()
 
 
-@pytest.fixture(params=["helm 4", "helm 3"])
+@pytest.fixture(params=["helm 4", pytest.param("helm 3", marks=pytest.mark.slow)])
 async def helm(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Helm]:
     """Helm of each major version, with the demonstration's images."""
     module = HELM if request.param == "helm 4" else HELM_3

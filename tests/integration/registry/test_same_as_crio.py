@@ -106,6 +106,7 @@ def full_names(routes: Routes, name: str, mode: str) -> list[str] | None:
         return None
 
 
+@pytest.mark.slow
 def test_library_of_crio_asks_the_same() -> None:
     """The same files are invalid, and the others give the same candidates and the same full names, in order."""
     program = find_built(CONTAINERS_IMAGE) / "registries"

@@ -117,6 +117,7 @@ def built(module: GoModule) -> Path:
     return program
 
 
+@pytest.mark.slow
 def test_operator_has_nodes_ask_the_same() -> None:
     """The same objects are refused, and the others give the same candidates: in order, where that is of one list."""
     operator, reader = built(RUNTIME_UTILS), built(CONTAINERS_IMAGE)
