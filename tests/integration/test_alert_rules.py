@@ -15,6 +15,7 @@ import yaml
 import extender.cli.serve  # noqa: F401 -- declares the metrics
 from extender.metrics import REGISTRY
 from testbed.chart import CHART
+from testbed.dashboard import panels
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import find_promtool
 from tools.docs.pages import anchors, page
@@ -306,16 +307,17 @@ def test_each_alert_says_what_to_do() -> None:
     assert anchors(page(RUNBOOKS)) - {"runbooks"} == sections
 
 
-def test_rules_name_metrics_and_labels_that_are_ours() -> None:
+def test_rules_and_panels_name_metrics_and_labels_that_are_ours() -> None:
     """Each metric is declared, and a label's value in a rule is one that the metric has."""
     families = {family.name: family for family in REGISTRY.collect()}
-    for rule in rules():
-        for name, labels in re.findall(r"\b(multiarch_\w+)(?:\{([^}]*)\})?", rule["expr"]):
+    expressions = [str(rule["expr"]) for rule in rules()] + [query for panel in panels() for query in panel.queries]
+    for expression in expressions:
+        for name, labels in re.findall(r"\b(multiarch_\w+)(?:\{([^}]*)\})?", expression):
             family = families[re.sub(r"_(total|bucket|count|sum)$", "", name)]
             known: dict[str, set[str]] = {}
             for sample in family.samples:
                 for label, value in sample.labels.items():
                     known.setdefault(label, set()).add(value)
-            for label, operator, pattern in re.findall(r'(\w+)(=~|!~|=)"([^"]*)"', labels):
+            for label, operator, pattern in re.findall(r'(\w+)(=~|!~|=)"([^"$]*)"', labels):
                 for value in pattern.split("|") if "~" in operator else [pattern]:
-                    assert value in known[label], (rule, label, value)
+                    assert value in known[label], (expression, label, value)

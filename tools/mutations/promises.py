@@ -1389,11 +1389,6 @@ DRIFT = _broken(
     "extender/drift/drift_watch.py",
     f"{_UNIT}/drift " + _tests("integration/service", "drift"),
     (
-        "nobody is told of an image that their own credentials do not open",
-        "            and evidence.digest == drift.after.digest\n            and not",
-        "            or not",
-    ),
-    (
         "content for the same platforms is no change",
         "        if moved.before.content.platforms == moved.after.content.platforms:\n            return\n",
         "",

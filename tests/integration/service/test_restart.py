@@ -1,43 +1,12 @@
 """What a restarted service still knows."""
 
-import base64
 import json
 from pathlib import Path
 
-import pytest
-
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.faulty_registry import GuardedRegistry
-from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
+from tests.integration.service.caller import AMD64, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService, running_service
-
-
-async def answers(caller: Caller, host: str) -> list[list[str]]:
-    """The nodes that filter keeps for each image."""
-    results = [await caller.filter(with_nodes(pod(f"{host}/{name}:1"))) for name in ("multi", "amd")]
-    assert [result["Error"] for result in results] == ["", ""]
-    return [kept(result) for result in results]
-
-
-@pytest.mark.parametrize("login", [False, True], ids=["public", "behind a login, with a key file"])
-async def test_restarted_service_answers_while_the_registry_is_down(tmp_path: Path, login: bool) -> None:
-    """From its SQLite file, as before and without a request."""
-    settings = [f"cache.url='sqlite:///{tmp_path}/images.sqlite'"]
-    async with GuardedRegistry("ann:secret") if login else EmbeddedRegistry() as registry:
-        registry.add_index("multi", "1", [AMD64, ARM64])
-        registry.add_manifest("amd", "1", AMD64)
-        host = registry.host
-        if login:
-            (tmp_path / "key").write_bytes(bytes(range(32)))
-            auth = base64.b64encode(b"ann:secret").decode()
-            (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
-            settings += [f"cache.key_file={tmp_path}/key", f"registry.docker_config={tmp_path}/config.json"]
-        async with running_service(*settings, plain_http=host) as caller:
-            assert await answers(caller, host) == [["a", "b", "c", "d"], ["a", "c"]]
-    async with running_service(*settings, plain_http=host) as caller:
-        failed = await caller.metric('multiarch_registry_requests_total{code="error"}')
-        assert await answers(caller, host) == [["a", "b", "c", "d"], ["a", "c"]]
-        assert await caller.metric('multiarch_registry_requests_total{code="error"}') == failed
 
 
 async def test_what_a_login_has_opened_is_forgotten_with_the_login(tmp_path: Path) -> None:

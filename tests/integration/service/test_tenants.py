@@ -265,15 +265,6 @@ async def test_forbidden_secrets_are_none(world: World) -> None:
     assert await world.verdict("a", "pull") == ARM64
 
 
-async def test_secrets_are_not_read_where_that_is_switched_off(world: World) -> None:
-    """Without a reader a pod is looked up with the operator's credentials alone."""
-    world.write_secret("a", "ann", "a-secret")
-    world.pod_resolver = msgspec.structs.replace(world.pod_resolver, pull_secrets=None)
-    assert await world.verdict("a", "pull") == "denied"
-    assert await world.verdict("a", "pull", image="public/app:1") == ARM64
-    assert world.secret_reads == 0
-
-
 async def test_operator_s_credentials_come_after_the_pod_s_own(world: World) -> None:
     """They serve every pod, and `inspect`, which has no other: it agrees with the service on pods without secrets."""
     world.operator.tell_cluster_logins({world.registry.host: ("ann", "a-secret")})
@@ -296,23 +287,6 @@ async def test_hot_path_asks_the_cluster_nothing(world: World) -> None:
         assert words_of(world.pod_resolver.peek(question)[0]) == ARM64
         world.clock.advance(0.5)
     assert world.secret_reads == reads
-
-
-async def test_review_has_the_secret_of_its_pod_read(world: World) -> None:
-    """Reviews are the API server's, so the secret's owner has let the pod's author name it."""
-    world.write_secret("a", "ann", "a-secret")
-    admission = PodAdmission(
-        world.pod_resolver,
-        AdmissionSettings(tolerations=Config().admission.tolerations),
-        cluster_nodes=ClusterNodes,
-        wait_seconds=10,
-    )
-    document = review_of(world.pod("a", "pull"), namespace="a")
-    reply = await admission.review(msgspec.json.encode(document))
-    response = msgspec.json.decode(reply.body)["response"]
-    patch = base64.b64decode(response.get("patch", "")).decode()
-    assert "arm64" in patch
-    assert world.secret_reads == 1
 
 
 class SlowResolver(Resolver):
@@ -360,15 +334,6 @@ async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: Worl
     await asyncio.sleep(0)
     assert resolver.waits[-1] == 10
     again.cancel()
-
-
-async def test_scheduler_decides_by_the_pod_s_secrets(world: World) -> None:
-    """A private arm64 image keeps its pod off amd64 nodes."""
-    world.write_secret("a", "ann", "a-secret")
-    verbs = verbs_of(world)
-    reply = await verbs.filter(msgspec.json.encode(with_nodes(world.pod("a", "pull"), NODES)))
-    found = msgspec.json.decode(reply.body)["Nodes"]["items"]
-    assert [item["metadata"]["name"] for item in found] == ["b", "d"]
 
 
 def at_once(verbs: SchedulerVerbs, body: bytes) -> Reply | None:
