@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from extender.background import in_background
-from extender.circuit_breaker import Backoff
+from extender.circuit_breaker import Backoff, CircuitBreaker
 from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import NO_OPERATOR, CredentialId
 from extender.errors import ConfigError, RegistryError, RegistryNotAsked, RegistryUnavailable
@@ -67,25 +67,6 @@ _SUSPECTED_SECONDS, _MOST_SUSPECTS = 300.0, 4096
 _MOST_MIRRORS = 4  # that a new fetcher is sent, since it may refuse the last ones, and then goes by those before
 
 
-class _Starts:
-    """When the next of some processes may be started: at once, or later if the last ones ended at their start."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self._next_at = 0.0
-
-    def note(self, *, is_well: bool) -> float:
-        """Notes how the last start went; returns for how many seconds there is none."""
-        self._failures = 0 if is_well else self._failures + 1
-        seconds = _RESTART.seconds(self._failures, lambda: 0.0) if self._failures else 0.0
-        self._next_at = time.monotonic() + seconds
-        return seconds
-
-    async def wait(self) -> None:
-        """Returns when the next may be started."""
-        await asyncio.sleep(max(0.0, self._next_at - time.monotonic()))
-
-
 class FetcherClient:
     """Asks registries by a fetcher, as `sources.LocalSources` does in its own process.
 
@@ -96,8 +77,11 @@ class FetcherClient:
         self._settings = settings
         self._alone_until: LruTable[ImageReference, float] = LruTable(_MOST_SUSPECTS)
         self._main: asyncio.Future[FetcherChild] = asyncio.get_running_loop().create_future()
-        self._checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._starts, self._starts_alone = _Starts(), _Starts()
+        self._checked = asyncio.Event()  # the first fetcher has opened its files, or has ended
+        self._refusal: ConfigError | None = None
+        self._starts, self._starts_alone = (
+            CircuitBreaker(_RESTART, clock=time.monotonic, random=lambda: 0.0, probe_seconds=0.0) for _ in range(2)
+        )
         self._turns = Turns(total=2, each=2, at_host=1)  # of an image alone, and of one that is looked into
         self._children: set[FetcherChild] = set()
         self._mirrors: deque[NodeMirrors] = deque(maxlen=_MOST_MIRRORS)
@@ -155,7 +139,9 @@ class FetcherClient:
         Raises:
             ConfigError: one of the files cannot be used.
         """
-        await asyncio.shield(self._checked)
+        await self._checked.wait()
+        if self._refusal:
+            raise self._refusal
 
     async def keep_running(self) -> None:
         """Runs fetchers, one after the other, until cancelled."""
@@ -163,12 +149,16 @@ class FetcherClient:
             began_at = time.monotonic()
             cause = await self._run_one()
             self._note_end(MAIN, cause, self._starts, is_well=time.monotonic() - began_at >= _WELL_SECONDS)
-            await self._starts.wait()
+            await asyncio.sleep(self._starts.wait_seconds())
 
-    def _note_end(self, name: str, cause: str, starts: _Starts, *, is_well: bool) -> None:
-        """Counts and logs the end of a process, which nobody has wanted."""
+    def _note_end(self, name: str, cause: str, starts: CircuitBreaker, *, is_well: bool) -> None:
+        """Counts and logs the end of a process, which nobody has wanted. If it was well, the next starts at once."""
         ENDS[cause].inc()
-        log.warning("fetcher.ended", process=name, cause=cause, next_seconds=starts.note(is_well=is_well))
+        if is_well:
+            starts.record_success()
+        else:
+            starts.record_failure()
+        log.warning("fetcher.ended", process=name, cause=cause, next_seconds=round(starts.wait_seconds(), 3))
 
     async def close(self) -> None:
         """Ends what asks for images alone; whatever is asked from now on is not."""
@@ -185,7 +175,7 @@ class FetcherClient:
                 if mirrors not in told:
                     child.tell(mirrors)
             self._last, self.is_ready = child, True
-            self._note_checked(None)
+            self._checked.set()
             self._main.set_result(child)
             await child.wait_end()
         except Exception as exc:  # noqa: BLE001 - whatever it is, another one is started
@@ -200,20 +190,13 @@ class FetcherClient:
     def _note_failed_start(self, error: Exception) -> None:
         """Has nobody wait for a fetcher that could not start, and logs why."""
         log.error("fetcher.unstarted", why=str(error) or type(error).__name__)
-        self._note_checked(error if isinstance(error, ConfigError) else None)
+        if isinstance(error, ConfigError) and not self._checked.is_set():
+            self._refusal = error
+        self._checked.set()
         waiting, self._main = self._main, asyncio.get_running_loop().create_future()
         if not waiting.done():
             waiting.set_exception(RegistryNotAsked("the process that asks registries could not be started"))
             waiting.exception()  # which is no news if nobody waits
-
-    def _note_checked(self, error: ConfigError | None) -> None:
-        if self._checked.done():
-            return
-        if error is None:
-            self._checked.set_result(None)
-        else:
-            self._checked.set_exception(error)
-            self._checked.exception()
 
     async def running(self) -> FetcherChild:
         """Returns the fetcher once there is one. Raises RegistryNotAsked if it cannot be started."""
@@ -268,7 +251,7 @@ class FetcherClient:
             FetcherEnded: it ended before it answered.
         """
         async with self._turns.turn(question.tenant, name):
-            await self._starts_alone.wait()
+            await asyncio.sleep(self._starts_alone.wait_seconds())
             if self._is_closed:
                 raise RegistryNotAsked("the service is stopping")
             if asyncio.get_running_loop().time() >= ends_at:
@@ -289,7 +272,7 @@ class FetcherClient:
             await child.wait_end()
             self._note_end(child.name, child.cause, self._starts_alone, is_well=False)
             raise RegistryNotAsked(f"no process could be started to ask for the image: {type(exc).__name__}") from None
-        self._starts_alone.note(is_well=True)
+        self._starts_alone.record_success()
         left = min(ends_at - asyncio.get_running_loop().time(), question.seconds)
         try:
             async with asyncio.timeout(left + 2 * _LEEWAY_SECONDS):  # an asker that waits no longer is first

@@ -535,6 +535,149 @@ HELD_FAILURES = _broken(
     ),
 )
 
+_RESOLVER = _tests("unit/resolver", "credentials", "freshness", "lookups", "image_cache")
+
+LOOKUPS = _broken(
+    "extender/resolver/lookups.py",
+    _RESOLVER,
+    (
+        "who was denied an image is not told of it any more",
+        "            self._cache.revoke(target, credential_id, self._clock())\n",
+        "            pass\n",
+    ),
+    (
+        "that all credentials are denied tells nothing while a secret cannot be read",
+        "depends_on_credential(outcome) and keyring.is_unread():",
+        "depends_on_credential(outcome) and False:",
+    ),
+    (
+        "a corrected secret is used in the lookup that was denied",
+        "        for refresh in (False, True):\n",
+        "        for refresh in (False,):\n",
+    ),
+    (
+        "a name that was never known costs one GET where a HEAD saves nothing",
+        "by_head = bool(rows or known or self._head_first) and",
+        "by_head =",
+    ),
+)
+
+IMAGE_CACHE = _broken(
+    "extender/resolver/image_cache.py",
+    _RESOLVER,
+    (
+        "the right to know a private digest ends like a tag's meaning",
+        "                credential_id == ANONYMOUS.id\n                and not",
+        "                not",
+    ),
+    (
+        "a denial has the credential's other names in the repository confirmed",
+        "        self._denied_at[target.repository, credential_id] = at\n",
+        "",
+    ),
+    (
+        "the tag latest is fresh for a minute",
+        'is_often = query.always or target.name == "latest"',
+        "is_often = query.always",
+    ),
+    (
+        "what a registry has denied comes back from no store",
+        "if not self._is_denied(key, known) and (before is None",
+        "if (before is None",
+    ),
+)
+
+SHOWN_BYTES = _broken(
+    "extender/fetcher/looker.py",
+    _tests("unit/resolver", "lookups"),
+    (
+        "a repository that states a digest gives its content only once it has shown the bytes",
+        'image = self._described.get((reference.repository, stated or ""))',
+        "image = next((row for (_, key), row in self._described.items() if key == stated), None)",
+    ),
+)
+
+PERSISTENCE = _broken(
+    "extender/resolver/persistence.py",
+    f"{_tests('unit/resolver', 'stored_answers')} {_tests('integration/store', 'restart')}",
+    (
+        "what a login has opened is kept only under a key of the operator's",
+        "return self._persist_private or credential_id == ANONYMOUS.id",
+        "return True",
+    ),
+    (
+        "a store that fails is left alone for a while",
+        "        breaker.record_failure()\n",
+        "",
+    ),
+)
+
+FETCHER = (
+    *_broken(
+        "extender/fetcher/fetcher_client.py",
+        _tests("unit/fetcher", "fetcher_client"),
+        (
+            "what was asked for when a fetcher ended is asked for again at once",
+            "                deaths += exc.deaths\n",
+            "                deaths = DEATHS\n",
+        ),
+        (
+            "an image that has ended fetchers ends no more that others use",
+            "        self._alone_until.put(image, time.monotonic() + _SUSPECTED_SECONDS)\n",
+            "",
+        ),
+    ),
+    *_broken(
+        "extender/fetcher/messages.py",
+        _tests("unit/fetcher", "messages"),
+        (
+            "four bytes make nobody wait for four gigabytes",
+            "            if length > MOST_BYTES:\n",
+            "            if False:\n",
+        ),
+    ),
+)
+
+VERIFIER = (
+    *_broken(
+        "extender/fetcher/image_verifier.py",
+        _tests("unit/verifier", "hostile_layers"),
+        (
+            "nothing is refuted whose bytes do not have their digest",
+            "    if not blob.has_digest():\n",
+            "    if False:\n",
+        ),
+        (
+            "of an image's layers no more is read than the bound",
+            "if self._read + end - start > self._bounds.read_bytes:",
+            "if False:",
+        ),
+    ),
+    *_broken(
+        "extender/resolver/child_checks.py",
+        _tests("unit/resolver", "child_checks"),
+        (
+            "a child of which nothing can be found out stays claimed",
+            "        if answer.failure.cause is Cause.MISSING:\n",
+            "        if answer.failure.cause is not Cause.THROTTLED:\n",
+        ),
+    ),
+    *_broken(
+        "extender/resolver/verify_queue.py",
+        _tests("unit/resolver", "verify_queue"),
+        (
+            "namespaces take turns with images that are looked into",
+            "                        self._waiting[tenant] = images  # behind the others\n",
+            "                        self._waiting = {tenant: images, **self._waiting}\n",
+        ),
+        (
+            "a host is left in peace between two looks",
+            "if image.target.asked.domain not in self._peace_until:",
+            "if image:",
+        ),
+    ),
+)
+
 LISTENERS = _broken(
     "extender/server/http.py",
     _tests("integration/server", "limits", "listener", "connection"),
@@ -1539,7 +1682,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
     *REFERENCES, *RELAXING, *UNNEEDED, *EDITING, *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT,
-    *FAILURES, *LOOKER, *HELD_FAILURES, *LISTENERS, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
+    *FAILURES, *LOOKER, *HELD_FAILURES, *LOOKUPS, *IMAGE_CACHE, *SHOWN_BYTES,
+    *PERSISTENCE, *FETCHER, *VERIFIER, *LISTENERS, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
     *ADMISSION, *HELD, *HELD_PODS, *IMAGE_WAITS, *ARMING, *SETTINGS,
     *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS, *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST,
     *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 from typing import ClassVar
 
 import pytest
+from structlog.testing import capture_logs
 
+from extender.circuit_breaker import Backoff
 from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import ConfigError, ManifestNotFound, RegistryNotAsked, RegistryUnavailable
@@ -90,6 +92,7 @@ async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FetcherClient
         each.clear()
     monkeypatch.setattr(fetcher_client, "FetcherChild", SimulatedChild)
     monkeypatch.setattr(fetcher_client, "_WELL_SECONDS", 0.0)
+    monkeypatch.setattr(fetcher_client, "_RESTART", Backoff(first_seconds=0.1, max_seconds=0.3))
     monkeypatch.setattr(fetcher_client, "_ALONE_SECONDS", 0.05)
     monkeypatch.setattr(fetcher_client, "PATIENCE_SECONDS", 0.0)
     async with open_fetcher(RegistryConfig(timeout_seconds=1)) as opened:
@@ -168,22 +171,15 @@ async def test_own_bound_makes_only_those_suspicious_whose_bodies_were_read(clie
 
 @pytest.mark.parametrize("fault", [FetcherEnded("ended"), OSError(24, "no descriptors"), ConfigError("no")])
 async def test_starts_that_fail_are_counted_and_follow_each_other_slower_and_slower(
-    client: FetcherClient, monkeypatch: pytest.MonkeyPatch, fault: Exception
+    client: FetcherClient, fault: Exception
 ) -> None:
     """The image is not asked for, which is no fault of its host."""
-    waits: list[float] = []
-    note = fetcher_client._Starts.note  # noqa: SLF001 - real waits are seconds long
-
-    def note_and_skip(starts: fetcher_client._Starts, *, is_well: bool) -> float:
-        waits.append(note(starts, is_well=is_well))
-        starts._next_at = 0.0  # noqa: SLF001
-        return waits[-1]
-
-    monkeypatch.setattr(fetcher_client._Starts, "note", note_and_skip)  # noqa: SLF001
     SimulatedChild.faults += [fault] * 6
     before = ENDS["unstarted"].value
-    assert [await look(client, "large") for _ in range(7)] == [NOT_ASKED] * 6 + [UNAVAILABLE]
-    assert [wait for wait in waits if wait] == [1, 2, 4, 8, 10, 10]
+    with capture_logs() as logs:
+        assert [await look(client, "large") for _ in range(7)] == [NOT_ASKED] * 6 + [UNAVAILABLE]
+    waits = [line["next_seconds"] for line in logs if line.get("process") == ALONE]
+    assert waits[:6] == pytest.approx([0.1, 0.2, 0.3, 0.3, 0.3, 0.3], abs=0.01)
     assert ENDS["unstarted"].value - before == 6
 
 
