@@ -295,7 +295,10 @@ class Resolver:
     def _current_failure(
         self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]
     ) -> Failure | None:
-        """The failure that still holds; None if the keyring may by now have another credential to try."""
+        """The failure that still holds; None if the keyring may by now have another credential to try.
+
+        That all credentials at hand are denied tells nothing if others could not be read.
+        """
         failure = self._failures.get(target, credential_ids)
         if failure is None or not depends_on_credential(failure):
             return failure

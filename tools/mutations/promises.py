@@ -546,11 +546,6 @@ LOOKUPS = _broken(
         "            pass\n",
     ),
     (
-        "that all credentials are denied tells nothing while a secret cannot be read",
-        "depends_on_credential(outcome) and keyring.is_unread():",
-        "depends_on_credential(outcome) and False:",
-    ),
-    (
         "a corrected secret is used in the lookup that was denied",
         "        for refresh in (False, True):\n",
         "        for refresh in (False,):\n",
@@ -559,6 +554,16 @@ LOOKUPS = _broken(
         "a name that was never known costs one GET where a HEAD saves nothing",
         "by_head = bool(rows or known or self._head_first) and",
         "by_head =",
+    ),
+)
+
+UNREAD_SECRETS = _broken(
+    "extender/resolver/resolver.py",
+    _RESOLVER,
+    (
+        "that all credentials are denied tells nothing while a secret cannot be read",
+        "        return UNREAD if keyring.is_unread() else failure\n",
+        "        return failure\n",
     ),
 )
 
@@ -1682,7 +1687,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
     *REFERENCES, *RELAXING, *UNNEEDED, *EDITING, *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT,
-    *FAILURES, *LOOKER, *HELD_FAILURES, *LOOKUPS, *IMAGE_CACHE, *SHOWN_BYTES,
+    *FAILURES, *LOOKER, *HELD_FAILURES, *LOOKUPS, *UNREAD_SECRETS, *IMAGE_CACHE, *SHOWN_BYTES,
     *PERSISTENCE, *FETCHER, *VERIFIER, *LISTENERS, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
     *ADMISSION, *HELD, *HELD_PODS, *IMAGE_WAITS, *ARMING, *SETTINGS,
     *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS, *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST,

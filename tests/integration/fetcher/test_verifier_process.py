@@ -26,7 +26,6 @@ ARM = "linux/arm64"
 
 @pytest.fixture
 async def client(debian_registry: DebianRegistry) -> AsyncIterator[FetcherClient]:
-    """The service's client of a fetcher."""
     host = debian_registry.host
     settings = RegistryConfig(timeout_seconds=10.0, plain_http=(host,), allow=("*", host))
     async with open_fetcher(settings) as opened:
@@ -34,13 +33,11 @@ async def client(debian_registry: DebianRegistry) -> AsyncIterator[FetcherClient
 
 
 def push(registry: DebianRegistry, name: str, layer: Layer) -> ImageReference:
-    """An image that claims arm64, by digest."""
     image: Bundle = make_index([(ARM, make_image(ARM, [layer], Entrypoint=["/app"]))])
     return parse_reference(f"{registry.host}/{name}@{registry.push(name, '1', image)}")
 
 
 async def look(client: FetcherClient, image: ImageReference, seconds: float = 60.0) -> Verification | Failed:
-    """What the process finds."""
     answer = await client.verify(
         Verify(tenant="team", reference=image, kubelet_name=image, platform=parse_platform(ARM), seconds=seconds)
     )

@@ -39,7 +39,6 @@ def row(number: int, credential_id: CredentialId = PUBLIC, at: float = 1e9) -> N
 
 
 def client_of(server: DebianRedis) -> Redis:
-    """A client of the server, for what a store does not do."""
     return Redis(port=server.port)
 
 
@@ -201,29 +200,39 @@ async def test_who_has_the_password_is_let_in(open_url: Open, start_redis: Start
         assert "wrong" not in str(caught.value)
 
 
+def issue(folder: Path, name: str, authority: trustme.CA, host: str = "127.0.0.1") -> None:
+    """Writes a certificate and its key."""
+    leaf = authority.issue_cert(host)
+    leaf.private_key_pem.write_to_path(str(folder / f"{name}.key"))
+    leaf.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
+
+
+def start_tls(start_redis: StartRedis, folder: Path, authority: trustme.CA) -> str:
+    """Returns the URL of a server that asks for certificates of the authority, and has one itself."""
+    issue(folder, "server", authority)
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    redis = start_redis(
+        "--tls-cert-file", str(folder / "server.pem"), "--tls-key-file", str(folder / "server.key"),
+        "--tls-ca-cert-file", str(folder / "ca.pem"), "--tls-auth-clients", "yes", tls=True,
+    )  # fmt: skip
+    return f"127.0.0.1:{redis.port}"
+
+
 async def test_tls_is_verified_both_ways(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
     """A server that our CA did not sign gets nothing, and one that asks for it is shown our certificate."""
     authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    for name in ("server", "client"):
-        leaf = authority.issue_cert("127.0.0.1")
-        leaf.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
-        leaf.cert_chain_pems[0].write_to_path(str(tmp_path / f"{name}.pem"))
+    at = start_tls(start_redis, tmp_path, authority)
+    issue(tmp_path, "client", authority)
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
-    redis = start_redis(
-        "--tls-cert-file", str(tmp_path / "server.pem"), "--tls-key-file", str(tmp_path / "server.key"),
-        "--tls-ca-cert-file", str(tmp_path / "ca.pem"), "--tls-auth-clients", "yes", tls=True,
-    )  # fmt: skip
     ours = f"certificate_file={tmp_path / 'client.pem'}&key_file={tmp_path / 'client.key'}"
-    at = f"rediss://127.0.0.1:{redis.port}"
-    store = open_url(f"{at}?ca_file={tmp_path / 'ca.pem'}&{ours}")
+    store = open_url(f"rediss://{at}?ca_file={tmp_path / 'ca.pem'}&{ours}")
     await store.put(Batch([row(0)], NONE))
     assert await find(store, row(0)) == [row(0)]
     for url in (
-        f"{at}?ca_file={tmp_path / 'other.pem'}&{ours}",
-        f"{at}?{ours}",
-        f"{at}?ca_file={tmp_path / 'ca.pem'}",
-        f"redis://127.0.0.1:{redis.port}",
+        f"rediss://{at}?ca_file={tmp_path / 'other.pem'}&{ours}",
+        f"rediss://{at}?{ours}",
+        f"rediss://{at}?ca_file={tmp_path / 'ca.pem'}",
+        f"redis://{at}",
     ):
         assert await reason_of(open_url(url)) == "unavailable"
 
@@ -233,28 +242,13 @@ async def test_new_certificates_are_for_new_connections(
 ) -> None:
     """Authorities and our own certificate; a key that does not fit yet keeps the old ones."""
     old, new = trustme.CA(), trustme.CA()
-    with (tmp_path / "both.pem").open("wb") as both:
-        for authority in (old, new):
-            both.write(authority.cert_pem.bytes())
-    leaf = new.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(str(tmp_path / "server.key"))
-    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
-
-    def write_client(authority: trustme.CA) -> None:
-        issued = authority.issue_cert("client")
-        issued.private_key_pem.write_to_path(str(tmp_path / "client.key"))
-        issued.cert_chain_pems[0].write_to_path(str(tmp_path / "client.pem"))
-
-    new.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    redis = start_redis(
-        "--tls-cert-file", str(tmp_path / "server.pem"), "--tls-key-file", str(tmp_path / "server.key"),
-        "--tls-ca-cert-file", str(tmp_path / "ca.pem"), "--tls-auth-clients", "yes", tls=True,
-    )  # fmt: skip
-    write_client(old)
+    (tmp_path / "both.pem").write_bytes(old.cert_pem.bytes() + new.cert_pem.bytes())
     old.cert_pem.write_to_path(str(tmp_path / "trusted.pem"))
+    at = start_tls(start_redis, tmp_path, new)
+    issue(tmp_path, "client", old, "client")
     watcher = FileWatcher()
     store = open_url(
-        f"rediss://127.0.0.1:{redis.port}?ca_file={tmp_path / 'trusted.pem'}"
+        f"rediss://{at}?ca_file={tmp_path / 'trusted.pem'}"
         f"&certificate_file={tmp_path / 'client.pem'}&key_file={tmp_path / 'client.key'}",
         watcher=watcher,
     )
@@ -263,7 +257,7 @@ async def test_new_certificates_are_for_new_connections(
     (tmp_path / "client.key").write_bytes(new.issue_cert("client").private_key_pem.bytes())
     (tmp_path / "both.pem").replace(tmp_path / "trusted.pem")
     assert await reason_of(store) == "unavailable"
-    write_client(new)
+    issue(tmp_path, "client", new, "client")
     await eventually(lambda: is_open(store))
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)

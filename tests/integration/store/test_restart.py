@@ -86,7 +86,6 @@ async def start(registry: FakeRegistry, tmp_path: Path) -> AsyncIterator[Start]:
 
 
 async def fill(start: Start, *, private: bool = True) -> list[Answer]:
-    """The first life: everything is looked up, and its answers."""
     resolver = start(private=private)
     await resolver.load(60)
     answers = await resolver.resolve_all(LOOKUPS, KEYS, 60)

@@ -28,7 +28,6 @@ FEWEST, MOST_OF_A_PACKAGE = 30, 3
 
 @pytest.fixture(scope="module")
 def archives() -> dict[str, dict[str, Path]]:
-    """The packages by architecture; skips where they cannot be fetched."""
     try:
         return {each: fetch_archives(each, [*PACKAGES, *BASE]) for each in ARCHITECTURES}
     except ProgramMissing as exc:
@@ -36,7 +35,6 @@ def archives() -> dict[str, dict[str, Path]]:
 
 
 def programs_in(files: bytes) -> Iterator[str]:
-    """The paths of ELF files that are started, some of each package."""
     found = 0
     with tarfile.open(fileobj=io.BytesIO(files)) as archive:
         for member in archive:

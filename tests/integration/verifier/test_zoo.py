@@ -26,7 +26,6 @@ def zoo() -> list[Animal]:
 
 
 async def look_inside(animal: Animal, number: int, registry: DebianRegistry, client: RegistryClient) -> Verification:
-    """What is found out of the image once it is pushed."""
     registry.push(f"zoo/{number}", "1", animal.bundle)
     reference = parse_reference(f"{registry.host}/zoo/{number}@{animal.bundle.digest}")
     return await ImageVerifier(client, reference, parse_platform(animal.platform), ANONYMOUS).verify(60.0)

@@ -26,7 +26,6 @@ class Animal(NamedTuple):
 
 
 def _listed(platform: str, layers: Sequence[Layer], **process: object) -> Bundle:
-    """An index that lists one image of the platform, as is."""
     return make_index([(platform, make_image(platform, layers, **process))])
 
 
@@ -35,7 +34,6 @@ def _one(platform: str, files: Sequence[Put], **process: object) -> Bundle:
 
 
 def animals() -> Iterator[Animal]:
-    """All of them. Builds the programs if they are not built yet."""
     yield from _scratch()
     yield from _packings()
     yield from _starts()
@@ -136,7 +134,6 @@ def _starts() -> Iterator[Animal]:
 
 
 def _layers() -> Iterator[Animal]:
-    """Several layers: what is above hides what is below."""
     own, other = find_tiny(ARM), find_tiny(AMD)
     base = [folder("bin"), Put("bin/app", other), Put("bin/sh", own), symlink("sbin", "bin")]
     app, opaque = Put("bin/app", own), Put("bin/.wh..wh..opq")
@@ -177,7 +174,6 @@ def _windows() -> Iterator[Animal]:
 
 
 def _indexes() -> Iterator[Animal]:
-    """What the index and the configurations say of each other."""
     own, other = find_tiny(ARM), find_tiny(AMD)
     for_arm = make_image(ARM, [gzipped([Put("app", own)])], Entrypoint=["/app"])
     for_amd = make_image(AMD, [gzipped([Put("app", other)])], Entrypoint=["/app"])

@@ -87,7 +87,6 @@ class SimulatedChild:
 
 @pytest.fixture
 async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FetcherClient]:
-    """A client of simulated fetchers, which are waited for less than real ones."""
     for each in (SimulatedChild.questions, SimulatedChild.starts, SimulatedChild.faults):
         each.clear()
     monkeypatch.setattr(fetcher_client, "FetcherChild", SimulatedChild)
@@ -101,7 +100,6 @@ async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FetcherClient
 
 
 async def look(client: FetcherClient, image: str, tenant: str = "team", seconds: float = 5) -> str:
-    """The digest of an image at some registry, or why it is not known."""
     reference = parse_reference(f"quay.io/{image}:1")
     answer = await client.look(Look(tenant=tenant, reference=reference, kubelet_name=reference, seconds=seconds))
     if isinstance(answer, SeenImage):
@@ -110,7 +108,6 @@ async def look(client: FetcherClient, image: str, tenant: str = "team", seconds:
 
 
 def asked_alone() -> list[str]:
-    """What was asked for alone, in order."""
     return [image for name, image in SimulatedChild.questions if name == ALONE]
 
 
@@ -147,13 +144,11 @@ async def test_what_was_under_way_at_a_second_end_is_asked_for_alone(client: Fet
 
 
 async def until_asked(image: str, times: int) -> None:
-    """Returns when fetchers have been asked so often."""
     while SimulatedChild.questions.count((MAIN, image)) < times:
         await asyncio.sleep(0)
 
 
 async def end_when_asked(looking: "asyncio.Task[str]", image: str, times: int) -> None:
-    """Ends the fetcher that has been asked."""
     await until_asked(image, times)
     assert not looking.done()
     (living,) = SimulatedChild.living

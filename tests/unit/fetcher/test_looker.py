@@ -38,13 +38,11 @@ def look(name: str = APP, *logins: Credential, first: CredentialId = NO_OPERATOR
 
 
 def users(registry: FakeRegistry) -> list[str]:
-    """Who asked, in order."""
     return list(dict.fromkeys(user for _, _, user in registry.requests))
 
 
 @pytest.fixture
 async def registry() -> FakeRegistry:
-    """One private image; the operator has two logins for it."""
     opened = FakeRegistry()
     opened.push(APP, "linux/arm64")
     opened.operator.tell_cluster_logins({"ghcr.io/team": ("narrow", "p"), "ghcr.io": ("wide", "p")})
@@ -112,19 +110,6 @@ async def test_a_login_that_the_operator_has_too_is_sent_once(registry: FakeRegi
     registry.readers[REPOSITORY] = set()
     await registry.look(look(APP, Credential("narrow", "p", CredentialId("the pod's"))))
     assert [user for method, _, user in registry.requests if method == "HEAD"] == ["narrow", "wide", "anonymous"]
-
-
-async def test_content_that_is_known_is_not_fetched(registry: FakeRegistry) -> None:
-    """Neither what the service knows, nor what was described a moment ago by another tag or for another login."""
-    digest = registry.push(SECOND, "linux/arm64")
-    known = await registry.look(look(known=(digest,)))
-    first, second = await registry.look(look()), await registry.look(look(SECOND, OTHER))
-    assert isinstance(known, SeenImage)
-    assert isinstance(first, SeenImage)
-    assert isinstance(second, SeenImage)
-    assert known.image is None
-    assert first.image == second.image is not None
-    assert registry.methods() == {"HEAD": 3, "GET": 1}
 
 
 class Provider:

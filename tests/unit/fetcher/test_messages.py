@@ -28,7 +28,6 @@ DIGEST = digest_of(b"one")
 
 
 def received(message: FromFetcher, *, cut: int = 7) -> FromFetcher:
-    """The message as it arrives in pieces of a few bytes."""
     framed, unframer = frame(message), Unframer()
     (found,) = [each for start in range(0, len(framed), cut) for each in unframer.feed(framed[start : start + cut])]
     return decode_from_fetcher(found)

@@ -29,8 +29,6 @@ async def resolver(registry: FakeRegistry, clock: Clock) -> AsyncIterator[Resolv
 
 @pytest.fixture
 def finished(resolver: Resolver) -> Callable[[], Awaitable[None]]:
-    """Waits until no lookup is in flight."""
-
     async def wait() -> None:
         await eventually(lambda: not resolver.counts()["in_flight"])
 

@@ -58,7 +58,6 @@ class Logins:
 def keyring_of(
     *credentials: Credential, tenant: str = "", operator: Callable[[], CredentialId] = lambda: NO_OPERATOR
 ) -> Keyring:
-    """Returns a keyring of these logins, the operator's and anonymous access."""
     logins = [each for each in credentials if each != ANONYMOUS]
     return Keyring(Logins(*logins) if logins else None, operator=operator, tenant=tenant)
 
@@ -121,26 +120,21 @@ class FakeRegistry(LocalLooks):
         return digest
 
     def add(self, repository: str, image: Image) -> None:
-        """Adds an image without a tag to a repository (`host/path`)."""
         self._images[f"{repository}@{image.digest}"] = image
 
     def tag(self, reference: str, as_well_as: str) -> None:
-        """Gives the image of another name this name too."""
         self._tags[reference] = self._tags[as_well_as]
 
     def remove(self, reference: str) -> None:
-        """Removes the tag."""
         del self._tags[reference]
 
     def count(self, method: str, reference: str = "", user: str = "") -> int:
-        """Returns how many such requests there were; an empty text matches any."""
         return sum(
             request[0] == method and reference in ("", request[1]) and user in ("", request[2])
             for request in self.requests
         )
 
     def methods(self) -> Counter[str]:
-        """Returns how many requests there were, by method."""
         return Counter(method for method, _, _ in self.requests)
 
     async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
@@ -196,7 +190,6 @@ async def ask(
 
 
 def peek(resolver: Resolver, keys: Keyring = PUBLIC, image: str = APP) -> Answer:
-    """Returns what memory has."""
     return resolver.peek(ImageQuery(image), keys)
 
 
@@ -206,7 +199,6 @@ def cause_of(answer: Answer | Image) -> Cause | None:
 
 
 def target_of(text: str) -> Target:
-    """Returns what a reference names."""
     found = References(1).target_of(text)
     assert isinstance(found, Target)
     return found

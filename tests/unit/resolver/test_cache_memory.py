@@ -37,12 +37,10 @@ Hostile = Callable[[int], tuple[str, Content]]
 
 
 def make_cache(size: int = SIZE) -> ImageCache:
-    """A cache of so many ordinary images."""
     return ImageCache(size, Lifetimes(tag_seconds=900, stale_seconds=86_400), Clock())
 
 
 def learn(cache: ImageCache, text: str, content: Content, owner: str = "") -> Target:
-    """Has the cache learn what a reference runs on."""
     target = target_of(text)
     cache.learn(target, ANONYMOUS.id, digest_of(text.encode()), content, 5.0, owner)
     return target
@@ -55,7 +53,6 @@ def unusual(number: int, platforms: int) -> Content:
 
 
 def usual(number: int, platforms: int) -> Content:
-    """An index of a random selection of usual platforms."""
     return content_of(normalize_platform(*words) for words in Random(number).sample(USUAL, platforms))
 
 

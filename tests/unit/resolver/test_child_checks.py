@@ -18,7 +18,6 @@ AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 
 
 def child(text: str) -> str:
-    """The reference of the child that `FakeRegistry.push` lists for a platform."""
     return f"ghcr.io/team/app@{digest_of(text.encode())}"
 
 
@@ -48,7 +47,6 @@ class Children:
         self.registry.add("ghcr.io/team/app", image)
 
     def asked(self) -> set[tuple[str, str]]:
-        """The requests for children."""
         return {(method, name) for method, name, _ in self.registry.requests if name in _CHILDREN}
 
     def _fault(self, method: str, reference: ImageReference) -> Exception | None:
@@ -74,7 +72,6 @@ async def resolver(registry: FakeRegistry, clock: Clock, children: Children) -> 
 
 
 async def looked_up(resolver: Resolver) -> Content:
-    """What the image runs on once everything has been checked."""
     await ask(resolver, revalidate=True)
     await resolver.child_checks.settle()
     answer = peek(resolver)

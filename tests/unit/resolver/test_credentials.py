@@ -73,7 +73,6 @@ class Loaded(Keyring):
 
 @pytest.fixture(autouse=True)
 def digest(registry: FakeRegistry) -> str:
-    """An image that only the tenant may read."""
     registry.readers[REPOSITORY] = {"tenant"}
     return registry.push(APP, "linux/arm64")
 

@@ -86,22 +86,6 @@ async def test_an_image_that_stays_unavailable_is_asked_for_more_and_more_seldom
     assert resolver.counts()["failed"] == 0
 
 
-async def test_stale_content_of_a_name_that_failed_serves_without_a_wait(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock
-) -> None:
-    """Not even revalidation is tried until the failure's time is over."""
-    registry.push(APP, "linux/arm64")
-    await ask(resolver)
-    clock.advance(900)
-    registry.fault = lambda method, reference: RegistryThrottled("x", 20.0)
-    await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60, revalidate=True)
-    registry.requests.clear()
-    resolver.start(ImageQuery(APP), PUBLIC)
-    assert resolver.counts()["in_flight"] == 0
-    assert await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60, revalidate=True) == [index_of("linux/arm64")]
-    assert registry.requests == []
-
-
 async def test_a_defect_of_ours_is_logged_and_answered_as_unavailable(
     resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:

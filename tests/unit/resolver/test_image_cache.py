@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.credentials.keyring import CredentialId
-from extender.images.content import Cause, Content, Failure
+from extender.images.content import Content
 from extender.images.reference import digest_of, pack_digest
 from extender.resolver.image_cache import (
     CachedImage,
@@ -25,7 +25,6 @@ CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64"), index_of("linux/am
 
 
 def make_cache(size: int) -> ImageCache:
-    """A cache of so many ordinary images."""
     return ImageCache(size, Lifetimes(tag_seconds=900, stale_seconds=86_400), Clock())
 
 
@@ -37,7 +36,6 @@ TAG, SIBLING, ELSEWHERE = (
 
 
 def is_fresh(cache: ImageCache, one: Target, credential_id: CredentialId, now: float) -> bool:
-    """Whether the row that is there needs no confirmation at `now`."""
     known = cache.find(one, credential_id)
     assert known is not None
     return cache.is_fresh(known, ImageQuery(str(one.reference)), one, credential_id, now)
@@ -66,21 +64,15 @@ def test_denials_without_end_neither_pile_up_nor_bring_rows_back() -> None:
     assert cache.find(ELSEWHERE, A) is not None
 
 
-def test_equal_platform_sets_are_one_object() -> None:
-    """A hundred thousand images have some dozens of platform sets between them."""
+def test_what_many_rows_have_alike_is_one_object() -> None:
+    """Platform sets, of which 100,000 images have some dozens, digests and names of repositories."""
     cache = make_cache(10)
-    one = cache.learn(TAG, A, DIGESTS[0], index_of("linux/amd64"), 5.0)
-    other = cache.learn(ELSEWHERE, A, DIGESTS[1], index_of("linux/amd64"), 5.0)
-    assert one.content is other.content
-
-
-def test_a_digest_is_one_object_however_often_it_is_confirmed() -> None:
-    """Thirty-two bytes cost eighty as an object of their own."""
-    cache = make_cache(10)
-    first = cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    again = cache.confirm(TAG, A, DIGESTS[0], 6.0)
+    first = cache.learn(TAG, A, DIGESTS[0], index_of("linux/amd64"), 5.0)
+    again, other = cache.confirm(TAG, A, DIGESTS[0], 6.0), cache.learn(ELSEWHERE, A, DIGESTS[1], CONTENTS[0], 5.0)
     assert again is not None
-    assert again.packed is first.packed
+    assert first.content is other.content is again.content
+    assert first.packed is again.packed
+    assert target_of("ghcr.io/a/b:1").repository is target_of("ghcr.io/a/b:2").repository
 
 
 STEPS = st.lists(
@@ -161,25 +153,6 @@ def test_references_that_ask_for_the_same_have_equal_targets(one: str, other: st
     """What a registry would be asked decides, not how the reference is written."""
     references = References(10)
     assert (references.target_of(one) == references.target_of(other)) is are_same
-
-
-def test_an_invalid_reference_is_remembered_as_a_failure_that_says_why() -> None:
-    """Nothing is fetched for it, and the pod's author reads what is wrong with the name."""
-    references = References(10)
-    failure = references.target_of("Debian")
-    assert isinstance(failure, Failure)
-    assert failure.cause is Cause.INVALID_REFERENCE
-    assert "lower case" in failure.detail
-    assert references.target_of("Debian") is failure
-
-
-def test_a_repository_is_one_string_for_all_its_tags() -> None:
-    """The tables name it in every row."""
-    references = References(10)
-    one, other = references.target_of("ghcr.io/a/b:1"), references.target_of("ghcr.io/a/b:2")
-    assert isinstance(one, Target)
-    assert isinstance(other, Target)
-    assert one.repository is other.repository
 
 
 def test_the_largest_texts_that_are_kept_take_little_memory() -> None:

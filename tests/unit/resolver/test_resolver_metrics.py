@@ -19,7 +19,6 @@ LOOKUP = ImageQuery(APP)
 
 @pytest.fixture
 def counted() -> Callable[[], dict[str, float]]:
-    """What was counted since the test began, without zeroes."""
     before = {result: count.value for result, count in LOOKUPS.items()}
     return lambda: {each: LOOKUPS[each].value - before[each] for each in before if LOOKUPS[each].value != before[each]}
 

@@ -42,13 +42,11 @@ Replica = Callable[..., Resolver]
 
 @pytest.fixture
 async def store() -> FakeStore:
-    """Shared by all replicas."""
     return FakeStore(shared=True)
 
 
 @pytest.fixture
 async def replica(registry: FakeRegistry, clock: Clock, store: FakeStore) -> AsyncIterator[Replica]:
-    """Starts another replica of the service; all are closed at the end."""
     resolvers = []
 
     def start(over: FakeStore = store) -> Resolver:
@@ -70,7 +68,6 @@ async def replica(registry: FakeRegistry, clock: Clock, store: FakeStore) -> Asy
 
 
 async def learned(resolver: Resolver, keys: Keyring = PUBLIC, image: str = APP) -> None:
-    """The resolver has looked it up, and the store knows what came of it."""
     await ask(resolver, keys, image)
     await resolver.flush()
 
@@ -181,19 +178,6 @@ async def test_what_a_denial_took_away_stays_away_after_a_restart(
         assert await ask(replica(), keyring_of(OTHER), lookup) == CONTENT
 
 
-async def test_a_restart_finds_everything_in_memory(replica: Replica, registry: FakeRegistry) -> None:
-    """With a store of our own it is loaded at once, so that even a peek finds it, and the store is not asked again."""
-    own = FakeStore()
-    registry.push(APP, "linux/arm64")
-    await learned(replica(own))
-    registry.fault = down
-    fresh, reads = replica(own), own.reads
-    await fresh.load(60)
-    assert peek(fresh) == CONTENT
-    await ask(fresh, image="ghcr.io/team/unheard-of:1")
-    assert own.reads == reads
-
-
 async def test_loading_holds_up_no_start(replica: Replica, registry: FakeRegistry) -> None:
     """After the time it is given it goes on in the background, and a lookup asks for the one row it wants."""
     own = FakeStore()
@@ -255,23 +239,6 @@ async def test_damaged_rows_are_all_counted_and_logged_once_a_minute(
         ("store.damaged", "warning", "fake:", 1),
         ("store.damaged", "warning", "fake:", 3),
     ]
-
-
-async def test_after_failures_it_is_left_alone_for_longer_and_longer(
-    persistence: Persistence, store: FakeStore, clock: Clock
-) -> None:
-    """One second doubling to a minute; then a single read goes through, and its success ends that."""
-    store.fault = LOCKED
-    for seconds in (1, 2, 4, 8, 16, 32, 60, 60):
-        assert await is_asked(persistence, store)
-        assert not persistence.may_know([ANONYMOUS.id])
-        clock.advance(seconds - 0.5)
-        assert not await is_asked(persistence, store)
-        clock.advance(0.5)
-        assert persistence.may_know([ANONYMOUS.id])
-    store.fault = None
-    for _ in range(3):
-        assert await is_asked(persistence, store)
 
 
 async def test_a_store_that_cannot_be_written_may_still_be_read(persistence: Persistence, store: FakeStore) -> None:

@@ -69,7 +69,6 @@ class Background:
             await ask(self.resolver, keys, name, revalidate=True)
 
     async def work_off(self) -> None:
-        """Returns when nothing waits and nothing is looked into."""
         working = asyncio.create_task(self.queue.run())
         for _ in range(200):
             await asyncio.sleep(0)

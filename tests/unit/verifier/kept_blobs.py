@@ -53,12 +53,10 @@ async def look_inside(
     client: KeptBlobs | None = None,
     seconds: float = 30.0,
 ) -> Verification:
-    """What is found out about a platform of the bundle."""
     reference = parse_reference(f"example.com/app@{bundle.digest}")
     kept = client or KeptBlobs(bundle)
     return await ImageVerifier(kept, reference, parse_platform(platform), ANONYMOUS, bounds=bounds).verify(seconds)
 
 
 def image_of(*layers: Layer, program: str = "/app") -> Bundle:
-    """An index that lists one image for arm64, which starts the program."""
     return make_index([(ARM, make_image(ARM, layers, Entrypoint=[program]))])
