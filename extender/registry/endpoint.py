@@ -14,7 +14,7 @@ from yarl import URL
 
 from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
-from extender.registry.endpoint_tls import SYSTEM_TRUST, Trust, tls_context_of
+from extender.registry.endpoint_tls import Certificates, tls_context_of
 
 Capability = Literal["resolve", "pull"]
 CAPABILITIES: frozenset[Capability] = frozenset({"resolve", "pull"})
@@ -43,7 +43,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The root over plain HTTP that is asked if no connection to `root` comes about; None: there is none."""
     capabilities: frozenset[Capability] = CAPABILITIES
     headers: tuple[tuple[str, str], ...] = ()
-    trust: Trust = SYSTEM_TRUST
+    trust: Certificates | None = None
     connect_seconds: float | None = None
 
     def url_of(self, what: str, query: str = "") -> URL:
@@ -57,7 +57,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises as `tls_context_of`.
         """
-        certificates = self.trust.own if url.origin() == self.root.origin() else self.trust.elsewhere
+        certificates = self.trust
+        if certificates and url.origin() != self.root.origin():
+            certificates = certificates.elsewhere
         return tls_context_of(certificates) if certificates else True
 
     @property

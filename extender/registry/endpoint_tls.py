@@ -44,8 +44,13 @@ class RegistryTrust:
 
 
 class Certificates(NamedTuple):
-    """What a context is made of, besides the system's authorities."""
+    """What a TLS context is made of besides the system's authorities, for an endpoint's origin.
 
+    None in its place stands for the session's own context.
+    """
+
+    session: tuple[Path, ...] = ()
+    """The operator's authorities of all hosts."""
     authorities: tuple[Path, ...] = ()
     pem: tuple[str, ...] = ()
     """Texts with authorities, of which those are left out that are no certificate, as by Go."""
@@ -55,22 +60,13 @@ class Certificates(NamedTuple):
     stamps: tuple[Hashable, ...] = ()
     """Those of the files, so that a file that changes makes another context."""
 
+    @property
+    def elsewhere(self) -> "Certificates | None":
+        """The same authorities, for the token server and the targets of redirects.
 
-UNVERIFIED = Certificates(is_unverified=True)
-
-
-class Trust(NamedTuple):
-    """What an endpoint is trusted by; None stands for the session's own context.
-
-    `own` is for the endpoint's origin: it alone has a client certificate or skips verification. `elsewhere` trusts the
-    same authorities, and is for the token server and for the targets of redirects.
-    """
-
-    own: Certificates | None = None
-    elsewhere: Certificates | None = None
-
-
-SYSTEM_TRUST = Trust()
+        They see no client certificate, and are always verified.
+        """
+        return self._replace(clients=(), is_unverified=False) if self.authorities or self.pem else None
 
 
 def tls_context_of(certificates: Certificates) -> ssl.SSLContext:
@@ -89,7 +85,7 @@ def tls_context_of(certificates: Certificates) -> ssl.SSLContext:
 def _new_context(certificates: Certificates) -> ssl.SSLContext:
     context = unverified_context() if certificates.is_unverified else new_client_context()
     if not certificates.is_unverified:
-        _load_authorities(context, certificates.authorities)
+        _load_authorities(context, (*certificates.session, *certificates.authorities))
         _trust_texts(context, "\n".join(certificates.pem))
     _load_clients(context, certificates.clients)
     return context
@@ -106,28 +102,28 @@ class CertificateReader:
 
     def trust(
         self, authorities: Sequence[Path], clients: Sequence[tuple[Path, Path | None]], *, skip_verify: bool = False
-    ) -> Trust:
+    ) -> Certificates | None:
         """Returns what a host is trusted by that has these files of authorities, client certificates and their keys.
 
         Raises:
             ConfigError: one of them cannot be used; the message names the file.
         """
         if not authorities and not clients and not skip_verify:
-            return SYSTEM_TRUST
+            return None
         paths = (*self._ca_files, *authorities, *(path for pair in clients for path in pair if path))
         for path in paths:
             if path not in self.stamps:
                 self.stamps[path] = stamp_of(path)
         stamps = tuple(map(self.stamps.__getitem__, paths))
-        own = Certificates((*self._ca_files, *authorities), (), tuple(clients), skip_verify, stamps)
+        own = Certificates(self._ca_files, tuple(authorities), (), tuple(clients), skip_verify, stamps)
         if own not in self._tried:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities, which take 25 ms
             _load_authorities(context, authorities)
             _load_clients(context, clients)
             self._tried.add(own)
-        return Trust(own, own._replace(clients=(), is_unverified=False) if authorities else None)
+        return own
 
-    def folder_trust(self, folder: Path) -> Trust:
+    def folder_trust(self, folder: Path) -> Certificates | None:
         """Returns the same by a folder in Docker's certs.d layout.
 
         `*.crt` are authorities. `*.cert` and `*.key` of the same name are a client certificate. Raises OSError and

@@ -21,7 +21,7 @@ from extender.errors import ConfigError, RegistryNotAsked
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint import Endpoint
-from extender.registry.endpoint_tls import CERTIFICATE, SYSTEM_TRUST, Certificates, RegistryTrust, Trust
+from extender.registry.endpoint_tls import CERTIFICATE, Certificates, RegistryTrust
 from extender.registry.registries_conf import Mirror, RegistryTable, normalized, rules_of
 from extender.registry.routes import Routes
 from extender.watched_files import FileSetting, report_loaded, report_refused
@@ -86,14 +86,14 @@ class OpenShiftMirrors:
             name = name.rpartition("/")[0]
         return ()
 
-    def _trust_of(self, domain: str) -> Trust:
+    def _trust_of(self, domain: str) -> Certificates | None:
         """Returns what a host is trusted by, whose name is that in images; the operator's authorities as they are."""
         own = self._trust.authorities.get(domain, "")
         if not own and not self._trust.bundle:
-            return SYSTEM_TRUST
+            return None
         session = self._session_trust
-        certificates = Certificates(session.ca_files, (self._trust.bundle, own), stamps=(session.files.generation,))
-        return Trust(certificates, certificates)
+        pem = (self._trust.bundle, own)
+        return Certificates(session.ca_files, pem=pem, stamps=(session.files.generation,))
 
 
 def host_problems(trust: NodeTrust) -> Iterator[str]:

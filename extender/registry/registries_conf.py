@@ -18,7 +18,7 @@ import msgspec
 from extender.errors import ConfigError, InvalidReference, RegistryUnavailable, naming
 from extender.images.reference import is_domain, parse_reference, split_name
 from extender.registry.endpoint import upstream_root
-from extender.registry.endpoint_tls import SYSTEM_TRUST, CertificateReader
+from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.hosts_toml import host_of_folder, registry_folders
 from extender.registry.routes import ImageKind, MirrorRule, Place, Routes
 
@@ -116,7 +116,7 @@ def read_main_file(main: Path, certificates: CertificateReader) -> Routes:
             except RegistryUnavailable as exc:
                 raise ConfigError("the name of the folder is no host") from exc
             trusts[host] = certificates.folder_trust(folder)
-    return msgspec.structs.replace(routes, trust_of=lambda host: trusts.get(host, SYSTEM_TRUST))
+    return msgspec.structs.replace(routes, trust_of=trusts.get)
 
 
 def drop_ins_of(main: Path) -> list[Path]:

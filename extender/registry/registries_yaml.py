@@ -19,7 +19,7 @@ from yarl import URL
 
 from extender.bounded_yaml import FALSE, TRUE, InvalidYaml, PlainText, read_texts
 from extender.errors import ConfigError, naming
-from extender.registry.endpoint_tls import CertificateReader, Trust
+from extender.registry.endpoint_tls import CertificateReader, Certificates
 from extender.registry.go_rewrites import read_rewrites
 from extender.registry.hosts_toml import read_root
 from extender.registry.routes import MirrorRule, Place, Routes
@@ -118,7 +118,7 @@ def _rule(
     return MirrorRule("" if host == "*" else f"{host}/", (*places.values(), *(() if is_last_left_out else (last,))))
 
 
-def _trust(host: str, config: _HostConfig, certificates: CertificateReader) -> Trust:
+def _trust(host: str, config: _HostConfig, certificates: CertificateReader) -> Certificates | None:
     tls = config.tls or _Tls()
     clients = [(Path(tls.cert_file), Path(tls.key_file) if tls.key_file else None)] if tls.cert_file else []
     with naming(f"configs.{host}.tls"):

@@ -13,7 +13,7 @@ from yarl import URL
 from extender.errors import AddressRefused, InvalidReference
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.endpoint import CAPABILITIES, Capability, CredentialScope, Endpoint, upstream_root
-from extender.registry.endpoint_tls import SYSTEM_TRUST, UNVERIFIED, Trust
+from extender.registry.endpoint_tls import Certificates
 from extender.registry.go_rewrites import Rewrite, rewritten
 
 ImageKind = Literal["all", "digest-only", "tag-only"]
@@ -36,7 +36,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     credentials: CredentialScope = "both"
     """Whose credentials it may receive where it is not the image's own registry."""
     headers: tuple[tuple[str, str], ...] = ()
-    trust: Trust | None = None
+    trust: Certificates | None = None
     """None: as `Routes.trust_of` has it."""
     connect_seconds: float | None = None
     rewrites: tuple[Rewrite, ...] = ()
@@ -69,7 +69,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
     """The names with a registry for some without."""
     searches_all: bool = False
     """Whether all registries are searched, where there are several, instead of none."""
-    trust_of: Callable[[str], Trust] = lambda _: SYSTEM_TRUST
+    trust_of: Callable[[str], Certificates | None] = lambda _: None
     """What a host, as images name it, is trusted by where its place does not say that."""
     refusal_of: Callable[[ImageReference], str] = lambda _: ""
     """Why nodes refuse an image wherever they would find it; empty: they do not."""
@@ -131,9 +131,9 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         root = place.root or host
         is_host = root.origin() == host.with_scheme(root.scheme).origin()
         mirror_of = "" if is_host and there.domain == name.domain else name.domain
-        trust = self.trust_of(there.domain) if place.trust is None else place.trust
+        trust = place.trust or self.trust_of(there.domain)
         if place.insecure:
-            trust = trust._replace(own=UNVERIFIED)
+            trust = (trust or Certificates())._replace(clients=(), is_unverified=True)
         return Endpoint(
             name=there.domain if is_host else (root.host_port_subcomponent or ""),
             root=root,

@@ -1316,8 +1316,8 @@ TRUST = _broken(
     _tests("unit/registry", "mirror_files") + " " + _tests("integration/registry", "mirrors"),
     (
         "certificates are skipped for the host alone, and not where it redirects to",
-        "own._replace(clients=(), is_unverified=False) if authorities else None",
-        "own",
+        "return self._replace(clients=(), is_unverified=False) if self.authorities or self.pem else None",
+        "return self",
     ),
 )
 

@@ -74,8 +74,8 @@ mirrors: {{a.io: {{endpoint: [docker.io]}}}}
 configs: {{docker.io: {{{tls}}}, registry-1.docker.io: {{{none}}}}}
 """).routes
     [own], [mirror, _] = (routes.endpoints_for(parse_reference(image)) for image in ("x:1", "a.io/x:1"))
-    assert own.trust.own is not None
-    assert mirror.trust.own is None
+    assert own.trust is not None
+    assert mirror.trust is None
 
 
 @pytest.mark.parametrize(
