@@ -126,8 +126,14 @@ def test_a_refusal_stays_below_512_characters(platforms: frozenset[Platform], as
     assert text.startswith("image registry.example.com/team/")
     assert "aaaa0 is " in text
     assert text.endswith("(and 19999 more images)")
-    lying = Constraint(LONG, platforms, falsely_claimed=LIES, asked="w" * 100)  # which is known, so not assumed
-    assert len(refusal_text([lying, *constraints[: MOST_IMAGES - 1]])) < 512
+
+
+def test_a_refusal_that_names_a_false_claim_stays_below_512_characters() -> None:
+    """Every part at its longest, in a pod of as many images as are looked up."""
+    platforms = frozenset(Platform("x" * 17, f"{number:017}", "yy") for number in range(64))
+    lying = Constraint(LONG, platforms, falsely_claimed=LIES, asked=f"{'w' * 32} (spec.os.name)")
+    text = refusal_text([lying, *(Constraint(f"a:{index}", platforms) for index in range(MOST_IMAGES - 1))])
+    assert 480 < len(text) < 512
 
 
 def test_an_error_stays_below_512_characters() -> None:
