@@ -1023,11 +1023,21 @@ ADDITIONS = _broken(
 
 NODE_MATCH = _broken(
     "extender/placement/node_match.py",
-    _tests("unit/placement", "node_match", "relaxing"),
+    _tests("unit/placement", "decision_fuzz", "node_match"),
     (
         "a term without requirements matches no node",
         "    if not expressions and not fields:\n        return False\n",
         "",
+    ),
+    (
+        "a toleration of one effect tolerates no other",
+        "    if toleration.effect and toleration.effect != taint.effect:\n        return False\n",
+        "",
+    ),
+    (
+        "numbers in terms are compared as kube-scheduler compares them",
+        'return number > bound if operator == "Gt" else number < bound',
+        "return number > bound",
     ),
     (
         "a taint that only lowers a score refuses no pod",

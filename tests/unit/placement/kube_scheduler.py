@@ -28,7 +28,7 @@ def is_tolerated(spec: Json, node: Json) -> bool:
     if node["spec"].get("unschedulable"):
         taints.append({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
     hard = [taint for taint in taints if taint["effect"] != "PreferNoSchedule"]
-    return all(any(_tolerates(each, taint) for each in spec.get("tolerations") or ()) for taint in hard)
+    return all(any(tolerates(each, taint) for each in spec.get("tolerations") or ()) for taint in hard)
 
 
 def _matches(term: Json, labels: Mapping[str, str], name: str) -> bool:
@@ -59,11 +59,13 @@ def _is_beyond(operator: str, value: str, values: Sequence[str]) -> bool:
     return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
 
 
-def _tolerates(toleration: Json, taint: Json) -> bool:
+def tolerates(toleration: Json, taint: Json) -> bool:
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:
         return False
     if toleration.get("operator") == "Exists":
         return True
-    return (toleration.get("value") or "") == (taint.get("value") or "")
+    return (toleration.get("operator") or "Equal") == "Equal" and (toleration.get("value") or "") == (
+        taint.get("value") or ""
+    )

@@ -50,7 +50,9 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 _TOLERATIONS = (
     {"operator": "Exists"}, {"key": ARCH, "operator": "Exists"}, {"key": "multi", "value": "yes"},
-    {"key": "other", "operator": "Exists", "effect": "NoSchedule"},
+    {"key": "other", "operator": "Exists", "effect": "NoSchedule"}, {"operator": "Exists", "effect": "NoExecute"},
+    {"key": ARCH, "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}, {"key": ARCH, "value": "amd64"},
+    {"key": "multi", "operator": "Gt", "value": "3"},
 )  # fmt: skip
 _TAINTS = (
     {"key": ARCH, "value": "arm64", "effect": "NoSchedule"}, {"key": "multi", "value": "yes", "effect": "NoSchedule"},
@@ -155,7 +157,7 @@ def random_node(chosen: random.Random, name: str, platform: str, *, is_odd: bool
     if levels and (labels or is_odd) and chosen.random() < 0.4:
         labels = {**labels, LEVEL: chosen.choice(levels)}
     if chosen.random() < 0.5:
-        labels = {**labels, "zone": chosen.choice("ab")}
+        labels = {**labels, "zone": chosen.choice("ab71")}
     taints = [chosen.choice(_TAINTS)] if chosen.random() < 0.4 else []
     spec = {"taints": taints, "unschedulable": chosen.random() < 0.05}
     return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {"nodeInfo": info}}
@@ -171,8 +173,8 @@ def _answer(chosen: random.Random, *, is_odd: bool) -> Answer:
 
 def _expression(chosen: random.Random) -> Json:
     key, values = chosen.choice(_WORDS)
-    operator = chosen.choices(["In", "NotIn", "Exists", "DoesNotExist", "Gt"], [8, 4, 1, 1, 1])[0]
-    if operator == "Gt":
+    operator = chosen.choices(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"], [8, 4, 1, 1, 1, 1])[0]
+    if operator in ("Gt", "Lt"):
         return expression(key, "3", operator=operator)
     if operator in ("Exists", "DoesNotExist"):
         return {"key": key, "operator": operator}

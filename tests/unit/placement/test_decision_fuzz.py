@@ -15,10 +15,11 @@ import pytest
 from extender.images.content import RETRYABLE, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, parse_platform
-from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.pod_templates import pod_templates
 from extender.placement.gate import GATE, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation
+from extender.placement.node_match import demands_of, obstacles
 from extender.placement.nodes import LABELS
 from extender.placement.planning import UNLABELLED
 from extender.placement.policy import Choice, Overrides
@@ -101,8 +102,8 @@ class Truth:
         return any(
             allows(spec, {"metadata": {"name": name, "labels": labels | zone | level}})
             for name in ("n0", "n")
-            for zone in [{}, *({"zone": value} for value in ("a", "b", "7"))]
-            for level in [{}, *({LEVEL: value} for value in ("v1", "v2", "v3", "7"))]
+            for zone in [{}, *({"zone": value} for value in ("a", "b", "7", "1"))]
+            for level in [{}, *({LEVEL: value} for value in ("v1", "v2", "v3", "7", "1"))]
         )
 
     def architectures(self) -> set[str]:
@@ -274,6 +275,14 @@ def check_filter(case: Case, truth: Truth, kept: set[str] | None) -> None:
         assert kept == right
 
 
+def check_obstacles(case: Case, outlets: Outlets) -> None:
+    """Reports say of a node that kube-scheduler refuses it if it does, by the author's own words and taints."""
+    spec = case.pod["spec"]
+    for node in case.nodes:
+        found = obstacles(demands_of(decoded(spec, CreatedSpec)), outlets.nodes[node["metadata"]["name"]])
+        assert bool(found) is not (allows(spec, node) and is_tolerated(spec, node)), (node, found)
+
+
 def check(seed: int) -> None:
     case = draw(seed)
     truth, outlets = Truth(case), Outlets(case)
@@ -286,6 +295,7 @@ def check(seed: int) -> None:
     check_fix(case, truth, outlets)
     check_queued(truth, outlets, stored)
     check_filter(case, truth, outlets.keep())
+    check_obstacles(case, outlets)
 
 
 @pytest.mark.parametrize("part", range(SLICES))

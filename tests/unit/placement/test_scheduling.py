@@ -121,25 +121,13 @@ def test_filter_errs_if_an_asked_node_is_to_be_retried(
 
 
 @both_forms
-@pytest.mark.parametrize("policy", [Policy(), ASSUMING, Policy(pending=Choice.PASS)], ids=["retry", "assume", "pass"])
-def test_filter_refuses_at_once_if_every_asked_node_is_a_known_no(form: str, policy: Policy) -> None:
-    """Whatever the pending image turns out to be, waiting for it changes nothing."""
-    nodes = {"b": "linux/arm64", "c": "linux/arm64"}
-    decision = decide([AMD64, LOOKING_UP], policy)
-    assert not is_unsettled(*ask(form, nodes), decision)
-    answer = filter_answer(form, nodes, decision)
-    assert kept_names(form, answer) == []
-    assert set(answer["FailedAndUnresolvableNodes"]) == {"b", "c"}
-    assert answer["Error"] == ""
-
-
-@both_forms
 @pytest.mark.parametrize(
     ("facts", "policy", "nodes", "expected"),
     [
         pytest.param([MULTI], Policy(), MIXED, False, id="known"),
         pytest.param([AMD64, LOOKING_UP], Policy(), MIXED, True, id="some open"),
         pytest.param([AMD64, DENIED], Policy(), {"a": "linux/amd64"}, True, id="unknown"),
+        pytest.param([AMD64, LOOKING_UP], Policy(), {"b": "linux/arm64"}, False, id="a known no"),
         pytest.param([LOOKING_UP], ASSUMING, {"b": "linux/arm64"}, True, id="assumed no"),
         pytest.param([LOOKING_UP], Policy(), {"silent": None}, False, id="silent"),
         pytest.param([NEVER], Policy(), MIXED, False, id="never pulled"),
@@ -276,16 +264,6 @@ def test_preempt_echoes_the_nodes_filter_would_keep(
     }
     assert answer == {"NodeNameToMetaVictims": expected}
     assert sum(outcome.verdicts.values()) == len(victims)
-
-
-def test_filter_answer_is_what_go_would_write() -> None:
-    """Every key of ExtenderFilterResult in its order, from a request as kube-scheduler writes it."""
-    body = b'{"Pod":{"metadata":{"name":"p"}},"Nodes":null,"NodeNames":["b","a"]}'
-    outcome = filter_nodes(decode_args(body), view_of(MIXED), decide([AMD64]))
-    assert encode_filter_result(outcome.answer) == (
-        b'{"Nodes":null,"NodeNames":["a"],"FailedNodes":{},'
-        b'"FailedAndUnresolvableNodes":{"b":"image r/0:1 is built only for linux/amd64"},"Error":""}'
-    )
 
 
 STRICT = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)

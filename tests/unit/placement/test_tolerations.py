@@ -1,11 +1,14 @@
 """Which existing toleration makes one of ours superfluous, and which rules an operator may write."""
 
+from itertools import product
+
 import msgspec
 import pytest
 
 from extender.images.platform import InvalidPlatform
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
+from tests.unit.placement.kube_scheduler import tolerates
 
 ARM = TolerationRule(key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/arm64",))
 ANY_VALUE = TolerationRule(key="arch", operator="Exists", effect="NoSchedule", platforms=("linux/arm64",))
@@ -14,46 +17,19 @@ EVERYTHING = TolerationRule(operator="Exists", platforms=("linux/arm64",))
 NO_VALUE = TolerationRule(key="arch", effect="NoSchedule", platforms=("linux/arm64",))
 
 
-COVERING: list[tuple[dict[str, object], TolerationRule]] = [
-    ({"key": "arch", "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}, ARM),
-    ({"key": "arch", "value": "arm64", "effect": "NoSchedule"}, ARM),
-    ({"key": "arch", "operator": "", "value": "arm64"}, ARM),
-    ({"key": "arch", "operator": "Exists", "effect": "NoSchedule"}, ARM),
-    ({"key": "arch", "operator": "Exists"}, ARM),
-    ({"operator": "Exists"}, ARM),
-    ({"operator": "Exists", "effect": "NoSchedule"}, ARM),
-    ({"operator": "Equal", "value": "arm64"}, ARM),  # an empty key matches all with the value
-    ({"key": None, "operator": "Exists", "effect": None}, ARM),
-    ({"key": "arch", "operator": "Exists"}, ANY_VALUE),
-    ({"key": "arch", "value": "arm64"}, ANY_EFFECT),
-    ({"operator": "Exists"}, EVERYTHING),
-    ({"key": "arch", "effect": "NoSchedule"}, NO_VALUE),
-    ({"key": "arch", "value": None}, NO_VALUE),
-]
-NOT_COVERING: list[tuple[dict[str, object], TolerationRule]] = [
-    ({"operator": "Exists", "effect": "NoExecute"}, ARM),
-    ({"key": "", "operator": "Equal", "value": "x"}, ARM),
-    ({"key": "arch", "value": "amd64", "effect": "NoSchedule"}, ARM),
-    ({"key": "arch", "effect": "NoSchedule"}, ARM),
-    ({"key": "kubernetes.io/arch", "value": "arm64"}, ARM),
-    ({"key": "Arch", "operator": "Exists"}, ARM),
-    ({"key": "arch", "value": "arm64", "effect": "NoExecute"}, ARM),
-    ({"key": "arch", "operator": "Lt", "value": "arm64"}, ARM),
-    ({"key": "arch", "operator": "Gt", "value": "arm64"}, ARM),
-    ({"key": "arch", "operator": "exists"}, ARM),  # operators have case
-    ({"key": "arch", "operator": "Equal"}, ANY_VALUE),
-    ({"key": "arch", "value": "arm64", "effect": "NoSchedule"}, ANY_EFFECT),
-    ({"key": "arch", "operator": "Exists"}, EVERYTHING),
-]
+KEYS, VALUES, EFFECTS = ("arch", "Arch", "other"), ("", "arm64", "amd64", "other"), ("NoSchedule", "NoExecute")
+TAINTS = [dict(zip(("key", "value", "effect"), each, strict=True)) for each in product(KEYS, VALUES, EFFECTS)]
+GIVEN = product((None, "", *KEYS), (None, "", "Equal", "Exists", "exists", "Lt"), (None, *VALUES), (None, "", *EFFECTS))
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(COVERING, True), (NOT_COVERING, False)], ids=["covering", "other"])
-def test_existing_toleration_covers_the_rule(
-    rows: list[tuple[dict[str, object], TolerationRule]], expected: bool
-) -> None:
-    """As Toleration.ToleratesTaint defines it, asked for every taint that the rule is about."""
-    for existing, rule in rows:
-        assert covers(msgspec.convert(existing, Toleration), rule.toleration) is expected, (existing, rule)
+def test_a_toleration_covers_another_that_tolerates_no_other_taint() -> None:
+    """By kube-scheduler's own rule, for each of the taints; null is empty, and words have case."""
+    for words in GIVEN:
+        given = dict(zip(("key", "operator", "value", "effect"), words, strict=True))
+        for rule in (ARM, ANY_VALUE, ANY_EFFECT, EVERYTHING, NO_VALUE):
+            theirs = [taint for taint in TAINTS if tolerates(msgspec.to_builtins(rule.toleration), taint)]
+            expected = all(tolerates(given, taint) for taint in theirs)
+            assert covers(msgspec.convert(given, Toleration), rule.toleration) is expected, (given, rule)
 
 
 @pytest.mark.parametrize(
