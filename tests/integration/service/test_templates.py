@@ -1,17 +1,17 @@
 """The webhook for what has pod templates, over HTTP: warnings to authors, words for queues and DaemonSets."""
 
 import copy
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 
 import msgspec
 import pytest
 
 from extender.cluster.views import WatchedNodes
-from extender.errors import ClusterError
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, node, pod
 from tests.integration.service.conftest import StartService
+from tests.unit.cluster.scripted_api import ScriptedApi
 from tests.unit.placement.json_patch import apply
 
 PATH = "/admission/workloads"
@@ -22,22 +22,9 @@ ADDED = "multiarch-extender.io/added"
 ARCHITECTURE = "kubernetes.io/arch"
 
 
-class NoReader:
-    """An API server that has no node."""
-
-    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
-        """Raises ClusterError."""
-        raise ClusterError(f"{path} is not there")
-
-    def stream(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "", stall_seconds: float
-    ) -> AsyncGenerator[bytes, None]:
-        raise AssertionError("nothing is watched")
-
-
 def view_of(*nodes: Json) -> WatchedNodes:
     """A synced view of these nodes."""
-    view = WatchedNodes(NoReader(), clock=lambda: 0.0)
+    view = WatchedNodes(ScriptedApi(), clock=lambda: 0.0)
     for each in nodes:
         labels = {ARCHITECTURE: each["status"]["nodeInfo"]["architecture"], "kubernetes.io/os": "linux"}
         each["metadata"]["labels"] = labels | each["metadata"].get("labels", {})

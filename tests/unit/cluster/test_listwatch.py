@@ -1,23 +1,23 @@
 """List and watch: what is asked of the API server, in which order, and how soon again, under every kind of loss."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Set
 from typing import Any
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from extender.cluster.client import JSON, ClusterRefused
+from extender.cluster.client import ClusterRefused
 from extender.cluster.gated_pods import GATED_PODS
 from extender.cluster.listwatch import WATCH_SECONDS, ListWatch, Resource
 from extender.cluster.views import NODES, PENDING_PODS
 from extender.errors import ClusterError
 from extender.metrics import REGISTRY
 from testbed.clock import Clock
+from tests.unit.cluster.scripted_api import LOST, ScriptedApi
 
 NAMESPACES = Resource(name="namespaces", path="/api/v1/namespaces", list_accept="a", watch_accept="b")
-LOST = ClusterError("connection reset")
 GONE = ClusterRefused("too old", 410)
 
 
@@ -39,47 +39,6 @@ def event(kind: str, name: str = "", version: str = "", **others: Any) -> bytes:
 
 
 EXPIRED = event("ERROR", code=410, reason="Expired", message="too old resource version")
-
-
-class ScriptedReader:
-    """An API server that says what the test wrote; a script that has ended is a lost connection."""
-
-    def __init__(
-        self, pages: Iterable[bytes | ClusterError], watches: Iterable[Sequence[bytes | ClusterError]] = ()
-    ) -> None:
-        self.lists: list[dict[str, str]] = []
-        self.watches: list[dict[str, str]] = []
-        self.accepted: list[str] = []
-        self.stalls: list[float] = []
-        self.while_watching: Callable[[], None] = lambda: None
-        self._pages = iter(pages)
-        self._watches = iter(watches)
-
-    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes:
-        assert path == NAMESPACES.path
-        self.lists.append(dict(query or {}))
-        self.accepted.append(accept)
-        answer = next(self._pages, LOST)
-        if isinstance(answer, ClusterError):
-            raise answer
-        return answer
-
-    async def stream(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
-    ) -> AsyncGenerator[bytes, None]:
-        assert path == NAMESPACES.path
-        self.watches.append(dict(query or {}))
-        self.accepted.append(accept)
-        self.stalls.append(stall_seconds)
-        self.while_watching()
-        for line in next(self._watches, (LOST,)):
-            if isinstance(line, ClusterError):
-                raise line
-            yield line
-
-    def versions(self) -> list[str]:
-        """Where each watch began."""
-        return [query["resourceVersion"] for query in self.watches]
 
 
 class RecordingHandler:
@@ -104,7 +63,7 @@ class RecordingHandler:
 class Run:
     """A ListWatch run over a script, without time: `delays` are the pauses it asked for, the last of which ended it."""
 
-    def __init__(self, reader: ScriptedReader, pauses: int = 1, chance: float = 0.0) -> None:
+    def __init__(self, reader: ScriptedApi, pauses: int = 1, chance: float = 0.0) -> None:
         self.reader = reader
         self.handler = RecordingHandler()
         self.delays: list[float] = []
@@ -128,7 +87,7 @@ class Run:
 
 async def test_list_is_read_in_pages_and_then_watched_from_its_version() -> None:
     """Every page is asked for with the token of the one before, and the watch begins at the list's version."""
-    reader = ScriptedReader([page("a", "b", more="T1"), page("c", more="T2"), page("d")], [[]])
+    reader = ScriptedApi([page("a", "b", more="T1"), page("c", more="T2"), page("d")], [[]])
     run = await Run(reader).to_the_end()
     assert reader.lists == [
         {"limit": "250"},
@@ -146,7 +105,7 @@ async def test_selection_goes_with_list_and_watch_and_keys_have_the_namespace() 
     items = [{"metadata": {"name": "web", "namespace": where, "resourceVersion": "5"}} for where in ("a", "b")]
     body = json.dumps({"metadata": {"resourceVersion": "10"}, "items": items}).encode()
     gone = json.dumps({"type": "DELETED", "object": items[1]}).encode()
-    run = Run(ScriptedReader([body], [[gone]]))
+    run = Run(ScriptedApi([body], [[gone]]))
     resource = Resource(name="namespaces", path=NAMESPACES.path, query={"labelSelector": "x=y"})
     run.watch = ListWatch(
         run.reader,
@@ -164,7 +123,7 @@ async def test_selection_goes_with_list_and_watch_and_keys_have_the_namespace() 
 
 async def test_list_and_watch_ask_for_their_own_representation_and_time() -> None:
     """A metadata-only list has another media type than the objects of its watch, which replicas end at other times."""
-    reader = ScriptedReader([page()], [[]])
+    reader = ScriptedApi([page()], [[]])
     await Run(reader, chance=0.5).to_the_end()
     assert reader.accepted == ["a", "b"]
     assert reader.watches[0]["timeoutSeconds"] == "210"
@@ -173,7 +132,7 @@ async def test_list_and_watch_ask_for_their_own_representation_and_time() -> Non
 
 async def test_missing_items_are_an_empty_list() -> None:
     """Go writes null for a list without items."""
-    run = await Run(ScriptedReader([b'{"metadata":{"resourceVersion":"3"},"items":null}'], [[]])).to_the_end()
+    run = await Run(ScriptedApi([b'{"metadata":{"resourceVersion":"3"},"items":null}'], [[]])).to_the_end()
     assert run.handler.calls == [("keep_only", set())]
     assert run.reader.versions() == ["3"]
 
@@ -187,7 +146,7 @@ async def test_events_reach_the_handler_in_order() -> None:
         event("NOVELTY", "y", "14"),
         event("DELETED", "x", "15"),
     ]
-    run = await Run(ScriptedReader([page()], [lines])).to_the_end()
+    run = await Run(ScriptedApi([page()], [lines])).to_the_end()
     assert run.handler.calls == [("keep_only", set()), ("upsert", "x"), ("upsert", "x"), ("delete", "x")]
 
 
@@ -209,7 +168,7 @@ async def test_events_reach_the_handler_in_order() -> None:
 )
 async def test_watch_goes_on_from_the_last_version_seen(lines: list[bytes | ClusterError], version: str) -> None:
     """However a watch ends, the next begins where it ended, without another list."""
-    reader = ScriptedReader([page(version="10")], [lines, []])
+    reader = ScriptedApi([page(version="10")], [lines, []])
     await Run(reader, pauses=2).to_the_end()
     assert reader.versions() == ["10", version]
     assert len(reader.lists) == 1
@@ -224,7 +183,7 @@ async def test_watch_goes_on_from_the_last_version_seen(lines: list[bytes | Clus
 )
 async def test_end_of_history_starts_over_with_a_list(first: list[bytes | ClusterError], ending: str) -> None:
     """410 in either form means that events were missed: only a list can say what is gone."""
-    reader = ScriptedReader([page("a"), page("b", version="50")], [first, []])
+    reader = ScriptedApi([page("a"), page("b", version="50")], [first, []])
     run = await Run(reader, pauses=2).to_the_end()
     assert reader.versions() == ["10", "50"], ending
     assert run.handler.calls[-2:] == [("upsert", "b"), ("keep_only", {"b"})]
@@ -233,7 +192,7 @@ async def test_end_of_history_starts_over_with_a_list(first: list[bytes | Cluste
 @pytest.mark.parametrize("failure", [GONE, LOST, b"<html>", b'{"items":[{"metadata":[]}]}'], ids=str)
 async def test_list_that_breaks_off_begins_anew(failure: bytes | ClusterError) -> None:
     """Half a list removes nothing, and the next one starts without a token."""
-    reader = ScriptedReader([page("a", more="T1"), failure, page("a", "b", version="12")], [[]])
+    reader = ScriptedApi([page("a", more="T1"), failure, page("a", "b", version="12")], [[]])
     run = await Run(reader, pauses=2).to_the_end()
     assert [query.get("continue") for query in reader.lists] == [None, "T1", None]
     assert [call for call in run.handler.calls if call[0] == "keep_only"] == [("keep_only", {"a", "b"})]
@@ -243,14 +202,14 @@ async def test_list_that_breaks_off_begins_anew(failure: bytes | ClusterError) -
 async def test_version_that_never_works_is_given_up() -> None:
     """A server restored from a backup refuses our version for ever, and not always with 410."""
     refusals: list[list[bytes | ClusterError]] = [[ClusterRefused("too large resource version", 504)]] * 5
-    reader = ScriptedReader([page(version="900"), page(version="7")], [*refusals, []])
+    reader = ScriptedApi([page(version="900"), page(version="7")], [*refusals, []])
     await Run(reader, pauses=6).to_the_end()
     assert reader.versions() == ["900"] * 5 + ["7"]
 
 
 async def test_version_that_is_never_reached_is_given_up() -> None:
     """Nor does a restored server refuse each: it may keep watches open, say nothing, and end them in order."""
-    reader = ScriptedReader([page("a", version="900"), page("b", version="7")], [[], []])
+    reader = ScriptedApi([page("a", version="900"), page("b", version="7")], [[], []])
     run = Run(reader, pauses=2)
     reader.while_watching = lambda: run.clock.advance(WATCH_SECONDS)
     await run.to_the_end()
@@ -260,14 +219,14 @@ async def test_version_that_is_never_reached_is_given_up() -> None:
 
 async def test_watches_that_end_at_once_without_a_word_are_given_up() -> None:
     """As behind a proxy that cuts them: the list shows what has changed meanwhile."""
-    reader = ScriptedReader([page(version="900"), page(version="7")], [[]] * 6)
+    reader = ScriptedApi([page(version="900"), page(version="7")], [[]] * 6)
     await Run(reader, pauses=6).to_the_end()
     assert reader.versions() == ["900"] * 5 + ["7"]
 
 
 async def test_watch_with_bookmarks_alone_is_not_listed_again() -> None:
     """A bookmark proves that the version is reached, however long nothing changes."""
-    reader = ScriptedReader([page(version="900")], [[event("BOOKMARK", version="901")], []])
+    reader = ScriptedApi([page(version="900")], [[event("BOOKMARK", version="901")], []])
     run = Run(reader, pauses=2)
     reader.while_watching = lambda: run.clock.advance(WATCH_SECONDS)
     await run.to_the_end()
@@ -276,7 +235,7 @@ async def test_watch_with_bookmarks_alone_is_not_listed_again() -> None:
 
 async def test_odd_object_is_passed_over_and_said_so() -> None:
     """One object that cannot be understood must not hide all others, in a list or in a watch."""
-    reader = ScriptedReader([page("odd", "a")], [[event("ADDED", "odd", "11"), event("ADDED", "b", "12")]])
+    reader = ScriptedApi([page("odd", "a")], [[event("ADDED", "odd", "11"), event("ADDED", "b", "12")]])
     with capture_logs() as logs:
         run = await Run(reader).to_the_end()
     assert run.handler.calls == [("upsert", "a"), ("keep_only", {"odd", "a"}), ("upsert", "b")]
@@ -288,13 +247,13 @@ async def test_odd_object_is_passed_over_and_said_so() -> None:
 @pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.5), (1.0, 1.0)], ids=["least", "most"])
 async def test_pauses_double_up_to_half_a_minute(chance: float, factor: float) -> None:
     """From failure to failure we come back half as often, with up to half of the pause left to chance."""
-    run = await Run(ScriptedReader([]), pauses=8, chance=chance).to_the_end()
+    run = await Run(ScriptedApi([]), pauses=8, chance=chance).to_the_end()
     assert run.delays == [factor * seconds for seconds in (1, 2, 4, 8, 16, 30, 30, 30)]
 
 
 async def test_line_of_a_watch_ends_the_backoff() -> None:
     """A server that talks is healthy again: the pause is back at its shortest, and never zero."""
-    reader = ScriptedReader([LOST, LOST, LOST, page()], [[event("BOOKMARK", version="11"), LOST], []])
+    reader = ScriptedApi([LOST, LOST, LOST, page()], [[event("BOOKMARK", version="11"), LOST], []])
     run = await Run(reader, pauses=5).to_the_end()
     assert run.delays == [0.5, 1.0, 2.0, 0.25, 0.5]
 
@@ -305,7 +264,7 @@ async def test_expired_version_ends_the_backoff_of_the_outage_before(
     gone: bytes | ClusterError, chance: float, factor: float
 ) -> None:
     """A 410 is an answer: the list starts within the first delay, and replicas still spread theirs."""
-    reader = ScriptedReader([page(), page(version="50")], [[LOST], [LOST], [LOST], [gone], []])
+    reader = ScriptedApi([page(), page(version="50")], [[LOST], [LOST], [LOST], [gone], []])
     run = await Run(reader, pauses=5, chance=chance).to_the_end()
     assert run.delays == [factor * seconds for seconds in (1, 2, 4, 1, 2)]
     assert len(reader.lists) == 2
@@ -313,7 +272,7 @@ async def test_expired_version_ends_the_backoff_of_the_outage_before(
 
 async def test_list_alone_does_not_end_the_backoff() -> None:
     """Lists that work beside watches that are always gone would be an expensive loop."""
-    reader = ScriptedReader([page()] * 4, [[EXPIRED]] * 4)
+    reader = ScriptedApi([page()] * 4, [[EXPIRED]] * 4)
     run = await Run(reader, pauses=4).to_the_end()
     assert len(reader.lists) == 4
     assert run.delays == [0.5, 1.0, 2.0, 4.0]
@@ -326,13 +285,13 @@ async def test_list_alone_does_not_end_the_backoff() -> None:
 )
 async def test_retry_after_is_honoured(retry_after_seconds: float | None, delay: float) -> None:
     """A throttling server's Retry-After lengthens the pause, within reason."""
-    reader = ScriptedReader([ClusterRefused("busy", 429, retry_after_seconds)])
+    reader = ScriptedApi([ClusterRefused("busy", 429, retry_after_seconds)])
     assert (await Run(reader).to_the_end()).delays == [delay]
 
 
 async def test_age_counts_from_the_last_proof() -> None:
     """List, event and bookmark prove that the view is current; trying to reconnect proves nothing."""
-    reader = ScriptedReader([LOST, LOST, page()], [[event("BOOKMARK", version="11"), LOST]])
+    reader = ScriptedApi([LOST, LOST, page()], [[event("BOOKMARK", version="11"), LOST]])
     run = Run(reader, pauses=3)
     assert run.watch.age_seconds() == 0.0
     run.clock.advance(2)
@@ -346,7 +305,7 @@ async def test_age_counts_from_the_last_proof() -> None:
 
 async def test_loss_and_recovery_are_logged_once_each() -> None:
     """Start, loss, resumption and a new list are state changes, each one line."""
-    reader = ScriptedReader(
+    reader = ScriptedApi(
         [page("a"), page("b", version="30")],
         [[event("BOOKMARK", version="11"), LOST], [event("BOOKMARK", version="12"), EXPIRED], []],
     )
@@ -376,7 +335,7 @@ TAKEN = event("ERROR", code=403, message="not any more")
 
 async def test_missing_right_is_named_once() -> None:
     """Each of the two, however the server tells of it; another failure meanwhile is said."""
-    reader = ScriptedReader(
+    reader = ScriptedApi(
         [FORBIDDEN, page("a")],
         [[FORBIDDEN], [LOST], [FORBIDDEN], [event("BOOKMARK", version="11")], [TAKEN]],
     )
@@ -410,7 +369,7 @@ def test_right_is_named_as_roles_have_it(resource: Resource, granted_as: str) ->
 
 async def test_run_that_was_ended_goes_on_where_it_was() -> None:
     """Cancelled and run again, a watch continues from its version."""
-    run = await Run(ScriptedReader([page()], [[event("ADDED", "x", "11")], []])).to_the_end()
+    run = await Run(ScriptedApi([page()], [[event("ADDED", "x", "11")], []])).to_the_end()
     run.pauses = 2
     await run.to_the_end()
     assert run.reader.versions() == ["10", "11"]

@@ -2,19 +2,19 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from structlog.testing import capture_logs
 
-from extender.cluster.client import JSON, ClusterRefused
+from extender.cluster.client import ClusterRefused
 from extender.cluster.views import PODS, PendingPods
-from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import images_of
 from testbed.clock import Clock
 from testbed.eventually import eventually
 from testbed.simulated_time import run_simulated
+from tests.unit.cluster.scripted_api import LOST, Script, ScriptedApi
 
 POD = (
     b'{"metadata":{"name":"web","namespace":"shop","uid":"u1","managedFields":[{}]},"status":{"phase":"Pending"},'
@@ -22,10 +22,7 @@ POD = (
 )
 ODD = b'{"metadata":{"name":"odd"},"spec":{"containers":"none"}}'
 REFUSED = ClusterRefused("/api/v1/pods: HTTP 403", 403)
-LOST = ClusterError("connection reset")
 FOREVER = 60.0
-
-Script = Sequence[bytes | ClusterError | None]
 
 
 def event(kind: str, document: bytes = POD) -> bytes:
@@ -33,46 +30,15 @@ def event(kind: str, document: bytes = POD) -> bytes:
     return b'{"type":"%s","object":%s}' % (kind.encode(), document)
 
 
-class Cluster:
-    """An API server that says what the test wrote; None keeps a watch open, and so does the end of all scripts.
-
-    `said` is set once all of a script has been said.
-    """
-
-    def __init__(self, *scripts: Script) -> None:
-        self.watches: list[tuple[str, dict[str, str]]] = []
-        self.stalls: list[float] = []
-        self.open = 0
-        self.said = asyncio.Event()
-        self._scripts = iter(scripts)
-
-    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes:
-        raise AssertionError(f"{path} is listed: {query} as {accept}")
-
-    async def stream(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
-    ) -> AsyncGenerator[bytes, None]:
-        assert accept == JSON
-        self.watches.append((path, dict(query or {})))
-        self.stalls.append(stall_seconds)
-        self.open += 1
-        try:
-            for line in next(self._scripts, (None,)):
-                if isinstance(line, ClusterError):
-                    raise line
-                if line is None:
-                    self.said.set()
-                    await asyncio.Event().wait()
-                else:
-                    yield line
-        finally:
-            self.open -= 1
+def api(*watches: Script) -> ScriptedApi:
+    """An API server whose watches stay open where the scripts have ended."""
+    return ScriptedApi(watches=watches, then=(None,))
 
 
 class Running:
     """Pending pods of that cluster as they are announced; `delays` are the pauses that were made."""
 
-    def __init__(self, cluster: Cluster, linger_seconds: float) -> None:
+    def __init__(self, cluster: ScriptedApi, linger_seconds: float) -> None:
         self.announced: list[Pod] = []
         self.delays: list[float] = []
         self.pods = PendingPods(
@@ -86,7 +52,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(cluster: Cluster, linger_seconds: float = FOREVER) -> AsyncIterator[Running]:
+async def running(cluster: ScriptedApi, linger_seconds: float = FOREVER) -> AsyncIterator[Running]:
     """Runs them inside the block."""
     run = Running(cluster, linger_seconds)
     try:
@@ -98,7 +64,7 @@ async def running(cluster: Cluster, linger_seconds: float = FOREVER) -> AsyncIte
 
 async def test_nothing_is_asked_before_somebody_wants_to_know() -> None:
     """A watch costs the API server two events for every pod."""
-    cluster = Cluster()
+    cluster = api()
     async with running(cluster) as run:
         for _ in range(20):
             await asyncio.sleep(0)
@@ -110,19 +76,19 @@ async def test_nothing_is_asked_before_somebody_wants_to_know() -> None:
 
 async def test_pods_that_wait_are_asked_of_the_cache_of_the_api_server() -> None:
     """Those without a node, by fields it supports, at whatever version it has; a watch that hangs ends later."""
-    cluster = Cluster()
+    cluster = api()
     async with running(cluster) as run:
         run.pods.look()
         await eventually(lambda: cluster.open)
-    ((path, query),) = cluster.watches
-    assert (path, query["resourceVersion"]) == (PODS, "0")
+    (query,) = cluster.watches
+    assert (cluster.paths, query["resourceVersion"], cluster.lists) == ([PODS], "0", [])
     assert query["fieldSelector"] == "spec.nodeName=,status.phase=Pending"
     assert cluster.stalls[0] > int(query["timeoutSeconds"])
 
 
 async def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
     """Images may change while a pod waits; one that is bound or gone is left alone."""
-    cluster = Cluster([event("ADDED"), event("MODIFIED"), event("DELETED"), event("BOOKMARK"), None])
+    cluster = api([event("ADDED"), event("MODIFIED"), event("DELETED"), event("BOOKMARK"), None])
     async with running(cluster) as run:
         run.pods.look()
         await cluster.said.wait()
@@ -133,7 +99,7 @@ async def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
 
 async def test_many_pods_that_come_together_hold_up_nobody() -> None:
     """Each takes up to a millisecond, and kube-scheduler and the API server wait for answers meanwhile."""
-    cluster = Cluster([*[event("ADDED")] * 50, None])
+    cluster = api([*[event("ADDED")] * 50, None])
     async with running(cluster) as run:
         run.pods.look()
         seen = [0]
@@ -146,7 +112,7 @@ async def test_many_pods_that_come_together_hold_up_nobody() -> None:
 
 async def test_pod_of_another_shape_hides_no_other() -> None:
     """It is said which one is passed over."""
-    cluster = Cluster([event("ADDED", ODD), event("ADDED"), None])
+    cluster = api([event("ADDED", ODD), event("ADDED"), None])
     with capture_logs() as logs:
         async with running(cluster) as run:
             run.pods.look()
@@ -160,7 +126,7 @@ def test_watch_ends_when_nobody_has_wanted_to_know_for_a_while() -> None:
     """Looking again keeps it, and asks for nothing twice; the next look begins anew, with all that wait."""
 
     async def run() -> None:
-        cluster = Cluster([event("ADDED"), None], [event("ADDED"), None])
+        cluster = api([event("ADDED"), None], [event("ADDED"), None])
         async with running(cluster) as run:
             for looks in (1, 2):
                 for _ in range(10):
@@ -179,9 +145,9 @@ def test_watch_ends_when_nobody_has_wanted_to_know_for_a_while() -> None:
 async def test_watch_that_is_lost_goes_on_where_it_was() -> None:
     """By the loop of every watch: after a pause that grows, and of pods that were announced nothing is said again."""
     seen = b'{"metadata":{"name":"web","resourceVersion":"7"}}'
-    cluster = Cluster([event("ADDED", seen), LOST], [LOST], [event("ADDED"), None])
+    cluster = api([event("ADDED", seen), LOST], [LOST], [event("ADDED"), None])
     async with running(cluster) as run:
         run.pods.look()
         await eventually(lambda: len(run.announced) == 2)
-    assert [query["resourceVersion"] for _, query in cluster.watches] == ["0", "7", "7"]
+    assert cluster.versions() == ["0", "7", "7"]
     assert run.delays == [0.5, 1.0]

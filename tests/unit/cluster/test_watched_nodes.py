@@ -1,7 +1,7 @@
 """Nodes that a request names and that are not in view."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import itertools
 
 import msgspec
 import pytest
@@ -11,32 +11,16 @@ from extender.kubernetes.core_v1 import NodeName
 from extender.placement.nodes import NodeLookup
 from testbed.simulated_time import run_simulated
 from tests.builders import node
+from tests.unit.cluster.scripted_api import ScriptedApi
 
 NEW = (NodeName("y"), NodeName("z"))
-
-
-class SilentApi:
-    """An API server that answers nothing."""
-
-    def __init__(self) -> None:
-        self.requested: list[str] = []
-
-    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
-        self.requested.append(path)
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
-
-    def stream(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "", stall_seconds: float
-    ) -> AsyncGenerator[bytes, None]:
-        raise AssertionError("nothing is watched")
 
 
 def test_a_missing_node_costs_at_most_its_wait() -> None:
     """The lookups of a request together, and nothing for the requests of the next second."""
 
     async def run() -> None:
-        loop, api = asyncio.get_running_loop(), SilentApi()
+        loop, api = asyncio.get_running_loop(), ScriptedApi(itertools.repeat(None))
         await asyncio.sleep(60)
         nodes = WatchedNodes(api, clock=loop.time)
         nodes.upsert(msgspec.json.encode(node("a")))
@@ -44,6 +28,6 @@ def test_a_missing_node_costs_at_most_its_wait() -> None:
         for _ in range(3):
             assert await nodes.find([NodeName("a"), *NEW], 0.05) == NodeLookup(unreachable=NEW)
         assert loop.time() == pytest.approx(60.05)
-        assert sorted(api.requested) == ["/api/v1/nodes/y", "/api/v1/nodes/z"]
+        assert sorted(api.paths) == ["/api/v1/nodes/y", "/api/v1/nodes/z"]
 
     run_simulated(run())

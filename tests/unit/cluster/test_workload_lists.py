@@ -1,6 +1,6 @@
 """Workloads are read from a cluster page by page, and what may not be read is told."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,33 +12,7 @@ from extender.cluster.client import ClusterRefused
 from extender.cluster.workload_lists import PAGE_OBJECTS, WORKLOAD_KINDS, list_documents, list_objects
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import LocalObjectReference
-
-Lists = Mapping[str, list[dict[str, Any]]]
-
-
-class FakeReader:
-    """Answers lists in pages of two; a path in `refused` gets that status, and one in `expired` a 410 once."""
-
-    def __init__(self, lists: Lists, refused: Mapping[str, int] | None = None, expired: tuple[str, ...] = ()) -> None:
-        self.lists = lists
-        self.refused = dict(refused or {})
-        self.expired = list(expired)
-        self.queries: list[tuple[str, Mapping[str, str]]] = []
-
-    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
-        """One page."""
-        del accept
-        query = dict(query or {})
-        self.queries.append((path, query))
-        if path in self.refused:
-            raise ClusterRefused(f"{path}: HTTP {self.refused[path]}", self.refused[path])
-        if path in self.expired and "continue" in query:
-            self.expired.remove(path)
-            raise ClusterRefused(f"{path}: HTTP 410", 410)
-        start = int(query.get("continue", 0))
-        items = self.lists.get(path, [])
-        following = {"continue": str(start + 2)} if start + 2 < len(items) else {}
-        return msgspec.json.encode({"metadata": following, "items": items[start : start + 2]})
+from tests.unit.cluster.scripted_api import ListedApi, ScriptedApi
 
 
 def deployment(name: str, account: str = "", **spec: Any) -> dict[str, Any]:
@@ -48,14 +22,14 @@ def deployment(name: str, account: str = "", **spec: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def documents(reader: FakeReader, path: str) -> AsyncIterator[list[str]]:
+async def documents(reader: ListedApi, path: str) -> AsyncIterator[list[str]]:
     """The names of the objects at the path."""
     yield [msgspec.json.decode(each)["metadata"]["name"] async for each in list_documents(reader, path)]
 
 
 async def test_a_list_is_read_page_by_page() -> None:
     """Each page names the next one, and the limit is ours."""
-    reader = FakeReader({"/x": [{"metadata": {"name": str(index)}} for index in range(5)]})
+    reader = ListedApi({"/x": [{"metadata": {"name": str(index)}} for index in range(5)]})
     async with documents(reader, "/x") as names:
         assert names == list("01234")
     assert [query.get("continue") for _, query in reader.queries] == [None, "2", "4"]
@@ -65,23 +39,17 @@ async def test_a_list_is_read_page_by_page() -> None:
 async def test_a_list_that_expires_is_read_again_once() -> None:
     """Objects may come twice; a second 410 is an error."""
     names = [{"metadata": {"name": str(index)}} for index in range(3)]
-    async with documents(FakeReader({"/x": names}, expired=("/x",)), "/x") as found:
+    async with documents(ListedApi({"/x": names}, expired=("/x",)), "/x") as found:
         assert found == ["0", "1", "0", "1", "2"]
     with pytest.raises(ClusterRefused):
-        [each async for each in list_documents(FakeReader({"/x": names}, expired=("/x", "/x")), "/x")]
+        [each async for each in list_documents(ListedApi({"/x": names}, expired=("/x", "/x")), "/x")]
 
 
 @pytest.mark.parametrize("body", [b"[", b"[]", b'{"items": 1}', b"\xff", b"[" * 100_000])
 async def test_an_answer_that_is_no_list_is_an_error(body: bytes) -> None:
     """Not an empty list."""
-
-    class Malformed(FakeReader):
-        async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
-            del path, query, accept
-            return body
-
     with pytest.raises(ClusterError, match="is no list"):
-        [each async for each in list_documents(Malformed({}), "/x")]
+        [each async for each in list_documents(ScriptedApi([body]), "/x")]
 
 
 @pytest.mark.parametrize("kind", WORKLOAD_KINDS)
@@ -89,7 +57,7 @@ async def test_objects_of_a_list_get_their_kind(kind: Any) -> None:
     """Which the API server leaves out; a namespace narrows the path."""
     path = kind.path("shop")
     assert "/namespaces/shop/" in path
-    [found] = [each async for each in list_objects(FakeReader({path: [deployment("a")]}), kind, "shop")]
+    [found] = [each async for each in list_objects(ListedApi({path: [deployment("a")]}), kind, "shop")]
     assert (found["kind"], found["apiVersion"], found["metadata"]["name"]) == (kind.kind, kind.api_version, "a")
 
 
@@ -100,7 +68,7 @@ async def test_pods_get_the_pull_secrets_of_their_account() -> None:
         for name in ("default", "robot")
     ]
     own = deployment("c", imagePullSecrets=[{"name": "mine"}])
-    reader = FakeReader({
+    reader = ListedApi({
         "/apis/apps/v1/deployments": [deployment("a"), deployment("b", "robot"), own, deployment("d", "nobody")],
         "/api/v1/serviceaccounts": accounts,
     })  # fmt: skip
@@ -118,7 +86,7 @@ async def test_what_may_not_be_read_is_told_and_the_remainder_is_read() -> None:
     """Kinds that are refused, and an object with a field of the wrong type."""
     deployments = [deployment("bad", nodeSelector=[]), deployment("good")]
     refused = {"/api/v1/nodes": 403, "/apis/batch/v1/cronjobs": 403, "/api/v1/namespaces": 403}
-    contents = await read_cluster(FakeReader({"/apis/apps/v1/deployments": deployments}, refused))
+    contents = await read_cluster(ListedApi({"/apis/apps/v1/deployments": deployments}, refused))
     assert [each.key.name for each in contents.workloads] == ["good"]
     first, second, third, fourth = contents.problems
     assert first.startswith("nodes cannot be listed: ")
@@ -126,4 +94,4 @@ async def test_what_may_not_be_read_is_told_and_the_remainder_is_read() -> None:
     assert third.startswith("cronjobs cannot be listed: ")
     assert fourth.startswith("namespaces cannot be listed: ")
     with pytest.raises(ClusterRefused):
-        await read_cluster(FakeReader({}, {"/api/v1/pods": 500}))
+        await read_cluster(ListedApi({}, {"/api/v1/pods": 500}))
