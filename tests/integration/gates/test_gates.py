@@ -271,6 +271,15 @@ async def test_limit_lets_a_pod_go_with_a_warning(cluster: Cluster, tmp_path: Pa
     assert cluster.planner.plans[0] == ("unlucky", False)
 
 
+async def test_limit_counts_while_a_registry_does_not_answer(cluster: Cluster, tmp_path: Path) -> None:
+    """By then nothing is known of the image, and the lookup goes on."""
+    cluster.registry.delay_seconds = 3.0
+    async with controlled(cluster, tmp_path, limit_seconds=4.0):
+        cluster.create("unlucky", "app:1")
+        assert (await cluster.is_told("ImagePlatformsUnresolved")).startswith("gate removed (passed): ")
+    assert cluster.planner.plans == [("unlucky", True)]
+
+
 async def test_limit_is_told_in_the_log_with_pod_and_image(cluster: Cluster, tmp_path: Path) -> None:
     """One line for each pod that is let go unexamined."""
     with capture_logs() as lines:
