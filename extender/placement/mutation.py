@@ -6,12 +6,10 @@ audit log. Uses no HTTP and no clock and has no side effects, so a dry run is ha
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
 
 import msgspec
 
-from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeName, Pod
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, Pod, SchedulingSpec
 from extender.placement.additions import (
     ADDED_PATH,
     NOTE_PATHS,
@@ -26,10 +24,10 @@ from extender.placement.additions import (
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit
 from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
-from extender.placement.node_match import demands_of
+from extender.placement.node_match import NodeDemands, demands_in
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import JsonObject, Operation, diff, look
-from extender.placement.pinned_nodes import may_name_nodes, shown_nodes, wrong_nodes
+from extender.placement.pinned_nodes import shown_nodes, wrong_nodes
 from extender.placement.planning import AdmissionSettings, Planner, PodInput, Wanted
 from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import (
@@ -114,6 +112,11 @@ def touched_parts(pod: CreatedPod) -> JsonObject:
             metadata["labels"] = _DECODER.decode(pod.metadata.labels)
         document["metadata"] = metadata
     return document
+
+
+def scheduling_of(document: JsonObject) -> SchedulingSpec:
+    """What touched parts say of scheduling. Raises msgspec.ValidationError for what no API server accepts."""
+    return msgspec.convert(document["spec"], SchedulingSpec)
 
 
 def touched_bytes(pod: CreatedPod) -> int:
@@ -240,7 +243,8 @@ class Mutator:
         record = read_record(look(before, ADDED_PATH))
         taken = take_back(after, record, self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        wanted = self._planner.plan(decided, cast("JsonObject", after["spec"]))
+        own = scheduling_of(after)
+        wanted = self._planner.plan(decided, own)
         is_held = bool(pod.spec and pod.spec.scheduling_gates) and is_gated(after)
         outcome, wanted, unresolved = self._decide(wanted, may_hold=may_hold or is_held)
         added = add(after, wanted, self._settings.scheduler_name)
@@ -266,7 +270,7 @@ class Mutator:
             patch=patch,
             reason=wanted.reason,
             unresolved=unresolved,
-            warnings=(*overrides.problems, *wanted.warnings, *self._nowhere(pod, decided)),
+            warnings=(*overrides.problems, *wanted.warnings, *self._nowhere(demands_in(own), decided)),
             audit_annotations={
                 "verdict": self._summary(decided),
                 **({} if added == NOTHING else {"added": added.record}),
@@ -286,7 +290,7 @@ class Mutator:
         document = touched_parts(pod)
         take_back(document, read_record(look(document, ADDED_PATH)), self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        return self._planner.plan(decided, cast("JsonObject", document["spec"]))
+        return self._planner.plan(decided, scheduling_of(document))
 
     def _decide(self, wanted: Wanted, *, may_hold: bool) -> tuple[AdmissionOutcome, Wanted, tuple[Unresolved, ...]]:
         """What happens to the pod, what it gets with the reason to say, and the images it is let through without.
@@ -304,26 +308,18 @@ class Mutator:
             return AdmissionOutcome.UNRESOLVED, msgspec.structs.replace(wanted, reason=reason), passed
         return AdmissionOutcome.ASSUMED if wanted.assumed else AdmissionOutcome.PATCHED, wanted, ()
 
-    def _nowhere(self, pod: CreatedPod, decided: PodInput) -> Iterator[str]:
+    def _nowhere(self, demands: NodeDemands, pod: PodInput) -> Iterator[str]:
         """That the pod can run on no node of the cluster, or on none that it names."""
-        if self._is_nowhere(decided):
-            yield f"this pod can run on no node of this cluster: {_refusal(decided)}"
-        elif wrong := self._wrong_nodes(pod, decided):
-            yield f"this pod asks for {shown_nodes(wrong)}: {_refusal(decided)}"
+        if self._is_nowhere(pod):
+            yield f"this pod can run on no node of this cluster: {_refusal(pod)}"
+        elif wrong := wrong_nodes(demands, pod.facts, self._policy.compatibility, pod.cluster.by_name):
+            yield f"this pod asks for {shown_nodes(wrong)}: {_refusal(pod)}"
 
     def _is_nowhere(self, pod: PodInput) -> bool:
         platforms = pod.cluster.platforms
         if not platforms or not platforms.isdisjoint(self._planner.common(pod.known, pod.cluster).platforms):
             return False  # on a common platform no image is known not to run
         return all(fit(pod.facts, platform, self._policy.compatibility) is Fit.NO for platform in platforms)
-
-    def _wrong_nodes(self, pod: CreatedPod, decided: PodInput) -> Mapping[NodeName, Platform]:
-        spec = pod.spec
-        if not (spec and decided.cluster.by_name and decided.known):
-            return {}
-        if not any(may_name_nodes(bytes(raw)) for raw in (spec.affinity, spec.node_selector) if raw):
-            return {}
-        return wrong_nodes(demands_of(spec), decided.facts, self._policy.compatibility, decided.cluster.by_name)
 
     def _summary(self, pod: PodInput) -> str:
         if unresolved := pod.unresolved:

@@ -16,12 +16,6 @@ from extender.placement.reasons import NAME_CHARACTERS, shorten
 
 _MOST_NAMES = 16
 _NAME = "metadata.name"
-_RAW_HOST_NAME, _RAW_NAME = HOST_NAME.encode(), _NAME.encode()
-
-
-def may_name_nodes(raw_pod: bytes) -> bool:
-    """Whether the JSON of a pod may name nodes. A search, since few of the pods that are created do."""
-    return _RAW_HOST_NAME in raw_pod or _RAW_NAME in raw_pod
 
 
 def wrong_nodes(

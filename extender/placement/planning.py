@@ -36,7 +36,6 @@ from extender.placement.node_match import (
     selector_requirements,
 )
 from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM, ClusterNodes
-from extender.placement.patch import JsonObject
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference
 from extender.placement.spread import plan_spread
@@ -161,13 +160,12 @@ class Planner:
         found._rules, found._remembered = self._rules, self._remembered
         return found
 
-    def plan(self, pod: PodInput, spec: JsonObject, *, stored: bool = False, expired: bool = False) -> Wanted:
-        """What the pod should get, whose author wrote `spec`.
+    def plan(self, pod: PodInput, own: SchedulingSpec, *, stored: bool = False, expired: bool = False) -> Wanted:
+        """What the pod should get, whose author's own spec is `own`.
 
         `stored`: a gate holds it, so it gets what the API server allows: no term beside its own. `expired`: it was held
-        for long enough. Raises msgspec.ValidationError for a spec that no API server accepts.
+        for long enough.
         """
-        own = msgspec.convert(spec, SchedulingSpec)
         demands = demands_in(own)
         if any(map(is_unresolved, pod.facts)):
             held, assumed, passed = self._divide(pod, expired=expired)

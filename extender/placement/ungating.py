@@ -22,7 +22,7 @@ from extender.placement.additions import (
 )
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATE, GATED_LABEL
-from extender.placement.mutation import excess_with, input_of, read_parts, untouched
+from extender.placement.mutation import excess_with, input_of, read_parts, scheduling_of, untouched
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import AdmissionSettings, Planner, Wanted
@@ -100,7 +100,7 @@ class UngatingPlanner:
             return _leave(pod, excess)
         annotated = look(document, ADDED_PATH[:-1])
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        wanted = self._planner.plan(decided, cast("JsonObject", document["spec"]), stored=True, expired=expired)
+        wanted = self._planner.plan(decided, scheduling_of(document), stored=True, expired=expired)
         if wanted.held and not wanted.impossible:
             return Ungating(UngatingOutcome.HOLD, reason=held_text(wanted.held))
         why = "as it was held for long enough" if expired else "as the settings say"

@@ -4,7 +4,7 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 
@@ -50,13 +50,15 @@ class ClusterView(msgspec.Struct, frozen=True, eq=False):
     mirrors: FollowedMirrors | None = None
     watches: tuple[ListWatch, ...] = ()
 
-    def namespace_annotations(self, namespace: str) -> Mapping[str, str] | None:
-        """The annotations of a namespace; None where they are not known."""
-        return self.namespaces.annotations_of(namespace) if self.namespaces else self.annotations.get(namespace)
+    @property
+    def namespace_annotations(self) -> Callable[[str], Mapping[str, str] | None]:
+        """What gives the annotations of a namespace; None where they are not known."""
+        return self.namespaces.annotations_of if self.namespaces else self.annotations.get
 
-    def known_nodes(self) -> ClusterNodes:
-        """What the cluster's nodes are; none while they are not known."""
-        return self.nodes.known() if self.nodes else ClusterNodes()
+    @property
+    def known_nodes(self) -> Callable[[], ClusterNodes]:
+        """What gives the cluster's nodes; none while they are not known."""
+        return self.nodes.known if self.nodes else ClusterNodes
 
     def look_at_pending_pods(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""

@@ -223,8 +223,8 @@ NODES = [
 def nodes_of(pod: CreatedPod, spec: Any, facts: list[ImageFact]) -> set[int]:
     """The nodes that take the pod with the tolerations that the webhook gives it."""
     planned = PodInput(images_of(pod), facts, Overrides(), NO_NODES)
-    given = Planner(POLICY, ADMISSION).plan(planned, spec).tolerations
-    demands = demands_in(msgspec.convert(spec, SchedulingSpec))
+    own = msgspec.convert(spec, SchedulingSpec)
+    given, demands = Planner(POLICY, ADMISSION).plan(planned, own).tolerations, demands_in(own)
     demands = msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *given))
     return {index for index, node in enumerate(NODES) if not obstacles(demands, node)}
 
