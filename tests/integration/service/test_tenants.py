@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-import yaml
 from aiohttp import web
 
 from extender.admission.pod_admission import PodAdmission
@@ -45,7 +44,7 @@ from extender.service.operator_policies import policy_of
 from extender.turns import UNAUTHENTICATED
 from testbed.clock import Clock
 from testbed.embedded_registry import EmbeddedRegistry
-from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
+from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api, write_kubeconfig
 from tests.integration.service.caller import NODES, review_of, with_nodes
 
 KEY = b"k" * 32
@@ -132,7 +131,8 @@ class World:
         (answer,) = await self.pod_resolver.resolve(question, 60)
         (peeked,) = self.pod_resolver.peek(question)
         described = await self.pod_resolver.resolver.describe(question.images[0].reference, question.keyring)
-        assert words_of(answer) == words_of(peeked) == words_of(described)
+        assert words_of(answer) == words_of(peeked)
+        assert question.keyring.is_unread() or words_of(answer) == words_of(described)  # commands read no secrets
         return words_of(answer)
 
 
@@ -166,15 +166,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         registry.rights["team/app"] = {"ann"}
         for repository in ("team/app", "public/app"):
             registry.add_index(repository, "1", [ARM64])
-        (tmp_path / "kubeconfig").write_text(
-            yaml.safe_dump({
-                "current-context": "main",
-                "contexts": [{"name": "main", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": {"server": api.url}}],
-                "users": [{"name": "u", "user": {"token": "t"}}],
-            })
-        )  # fmt: skip
-        cluster = await open_cluster("kubeconfig", str(tmp_path / "kubeconfig"))
+        cluster = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
         stack.push_async_callback(cluster.close)
         clock = Clock()
         operator = OperatorKeyring()
