@@ -1,5 +1,6 @@
 """Registries that do what distribution does not: refuse, stall, lie, redirect, and issue tokens."""
 
+import asyncio
 import base64
 import ssl
 from collections.abc import Awaitable, Callable
@@ -51,6 +52,25 @@ class FaultyRegistry(EmbeddedRegistry):
         self.shown.append(request.headers.get("Authorization", ""))
         response = await self.fault(request) if self.fault else None
         return response or await super().answer(request)
+
+
+class HoldingRegistry(EmbeddedRegistry):
+    """A registry that holds back answers about what has `held` in its path, until `released` is set.
+
+    `reached` is set when the first such request has come.
+    """
+
+    def __init__(self, held: str = "/") -> None:
+        super().__init__()
+        self.held = held
+        self.reached, self.released = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answers in its time."""
+        if self.held in request.path:
+            self.reached.set()
+            await self.released.wait()
+        return await super().answer(request)
 
 
 class GuardedRegistry(FaultyRegistry):

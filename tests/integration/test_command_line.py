@@ -15,12 +15,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from aiohttp import web
 
 import extender
 from testbed.demo.story import SCENES, arguments_of, fill_registry, pod_of
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
+from testbed.faulty_registry import HoldingRegistry
 from testbed.images import build_index, build_manifest, join_index
 from tests.unit.cli.commands import COMMAND, run
 
@@ -264,23 +264,10 @@ async def test_file_of_registries_that_cannot_be_used_ends_serve() -> None:
     assert "Traceback" not in err
 
 
-class GatedRegistry(EmbeddedRegistry):
-    """A registry that answers nothing until `released` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.released = asyncio.Event()
-
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The answer, in its time."""
-        await self.released.wait()
-        return await super().answer(request)
-
-
 @pytest.fixture
-async def gated() -> AsyncIterator[GatedRegistry]:
+async def gated() -> AsyncIterator[HoldingRegistry]:
     """The demonstration's images, behind a gate."""
-    async with GatedRegistry() as opened:
+    async with HoldingRegistry() as opened:
         fill_registry(opened)
         yield opened
 
@@ -298,7 +285,7 @@ async def status(session: aiohttp.ClientSession, url: str) -> int:
         return response.status
 
 
-async def test_sigterm_loses_no_request_in_flight(gated: GatedRegistry) -> None:
+async def test_sigterm_loses_no_request_in_flight(gated: HoldingRegistry) -> None:
     """200 filter calls that wait for one lookup are all answered after SIGTERM, and the exit code is 0."""
     settings = [f"registry.plain_http=['{gated.host}']", f"registry.allow=['{gated.host}']"]
     settings += ["scheduler.wait_seconds=20", "shutdown.grace_seconds=8"]

@@ -11,7 +11,7 @@ import yaml
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
-from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api
+from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_contexts
 from tests.unit.cli.commands import run
 
 SPEC = {"containers": [{"name": "c", "image": "127.0.0.1:1/web:1"}]}
@@ -39,15 +39,7 @@ async def clusters(tmp_path: Path) -> AsyncIterator[Clusters]:
                 made = pod(f"in-{each}", f"{registry.host}/web:1.0", f"node-{name}", "Running")
                 made["metadata"]["namespace"] = each
                 api.put(PODS, made)
-        file = tmp_path / "kubeconfig"
-        file.write_text(yaml.safe_dump({
-            "apiVersion": "v1", "kind": "Config", "current-context": "here", "users": [{"name": "me", "user": {}}],
-            "clusters": [{"name": name, "cluster": {"server": api.url}} for name, (api, _) in contexts.items()],
-            "contexts": [
-                {"name": name, "context": {"cluster": name, "user": "me", "namespace": home}}
-                for name, (_, home) in contexts.items()
-            ],
-        }))  # fmt: skip
+        file = write_contexts(tmp_path, contexts)
         yield Clusters(file, here, there, registry.host)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
 
 from extender.cluster.views import NODES, PODS
-from tests.integration.cluster.api_server import ApiServer, node, pod, serve_api
+from tests.integration.cluster.api_server import ApiServer, node, pod, serve_api, write_contexts
 from tests.unit.cli.commands import run
 
 MIRRORS = "/apis/config.openshift.io/v1/imagedigestmirrorsets"
@@ -29,14 +28,7 @@ class Contexts(NamedTuple):
 @asynccontextmanager
 async def two_contexts(folder: Path) -> AsyncIterator[Contexts]:
     async with serve_api() as current, serve_api() as prod:
-        servers = {"current": current, "prod": prod}
-        document = {
-            "current-context": "current",
-            "contexts": [{"name": name, "context": {"cluster": name}} for name in servers],
-            "clusters": [{"name": name, "cluster": {"server": server.url}} for name, server in servers.items()],
-        }
-        path = folder / "kubeconfig"
-        path.write_text(yaml.safe_dump(document))
+        path = write_contexts(folder, {"current": (current, ""), "prod": (prod, "")})
         prod.put(NODES.path, node("n", "amd64"))
         prod.put(PODS, pod("web", "registry.example.com/web:1", "n", "Running"))
         yield Contexts(current, prod, {"KUBECONFIG": str(path)})

@@ -285,10 +285,18 @@ async def serve_api(ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[
 
 def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
     """Writes a kubeconfig for this server into `folder`, without credentials."""
+    return write_contexts(folder, {"x": (server, "")})
+
+
+def write_contexts(folder: Path, contexts: Mapping[str, tuple[ApiServer, str]]) -> Path:
+    """Writes a kubeconfig with these contexts, each with a server and a namespace; the first is the current one."""
     document = {
-        "current-context": "x",
-        "contexts": [{"name": "x", "context": {"cluster": "x"}}],
-        "clusters": [{"name": "x", "cluster": {"server": server.url}}],
+        "current-context": next(iter(contexts)),
+        "contexts": [
+            {"name": name, "context": {"cluster": name, **({"namespace": namespace} if namespace else {})}}
+            for name, (_, namespace) in contexts.items()
+        ],
+        "clusters": [{"name": name, "cluster": {"server": server.url}} for name, (server, _) in contexts.items()],
     }
     path = folder / "kubeconfig"
     path.write_text(yaml.safe_dump(document))

@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from testbed.eventually import eventually
-from testbed.faulty_registry import FaultyRegistry, login_of
+from testbed.faulty_registry import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
 
@@ -17,24 +16,17 @@ LOADED = 'multiarch_file_reloads_total{outcome="loaded",setting="registry.docker
 REFUSED = 'multiarch_file_reloads_total{outcome="refused",setting="registry.docker_config"}'
 
 
-class BasicRegistry(FaultyRegistry):
-    """A registry that asks for one login by Basic authentication, which may change."""
-
-    def __init__(self, login: str) -> None:
-        super().__init__(self._refuse)
-        self.login = login
-
-    async def _refuse(self, request: web.BaseRequest) -> web.StreamResponse | None:
-        if login_of(request) == self.login:
-            return None
-        return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="test"'})
-
-
 def replace_by(path: Path, text: str) -> None:
     """Gives the file another content in one step, so that no check sees it empty."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)
+
+
+def change_login(registry: GuardedRegistry, login: str) -> None:
+    """Only this one opens the registry from now on."""
+    registry.logins = {login}
+    registry.valid.clear()
 
 
 def write_login(path: Path, host: str, login: str) -> None:
@@ -60,7 +52,7 @@ async def test_a_denied_lookup_is_answered_after_the_password_has_changed(
     """The registry's password first and the file later: the denial of the old password holds nothing up."""
     monkeypatch.setattr(CHECK_SECONDS, 0.01)
     config = tmp_path / "config.json"
-    async with BasicRegistry("ann:old") as registry:
+    async with GuardedRegistry("ann:old") as registry:
         registry.add_manifest("amd", "1", AMD64)
         registry.add_manifest("arm", "1", ARM64)
         write_login(config, registry.host, "ann:old")
@@ -69,7 +61,7 @@ async def test_a_denied_lookup_is_answered_after_the_password_has_changed(
         )
         loaded, refused = await caller.metric(LOADED), await caller.metric(REFUSED)
         assert await answer(caller, f"{registry.host}/amd:1") == "ac"
-        registry.login = "ann:new"
+        change_login(registry, "ann:new")
         for _ in range(2):
             assert "denied" in await answer(caller, f"{registry.host}/arm:1")
         replace_by(config, '{"auths": {"')  # half written
@@ -88,7 +80,7 @@ async def test_a_denial_reads_a_file_that_has_changed_at_once(
     """Nobody waits for the next check; and what the old password had shown must be shown again."""
     monkeypatch.setattr(CHECK_SECONDS, 3600.0)
     config = tmp_path / "config.json"
-    async with BasicRegistry("ann:old") as registry:
+    async with GuardedRegistry("ann:old") as registry:
         registry.add_manifest("amd", "1", AMD64)
         registry.add_manifest("arm", "1", ARM64)
         write_login(config, registry.host, "ann:old")
@@ -96,7 +88,7 @@ async def test_a_denial_reads_a_file_that_has_changed_at_once(
             f"registry.docker_config={config}", "scheduler.unknown=retry", plain_http=registry.host
         )
         assert await answer(caller, f"{registry.host}/amd:1") == "ac"
-        registry.login = "ann:new"
+        change_login(registry, "ann:new")
         write_login(config, registry.host, "ann:new")
         assert await answer(caller, f"{registry.host}/arm:1") == "bd"
         before = registry.requests["HEAD manifests"] + registry.requests["GET manifests"]

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 import pytest
-from aiohttp import web
 
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
@@ -21,6 +20,7 @@ from extender.service.resolving import open_pod_resolver
 from testbed.clock import Clock
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
+from testbed.faulty_registry import HoldingRegistry
 from tests.integration.service.caller import (
     AMD64,
     ARM64,
@@ -316,35 +316,17 @@ async def test_odd_pods_are_answered_and_what_is_no_request_is_refused_with_a_re
         assert await caller.prioritize(with_nodes(odd)) == {}
 
 
-class Gated(EmbeddedRegistry):
-    """A registry that holds back what is asked of repositories named in `held`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: dict[str, asyncio.Event] = {}
-        self.reached = asyncio.Event()
-
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The answer, once its repository is let go."""
-        for repository, released in self.held.items():
-            if f"/{repository}/" in request.path:
-                self.reached.set()
-                await released.wait()
-        return await super().answer(request)
-
-
 @pytest.fixture
-async def gated() -> AsyncIterator[Gated]:
-    """A gated registry with the image `slow` (amd64-only), held, and `amd`, free."""
-    async with Gated() as opened:
+async def gated() -> AsyncIterator[HoldingRegistry]:
+    """A registry with the image `slow` (amd64-only), held, and `amd`, free."""
+    async with HoldingRegistry("/slow/") as opened:
         opened.add_manifest("slow", "1", AMD64)
         opened.add_manifest("amd", "1", AMD64)
-        opened.held["slow"] = asyncio.Event()
         yield opened
 
 
 async def test_lookup_that_takes_too_long_goes_on_and_serves_the_next_try(
-    start_service: StartService, gated: Gated
+    start_service: StartService, gated: HoldingRegistry
 ) -> None:
     """The first answer is an error that names the image; the lookup is not asked twice and its end is remembered."""
     caller = await start_service("scheduler.wait_seconds=0", plain_http=gated.host)
@@ -353,13 +335,13 @@ async def test_lookup_that_takes_too_long_goes_on_and_serves_the_next_try(
     assert f"{gated.host}/slow:1" in result["Error"]
     await gated.reached.wait()
     assert (await caller.filter(arguments))["Error"]
-    gated.held["slow"].set()
+    gated.released.set()
     result = await eventually(lambda: caller.filter(arguments), lambda result: not result["Error"])
     assert (kept(result), gated.requests["GET manifests"]) == (["a", "c"], 1)
 
 
 async def test_nodes_that_are_all_refused_are_refused_without_waiting(
-    start_service: StartService, gated: Gated
+    start_service: StartService, gated: HoldingRegistry
 ) -> None:
     """One image is known to run on no asked node: the other's lookup, which never ends here, is not waited for."""
     caller = await start_service(plain_http=gated.host)
@@ -372,7 +354,9 @@ async def test_nodes_that_are_all_refused_are_refused_without_waiting(
     assert (kept(result), list(result["FailedAndUnresolvableNodes"])) == ([], ["b", "d"])
 
 
-async def test_caller_that_hangs_up_does_not_end_the_lookup(start_service: StartService, gated: Gated) -> None:
+async def test_caller_that_hangs_up_does_not_end_the_lookup(
+    start_service: StartService, gated: HoldingRegistry
+) -> None:
     """The scheduler's deadline is its own; the next call finds the answer."""
     caller = await start_service(plain_http=gated.host)
     arguments = with_nodes(pod(f"{gated.host}/slow:1"))
@@ -381,7 +365,7 @@ async def test_caller_that_hangs_up_does_not_end_the_lookup(start_service: Start
     others = [asyncio.create_task(caller.filter(arguments)) for _ in range(3)]
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    gated.held["slow"].set()
+    gated.released.set()
     assert [kept(result) for result in await asyncio.gather(*others)] == [["a", "c"]] * 3
     assert gated.requests["GET manifests"] == 1
 
