@@ -102,6 +102,9 @@ _HELD = (
     f"for _ in $(seq 300); do {_HOLDS} | grep -q platforms && break; sleep 0.2; done",
     "kubectl run held --image=YOUR/IMAGE:TAG-none",
 )
+_NONE_HELD = "kubectl delete pod held --ignore-not-found"
+"""A pod that is there already cannot be run, so that no answer says whether another would be held."""
+
 _REPLICAS = "kubectl -n multiarch-extender get pods -o name | grep -c webhook"
 _NONE_ENDS = f"for _ in $(seq 300); do [ $({_REPLICAS}) = 2 ] && break; sleep 0.2; done"
 """A replica that ends answers for some seconds, by the settings of before."""
@@ -116,8 +119,8 @@ PREPARED: Mapping[str, Sequence[str]] = {
         "kubectl delete pod shop && kubectl run shop --image=YOUR.REGISTRY/shop/legacy:1.0",
     ),
     "docs/how-to/certificates.md#by-hand": ("kubectl delete namespace multiarch-extender --ignore-not-found",),
-    "docs/modes/policy-only.md#see-that-pods-are-held": _HELD[:1],
-    "docs/modes/policy-only.md#when-the-service-is-away": ("kubectl delete pod held --ignore-not-found", *_HELD),
+    "docs/modes/policy-only.md#see-that-pods-are-held": (_NONE_HELD, *_HELD[:1]),
+    "docs/modes/policy-only.md#when-the-service-is-away": (_NONE_HELD, *_HELD),
 }
 """What has to be there before a block."""
 
