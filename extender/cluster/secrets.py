@@ -40,7 +40,7 @@ _SECRET = msgspec.json.Decoder(Secret)
 
 
 class ClusterSecrets:
-    """A `SecretReader` for one cluster."""
+    """Reads pull secrets of one cluster."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client

@@ -138,18 +138,6 @@ class Keyring:
         return await self._logins.load(reference, refresh=refresh) if self._logins else ()
 
 
-class SecretReader(Protocol):
-    """Reads pull secrets from a cluster, or from a substitute in a test."""
-
-    async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
-        """Returns the logins in a secret; none if it does not exist, may not be read, or is not a pull secret.
-
-        Raises:
-            InvalidLogins: it is a pull secret, but malformed.
-            ClusterError: it could not be read this time.
-        """
-
-
 def credentials_of(logins: Iterable[Login], *, key: bytes) -> tuple[Credential, ...]:
     """Returns the logins as credentials, in their order, each name and password once."""
     return tuple(

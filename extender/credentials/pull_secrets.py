@@ -1,6 +1,6 @@
 """The pull secrets that a pod names, as a keyring. They are read when a lookup needs them and cached for half a minute.
 
-A `SecretReader` reads the secrets, in turns of the namespaces. Patterns and credential ids are cached for longer than
+The secrets are read in turns of the namespaces. Patterns and credential ids are cached for longer than
 passwords, so that the image cache can be searched without reading a secret. What is kept is bounded by bytes, and the
 secrets of one namespace cannot evict those of others.
 """
@@ -8,14 +8,14 @@ secrets of one namespace cannot evict those of others.
 import asyncio
 import math
 from collections import ChainMap
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from itertools import accumulate
 from sys import getsizeof
 
 import msgspec
 import structlog
 
-from extender.credentials.keyring import Credential, CredentialId, LoginSource, SecretReader, credentials_of
+from extender.credentials.keyring import Credential, CredentialId, LoginSource, credentials_of
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
@@ -51,6 +51,11 @@ _READINGS = declare_cache("credentials.pull_secrets.readings", key="namespace, s
 _EMPTY_BYTES = 1500
 
 _SecretName = tuple[str, str]  # namespace, name
+ReadLogins = Callable[[str, str], Awaitable[tuple[Login, ...]]]
+"""Returns the logins in a secret, by namespace and name; none if it does not exist or may not be read.
+
+Raises InvalidLogins for a pull secret that is malformed, and ClusterError for one that could not be read this time.
+"""
 _NO_IDS = ByPattern[CredentialId](())
 
 
@@ -74,9 +79,9 @@ class _Reading(msgspec.Struct):
 class PullSecrets:
     """The pull secrets of a cluster. To be used from one event loop."""
 
-    def __init__(self, reader: SecretReader, *, key: bytes, clock: Callable[[], float]) -> None:
+    def __init__(self, read_logins: ReadLogins, *, key: bytes, clock: Callable[[], float]) -> None:
         """`key` (up to 64 random bytes) is the hash key of the ids; `clock` gives monotonic seconds."""
-        self._reader = reader
+        self._read_logins = read_logins
         self._key = key
         self._clock = clock
         self._readings: ShareTable[_SecretName, _Reading] = ShareTable(
@@ -139,7 +144,7 @@ class PullSecrets:
     async def _read(self, namespace: str, name: str, before: _Reading | None) -> _Reading:
         """Returns a new reading, which is kept."""
         try:
-            logins = await self._reader.read_logins(namespace, name)
+            logins = await self._read_logins(namespace, name)
             await asyncio.sleep(0)  # decoding has taken 4 ms and the rest takes 2 ms for the largest secret
             reading = self._reading_of(logins)
         except InvalidLogins as exc:

@@ -165,7 +165,9 @@ async def open_pod_resolver_of(
             resolver.tell_of_confirmed(queue.note)
             await stack.enter_async_context(in_background(queue.run(), "verify"))
         pull_secrets = (
-            PullSecrets(ClusterSecrets(cluster_view.client), key=opened.credential_key, clock=time.monotonic)
+            PullSecrets(
+                ClusterSecrets(cluster_view.client).read_logins, key=opened.credential_key, clock=time.monotonic
+            )
             if config.registry.pull_secrets and cluster_view.client
             else None
         )

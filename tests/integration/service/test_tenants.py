@@ -171,7 +171,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         clock = Clock()
         operator = OperatorKeyring()
         resolver = await open_resolver(stack, registry.host, operator, clock)
-        secrets = PullSecrets(ClusterSecrets(cluster), key=KEY, clock=clock)
+        secrets = PullSecrets(ClusterSecrets(cluster).read_logins, key=KEY, clock=clock)
         keyring = Keyring(operator=lambda: operator.id)
         yield World(
             api,

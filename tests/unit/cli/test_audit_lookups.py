@@ -26,7 +26,7 @@ SECRETS = {("wrong", "pull"): "no", ("right", "pull"): "yes", ("right", "other")
 
 
 class Secrets:
-    """A `SecretReader`: a login for the registry in each."""
+    """Pull secrets: a login for the registry in each."""
 
     async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
         return (Login("ghcr.io", f"{namespace}-{name}", SECRETS[namespace, name]),)
@@ -66,7 +66,12 @@ async def test_newer_tags_use_the_credentials_of_the_evidence(*, hides: bool, is
     clock, registry = Clock(), Registry(hides=hides)
     resolver = Resolver(registry, size=100, tag_seconds=900, stale_seconds=3600, clock=clock, random=lambda: 0.0)
     pod_resolver = PodResolver(
-        resolver, keyring_of(), Policy(), lambda _: None, lambda: None, PullSecrets(Secrets(), key=KEY, clock=clock)
+        resolver,
+        keyring_of(),
+        Policy(),
+        lambda _: None,
+        lambda: None,
+        PullSecrets(Secrets().read_logins, key=KEY, clock=clock),
     )
     lookups = ImageLookups(pod_resolver, registry.list_tags, lambda _: None)
     workloads = [workload("right", "other", "pull"), workload("wrong", "pull")]

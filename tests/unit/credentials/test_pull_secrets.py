@@ -23,7 +23,7 @@ HUB = parse_reference("redis")
 
 
 class Cluster:
-    """A `SecretReader` whose secrets a test writes; every reading is counted, and can be held."""
+    """A cluster whose secrets a test writes; every reading is counted, and can be held."""
 
     def __init__(self) -> None:
         self.secrets: dict[tuple[str, str], tuple[Login, ...] | Exception] = {}
@@ -73,7 +73,7 @@ async def fire_timers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.fixture
 def secrets(cluster: Cluster, clock: Clock) -> PullSecrets:
-    return PullSecrets(cluster, key=KEY, clock=clock)
+    return PullSecrets(cluster.read_logins, key=KEY, clock=clock)
 
 
 def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop") -> LoginSource:
@@ -290,11 +290,10 @@ async def test_a_namespace_of_large_secrets_takes_little_memory(clock: Clock) ->
     auths |= {f"{number:x}": {} for number in range(10_000)}
     document = json.dumps({"auths": auths}, separators=(",", ":")).encode()
 
-    class LargeSecrets:
-        async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
-            return decode_docker_config(document, most=256).logins
+    async def read_logins(_namespace: str, _name: str) -> tuple[Login, ...]:
+        return decode_docker_config(document, most=256).logins
 
-    secrets = PullSecrets(LargeSecrets(), key=KEY, clock=clock)
+    secrets = PullSecrets(read_logins, key=KEY, clock=clock)
     names = [f"pull-{number}" for number in range(MOST_NAMES)]
     tracemalloc.start()
     try:
