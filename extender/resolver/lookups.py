@@ -17,7 +17,7 @@ from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, Cre
 from extender.errors import RegistryUnavailable
 from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage, Verified, Verify, failed_of
 from extender.images.content import Cause, Content, Failure, content_of
-from extender.images.failures import DENIED, depends_on_credential
+from extender.images.failures import DENIED, UNREAD, depends_on_credential
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY
 from extender.resolver.failures import Failures
@@ -145,7 +145,8 @@ class Lookups:
     ) -> T | Failure:
         """The outcome of `ask`: without the pod's secrets where that has worked; with them; with those read anew.
 
-        Each follows if the one before was a failure that depends on the credential.
+        Each follows if the one before was a failure that depends on the credential. That all at hand are denied tells
+        nothing if others could not be read; who describes an image hears so from here alone.
         """
         outcome: T | Failure = DENIED
         tried: tuple[Credential, ...] | None = None
@@ -157,6 +158,8 @@ class Lookups:
                 logins = await keyring.load(target.reference, refresh=refresh)
                 if logins != tried:
                     outcome = await ask(PullAccess(tried := logins, opened_by or NO_OPERATOR))
+        if isinstance(outcome, Failure) and depends_on_credential(outcome) and keyring.is_unread():
+            return UNREAD
         return outcome
 
     def _opened_by(self, target: Target, keyring: Keyring) -> CredentialId | None:
