@@ -224,24 +224,20 @@ def promtool() -> Path:
 
 
 def rules() -> list[Document]:
-    """All rules of the file."""
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
 def alerts() -> list[Document]:
-    """The rules that are alerts."""
     return [rule for rule in rules() if "alert" in rule]
 
 
 def judged(promtool: Path, folder: Path, tests: list[Document]) -> subprocess.CompletedProcess[str]:
-    """What promtool says of the tests over the chart's rules."""
     file = folder / "tests.yaml"
     file.write_bytes(msgspec.yaml.encode({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
     return subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, timeout=60, check=False)
 
 
 def told(story: Story) -> Document:
-    """The story as promtool's test."""
     expression = f'count(ALERTS{{alertname="{story.alert}",alertstate="firing"}})'
     firing = {"expr": expression, "eval_time": f"{story.fires}m", "exp_samples": [{"labels": "{}", "value": 1}]}
     silent = [{"expr": expression, "eval_time": f"{minute}m", "exp_samples": []} for minute in story.silent]

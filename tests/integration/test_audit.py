@@ -63,12 +63,10 @@ def charts(debian_registry: DebianRegistry, tmp_path: Path) -> Path:
 
 
 def command(host: str, *arguments: str, cache: str = "memory:") -> list[str]:
-    """The arguments that audit with this registry."""
     return ["audit", *arguments, *allowing(host), "--set", f"cache.url='{cache}'"]
 
 
 def allowing(host: str) -> list[str]:
-    """The settings that reach this registry."""
     return ["--set", f"registry.plain_http=['{host}']", "--set", f"registry.allow=['*', '{host}']"]
 
 
@@ -84,7 +82,6 @@ def without_gap(complaints: str) -> str:
 
 
 async def report_of(host: str, *arguments: str) -> dict[str, Any]:
-    """The report as JSON, from a run without complaint."""
     code, out, err = await run(command(host, *arguments, "-o", "json"))
     assert (code, without_gap(err)) == (0, "")
     found: dict[str, Any] = json.loads(out)

@@ -30,14 +30,12 @@ DEMO = (sys.executable, "-m", "testbed.demo")
 
 @pytest.fixture
 async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    """The demonstration's images."""
     async with EmbeddedRegistry() as opened:
         fill_registry(opened)
         yield opened
 
 
 def plain(registry: EmbeddedRegistry) -> list[str]:
-    """The option that reaches the registry."""
     host = registry.host
     return ["--set", f"registry.plain_http=['{host}']", "--set", f"registry.allow=['*', '{host}']"]
 
@@ -266,14 +264,12 @@ async def test_file_of_registries_that_cannot_be_used_ends_serve() -> None:
 
 @pytest.fixture
 async def gated() -> AsyncIterator[HoldingRegistry]:
-    """The demonstration's images, behind a gate."""
     async with HoldingRegistry() as opened:
         fill_registry(opened)
         yield opened
 
 
 async def shared(session: aiohttp.ClientSession, operations: str) -> float:
-    """How many requests share the lookup."""
     async with session.get(f"{operations}/metrics") as response:
         lines = (await response.text()).splitlines()
     series = 'multiarch_lookups_total{result="shared"} '

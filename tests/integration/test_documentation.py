@@ -32,7 +32,6 @@ def arguments_for(line: str) -> list[str]:
 
 
 def recipe_of(target: str) -> str:
-    """The lines under a target in the Makefile."""
     found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", (PROJECT / "Makefile").read_text(), re.MULTILINE)
     assert found, f"the Makefile has no target {target}"
     return found[1]

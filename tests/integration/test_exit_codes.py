@@ -141,7 +141,6 @@ async def test_a_cluster_that_refuses_is_2(command: str, tmp_path: Path) -> None
 
 
 def assert_no_answer(code: int, out: str, err: str) -> None:
-    """Exit code 2, and a line that says why."""
     assert (code, out) == ANSWERS_NOT
     assert err.startswith("error: ")
     assert "Traceback" not in err

@@ -157,7 +157,6 @@ async def _calls(review: Awaitable[Reply]) -> tuple[Reply, int]:
 
 
 async def _end_lookups() -> None:
-    """Waits for the lookups that a review has started."""
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
 

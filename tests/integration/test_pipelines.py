@@ -30,7 +30,6 @@ esac
 
 
 def program(module: GoModule, name: str) -> Path:
-    """The built program; skips the test without."""
     path = find_built(module) / name
     if not path.exists():
         pytest.skip(f"{name} is not built: python -m testbed.binaries --only actionlint kind")

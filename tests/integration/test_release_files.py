@@ -22,7 +22,6 @@ IMAGE = f"ghcr.io/example/multiarch-extender@sha256:{'ab' * 32}"
 
 
 def program(module: GoModule, name: str) -> Path:
-    """The built program; skips the test without."""
     path = find_built(module) / name
     if not path.exists():
         pytest.skip(f"{name} is not built: python -m testbed.binaries --only helm krew")

@@ -28,7 +28,6 @@ async def api() -> AsyncIterator[ApiServer]:
 
 
 def gated(name: str, gates: list[str], labels: dict[str, str]) -> Document:
-    """A pod with these gates and labels."""
     made = pod(name)
     made["metadata"] |= {"labels": labels}
     made["spec"] |= {"schedulingGates": [{"name": gate} for gate in gates]}
@@ -36,7 +35,6 @@ def gated(name: str, gates: list[str], labels: dict[str, str]) -> Document:
 
 
 def stored(api: ApiServer, name: str) -> tuple[list[str], list[str]]:
-    """The pod's gates and labels as the server has them."""
     found = api.find(PODS, name)
     return [gate["name"] for gate in found["spec"]["schedulingGates"]], sorted(found["metadata"]["labels"])
 

@@ -14,23 +14,19 @@ async def end() -> None:
 
 
 async def fail() -> None:
-    """Raises."""
     raise OSError("no space left on device")
 
 
 async def fail_together() -> None:
-    """Raises in a group."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(fail())
 
 
 async def cancel() -> None:
-    """Ends as a task does that is cancelled from within."""
     raise asyncio.CancelledError
 
 
 async def go_on() -> None:
-    """Never ends by itself."""
     await asyncio.Event().wait()
 
 

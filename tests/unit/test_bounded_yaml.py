@@ -12,7 +12,6 @@ READERS: tuple[Reader, ...] = (read_yaml, read_texts, check_yaml, lambda text: l
 
 
 def doubling(value: str, levels: int) -> str:
-    """A document whose values hold the one before twice."""
     lines = (f"k{at}: &a{at + 1} {value.replace('A', f'a{at}')}\n" for at in range(levels))
     return "k: &a0 {x: 1}\n" + "".join(lines)
 

@@ -20,7 +20,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def breaker(clock: Clock) -> CircuitBreaker:
-    """A closed breaker; its backoff does not vary."""
     return CircuitBreaker(BACKOFF, clock=clock, random=lambda: 0.0, probe_seconds=PROBE)
 
 

@@ -16,7 +16,6 @@ MANAGED = ("admission.tls.self_managed=[webhook]",)
 
 
 def write(folder: Path, text: str) -> str:
-    """A settings file holding `text`."""
     file = folder / "config.yaml"
     file.write_text(text)
     return str(file)

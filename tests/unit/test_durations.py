@@ -87,7 +87,6 @@ def written_by_go(nanoseconds: int) -> str:
 
 
 def decimal(number: int, size: int) -> str:
-    """`number` / `size`, a power of ten, exactly."""
     whole, remainder = divmod(number, size)
     digits = str(remainder).zfill(len(str(size)) - 1).rstrip("0") if remainder else ""
     return f"{whole}.{digits}" if digits else str(whole)

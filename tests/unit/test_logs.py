@@ -36,7 +36,6 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 
 
 def lines_of(stream: io.StringIO) -> list[dict[str, object]]:
-    """The lines on standard error."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -81,7 +80,6 @@ class Limited:
         self.lines: list[dict[str, object]] = []
 
     def write(self, name: str, **fields: str) -> None:
-        """One event."""
         try:
             text = self.limit(None, "info", {"event": name, **fields})
         except structlog.DropEvent:

@@ -62,7 +62,6 @@ SHARE_STEPS = st.lists(
 
 
 def share_table(size: int) -> ShareTable[int, Owned]:
-    """A table whose values are owner and cost."""
     return ShareTable(size, owner_of=lambda _, value: value[0], cost_of=lambda _, value: value[1])
 
 
@@ -74,7 +73,6 @@ def rows_of(table: ShareTable[int, Owned]) -> dict[int, Owned]:
 
 
 def cost_in(size: int, value: Owned) -> int:
-    """What a row costs in a table of this size."""
     return min(max(value[1], 1), size)
 
 

@@ -35,13 +35,11 @@ class Work:
             await self._end.wait()
 
     async def end(self) -> None:
-        """Gives the turn back."""
         self._end.set()
         await self.task
 
 
 async def settle() -> None:
-    """Lets every task run until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 

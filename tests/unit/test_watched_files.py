@@ -36,7 +36,6 @@ class Recorder:
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Recorder:
-    """A file that holds 1."""
     (tmp_path / "number").write_text("1")
     return Recorder(tmp_path / "number")
 

@@ -94,11 +94,9 @@ class ApiServer:
         self._oldest = 100
 
     def put(self, path: str, document: Document) -> None:
-        """Creates or replaces an object."""
         self._change(path, document["metadata"]["name"], document)
 
     def remove(self, path: str, name: str) -> None:
-        """Deletes an object."""
         self._change(path, name, None)
 
     def send(self, path: str, line: bytes | ConnectionError | None) -> None:
@@ -107,7 +105,6 @@ class ApiServer:
             watcher.outgoing.put_nowait(line)
 
     def bookmark(self, path: str) -> None:
-        """Sends the current version to every watch of `path`."""
         self.send(path, event("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}}))
 
     def compact(self) -> None:
@@ -117,15 +114,12 @@ class ApiServer:
         self._oldest = self._version
 
     def watchers(self, path: str) -> list[Watcher]:
-        """Returns the open watches of a collection."""
         return [watcher for watcher in self._watchers if watcher.path == path]
 
     def received(self, kind: Kind) -> list[Request]:
-        """Returns the requests of one kind so far."""
         return [request for request in self.requests if request.kind == kind]
 
     def find(self, path: str, name: str) -> Document:
-        """Returns the object of that name in a collection."""
         return self._objects[path, name]
 
     def answer(self, request: Request) -> Document:
@@ -135,7 +129,6 @@ class ApiServer:
         return self._send(request) if request.kind == "send" else self._get(request)
 
     async def handle(self, received: web.BaseRequest) -> web.StreamResponse:
-        """Answers one request."""
         body = await received.read()
         request = Request(
             request_kind(received), received.path, dict(received.query), dict(received.headers), received.method, body
@@ -269,7 +262,6 @@ class ApiServer:
 
 @asynccontextmanager
 async def serve_api(ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[ApiServer]:
-    """Runs a server; `url` is its address."""
     server = ApiServer()
     runner = web.ServerRunner(web.Server(server.handle, handler_cancellation=True), shutdown_timeout=0)
     await runner.setup()
@@ -304,7 +296,6 @@ def write_contexts(folder: Path, contexts: Mapping[str, tuple[ApiServer, str]]) 
 
 
 def request_kind(request: web.BaseRequest) -> Kind:
-    """Returns the kind of a request, by its path and query."""
     if request.method != "GET":
         return "send"
     if listed_collection(request.path)[0] not in COLLECTIONS:
@@ -343,7 +334,6 @@ def merged(before: Any, change: Any) -> Any:
 
 
 def event(kind: str, document: Document) -> bytes:
-    """Returns a line of a watch."""
     return json.dumps({"type": kind, "object": document}).encode() + b"\n"
 
 
@@ -383,7 +373,6 @@ def node(name: str, architecture: str = "amd64", **spec: Any) -> Document:
 
 
 def pod(name: str, image: str = "docker.io/library/busybox:1", node_name: str = "", phase: str = "Pending") -> Document:
-    """Returns a pod of one container."""
     spec: Document = {"containers": [{"name": "main", "image": image}]}
     return {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
@@ -402,11 +391,9 @@ EVENTS = "/api/v1/namespaces/default/events"
 
 
 def owned(found: Document, kind: str, name: str, api_version: str = "apps/v1") -> Document:
-    """The object with this controller."""
     owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
     return found | {"metadata": found["metadata"] | {"ownerReferences": [owner]}}
 
 
 def told(api: ApiServer) -> list[Document]:
-    """The events that were sent."""
     return [event for (path, _), event in api._objects.items() if path == EVENTS]  # noqa: SLF001

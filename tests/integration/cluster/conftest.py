@@ -11,7 +11,6 @@ from tests.integration.cluster.api_server import ApiServer, write_kubeconfig
 
 @pytest.fixture
 async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    """A client of `api` that is closed in the end."""
     opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
     yield opened
     await opened.close()

@@ -37,7 +37,6 @@ SECRET = "s3cr3t-t0ken"
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
-    """A server without TLS, with one node."""
     async with serve_api() as server:
         server.put(NODES, node("a"))
         yield server
@@ -45,12 +44,10 @@ async def api() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 def authority() -> trustme.CA:
-    """A certificate authority of the test's own."""
     return trustme.CA()
 
 
 def server_context(authority: trustme.CA, *, client_certificates: bool = False) -> ssl.SSLContext:
-    """TLS as an API server has it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     if client_certificates:
@@ -60,7 +57,6 @@ def server_context(authority: trustme.CA, *, client_certificates: bool = False) 
 
 
 def write_kubeconfig(path: Path, server: str, user: dict[str, Any], **cluster: Any) -> str:
-    """A kubeconfig with one context, `main`."""
     document = {
         "current-context": "main",
         "contexts": [{"name": "main", "context": {"cluster": "c", "user": "u"}}],
@@ -72,14 +68,12 @@ def write_kubeconfig(path: Path, server: str, user: dict[str, Any], **cluster: A
 
 
 async def open_plain(api: ApiServer, folder: Path, clock: Clock | None = None, token: str = SECRET) -> ClusterClient:
-    """A client with a token, over HTTP."""
     kubeconfig = write_kubeconfig(folder / "config", api.url, {"token": token})
     return await open_cluster("kubeconfig", kubeconfig, clock=clock or Clock())
 
 
 @pytest.fixture
 async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    """A client of `api` that is closed in the end."""
     opened = await open_plain(api, tmp_path)
     yield opened
     await opened.close()

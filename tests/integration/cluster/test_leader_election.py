@@ -25,7 +25,6 @@ COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
-    """A server without objects."""
     async with serve_api() as server:
         yield server
 
@@ -49,7 +48,6 @@ class Replica:
         self._is_idle = asyncio.Event()
 
     async def lead(self) -> None:
-        """Counts a term of leadership, and works until cancelled."""
         self.terms += 1
         self.is_working = True
         try:
@@ -65,7 +63,6 @@ class Replica:
         await self.is_asleep()
 
     async def is_asleep(self) -> None:
-        """Returns when the replica waits for the next tick."""
         async with asyncio.timeout(5):
             await self._is_idle.wait()
         await asyncio.sleep(0)  # for the task that leads
@@ -89,7 +86,6 @@ async def running(replica: Replica) -> AsyncIterator[Replica]:
 
 
 def stored(api: ApiServer) -> dict[str, Any]:
-    """The Lease's spec as the server has it."""
     spec: dict[str, Any] = api._objects[COLLECTION, "gates"]["spec"]  # noqa: SLF001
     return spec
 

@@ -27,7 +27,6 @@ FOUND = NodeTrust("proxy's\ncluster's", {"m.io:5000": "m's", "n.io": "n's"}, LOG
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
-    """A server with all objects."""
     async with serve_api() as server:
         put(server, HOSTS, {"data": {"m.io..5000": "m's", "n.io": "n's"}})
         put(server, PROXY, {"data": {"ca-bundle.crt": "proxy's", "other": "x"}})
@@ -37,23 +36,19 @@ async def api() -> AsyncIterator[ApiServer]:
 
 
 def path_of(what: NamedObject) -> str:
-    """Where the API server has it."""
     return f"/api/v1/namespaces/{what.namespace}/{what.resource}"
 
 
 def put(api: ApiServer, what: NamedObject, document: Document) -> None:
-    """Has the server serve the object."""
     api.put(path_of(what), {"metadata": {"name": what.name}, **document})
 
 
 def pull_secret(logins: Mapping[str, tuple[str, str]]) -> Document:
-    """A secret of the type that the cluster's has."""
     auths = {host: {"username": name, "password": word} for host, (name, word) in logins.items()}
     return pull_secret_of(json.dumps({"auths": auths}))
 
 
 def pull_secret_of(text: str) -> Document:
-    """A secret with that text."""
     packed = base64.b64encode(text.encode()).decode()
     return {"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": packed}}
 

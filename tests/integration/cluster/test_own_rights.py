@@ -24,24 +24,20 @@ class Checks:
         self._go = asyncio.Event()
 
     async def sleep(self, seconds: float) -> None:
-        """The pause between two checks: until `next`."""
         self._pauses.put_nowait(seconds)
         await self._go.wait()
         self._go.clear()
 
     async def first(self) -> float:
-        """The pause after the first check."""
         return await asyncio.wait_for(self._pauses.get(), 5)
 
     async def next(self) -> float:
-        """Begins the next check and returns the pause after it."""
         self._go.set()
         return await self.first()
 
 
 @asynccontextmanager
 async def checked(folder: Path) -> AsyncIterator[tuple[Checks, OwnRights]]:
-    """Rights that are checked when the test says so."""
     clock = Clock()
     async with serve_api() as api:
         client = await open_cluster("kubeconfig", str(write_kubeconfig(api, folder)))

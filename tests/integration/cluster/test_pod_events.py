@@ -17,8 +17,6 @@ POD = PodReference("shop", "web-1", "uid-1")
 
 @asynccontextmanager
 async def sending(folder: Path, clock: Clock) -> AsyncIterator[tuple[ApiServer, PodEvents]]:
-    """Events that reach the server at once."""
-
     async def sleep(_seconds: float) -> None:
         await asyncio.sleep(0)
 
@@ -35,13 +33,11 @@ async def sending(folder: Path, clock: Clock) -> AsyncIterator[tuple[ApiServer, 
 
 
 def stored(api: ApiServer, namespace: str) -> list[Document]:
-    """The namespace's events."""
     path = f"/api/v1/namespaces/{namespace}/events"
     return [event for (where, _), event in api._objects.items() if where == path]  # noqa: SLF001
 
 
 async def until_stored(api: ApiServer, number: int, namespace: str = "shop") -> list[Document]:
-    """The namespace's events, once there are so many."""
     return await eventually(lambda: stored(api, namespace), lambda found: len(found) == number)
 
 

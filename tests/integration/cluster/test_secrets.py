@@ -20,7 +20,6 @@ ANN = Login("quay.io", "ann", "hunter2")
 
 
 def packed(document: object) -> str:
-    """As it stands in a secret's data."""
     return base64.b64encode(json.dumps(document).encode()).decode()
 
 
@@ -32,7 +31,6 @@ def secret(kind: str, **data: object) -> Document:
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
-    """A server without secrets."""
     async with serve_api() as server:
         yield server
 

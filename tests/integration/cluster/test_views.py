@@ -21,7 +21,6 @@ AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
-    """A cluster of three nodes."""
     async with serve_api() as server:
         for name, architecture in (("a", "amd64"), ("b", "arm64"), ("c", "amd64")):
             server.put(NODES.path, node(name, architecture))
@@ -36,8 +35,6 @@ async def watching(
     sleep: Callable[[float], Awaitable[None]] | None = None,
     stall_seconds: float = 5.0,
 ) -> AsyncIterator[ListWatch]:
-    """A running watch that takes no time to come back."""
-
     async def no_time(_: float) -> None:
         await asyncio.sleep(0)
 
@@ -60,7 +57,6 @@ async def watching(
 
 
 def node_view(client: ClusterClient) -> WatchedNodes:
-    """A node view of that cluster."""
     return WatchedNodes(client, clock=asyncio.get_running_loop().time)
 
 

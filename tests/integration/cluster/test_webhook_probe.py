@@ -26,8 +26,6 @@ FAILED = (
 
 
 def marking(*installations: str) -> Any:
-    """Admission by the webhooks of these installations."""
-
     def admit(pod: Document) -> Document:
         for installation in installations:
             patch = mark_canary(pod["metadata"]["annotations"], installation)
@@ -40,7 +38,6 @@ def marking(*installations: str) -> Any:
 
 @asynccontextmanager
 async def probed(folder: Path) -> AsyncIterator[tuple[ApiServer, Any]]:
-    """An API server, and a function that sends it a canary."""
     async with serve_api() as api:
         client = await open_cluster("kubeconfig", str(write_kubeconfig(api, folder)))
         clock = Clock()

@@ -24,18 +24,15 @@ class Caller:
         self.service = service
 
     async def filter(self, arguments: Json) -> Json:
-        """Returns the ExtenderFilterResult."""
         answer: Json = await self.post(f"{self.service.scheduler_url}/scheduler/filter", arguments, dict)
         return answer
 
     async def prioritize(self, arguments: Json) -> dict[str, int]:
-        """Returns the scores by host."""
         scores = await self.post(f"{self.service.scheduler_url}/scheduler/prioritize", arguments, list)
         assert all(isinstance(item["Score"], int) and set(item) == {"Host", "Score"} for item in scores)
         return {item["Host"]: item["Score"] for item in scores}
 
     async def preempt(self, arguments: Json) -> Json:
-        """Returns NodeNameToMetaVictims."""
         answer = await self.post(f"{self.service.scheduler_url}/scheduler/preempt", arguments, dict)
         assert set(answer) == {"NodeNameToMetaVictims"}
         return answer["NodeNameToMetaVictims"]  # type: ignore[no-any-return]  # JSON
@@ -45,7 +42,6 @@ class Caller:
         return await self.review_at("/admission/pods", created, **request)
 
     async def review_at(self, path: str, created: Json, /, **request: object) -> Json:
-        """As `review`, at another path."""
         document = review_of(created, **request)
         answer = await self.post(f"{self.service.admission_url}{path}", document, dict)
         assert (answer["apiVersion"], answer["kind"]) == (document["apiVersion"], document["kind"])
@@ -75,7 +71,6 @@ def changes_of(review: Json) -> list[Json]:
 
 
 def pod(*images: str, **metadata: object) -> Json:
-    """Returns a pod with a container for each image."""
     containers = [{"name": f"c{number}", "image": image} for number, image in enumerate(images)]
     return {
         "metadata": {"name": "p", "namespace": "shop", "uid": "uid-1"} | metadata,
@@ -84,7 +79,6 @@ def pod(*images: str, **metadata: object) -> Json:
 
 
 def node(name: str, architecture: str, **fields: object) -> Json:
-    """Returns a Linux node of that architecture."""
     return {
         "metadata": {"name": name},
         "status": {"nodeInfo": {"architecture": architecture, "operatingSystem": "linux"}},
@@ -95,12 +89,10 @@ NODES = [node("a", "amd64"), node("b", "arm64"), node("c", "amd64"), node("d", "
 
 
 def with_nodes(created: Json, nodes: list[Json] | None = None) -> Json:
-    """Returns ExtenderArgs with whole nodes."""
     return {"Pod": created, "Nodes": {"metadata": {}, "items": NODES if nodes is None else nodes}, "NodeNames": None}
 
 
 def with_names(created: Json, names: list[str] | None = None) -> Json:
-    """Returns ExtenderArgs with node names."""
     return {"Pod": created, "Nodes": None, "NodeNames": ["a", "b", "c", "d"] if names is None else names}
 
 
@@ -132,7 +124,6 @@ SPACE = "ours-canary"
 
 
 def marked(pod: Document) -> Document:
-    """Admission by our webhook."""
     annotations = pod["metadata"]["annotations"]
     patch = mark_canary(annotations, SPACE)
     assert patch

@@ -32,7 +32,6 @@ _SETTINGS = (
 
 @pytest.fixture
 async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    """A registry for this test."""
     async with EmbeddedRegistry() as opened:
         yield opened
 
@@ -67,7 +66,6 @@ async def start_service() -> AsyncIterator[StartService]:
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
-    """A cluster with a node and a namespace."""
     async with serve_api() as server:
         server.put("/api/v1/nodes", node("a"))
         server.put("/api/v1/namespaces", namespace("shop"))

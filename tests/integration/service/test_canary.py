@@ -38,26 +38,21 @@ class Canaries:
         self._go = asyncio.Event()
 
     async def sleep(self, seconds: float) -> None:
-        """A pause: until `next`."""
         self._pauses.put_nowait(seconds)
         await self._go.wait()
         self._go.clear()
 
     async def pause(self) -> float:
-        """The pause that has begun."""
         return await asyncio.wait_for(self._pauses.get(), 5)
 
     async def next(self) -> float:
-        """Ends the pause, and returns the one after the canary."""
         self._go.set()
         return await self.pause()
 
     def sent(self) -> int:
-        """How many canaries the API server was sent."""
         return sum("dryRun" in request.query for request in self.api.received("send"))
 
     def events(self) -> list[object]:
-        """The log's events so far."""
         return [line["event"] for line in self.logs]
 
 

@@ -30,7 +30,6 @@ REPLICASETS = "/apis/apps/v1/namespaces/default/replicasets"
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
-    """A cluster with a node of each platform."""
     async with serve_api() as server:
         server.put(NODES.path, node("amd", "amd64"))
         server.put(NODES.path, node("arm", "arm64"))
@@ -39,7 +38,6 @@ async def api() -> AsyncIterator[ApiServer]:
 
 
 def lists(api: ApiServer) -> int:
-    """How often the pods that have not finished were listed."""
     return sum(request.query.get("fieldSelector") == UNFINISHED for request in api.received("list"))
 
 
@@ -54,7 +52,6 @@ class Counted:
         return {change: count.value for change, count in DRIFT.items()}
 
     def __call__(self) -> Mapping[str, float]:
-        """Those that have grown."""
         return {change: value - self._before[change] for change, value in self._values().items()
                 if value != self._before[change]}  # fmt: skip
 

@@ -20,7 +20,6 @@ class Leading(EmbeddedRegistry):
     port = 0
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Where to go on, or what was stored."""
         way, _, number = request.path.split("/")[2].partition("-")
         if way not in ("realm", "redirect"):
             return await super().answer(request)
@@ -32,7 +31,6 @@ class Leading(EmbeddedRegistry):
 
 @pytest.fixture
 async def trap() -> AsyncIterator[Trap]:
-    """The sockets that nobody may connect to."""
     async with open_trap() as opened:
         yield opened
 

@@ -22,19 +22,16 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 @pytest.fixture
 async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    """A registry without images."""
     async with EmbeddedRegistry() as opened:
         yield opened
 
 
 async def is_held(caller: Caller, image: str) -> bool:
-    """Whether a pod of this image is held when it is created."""
     answer = await caller.review(pod(image))
     return any(GATE in str(operation.get("value")) for operation in answer.get("patch", []))
 
 
 def gates_of(api: ApiServer, name: str) -> list[object]:
-    """The pod's gates."""
     found: list[object] = api._objects[PODS, name]["spec"]["schedulingGates"]  # noqa: SLF001
     return found
 
@@ -52,7 +49,6 @@ async def lifting(caller: Caller) -> tuple[float, float]:
 
 
 async def until_seen(caller: Caller, count: int) -> None:
-    """Returns when the replica has counted so many held pods."""
     await eventually(lambda: caller.metric('multiarch_gates_pods{state="seen"}'), lambda found: found == count)
 
 

@@ -68,7 +68,6 @@ class IdleLoop(asyncio.SelectorEventLoop):
         return super().call_at(when, callback, *args, context=context)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Waits for threads as long as they take."""
         await super().shutdown_default_executor()
 
 
@@ -112,7 +111,6 @@ class Idle:
 
 
 def by_kind(requests: list[Request]) -> Mapping[str, float]:
-    """How many a minute, by method and path."""
     counted = Counter(f"{each.kind} {each.method} {each.path}" for each in requests)
     return {key: count / MINUTES for key, count in counted.most_common()}
 
@@ -192,7 +190,6 @@ def test_an_idle_standby_asks_little(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def assert_idle(idle: Idle, requests: list[Request], replicas: int = 1) -> None:
-    """Says what has been asked for too often."""
     assert len(requests) / MINUTES <= ASKED * replicas, by_kind(requests)
     assert sum(each.method != "GET" for each in requests) / MINUTES <= WRITTEN * replicas, by_kind(requests)
     assert idle.timers_a_second <= TIMERS * replicas

@@ -26,7 +26,6 @@ async def end_at_once(*_: object) -> None:
 
 
 def fail(*_: object) -> None:
-    """Raises what nobody has expected."""
     raise RuntimeError("a defect")
 
 

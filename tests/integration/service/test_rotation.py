@@ -24,25 +24,21 @@ def replace_by(path: Path, text: str) -> None:
 
 
 def change_login(registry: GuardedRegistry, login: str) -> None:
-    """Only this one opens the registry from now on."""
     registry.logins = {login}
     registry.valid.clear()
 
 
 def write_login(path: Path, host: str, login: str) -> None:
-    """Replaces the Docker configuration."""
     auth = base64.b64encode(login.encode()).decode()
     replace_by(path, json.dumps({"auths": {host: {"auth": auth}}}))
 
 
 async def answer(caller: Caller, image: str) -> str:
-    """The nodes that filter keeps, or its error."""
     result = await caller.filter(with_nodes(pod(image)))
     return result["Error"] or "".join(kept(result))
 
 
 async def until(caller: Caller, image: str, wanted: str) -> None:
-    """Asks until the answer is `wanted`."""
     await eventually(lambda: answer(caller, image), lambda found: found == wanted)
 
 

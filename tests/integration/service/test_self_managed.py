@@ -47,7 +47,6 @@ LIFE = LIFETIME
 
 
 def put_configurations(api: ApiServer) -> None:
-    """The webhook's two configurations, which trust nobody."""
     for name, client_config in (("pods", BY_SERVICE), ("pods-names", BY_URL)):
         webhooks = [{"name": f"{name}.example.com", "clientConfig": client_config}]
         api.put(CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": webhooks})
@@ -55,7 +54,6 @@ def put_configurations(api: ApiServer) -> None:
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[tuple[ApiServer, ClusterClient]]:
-    """An API server with two configurations, and a client."""
     async with serve_api() as api:
         put_configurations(api)
         client = await open_cluster("kubeconfig", str(write_kubeconfig(api, folder)))
@@ -64,19 +62,16 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[ApiServer, ClusterClient]
 
 
 def secret_data(api: ApiServer) -> dict[str, bytes]:
-    """What the Secret has."""
     found = api.find(SECRETS, "pods-identity")["data"]
     return {key: base64.b64decode(value) for key, value in found.items()}
 
 
 def put_secret(api: ApiServer, data: Mapping[str, bytes | None]) -> None:
-    """Has the Secret hold this."""
     encoded = {key: base64.b64encode(value).decode() for key, value in data.items() if value is not None}
     api.put(SECRETS, {"metadata": {"name": "pods-identity"}, "data": encoded})
 
 
 def trusted(api: ApiServer, name: str = "pods") -> bytes:
-    """`caBundle` of a configuration."""
     (webhook,) = api.find(CONFIGURATIONS, name)["webhooks"]
     return base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
 
@@ -241,7 +236,6 @@ async def test_nothing_is_served_that_is_not_trusted(tmp_path: Path, days: int |
 
 
 def ca_of(api: ApiServer) -> str:
-    """The authority in the Secret, in base64."""
     return base64.b64encode(secret_data(api)["ca.crt"]).decode()
 
 

@@ -15,7 +15,6 @@ _NOWHERE = "/nonexistent/file"
 
 
 async def problems(*settings: str) -> list[str]:
-    """The lines of the error, none if there is no error."""
     try:
         await check_start(load_config(None, [*_ALONE, *settings]))
     except ConfigError as exc:

@@ -23,7 +23,6 @@ ARCHITECTURE = "kubernetes.io/arch"
 
 
 def view_of(*nodes: Json) -> WatchedNodes:
-    """A synced view of these nodes."""
     view = WatchedNodes(ScriptedApi(), clock=lambda: 0.0)
     for each in nodes:
         labels = {ARCHITECTURE: each["status"]["nodeInfo"]["architecture"], "kubernetes.io/os": "linux"}
@@ -34,13 +33,11 @@ def view_of(*nodes: Json) -> WatchedNodes:
 
 
 def tainted(name: str, architecture: str, key: str) -> Json:
-    """A node that pods come to only if they tolerate it."""
     return node(name, architecture, spec={"taints": [{"key": key, "value": "yes", "effect": "NoSchedule"}]})
 
 
 @pytest.fixture
 async def images(registry: EmbeddedRegistry) -> EmbeddedRegistry:
-    """A multi-arch image, and one for each architecture."""
     registry.add_index("multi", "1", [AMD64, ARM64])
     registry.add_manifest("amd", "1", AMD64)
     registry.add_manifest("amd", "2", AMD64)
@@ -49,7 +46,6 @@ async def images(registry: EmbeddedRegistry) -> EmbeddedRegistry:
 
 
 def template(*images: str, **spec: object) -> Json:
-    """A template of a pod with these images."""
     return {"metadata": {"creationTimestamp": None}, "spec": {**pod(*images)["spec"], **spec}}
 
 
@@ -61,7 +57,6 @@ def workload(kind: str, spec: Json, labels: Json | None = None, **metadata: obje
 
 
 def job_of(made: Json, labels: Json | None = None) -> Json:
-    """A suspended Job with a queue's label."""
     return workload("batch/v1/Job", {"suspend": True, "template": made}, QUEUED if labels is None else labels)
 
 
@@ -76,7 +71,6 @@ async def reviewed(caller: Caller, created: Json, stored: Json | None = None) ->
 
 
 async def warned(caller: Caller, created: Json, stored: Json | None = None) -> list[str]:
-    """The warnings, each as its author may see it."""
     response, _ = await reviewed(caller, created, stored)
     lines: list[str] = response.get("warnings", [])
     assert all(len(line) <= 256 and "\n" not in line for line in lines)
@@ -112,7 +106,6 @@ async def test_templates_of_a_queued_object_get_what_their_pods_would_get(
 
 
 def templates_in(value: object) -> Iterator[Json]:
-    """What has a spec with containers."""
     if isinstance(value, dict):
         if isinstance(value.get("spec"), dict) and "containers" in value["spec"]:
             yield value
@@ -318,7 +311,6 @@ async def test_an_object_that_cannot_be_read_is_allowed_with_a_warning(
 
 
 def daemon_set(image: str, **spec: object) -> Json:
-    """A DaemonSet of this image."""
     return workload("apps/v1/DaemonSet", {"template": template(image, **spec)})
 
 

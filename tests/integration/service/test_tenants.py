@@ -93,7 +93,6 @@ class World:
 
     @property
     def secret_reads(self) -> int:
-        """How often a secret was asked for."""
         return sum("/secrets/" in request.path for request in self.api.requests)
 
     def write_secret(self, namespace: str, username: str, password: str, name: str = "pull") -> None:
@@ -101,7 +100,6 @@ class World:
         self.write_auths(namespace, {self.registry.host: {"username": username, "password": password}}, name)
 
     def write_auths(self, namespace: str, auths: object, name: str = "pull") -> None:
-        """The namespace's secret holds this under `auths`."""
         data = base64.b64encode(json.dumps({"auths": auths}).encode()).decode()
         document = {
             "metadata": {"name": name, "namespace": namespace},
@@ -121,7 +119,6 @@ class World:
         }
 
     def question(self, pod: Pod, namespace: str, *, may_read: bool = True) -> PodQuestion:
-        """What is asked about a pod that overrides nothing."""
         return self.pod_resolver.question(pod, namespace, Overrides(), may_read=may_read)
 
     async def verdict(self, namespace: str, *secrets: str, image: str = "team/app:1") -> str:
@@ -137,7 +134,6 @@ class World:
 
 
 def verbs_of(world: World) -> SchedulerVerbs:
-    """The scheduler verbs without a cluster."""
     return SchedulerVerbs(
         world.pod_resolver,
         nodes=None,
@@ -148,7 +144,6 @@ def verbs_of(world: World) -> SchedulerVerbs:
 
 
 def words_of(answer: Answer | Image) -> str:
-    """An answer in a word or two."""
     if isinstance(answer, Failure):
         return answer.cause.value
     if isinstance(answer, Content):
@@ -183,7 +178,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def open_resolver(stack: AsyncExitStack, plain_http: str, operator: OperatorKeyring, clock: Clock) -> Resolver:
-    """A resolver over a session of its own."""
     session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
     client = RegistryClient(
         session,
@@ -329,7 +323,6 @@ async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: Worl
 
 
 def at_once(verbs: SchedulerVerbs, body: bytes) -> Reply | None:
-    """The answer to a filter call; None if it would wait."""
     call = verbs.filter(body)
     try:
         call.send(None)
@@ -432,5 +425,4 @@ async def test_nothing_that_is_logged_or_counted_holds_a_secret(
 
 
 def lookup_of(pod: Pod) -> ImageQuery:
-    """The lookup of its only image."""
     return ImageQuery(images_of(pod)[0].reference)

@@ -35,7 +35,6 @@ class Failing(EmbeddedRegistry):
     """A registry in which each repository fails in the way of its name."""
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The failure, or what was stored."""
         repository = request.path.split("/")[2]
         if repository in _STATUS:
             return web.Response(status=_STATUS[repository])
@@ -46,7 +45,6 @@ class Failing(EmbeddedRegistry):
 
 @pytest.fixture
 async def failing() -> AsyncIterator[Failing]:
-    """The failing registry, and a good image in it."""
     async with Failing() as opened:
         opened.add_index("good", "1", [AMD64, ARM64])
         opened.add_artifact("chart", "1")
@@ -71,7 +69,6 @@ def settings(policy: str) -> list[str]:
 
 
 def victims(created: Json) -> Json:
-    """A preempt request with one candidate per architecture."""
     meta = {"Pods": [{"UID": "v"}], "NumPDBViolations": 0}
     return {"Pod": created, "NodeNameToVictims": None, "NodeNameToMetaVictims": {"a": meta, "b": meta}}
 

@@ -65,11 +65,9 @@ class View:
         self.requested: list[Sequence[NodeName]] = []
 
     def known(self) -> ClusterNodes:
-        """What those in view are."""
         return ClusterNodes(self.platforms.distinct) if self.synced else ClusterNodes()
 
     async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
-        """Take in those that the API server knows."""
         assert wait_seconds == FIND_SECONDS
         self.requested.append(names)
         if self._cut_off:
@@ -80,7 +78,6 @@ class View:
 
 @pytest.fixture
 async def images(registry: EmbeddedRegistry) -> EmbeddedRegistry:
-    """A registry with one image of each kind."""
     registry.add_index("multi", "1", [AMD64, ARM64])
     registry.add_manifest("amd", "1", AMD64)
     registry.add_manifest("arm", "1", ARM64)

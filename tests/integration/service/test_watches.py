@@ -165,7 +165,6 @@ async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(
 
 
 async def readiness_text(caller: Caller) -> str:
-    """The words of the readiness checks."""
     async with caller.session.get(f"{caller.service.operations_url}/readyz?verbose") as response:
         return await response.text()
 

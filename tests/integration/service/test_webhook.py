@@ -18,19 +18,16 @@ POOL = ["kubernetes.io/arch", "arch"]
 
 @pytest.fixture
 async def images(registry: EmbeddedRegistry) -> EmbeddedRegistry:
-    """A multi-arch and an amd64-only image."""
     registry.add_index("multi", "1", [AMD64, ARM64])
     registry.add_manifest("amd", "1", AMD64)
     return registry
 
 
 def keys_of(created: Json) -> list[str]:
-    """The keys of a pod's tolerations."""
     return [toleration["key"] for toleration in created["spec"].get("tolerations") or []]
 
 
 async def created_with(caller: Caller, created: Json, **request: object) -> Json:
-    """The pod as the API server would store it."""
     response = await caller.review(created, **request)
     stored: Json = apply(created, msgspec.json.encode(response["patch"]))
     return stored
@@ -116,7 +113,6 @@ async def test_sidecar_of_another_webhook_takes_back_what_was_added(
 
 
 def _required(created: Json) -> list[Json]:
-    """The architecture requirements of the pod's only term."""
     node_affinity: Any = created["spec"]["affinity"]["nodeAffinity"]
     (term,) = node_affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     return [item for item in term["matchExpressions"] if item["key"] == "kubernetes.io/arch"]
@@ -197,7 +193,6 @@ async def test_webhook_of_its_own_names_the_scheduler_and_does_nothing_else(
 
 
 def canary(image: str, **annotations: str) -> Json:
-    """A canary with this image, which is of no account."""
     return pod(image, annotations={CANARY: "n-1", **annotations})
 
 

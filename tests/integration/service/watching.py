@@ -45,14 +45,12 @@ async def service_in(
 
 
 async def checks(caller: Caller, path: str) -> tuple[int, dict[str, str]]:
-    """The status, and of each check its mark."""
     async with caller.session.get(f"{caller.service.operations_url}{path}?verbose") as response:
         *lines, _ = (await response.text()).splitlines()
         return response.status, {line[3:].split()[0]: line[:3] for line in lines}
 
 
 async def until_ready(caller: Caller) -> dict[str, str]:
-    """The marks of the ready checks, once all are well."""
     found = await eventually(lambda: checks(caller, "/readyz"), lambda found: found[0] == 200)
     return found[1]
 

@@ -72,7 +72,6 @@ class ScriptedApi:
         return answer
 
     def versions(self) -> list[str]:
-        """Where each watch began."""
         return [query["resourceVersion"] for query in self.watches]
 
 

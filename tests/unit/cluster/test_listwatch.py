@@ -26,13 +26,11 @@ class EnoughPauses(Exception):
 
 
 def page(*names: str, version: str = "10", more: str = "") -> bytes:
-    """A page of a list."""
     items = [{"metadata": {"name": name}} for name in names]
     return json.dumps({"metadata": {"resourceVersion": version, "continue": more}, "items": items}).encode()
 
 
 def event(kind: str, name: str = "", version: str = "", **others: Any) -> bytes:
-    """A line of a watch."""
     return json.dumps(
         {"type": kind, "object": {"metadata": {"name": name, "resourceVersion": version}} | others}
     ).encode()

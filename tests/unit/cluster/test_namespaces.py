@@ -12,7 +12,6 @@ from extender.placement.policy import ADDED, MODE, NAMESPACE_KEYS, PREFER
 
 
 def namespace(name: str, annotations: dict[str, str] | None = None) -> msgspec.Raw:
-    """A namespace's metadata as the API server writes it."""
     document = {"kind": "PartialObjectMetadata", "metadata": {"name": name, "uid": "u", "annotations": annotations}}
     return msgspec.Raw(json.dumps(document).encode())
 

@@ -23,12 +23,10 @@ DIGESTS, IMAGES, TAGS = (each.path("") for each in (DIGEST_MIRRORS, IMAGE_CONFIG
 
 
 def document(name: str, **spec: object) -> msgspec.Raw:
-    """An object as the API server writes it."""
     return msgspec.Raw(json.dumps({"metadata": {"name": name, "resourceVersion": "1"}, "spec": spec}).encode())
 
 
 def one(source: str, *mirrors: str) -> dict[str, object]:
-    """An element of a mirror set."""
     return {"source": source, "mirrors": mirrors}
 
 

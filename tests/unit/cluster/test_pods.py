@@ -26,7 +26,6 @@ FOREVER = 60.0
 
 
 def event(kind: str, document: bytes = POD) -> bytes:
-    """A line of a watch."""
     return b'{"type":"%s","object":%s}' % (kind.encode(), document)
 
 
@@ -53,7 +52,6 @@ class Running:
 
 @asynccontextmanager
 async def running(cluster: ScriptedApi, linger_seconds: float = FOREVER) -> AsyncIterator[Running]:
-    """Runs them inside the block."""
     run = Running(cluster, linger_seconds)
     try:
         yield run

@@ -16,14 +16,12 @@ from tests.unit.cluster.scripted_api import ListedApi, ScriptedApi
 
 
 def deployment(name: str, account: str = "", **spec: Any) -> dict[str, Any]:
-    """A Deployment as a list has it, without kind."""
     template = {"containers": [{"name": "c", "image": "app:1"}], "serviceAccountName": account, **spec}
     return {"metadata": {"name": name, "namespace": "shop"}, "spec": {"template": {"spec": template}}}
 
 
 @asynccontextmanager
 async def documents(reader: ListedApi, path: str) -> AsyncIterator[list[str]]:
-    """The names of the objects at the path."""
     yield [msgspec.json.decode(each)["metadata"]["name"] async for each in list_documents(reader, path)]
 
 

@@ -30,7 +30,6 @@ PRESETS = sorted(file.stem.removeprefix("values-") for file in CHART.glob("value
 
 @cache
 def objects_in(name: str) -> list[KubernetesObject]:
-    """The objects of a case, those of hooks too."""
     case = CASES[name]
     files = [CHART / f"values-{name}.yaml"] if case.preset else []
     return objects_of(render(case.values, files, kubernetes=case.kubernetes, apis=case.apis, hooks=True))

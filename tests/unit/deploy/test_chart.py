@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("helm")
 
 
 def one(objects: list[KubernetesObject], kind: str, name: str = "") -> KubernetesObject:
-    """The only object of that kind, with that end of its name."""
     (found,) = (each for each in objects if each["kind"] == kind and each["metadata"]["name"].endswith(name))
     return found
 
@@ -33,7 +32,6 @@ def of_kinds(objects: list[KubernetesObject], *kinds: str) -> list[KubernetesObj
 
 
 def settings_of(objects: list[KubernetesObject]) -> dict[str, str]:
-    """The files of settings by the names of the parts."""
     maps = [each for each in of_kinds(objects, "ConfigMap") if "config.yaml" in each.get("data", {})]
     return {each["metadata"]["name"]: each["data"]["config.yaml"] for each in maps}
 
@@ -44,7 +42,6 @@ def template_of(workload: KubernetesObject) -> KubernetesObject:
 
 
 def service_in(template: KubernetesObject) -> KubernetesObject:
-    """The service's container."""
     containers = template["spec"].get("initContainers", []) + template["spec"]["containers"]
     found: KubernetesObject
     (found,) = (each for each in containers if each["name"] == "multiarch-extender")
@@ -346,7 +343,6 @@ def test_words_that_yaml_takes_for_false_are_taken_as_they_are_meant() -> None:
 
 
 def notes(helm: Path, *arguments: str) -> str:
-    """NOTES.txt, without a cluster."""
     command = [str(helm), "install", "multiarch-extender", str(CHART), "--namespace=multiarch-extender"]
     command += ["--dry-run=client", "--set=image.repository=r/app", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition("NOTES:\n")[2]

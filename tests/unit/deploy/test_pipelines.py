@@ -20,7 +20,6 @@ Document = dict[str, Any]
 
 
 def name_of(path: Path) -> str:
-    """The file's own name."""
     return path.name
 
 
