@@ -213,7 +213,18 @@ UNGATING = _broken(
 AFFINITY = _broken(
     "extender/placement/affinity.py",
     " ".join(
-        f"{_UNIT}/placement/test_{name}.py" for name in ("affinity", "mutation_affinity", "ungating", "preferred_nodes")
+        f"{_UNIT}/placement/test_{name}.py"
+        for name in ("affinity", "mutation_affinity", "decision_fuzz", "preferred_nodes")
+    ),
+    (
+        "a system that keeps the pod off no node is not written",
+        "names_system = any(node.architecture in architectures for node in wrong)",
+        "names_system = True",
+    ),
+    (
+        "an architecture that keeps the pod off no node is not written",
+        "names_architecture = any(node.os in systems for node in wrong) or bool(wrong and not names_system)",
+        "names_architecture = True",
     ),
     (
         "a term that allows none of the image's nodes is kept from all",

@@ -154,62 +154,7 @@ def test_a_term_that_matches_no_node_gets_nothing(cluster: frozenset[Platform]) 
 
 
 LINUX_ONLY = platforms("linux/amd64", "linux/arm64")
-THREE_KINDS = LINUX_ONLY | platforms("linux/s390x")
-WITH_WINDOWS = LINUX_ONLY | platforms("windows/amd64")
 UNKNOWN_NODES = frozenset[Platform]()
-
-
-@pytest.mark.parametrize(
-    ("nodes", "cluster", "selector", "written"),
-    [
-        pytest.param("linux/amd64", LINUX_ONLY, {}, {ARCH: "amd64"}, id="one platform"),
-        pytest.param("linux/amd64", THREE_KINDS, {}, {ARCH: "amd64"}, id="one of three"),
-        pytest.param("linux/amd64", platforms("linux/amd64"), {}, {ARCH: "amd64"}, id="arm64 may come"),
-        pytest.param("linux/s390x", platforms("linux/s390x"), {}, {ARCH: "s390x"}, id="amd64 may come"),
-        pytest.param("linux/amd64", WITH_WINDOWS, {}, {ARCH: "amd64", OS: "linux"}, id="both words are needed"),
-        pytest.param("windows/amd64", WITH_WINDOWS, {}, {OS: "windows"}, id="the system alone"),
-        pytest.param("linux/arm64", WITH_WINDOWS, {}, {ARCH: "arm64"}, id="the architecture alone"),
-        pytest.param("linux/amd64", UNKNOWN_NODES, {}, {ARCH: "amd64", OS: "linux"}, id="no node is known"),
-        pytest.param("linux/amd64", LINUX_ONLY, {OS: "linux"}, {ARCH: "amd64"}, id="beside the author's system"),
-        pytest.param("linux/amd64", LINUX_ONLY, {ARCH: "amd64"}, {}, id="the author says it"),
-        pytest.param("linux/amd64", WITH_WINDOWS, {ARCH: "amd64"}, {OS: "linux"}, id="the author says half"),
-        pytest.param("linux/amd64", WITH_WINDOWS, {"beta.kubernetes.io/os": "linux"}, {ARCH: "amd64"}, id="beta"),
-        pytest.param("linux/amd64 linux/arm64", LINUX_ONLY, {}, {}, id="everywhere"),
-        pytest.param("linux/amd64 linux/arm64", platforms("linux/arm64"), {}, {}, id="everywhere, amd64 may come"),
-        pytest.param("linux/amd64 linux/arm64 linux/s390x", THREE_KINDS, {}, {}, id="everywhere of three"),
-        pytest.param("linux/amd64 linux/arm64", WITH_WINDOWS, {OS: "linux"}, {}, id="everywhere the author allows"),
-        pytest.param("linux/amd64 linux/arm64", UNKNOWN_NODES, {ARCH: "arm64"}, {OS: "linux"}, id="half is implied"),
-        pytest.param("linux/amd64 windows/amd64", WITH_WINDOWS, {}, {ARCH: "amd64"}, id="any system"),
-    ],
-)
-def test_words_that_keep_the_pod_off_no_node_are_not_written(
-    nodes: str, cluster: frozenset[Platform], selector: Mapping[str, str], written: Mapping[str, str]
-) -> None:
-    """A single value is an entry of the nodeSelector, whatever terms the author has; two only where one does not do."""
-    for affinity in (None, (), (of(ZONE),), (of(ZONE), FIELD)):
-        found = plan(affinity, selector, platforms(*nodes.split()), cluster)
-        assert dict(found.selector) == written
-        assert not any(found.additions)
-        assert (found.contradiction, found.impossible) == ("", False)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "more", "expected"),
-    [
-        pytest.param("linux/amd64 linux/arm64", "linux/s390x", anded(TWO), id="architectures"),
-        pytest.param("linux/amd64 linux/arm64", "windows/amd64", {OS: "linux"}, id="the system alone"),
-        pytest.param("linux/amd64 linux/s390x", "linux/s390x", anded(WITH_S390X), id="two of three"),
-        pytest.param(
-            "linux/amd64 windows/arm64", "windows/arm64", ((AMD64,), (where(OS, "In", "windows"),)), id="no product"
-        ),
-    ],
-)
-def test_several_values_are_one_requirement_where_one_does(
-    nodes: str, more: str, expected: Alternatives | Mapping[str, str]
-) -> None:
-    """Of the two labels the one that keeps the pod off the wrong nodes by itself."""
-    found = plan(None, {}, platforms(*nodes.split()), LINUX_ONLY | platforms(more))
-    assert (found.selector or found.additions) == (expected if isinstance(expected, dict) else (expected,))
 
 
 def test_a_stored_pod_gets_requirements_and_no_node_selector() -> None:

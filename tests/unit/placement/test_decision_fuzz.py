@@ -5,9 +5,11 @@ webhook twice is the webhook once, and so is `fix`; a pod that a gate has held m
 takes 20,000, by the variable DECISIONS.
 """
 
+import copy
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import product
 
 import msgspec
 import pytest
@@ -31,6 +33,7 @@ from tests.unit.placement.json_patch import apply
 from tests.unit.placement.kube_scheduler import allows, is_tolerated
 from tests.unit.placement.random_cases import RULES, Case, Outlets, draw, random_node
 
+NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
 CASES, SLICES = int(os.environ.get("DECISIONS", "1000")), 8
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 
@@ -95,16 +98,18 @@ class Truth:
 
     def may_allow(self, platform: Platform) -> bool:
         """Whether the author's selector and terms allow some node of the platform, of any name and other labels."""
-        os, architecture, spec = platform.os, platform.architecture, self.case.pod["spec"]
-        if not {"nodeSelector", "affinity"} & spec.keys():
-            return True
-        labels = {OS: os, ARCH: architecture, f"beta.{OS}": os, f"beta.{ARCH}": architecture}
-        return any(
-            allows(spec, {"metadata": {"name": name, "labels": labels | zone | level}})
-            for name in ("n0", "n")
-            for zone in [{}, *({"zone": value} for value in ("a", "b", "7", "1"))]
-            for level in [{}, *({LEVEL: value} for value in ("v1", "v2", "v3", "7", "1"))]
-        )
+        spec = self.case.pod["spec"]
+        return not {"nodeSelector", "affinity"} & spec.keys() or any(allows(spec, it) for it in nodes_of(platform))
+
+    def wrong_nodes(self, cluster: Iterable[Platform]) -> list[Json]:
+        """Nodes of these platforms, or of the usual ones, that the author allows and the images do not run on."""
+        found = {(it.os, it.architecture): it for it in (*cluster, AMD64, ARM64)}
+        return [
+            node
+            for (os, architecture), platform in found.items()
+            for node in nodes_of(platform)
+            if allows(self.case.pod["spec"], node) and not self.runs_on([Platform(os, architecture)])
+        ]
 
     def architectures(self) -> set[str]:
         platforms = [Platform(os, each) for os in ("linux", "windows") for each in ("amd64", "arm64", "arm", "s390x")]
@@ -127,6 +132,16 @@ class Truth:
         return all(it == right for it in found.values()) and len(right) == len({os for os, _ in right}) * len(
             {architecture for _, architecture in right}
         )
+
+
+def nodes_of(platform: Platform) -> Iterator[Json]:
+    """Nodes of a platform, of each name and with each other label that a term here speaks of."""
+    os, architecture = platform.os, platform.architecture
+    labels = {OS: os, ARCH: architecture, f"beta.{OS}": os, f"beta.{ARCH}": architecture}
+    zones = [{}, *({"zone": value} for value in ("a", "b", "7", "1"))]
+    levels = [{}, *({LEVEL: value} for value in ("v1", "v2", "v3", "7", "1"))]
+    for name, zone, level in product(("n0", "n"), zones, levels):
+        yield {"metadata": {"name": name, "labels": labels | zone | level}}
 
 
 def runs(platforms: frozenset[Platform], os: str, architecture: str, level: str, compatibility: Compatibility) -> bool:
@@ -197,6 +212,40 @@ def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) ->
             assert is_tolerated(stored["spec"], node) is is_tolerated(given, node)
 
 
+def terms_in(spec: Json) -> list[Json]:
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    return required.get("nodeSelectorTerms") or []
+
+
+def without_each(own: Json, stored: Json) -> Iterator[Json]:
+    """The stored spec without one of the words that it has and its author's has not."""
+    for key in stored.get("nodeSelector", {}).keys() - own.get("nodeSelector", {}).keys():
+        yield {**stored, "nodeSelector": {each: value for each, value in stored["nodeSelector"].items() if each != key}}
+    for index, term in enumerate(terms_in(stored)):
+        before = terms_in(own)[index]["matchExpressions"] if terms_in(own) else []
+        for word in term.get("matchExpressions") or ():
+            if word not in before and word != NO_NODE:
+                changed = copy.deepcopy(stored)
+                terms_in(changed)[index]["matchExpressions"].remove(word)
+                if not terms_in(changed)[index]["matchExpressions"]:
+                    changed["affinity"]["nodeAffinity"].pop(REQUIRED)
+                yield changed
+
+
+def check_fewest(case: Case, truth: Truth, outlets: Outlets, mutation: Mutation, stored: Json) -> None:
+    """Each word that is written keeps the pod off some node on which its images do not run."""
+    own, has_levels = case.pod["spec"], any(it.variant for each in truth.known() for it in each.platforms)
+    is_plain = not has_levels and len(terms_in(own)) < 2 and LEVEL not in own.get("nodeSelector", ())
+    is_kept = mutation.outcome is AdmissionOutcome.PATCHED and case.settings.admission.node_affinity.required
+    if not (is_plain and is_kept and case.is_watched) or case.settings.admission.keeps_selector or truth.unknown:
+        return
+    if len(terms_in(stored["spec"])) > 1 or (terms_in(own) and "nodeSelector" in stored["spec"]):
+        return  # a term of several, and an entry beside an author's term, say what the others may say
+    wrong = truth.wrong_nodes(outlets.cluster.platforms)
+    for fewer in without_each(own, stored["spec"]):
+        assert any(allows(fewer, node) for node in wrong), fewer
+
+
 def check_preference(case: Case, truth: Truth, stored: Json) -> None:
     """A preference is written where it can matter: for a pod that runs on several architectures and may choose."""
     if not case.settings.admission.node_affinity.preferred or not case.settings.policy.preference:
@@ -230,8 +279,7 @@ def check_queued(truth: Truth, outlets: Outlets, alone: Json) -> None:
 
 
 def names_others(spec: Json) -> bool:
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {"nodeSelectorTerms": []}
-    items = [item for term in required["nodeSelectorTerms"] for part in term.values() for item in part]
+    items = [item for term in terms_in(spec) for part in term.values() for item in part]
     return not {*spec.get("nodeSelector", ()), *(item["key"] for item in items)} <= LABELS.keys()
 
 
@@ -290,6 +338,7 @@ def check(seed: int) -> None:
     stored = apply(case.pod, mutation.patch)
     check_webhook(case, truth, mutation, stored)
     assert mutation.outcome is AdmissionOutcome.REFUSED or outlets.mutate(stored).patch == b""
+    check_fewest(case, truth, outlets, mutation, stored)
     check_preference(case, truth, stored)
     check_gate(case, truth, outlets, stored, seed)
     check_fix(case, truth, outlets)
