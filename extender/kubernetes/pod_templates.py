@@ -70,7 +70,7 @@ class PodTemplate(msgspec.Struct, frozen=True):
         return _shown(self.path[len(self.item) :]) or "spec"
 
     @property
-    def takes_words(self) -> bool:
+    def takes_constraints(self) -> bool:
         """Whether nodeSelector, affinity and tolerations may be written, and recorded in the template's annotations.
 
         Knative refuses them unless its operator allows them.

@@ -303,7 +303,7 @@ class Mutator:
         if wanted.held and may_hold:
             return AdmissionOutcome.GATED, Wanted(reason=held_text(wanted.held)), ()
         if passed := (*wanted.held, *wanted.passed):
-            why = "as nobody is there to let it go later" if wanted.held else "as the settings say"
+            why = "as nobody is there to remove its gate later" if wanted.held else "as the settings say"
             reason = "; ".join(filter(None, (passed_text(passed, why), wanted.reason)))
             return AdmissionOutcome.UNRESOLVED, msgspec.structs.replace(wanted, reason=reason), passed
         return AdmissionOutcome.ASSUMED if wanted.assumed else AdmissionOutcome.PATCHED, wanted, ()

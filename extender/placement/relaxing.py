@@ -97,7 +97,7 @@ class Relaxer:
             return TemplateAnswer(unknown=unknown, warnings=overrides.problems)
         found = self.relax(pod, images, facts, overrides, is_daemon_set=template.kind == DAEMON_SET)
         removed = (*found.constraints, *found.tolerations)
-        if removed and not template.takes_words:
+        if removed and not template.takes_constraints:
             kept = tuple(f"{each}: it cannot be taken out at {template.place}" for each in removed)
             return TemplateAnswer(kept=(*kept, *found.kept), warnings=overrides.problems)
         return TemplateAnswer(

@@ -3,7 +3,7 @@
 The decision is that about pods (`mutation`), and nothing is assumed in it. A template of a manifest gets what its pods
 would get, and no annotation of the service: pods made of it then ask for what they need by themselves. A template of a
 queue gets it when its object is created, since a queue plans by it before there is a pod, and a DaemonSet's template
-gets required affinity if the operator has DaemonSets guarded, since its controller judges nodes by it. What was added
+gets required affinity if the operator has DaemonSets guarded, since its controller chooses nodes by it. What was added
 to these is recorded in the template's annotations, so that it goes where the template goes, and back with a rollback.
 """
 
@@ -164,7 +164,7 @@ class Templates:
             operations = tuple(operation for operation in operations if operation.path.startswith(_OF_POD))
         record = read_record(mutation.audit_annotations.get("added")) if operations else None
         added = tuple(_words(record or NOTHING))
-        if operations and not template.takes_words:
+        if operations and not template.takes_constraints:
             untaken = f"its pods at {template.place} need {', '.join(added)}, which cannot be written there"
             return TemplateAnswer(warnings=(*mutation.warnings, untaken))
         return TemplateAnswer(operations=operations, added=added, warnings=mutation.warnings)
@@ -174,7 +174,7 @@ class Templates:
 
         A stored template of a queue that has no additions gets none while its images stay, as it may be immutable.
         """
-        if not changed.template.takes_words:
+        if not changed.template.takes_constraints:
             return False
         if _is_recorded(changed):
             return True

@@ -414,7 +414,7 @@ async def test_without_a_controller_pods_pass_and_that_is_said(world: World) -> 
     assert not found["spec"].get("schedulingGates")
     assert found["metadata"]["annotations"][REASON] == (
         f"image {never} is not known yet (missing: its registry has no such image); the pod was let through without "
-        "it, as nobody is there to let it go later"
+        "it, as nobody is there to remove its gate later"
     )
     assert await service.metric("multiarch_admissions_total", outcome="unresolved") == 1
     [line] = [line for line in service.log().splitlines() if "pod.admitted_unresolved" in line]

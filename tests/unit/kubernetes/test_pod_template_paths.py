@@ -101,7 +101,7 @@ def test_custom_kinds_are_read_wherever_they_have_templates(named: str, spec: ob
     api_version, kind = named.split()
     found = list(pod_templates({"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}))
     assert [each.place for each in found] == [f"spec.{place}" for place in places.split()]
-    assert all(each.takes_words and each.template == POD for each in found)
+    assert all(each.takes_constraints and each.template == POD for each in found)
 
 
 @pytest.mark.parametrize(
@@ -118,5 +118,5 @@ def test_some_places_take_no_words(api_version: str, kind: str, spec: object, pl
     """Knative refuses them, and a PodSpec without metadata beside it has nowhere to record them."""
     document = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}
     [found] = pod_templates(document)
-    assert (found.place, found.takes_words) == (place, False)
+    assert (found.place, found.takes_constraints) == (place, False)
     assert found.template["spec"] == POD["spec"]

@@ -79,7 +79,7 @@ def test_pod_passes_with_a_reason_while_nobody_lets_pods_go() -> None:
     assert gates_of(patched) == []
     assert patched["metadata"]["annotations"][REASON] == (
         "image app-0:1 is not known yet (looking-up: its lookup has not ended yet); the pod was let through without "
-        "it, as nobody is there to let it go later"
+        "it, as nobody is there to remove its gate later"
     )
 
 
