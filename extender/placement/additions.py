@@ -4,7 +4,8 @@ The record lets a later pass over other images (after another webhook added a si
 pod's author can write a record too, so it is not trusted. An item that it names is removed only if the pod has exactly
 that item and we could have written it: a toleration of a rule, an entry of the nodeSelector for a platform label, `In`
 or `NotIn` on a platform or level label, the requirement that no node satisfies, or our schedulerName.
-Other items, and records that cannot be read, remove nothing. `planning` decides what is added.
+Other items, and records that cannot be read, remove nothing. `planning` decides what is added. Edits the pod's own
+JSON, so that fields unknown here stay.
 """
 
 import functools
@@ -13,15 +14,19 @@ from typing import Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration, TopologySpreadConstraint
-from extender.placement.affinity import NO_NODE
+from extender.kubernetes.core_v1 import (
+    NodeSelectorRequirement,
+    PreferredSchedulingTerm,
+    Toleration,
+    TopologySpreadConstraint,
+)
+from extender.placement.affinity import NO_NODE, Alternatives
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import Wanted
 from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 from extender.placement.spread import KEYS, WEIGHED
-from extender.placement.terms import AddedTerm, and_terms, remove_last, take_back_terms
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -36,9 +41,21 @@ SPREAD_PATH = ("spec", "topologySpreadConstraints")
 TERMS_PATH = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
 _SCHEDULER_NAME = "schedulerName"
+_EXPRESSIONS, _FIELDS = "matchExpressions", "matchFields"
 
 SchedulerBefore: TypeAlias = Literal["missing", "", "default-scheduler"]
 _Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm, TopologySpreadConstraint)
+
+
+class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The requirements that were ANDed to the term that is now at `index`.
+
+    `whole`: whether we added the term itself, as a new term or as a copy of the term before it.
+    """
+
+    index: int
+    match_expressions: tuple[NodeSelectorRequirement, ...]
+    whole: bool = False
 
 
 class Additions(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -121,7 +138,7 @@ def take_back(
     taken = Additions(
         tolerations=_remove(document, TOLERATIONS_PATH, [item for item in record.tolerations if item in tolerations]),
         node_selector=_take_back_selector(look(document, SELECTOR_PATH), record.node_selector),
-        required=take_back_terms(look(document, TERMS_PATH), record.required),
+        required=_take_back_terms(look(document, TERMS_PATH), record.required),
         preferred=_remove(document, _PREFERRED, record.preferred),
         spread=_remove(document, SPREAD_PATH, record.spread),
         scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
@@ -157,7 +174,7 @@ def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Addit
     return Additions(
         tolerations=wanted.tolerations,
         node_selector=dict(selector),
-        required=and_terms(terms, required) if any(required) else (),
+        required=_and_terms(terms, required) if any(required) else (),
         preferred=wanted.preferred,
         spread=wanted.spread,
         scheduler_name_was=_set_scheduler(document, scheduler_name),
@@ -174,7 +191,7 @@ def annotate(document: JsonObject, additions: Additions, reason: str, platforms:
     annotations[ADDED] = additions.record
 
 
-def _json(value: Toleration | PreferredSchedulingTerm | TopologySpreadConstraint) -> Json:
+def _json(value: Toleration | NodeSelectorRequirement | PreferredSchedulingTerm | TopologySpreadConstraint) -> Json:
     return cast("Json", msgspec.json.decode(_ENCODER.encode(value)))
 
 
@@ -207,7 +224,7 @@ def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -
     if not isinstance(found, list):
         return ()
     several = [item for index, item in enumerate(items) if item not in items[:index]]
-    return tuple(item for item in several if remove_last(found, _json(item)))
+    return tuple(item for item in several if _remove_last(found, _json(item)))
 
 
 def _take_back_selector(present: Json, recorded: Mapping[str, str]) -> Mapping[str, str]:
@@ -238,3 +255,71 @@ def _take_back_scheduler(document: JsonObject, before: SchedulerBefore | None, n
     else:
         spec[_SCHEDULER_NAME] = before
     return before
+
+
+def _and_terms(terms: list[Json], additions: Sequence[Alternatives]) -> tuple[AddedTerm, ...]:
+    """ANDs `additions` (as in `affinity.RequiredNodes`) to `terms`, in place. Returns what was added to which term."""
+    if not terms:
+        terms.extend({_EXPRESSIONS: [*map(_json, requirements)]} for requirements in additions[0])
+        return tuple(AddedTerm(index, requirements, whole=True) for index, requirements in enumerate(additions[0]))
+    written: list[Json] = []
+    added = []
+    for term, alternatives in zip(cast("list[JsonObject]", terms), additions, strict=True):
+        present = cast("list[Json] | None", term.get(_EXPRESSIONS))
+        for position, requirements in enumerate(alternatives):
+            added.append(AddedTerm(len(written), requirements, whole=position > 0))
+            written.append({**term, _EXPRESSIONS: [*(present or ()), *map(_json, requirements)]})
+        if not alternatives:
+            written.append(term)
+    terms[:] = written
+    return tuple(added)
+
+
+def _take_back_terms(terms: Json, recorded: Sequence[AddedTerm]) -> tuple[AddedTerm, ...]:
+    """Undoes the `recorded` additions that `terms` still has exactly as recorded. Returns those it undid.
+
+    `recorded` is in ascending order of index. A whole term is removed if nothing else was ANDed to it since. A copy is
+    removed only if it equals the term it was copied from. Apart from losing the recorded requirements, no remaining
+    term matches more nodes than before.
+    """
+    if not isinstance(terms, list):
+        return ()
+    taken = [added for added in recorded if added.index < len(terms) and _subtract(terms[added.index], added)]
+    for added in reversed(taken):
+        index = added.index
+        if added.whole and (_is_bare(terms[index]) or (index and terms[index] == terms[index - 1])):
+            del terms[index]
+    return tuple(taken)
+
+
+def _remove_last(items: list[Json], item: Json) -> bool:
+    """Removes the last item equal to `item`, as ours were appended. Returns whether there was one."""
+    for index in reversed(range(len(items))):
+        if items[index] == item:
+            del items[index]
+            return True
+    return False
+
+
+def _subtract(term: Json, added: AddedTerm) -> bool:
+    """Removes the requirements if the term has all of them. A term that we did not add must keep another requirement.
+
+    Returns whether they were removed.
+    """
+    present = term.get(_EXPRESSIONS) if isinstance(term, dict) else None
+    if not isinstance(term, dict) or not isinstance(present, list):
+        return False
+    left = present.copy()
+    if not all(_remove_last(left, _json(requirement)) for requirement in added.match_expressions):
+        return False
+    if not (left or added.whole or term.get(_FIELDS)):
+        return False
+    if left:
+        term[_EXPRESSIONS] = left
+    else:
+        del term[_EXPRESSIONS]
+    return True
+
+
+def _is_bare(term: Json) -> bool:
+    return isinstance(term, dict) and not any(term.values())
