@@ -217,10 +217,10 @@ class GateController:
             await self._ungate(held, pod, skipped)
             return
         question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
-        is_expired = self._clock() >= held.expires_at
-        answers = self._answers(held, question, is_expired=is_expired)
+        answers = self._answers(held, question)
         if answers is None:
             return
+        is_expired = self._clock() >= held.expires_at
         nodes = self._cluster_nodes()
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
         ungating = self._planner.plan(pod, question.images, facts, overrides, nodes, expired=is_expired)
@@ -243,18 +243,17 @@ class GateController:
         else:
             self._done(held, ungating.outcome, ungating.reason)
 
-    def _answers(self, held: HeldPod, question: PodQuestion, *, is_expired: bool) -> list[Answer] | None:
+    def _answers(self, held: HeldPod, question: PodQuestion) -> list[Answer] | None:
         """What lookups have found of the pod's images; None before one has ended, for which the pod then waits.
 
-        What memory has is enough if its time is over, or if its namespace has spent its share of waits.
+        It waits until its time is over at the longest. What memory has is enough if its namespace has spent its share.
         """
         if held not in self._pods:  # it is gone, or another one of its name has come
             return None
         if not self._waits.join(held, question, self._tasks):
             self._later(held, _REFUSED_SECONDS)
             return self._pod_resolver.peek(question)
-        answers = self._waits.answers_for(held)
-        return self._pod_resolver.peek(question) if answers is None and is_expired else answers
+        return self._waits.answers_for(held)
 
     async def _read(self, held: HeldPod) -> bytes:
         """The pod as it is now; empty if there is nothing to do about it."""

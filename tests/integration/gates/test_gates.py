@@ -410,7 +410,7 @@ async def test_pod_that_is_gone_by_the_end_of_its_judgement_waits_no_more(cluste
         assert question
         cluster.api.remove(PODS, "short")
         await eventually(lambda: held not in controller._pods)  # noqa: SLF001
-        assert controller._answers(held, question, is_expired=False) is None  # noqa: SLF001  # as it is judged
+        assert controller._answers(held, question) is None  # noqa: SLF001  # as it is judged
         assert held not in controller._waits  # noqa: SLF001
 
 
