@@ -14,15 +14,15 @@ from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
     ExtenderFilterResult,
-    decode_args,
     decode_preemption_args,
     encode_priorities,
 )
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown
-from extender.placement.nodes import NodePlatforms, list_nodes
+from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import Choice, Overrides, Policy, PreferenceBy
 from extender.placement.reasons import blame
 from extender.placement.scheduling import REFUSED, Decision, Verdict, filter_nodes, preempt_nodes, prioritize_nodes
+from tests.unit.placement.scheduler_requests import NAMES, NODES, ask
 
 PLATFORMS = [
     parse_platform(text)
@@ -31,7 +31,6 @@ PLATFORMS = [
         "linux/s390x", "windows/amd64",
     )
 ]  # fmt: skip
-LEVEL = "multiarch-extender.io/level"
 
 platforms = st.sampled_from(PLATFORMS)
 some_platforms = st.frozensets(platforms, min_size=1, max_size=4)
@@ -67,23 +66,8 @@ clusters: st.SearchStrategy[Nodes] = st.dictionaries(
 )
 
 
-def by_name(cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
-    body = msgspec.json.encode({"Pod": {}, "NodeNames": list(cluster)})
-    return decode_args(body), NodePlatforms(cluster)
-
-
-def by_node(cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
-    items = [
-        {
-            "metadata": {"name": name, "labels": {LEVEL: platform.variant} if platform else {}},
-            "status": {"nodeInfo": {"architecture": platform.architecture, "operatingSystem": platform.os}}
-            if platform
-            else None,
-        }
-        for name, platform in cluster.items()
-    ]
-    args = decode_args(msgspec.json.encode({"Pod": {}, "Nodes": {"items": items}}))
-    return args, list_nodes(args.nodes or ())
+def asked(form: str, cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
+    return ask(form, {name: str(platform) if platform else None for name, platform in cluster.items()})
 
 
 def names_in(result: ExtenderFilterResult) -> list[str]:
@@ -100,7 +84,7 @@ def reasons_in(result: ExtenderFilterResult) -> dict[str, str]:
 @given(decisions, clusters)
 def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Nodes) -> None:
     """Each node is in one of the two, in order, once, and every refused one has the reason."""
-    outcome = filter_nodes(*by_name(cluster), decision)
+    outcome = filter_nodes(*asked(NAMES, cluster), decision)
     answer = outcome.answer
     assert sum(outcome.verdicts.values()) == len(cluster)
     assert bool(answer.error) == (Verdict.RETRY in outcome.verdicts)
@@ -118,23 +102,23 @@ def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Nodes
 @given(decisions, clusters)
 def test_filter_is_idempotent(decision: Decision, cluster: Nodes) -> None:
     """What was kept is kept when asked about again, untouched."""
-    first = filter_nodes(*by_name(cluster), decision).answer
+    first = filter_nodes(*asked(NAMES, cluster), decision).answer
     if first.error:
         return
     kept = {name: cluster[NodeName(name)] for name in names_in(first)}
-    args, nodes = by_name({NodeName(name): platform for name, platform in kept.items()})
+    args, nodes = asked(NAMES, {NodeName(name): platform for name, platform in kept.items()})
     assert filter_nodes(args, nodes, decision).answer == args.echo()
 
 
 @given(decisions, clusters)
 def test_both_forms_are_answered_alike(decision: Decision, cluster: Nodes) -> None:
     """The form decides how an answer is written, not what it says."""
-    named, whole = (filter_nodes(*ask(cluster), decision) for ask in (by_name, by_node))
+    named, whole = (filter_nodes(*asked(form, cluster), decision) for form in (NAMES, NODES))
     assert named.verdicts == whole.verdicts
     assert named.answer.error == whole.answer.error
     assert reasons_in(named.answer) == reasons_in(whole.answer)
     assert named.answer.error or names_in(named.answer) == names_in(whole.answer)
-    scores = [prioritize_nodes(*ask(cluster), decision).answer for ask in (by_name, by_node)]
+    scores = [prioritize_nodes(*asked(form, cluster), decision).answer for form in (NAMES, NODES)]
     assert scores[0] == scores[1]
 
 
@@ -146,7 +130,7 @@ def test_the_reason_does_not_depend_on_the_nodes_asked(decision: Decision, clust
     reasons = {
         reason
         for nodes in (cluster, part, dict(reversed(list(cluster.items()))))
-        for reason in reasons_in(filter_nodes(*by_name(nodes), decision).answer).values()
+        for reason in reasons_in(filter_nodes(*asked(NAMES, nodes), decision).answer).values()
     }
     assert len(reasons) <= 1
     assert all(len(reason) < 512 for reason in reasons)
@@ -167,7 +151,7 @@ def test_the_reason_is_true_of_every_refused_platform(decision: Decision) -> Non
 @given(decisions, clusters)
 def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: Decision, cluster: Nodes) -> None:
     """And only where every image is known to run there."""
-    scores = json.loads(encode_priorities(prioritize_nodes(*by_name(cluster), decision).answer))
+    scores = json.loads(encode_priorities(prioritize_nodes(*asked(NAMES, cluster), decision).answer))
     assert len({item["Host"] for item in scores}) == len(scores)
     for item in scores:
         assert type(item["Score"]) is int
@@ -178,7 +162,7 @@ def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: De
 @given(decisions, clusters)
 def test_preempt_agrees_with_filter(decision: Decision, cluster: Nodes) -> None:
     """It keeps what filter keeps, and nothing where filter would ask for another try."""
-    args, nodes = by_name(cluster)
+    args, nodes = asked(NAMES, cluster)
     filtered = filter_nodes(args, nodes, decision).answer
     victims = decode_preemption_args(
         msgspec.json.encode({"Pod": {}, "NodeNameToMetaVictims": {name: {} for name in cluster}})
