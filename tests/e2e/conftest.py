@@ -16,11 +16,16 @@ from typing import Any
 import pytest
 
 from testbed.api_client import ApiClient, connect, empty
-from testbed.binaries import Binaries, BinariesMissing, find_binaries, find_controller_manager
+from testbed.binaries import KUBECTL, Binaries, BinariesMissing, build, find_binaries, find_controller_manager
 from testbed.chart import HelmMissing, find_helm
 from testbed.control_plane import LocalCluster
+from testbed.debian_package import ProgramMissing
+from testbed.debian_prometheus import find_prometheus
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.nodes.programs import Containerd, NodePrograms
 from tests.e2e.buildah import BuildahMissing, Image, ImageBuilder, image_builder
+from tests.e2e.policies import ApplyPolicies, applied_policies
+from tests.e2e.releases import HelmRelease, PlayedRelease, open_helm_release, open_played_release
 from tests.e2e.running import RealImages, find_or_skip, find_programs, open_real_images, skip
 from tests.e2e.world import Tally, World, open_world
 
@@ -32,13 +37,15 @@ _OF_THE_MACHINE = {"node_programs", "builder"}
 """The fixtures of the tests that run real nodes, and of those of our image, which is then built once for all."""
 
 
+_LONG = {"test_pages.py", "test_quickstart.py", "test_gate_life_cycle.py"}
+"""The files that take longest beside those tests, and therefore begin early."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declares the option of the tests with real nodes."""
     parser.addoption("--rounds", type=int, default=1, help="how often each way to run 32 pods on real nodes is run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marker, and creates the count of placed pods."""
     config.addinivalue_line("markers", "e2e: runs etcd, kube-apiserver and kube-scheduler as processes")
     config.addinivalue_line("markers", "of_the_machine: runs real nodes, after all others that do, in one process")
     config.stash[TALLY] = Tally()
@@ -46,8 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups the tests for pytest-xdist: by file, and all of the machine together, which come first as the longest."""
-    items.sort(key=lambda item: not _is_of_the_machine(item))
+    """Groups the tests for pytest-xdist: by file, and all of the machine together; the longest come first."""
+    items.sort(key=lambda item: (not _is_of_the_machine(item), item.path.name not in _LONG))
     for item in items:
         item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))  # fixtures build programs, in minutes
         if item.get_closest_marker("xdist_group") is None:
@@ -60,20 +67,17 @@ def _is_of_the_machine(item: pytest.Item) -> bool:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hands the count of a process of pytest-xdist to the one that prints it."""
     if (output := getattr(session.config, "workeroutput", None)) is not None:
         output["tally"] = session.config.stash[TALLY].numbers()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Adds the count of a process of pytest-xdist that has ended."""
     if output := getattr(node, "workeroutput", None):
         node.config.stash[TALLY].add(output["tally"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Prints how many pods were placed, and the measured figures."""
     if lines := config.stash[TALLY].lines():
         terminalreporter.section("placements and figures")
         terminalreporter.write_line("\n".join(lines))
@@ -131,7 +135,6 @@ def node_programs(pytestconfig: pytest.Config) -> NodePrograms:
 
 @pytest.fixture(scope="session")
 def builder() -> Iterator[ImageBuilder]:
-    """What builds images."""
     try:
         with image_builder() as building:
             yield building
@@ -147,7 +150,6 @@ def image(builder: ImageBuilder) -> Image:
 
 @pytest.fixture(scope="session")
 def tally(pytestconfig: pytest.Config) -> Tally:
-    """What the summary of the run prints, to which a test may add figures."""
     return pytestconfig.stash[TALLY]
 
 
@@ -186,3 +188,54 @@ async def world(
     """A registry, and the service, webhook and schedulers that the test starts. All end after the test."""
     async with open_world(control_plane, api, tmp_path, pytestconfig.stash[TALLY]) as opened:
         yield opened
+
+
+@pytest.fixture
+async def apply_policies(api: ApiClient) -> AsyncIterator[ApplyPolicies]:
+    """Applies the policies of these names; they are gone after the test."""
+    async with applied_policies(api) as apply:
+        yield apply
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[EmbeddedRegistry]:
+    """A registry with an image for amd64 alone, and one for both architectures."""
+    async with EmbeddedRegistry() as running:
+        running.add_manifest("team/old", "1", "linux/amd64")
+        running.add_index("team/new", "1", ["linux/amd64", "linux/arm64"])
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kubectl(pytestconfig: pytest.Config) -> Path:
+    """The program, which is built when a test first asks for it."""
+    return find_or_skip(pytestconfig, lambda: build(KUBECTL) / "kubectl")
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Path:
+    """The program; a test that takes it is skipped without one."""
+    try:
+        return find_prometheus()
+    except ProgramMissing as exc:
+        skip(str(exc))
+
+
+@pytest.fixture
+async def helm(
+    request: pytest.FixtureRequest, api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> AsyncIterator[HelmRelease]:
+    """A release that is not there yet, by the program that the test names; what is left of it is gone afterwards."""
+    if request.param is None:
+        skip("needs helm: `python -m testbed.binaries helm` builds it")
+    async with open_helm_release(request.param, api, control_plane, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def release(
+    helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+) -> AsyncIterator[PlayedRelease]:
+    """A release to install, on a cluster with a node of each architecture. Nothing of it is left."""
+    async with open_played_release(helm, api, control_plane, registry, tmp_path) as played:
+        yield played

@@ -5,14 +5,12 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 import aiohttp
 import msgspec
 
 from testbed.api_client import ApiError
-from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import USUAL_SECONDS, eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, pod
@@ -25,18 +23,25 @@ GATE = "multiarch-extender.io/platforms"
 GATED = {"multiarch-extender.io/gated": "true"}
 OTHERS = {"amd64": "arm64", "arm64": "amd64"}
 
-# The controller alone: no listener but the operations'.
-CONTROLLER = ("admission.unknown=gate", "admission.listen=''")
-
 
 async def start_controller(world: World, *settings: str) -> ExtenderProcess:
     """A service that lets gated pods go and answers nobody, with the shipped rights of the webhook's account."""
-    return await world.start_service(*CONTROLLER, *settings, mode=Mode.WEBHOOK, admission=False)
+    alone = ("admission.unknown=gate", "admission.listen=''")
+    return await world.start_service(*alone, *settings, mode=Mode.WEBHOOK, admission=False)
 
 
-async def proxied_account(world: World, proxy: TcpProxy, folder: Path) -> Path:
-    """A kubeconfig of the webhook's account that reaches the API server through the proxy."""
-    kubeconfig = msgspec.yaml.decode((await world.account(Mode.WEBHOOK)).read_bytes(), type=KubernetesObject)
+async def start_holding(world: World, *settings: str) -> ExtenderProcess:
+    """The shipped webhook that gates on doubt, registered, once it knows that gates are lifted."""
+    doubting = ("admission.unknown=gate", "admission.wait_seconds=0.3")
+    service = await world.start_service(*doubting, *settings, mode=Mode.WEBHOOK)
+    await eventually(service.readiness, lambda found: "leading" in found)
+    await world.register_webhook(service)
+    return service
+
+
+async def proxied_account(world: World, mode: Mode, proxy: TcpProxy, folder: Path) -> Path:
+    """A kubeconfig of that mode's account that reaches the API server through the proxy."""
+    kubeconfig = msgspec.yaml.decode((await world.account(mode)).read_bytes(), type=KubernetesObject)
     for cluster in kubeconfig["clusters"]:
         cluster["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
     path = folder / "proxied.kubeconfig"
@@ -92,25 +97,20 @@ class Releases:
             self.held.discard(name)
             self.at.setdefault(name, time.monotonic())
 
-    async def are(self, count: int, timeout_seconds: float = USUAL_SECONDS) -> None:
+    async def are(self, count: int) -> None:
         """Returns when so many pods were let go. Raises TimeoutError."""
         try:
-            await eventually(lambda: len(self.at) >= count, seconds=timeout_seconds)
+            await eventually(lambda: len(self.at) >= count)
         except TimeoutError:
-            raise TimeoutError(f"{len(self.at)} of {count} pods let go in {timeout_seconds:g} s") from None
+            raise TimeoutError(f"{len(self.at)} of {count} pods let go in {USUAL_SECONDS:g} s") from None
 
     async def holds(self, count: int) -> None:
         """Returns when so many pods are held. Controllers make some twenty of a kind a second."""
         await eventually(lambda: len(self.held) >= count)
 
-    def after(self, began: float) -> list[float]:
-        """How many seconds after `began` each pod was let go that was let go later."""
-        return sorted(at - began for at in self.at.values() if at >= began)
-
 
 @asynccontextmanager
 async def observed(world: World, where: str) -> AsyncIterator[Releases]:
-    """Notes when the namespace's pods are let go."""
     releases = Releases()
     following = asyncio.create_task(releases.follow(world, where))
     try:
@@ -118,27 +118,3 @@ async def observed(world: World, where: str) -> AsyncIterator[Releases]:
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-
-
-def spread(seconds: Sequence[float]) -> str:
-    """The median, the 99th percentile and the longest of these times."""
-    cuts = quantiles(seconds, n=100) if len(seconds) > 1 else [seconds[0]] * 99
-    return f"p50 {cuts[49]:.2f} s, p99 {cuts[98]:.2f} s, longest {max(seconds):.2f} s"
-
-
-async def start_holding(world: World, *settings: str, registries: tuple[EmbeddedRegistry, ...] = ()) -> ExtenderProcess:
-    """The shipped webhook that gates on doubt, registered, once it knows that gates are lifted."""
-    hosts = [world.registry.host, *(registry.host for registry in registries)]
-    listed = ",".join(f"'{host}'" for host in hosts)
-    service = await world.start_service(
-        "admission.unknown=gate",
-        "admission.wait_seconds=0.3",
-        "registry.pull_secrets=true",
-        f"registry.plain_http=[{listed}]",
-        f"registry.allow=['*',{listed}]",
-        *settings,
-        mode=Mode.WEBHOOK,
-    )
-    await eventually(service.readiness, lambda found: "leading" in found)
-    await world.register_webhook(service)
-    return service

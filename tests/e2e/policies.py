@@ -2,19 +2,24 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import yaml
 
-from testbed.api_client import ApiClient
+from testbed.api_client import ApiClient, ApiError
 from testbed.chart import POLICIES
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, pod
 
 GATE = {"name": "multiarch-extender.io/platforms"}
-"""A policy is at work about a second after it is written."""
 
 ApplyPolicies = Callable[..., Awaitable[None]]
 """Applies the files of these names."""
+
+
+async def has_mutating_policies(api: ApiClient) -> bool:
+    """Kubernetes serves MutatingAdmissionPolicy from 1.36 on."""
+    return "mutatingadmissionpolicies" in str(await api.request("GET", "/apis/admissionregistration.k8s.io/v1"))
 
 
 @asynccontextmanager
@@ -37,7 +42,6 @@ async def applied_policies(api: ApiClient) -> AsyncIterator[ApplyPolicies]:
 
 
 async def until_free(api: ApiClient) -> None:
-    """Returns when a new pod is held by no gate, as a dry run shows."""
     await eventually(
         lambda: dry_run(api, pod("after", "registry.example.com/after:1")), lambda found: not gates_of(found)
     )
@@ -52,11 +56,23 @@ async def until_held(api: ApiClient, where: str = "default") -> None:
 
 
 async def dry_run(api: ApiClient, manifest: KubernetesObject) -> KubernetesObject:
-    """The pod as it would be created."""
     where = manifest["metadata"]["namespace"]
     return await api.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", manifest)
 
 
 def gates_of(found: KubernetesObject) -> list[KubernetesObject]:
-    """The pod's scheduling gates."""
     return list(found["spec"].get("schedulingGates", []))
+
+
+async def refusal(api: ApiClient, path: str, body: Any, method: str = "POST", content_type: str = "") -> str:
+    """What the API server says against the request; empty if nothing."""
+    try:
+        await api.request(method, path, body, content_type=content_type or "application/json")
+    except ApiError as exc:
+        return str(exc)
+    return ""
+
+
+async def refusal_of_pod(api: ApiClient, made: KubernetesObject) -> str:
+    """What the API server says against the pod in a dry run; empty if nothing."""
+    return await refusal(api, f"/api/v1/namespaces/{made['metadata']['namespace']}/pods?dryRun=All", made)

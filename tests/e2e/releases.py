@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -34,38 +33,35 @@ from tests.e2e.installed_chart import (
     InstalledChart,
     Recorder,
     balanced,
-    finalize_namespace,
     finalizing_namespaces,
     recording,
     write_account,
 )
-from tests.e2e.policies import GATE, dry_run, gates_of, until_free
-from tests.e2e.running import skip
+from tests.e2e.policies import GATE, dry_run, gates_of, has_mutating_policies, until_free
 
 Values = Mapping[str, Any]
 
 NAME = "multiarch-extender-webhook"
 UNINSTALL = f"{OURS}-uninstall"
-PROGRAMS: list[Path | None] = [*sorted((cache_folder() / "charts").glob("helm-v*/helm"))]
+PROGRAMS: list[Path | None] = [*sorted((cache_folder() / "charts").glob("helm-v*/helm"))] or [None]
 FROM_OUTSIDE: Values = {
     "image": {"repository": "registry.example.org/multiarch-extender"},
     "doctor": {"enabled": False},  # no kubelet here runs the image
 }
-ON_SECONDS, OFF_SECONDS = 60.0, 30.0
-PODS = 20
+PODS = 10
 WAYS: Mapping[str, Values] = {
     "webhook": {"config": {"admission": {"unknown": "gate"}}},
     "policy": {"modes": {"webhook": {"enabled": False}, "policy": {"enabled": True}}},
     "both": {"modes": {"policy": {"enabled": True}}},
 }
 """Values by which pods are held."""
-NEWEST = pytest.mark.parametrize("helm", PROGRAMS[-1:] or [None], indirect=True)
+_HELMS = [
+    pytest.param(each, marks=() if each is PROGRAMS[-1] else pytest.mark.slow, id=each.parent.name if each else "none")
+    for each in PROGRAMS
+]
 # Stories that take half a minute each: those with older ones are marked slow.
-EACH_HELM = pytest.mark.parametrize(
-    "helm",
-    [*(pytest.param(each, marks=pytest.mark.slow) for each in PROGRAMS[:-1]), *(PROGRAMS[-1:] or [None])],
-    indirect=True,
-)
+EACH_HELM = pytest.mark.parametrize("helm", _HELMS, indirect=True)
+NEWEST = pytest.mark.parametrize("helm", _HELMS[-1:], indirect=True)
 
 
 class HelmRelease:
@@ -76,7 +72,6 @@ class HelmRelease:
 
     @property
     def kubeconfig(self) -> Path:
-        """The cluster's."""
         return self._cluster.kubeconfig
 
     async def run(self, *arguments: str, values: Values | None = None, only: Values | None = None) -> str:
@@ -102,49 +97,30 @@ class HelmRelease:
         return done.stdout
 
     async def install(self, values: Mapping[str, Any]) -> None:
-        """Installs it into a namespace that it makes."""
         await self.run("install", OURS, str(CHART), "--create-namespace", values=values)
 
     async def upgrade(self, values: Mapping[str, Any]) -> None:
-        """Upgrades it to these values."""
         await self.run("upgrade", OURS, str(CHART), values=values)
 
-    async def uninstall(self, api: ApiClient) -> None:
-        """Uninstalls it. No controller runs here, so the canary's namespace is let go of as one would."""
-        await self.run("uninstall", OURS)
-        await finalize_namespace(api, f"{NAME}-canary")
-
     async def objects(self) -> list[KubernetesObject]:
-        """The objects of the release, as helm keeps them."""
         return objects_of(await self.run("get", "manifest", OURS))
 
 
-@pytest.fixture(params=PROGRAMS or [None], ids=lambda file: file.parent.name.rpartition("-")[0] if file else "none")
-async def helm(
-    request: pytest.FixtureRequest, api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+@asynccontextmanager
+async def open_helm_release(
+    program: Path, api: ApiClient, cluster: LocalCluster, folder: Path
 ) -> AsyncIterator[HelmRelease]:
     """A release that is not there yet; what is left of it is gone afterwards."""
-    if request.param is None:
-        skip("needs helm: `python -m testbed.binaries helm` builds it")
-    release = HelmRelease(request.param, control_plane, tmp_path)
+    release = HelmRelease(program, cluster, folder)
     with suppress(ApiError):  # a service that ran here without the chart has made it
         await api.delete("Lease", "multiarch-extender-held-pods", OURS, "coordination.k8s.io/v1")
     async with finalizing_namespaces(api):
         yield release
         with suppress(RuntimeError):
-            await release.uninstall(api)
-
-
-@pytest.fixture
-async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    """A registry with an image for amd64 alone."""
-    async with EmbeddedRegistry() as running:
-        running.add_manifest("team/old", "1", "linux/amd64")
-        yield running
+            await release.run("uninstall", OURS)
 
 
 async def left_of(api: ApiClient, objects: list[KubernetesObject]) -> list[str]:
-    """What is left of these objects."""
     left = []
     for each in objects:
         metadata = each["metadata"]
@@ -155,7 +131,6 @@ async def left_of(api: ApiClient, objects: list[KubernetesObject]) -> list[str]:
 
 
 async def names_of(api: ApiClient) -> set[str]:
-    """The names of the Secrets, ConfigMaps and Leases of the namespace."""
     paths = (
         f"/api/v1/namespaces/{OURS}/secrets",
         f"/api/v1/namespaces/{OURS}/configmaps",
@@ -210,20 +185,19 @@ class PlayedRelease:
             os.kill(process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Ends the process."""
         self.ports.clear()
         await self._running.aclose()
 
 
-@pytest.fixture
-async def release(
-    helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+@asynccontextmanager
+async def open_played_release(
+    helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, folder: Path
 ) -> AsyncIterator[PlayedRelease]:
     """A release to install, on a cluster with a node of each architecture. Nothing of it is left."""
-    if "mutatingadmissionpolicies" not in str(await api.request("GET", "/apis/admissionregistration.k8s.io/v1")):
+    if not await has_mutating_policies(api):
         pytest.skip("Kubernetes serves MutatingAdmissionPolicy from 1.36 on")
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
-    played = PlayedRelease(helm, api, control_plane, registry, tmp_path)
+    played = PlayedRelease(helm, api, control_plane, registry, folder)
     yield played
     await played.end()
     with suppress(RuntimeError):
@@ -242,38 +216,30 @@ async def reached(release: PlayedRelease, values: Values) -> AsyncIterator[Value
 
 
 async def until_holding(api: ApiClient, image: str) -> None:
-    """Returns when a new pod of this unknown image is held."""
-    await eventually(lambda: dry_run(api, pod("p", image)), lambda found: GATE in gates_of(found), seconds=ON_SECONDS)
+    await eventually(lambda: dry_run(api, pod("p", image)), lambda found: GATE in gates_of(found))
 
 
-async def hold_pods(api: ApiClient, registry: EmbeddedRegistry, known: str = "") -> None:
-    """Creates pods of an image that is not pushed yet, and as many of one that never is; all of them are held.
-
-    With `known` the former have that image beside the latter.
-    """
+async def hold_pods(api: ApiClient, registry: EmbeddedRegistry) -> None:
+    """Creates pods of an image for arm64 beside one that is never pushed, and pods of the latter; all are held."""
+    await api.delete_all("Pod", "default")
+    registry.add_manifest("team/arm", "1", "linux/arm64")
     never = f"{registry.host}/team/never:1"
     await until_holding(api, never)
-    kinds = ([f"{registry.host}/{known}", never] if known else [f"{registry.host}/team/late:1"], [never])
     for number in range(PODS):
-        await api.create(pod(f"p-{number}", *kinds[number % 2]))
+        await api.create(pod(f"p-{number}", *([f"{registry.host}/team/arm:1", never], [never])[number % 2]))
     assert len(await held(api)) == PODS
 
 
-async def until_let_go(api: ApiClient, since: float) -> float:
-    """How many seconds after that no pod was held any more."""
-    while left := await held(api):
-        assert time.monotonic() - since < OFF_SECONDS, f"held yet: {sorted(left)}"
-        await asyncio.sleep(0.1)
-    return time.monotonic() - since
+async def until_let_go(api: ApiClient) -> None:
+    await eventually(lambda: held(api), lambda found: not found)
 
 
-async def assert_let_go_by_what_is_known(api: ApiClient) -> None:
-    """The image that was pushed meanwhile keeps its pods to its architecture; new pods are held by nothing."""
+async def assert_kept_where_known(api: ApiClient) -> None:
+    """Each pod is kept to what its images run on, if that is known, and bears no label of ours."""
     for number in range(PODS):
-        found: KubernetesObject = await api.get("Pod", f"p-{number}")
+        found = await api.get("Pod", f"p-{number}")
         assert kept_to(found["spec"], "kubernetes.io/arch") == (["arm64"], [])[number % 2]
         assert "multiarch-extender.io/gated" not in found["metadata"].get("labels", {})
-    await until_free(api)
 
 
 async def held(api: ApiClient) -> set[str]:
@@ -289,9 +255,8 @@ class Kubelet:
         self._api, self._control_plane, self._server, self._folder = api, control_plane, server, folder
 
     async def run(self) -> None:
-        """Waits for the pod, and returns when it has ended."""
-        while not (found := await self._pods()):
-            await asyncio.sleep(0.1)
+        labelled = {"labelSelector": "app.kubernetes.io/component=uninstall"}
+        found = await eventually(lambda: self._api.list("Pod", OURS, **labelled))
         (container,) = found[0]["spec"]["containers"]
         account = {"kind": "ServiceAccount", "metadata": {"name": found[0]["spec"]["serviceAccountName"]}}
         kubeconfig = await write_account(self._api, self._control_plane, self._server, [account], self._folder)
@@ -314,10 +279,6 @@ class Kubelet:
         path = f"/api/v1/namespaces/{OURS}/pods/{found[0]['metadata']['name']}/status"
         await self._api.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
 
-    async def _pods(self) -> list[KubernetesObject]:
-        labelled = {"labelSelector": "app.kubernetes.io/component=uninstall"}
-        return await self._api.list("Pod", OURS, **labelled)
-
 
 @asynccontextmanager
 async def uninstalling(
@@ -332,10 +293,3 @@ async def uninstalling(
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-
-async def assert_kept_where_known(api: ApiClient) -> None:
-    """Each pod is kept to what its image runs on, if that is known."""
-    for number in range(PODS):
-        spec = (await api.get("Pod", f"p-{number}"))["spec"]
-        assert kept_to(spec, "kubernetes.io/arch") == (["arm64"], [])[number % 2]

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from testbed.api_client import ApiClient
-from testbed.binaries import KUBECTL, build
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
@@ -18,8 +17,7 @@ from testbed.eventually import eventually
 from testbed.objects import fake_node, kept_to, pod
 from testbed.playground import CONTROLLERS
 from testbed.process_kubelet import open_process_kubelet
-from tests.e2e.policies import GATE, gates_of, until_free, until_held
-from tests.e2e.running import find_or_skip
+from tests.e2e.policies import GATE, gates_of, has_mutating_policies, until_free, until_held
 from tools.docs.commands import blocks_of_commands
 from tools.docs.pages import PROJECT, page
 from tools.docs.quickstart import steps_of
@@ -32,17 +30,11 @@ UNINSTALL = "docs/how-to/uninstall.md#without-helm"
 SECONDS = 60.0
 
 
-@pytest.fixture(scope="session")
-def kubectl(pytestconfig: pytest.Config) -> Path:
-    """The program, which is built when a test first asks for it."""
-    return find_or_skip(pytestconfig, lambda: build(KUBECTL) / "kubectl")
-
-
 async def test_what_the_page_says_without_helm_holds_pods_and_lets_them_go(
     control_plane: LocalCluster, api: ApiClient, controller_manager: Path, kubectl: Path, tmp_path: Path
 ) -> None:
     """Applied as it is but for the registry's settings, which go into the ConfigMap; then taken away again."""
-    if "mutatingadmissionpolicies" not in str(await api.request("GET", "/apis/admissionregistration.k8s.io/v1")):
+    if not await has_mutating_policies(api):
         pytest.skip("Kubernetes serves MutatingAdmissionPolicy from 1.36 on")
     found = re.search(r"^## Without Helm\n(.*?)^## ", page("modes/policy-only.md"), re.DOTALL | re.MULTILINE)
     assert found
@@ -86,13 +78,11 @@ def checkout_with(registry: str, folder: Path) -> Path:
 
 
 async def type_(shell: Shell, command: str) -> str:
-    """Types a command that has to succeed; returns what it printed."""
     code, printed = await shell.type(command)
     assert code == 0, f"{command}\n{printed}"
     return printed
 
 
 async def until_let_go(api: ApiClient, name: str, architecture: str) -> None:
-    """Returns when the pod is held no more, and kept to that architecture."""
     found = await eventually(lambda: api.get("Pod", name), lambda found: not gates_of(found))
     assert kept_to(found["spec"], "kubernetes.io/arch") == [architecture]

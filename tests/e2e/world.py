@@ -18,7 +18,7 @@ import msgspec
 from testbed.api_client import ApiClient, ApiError
 from testbed.cluster_provider import ClusterProvider, running_scheduler
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.eventually import USUAL_SECONDS
+from testbed.eventually import USUAL_SECONDS, eventually
 from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.objects import KubernetesObject, fake_node, namespace, pod
 from testbed.shipped_files import (
@@ -47,18 +47,15 @@ class Tally:
         self.figures: list[str] = []
 
     def numbers(self) -> tuple[dict[str, int], dict[str, int], list[str]]:
-        """Returns all of it in types that go from one process to another, for `add`."""
         return dict(self.scheduled), dict(self.wrong), self.figures
 
     def add(self, numbers: tuple[dict[str, int], dict[str, int], list[str]]) -> None:
-        """Adds the numbers of another process."""
         scheduled, wrong, figures = numbers
         self.scheduled.update(scheduled)
         self.wrong.update(wrong)
         self.figures += figures
 
     def lines(self) -> list[str]:
-        """Returns one line per mode, the total, then the figures."""
         modes = [f"{mode}: {count} pods scheduled, {self.wrong[mode]} wrongly placed" for mode, count in self._modes()]
         total = f"{self.scheduled.total()} pods × modes scheduled, {self.wrong.total()} wrongly placed"
         return [*modes, *([total] if modes else []), *self.figures]
@@ -85,7 +82,6 @@ class Images:
         return image
 
     def unpushed(self) -> str:
-        """Returns the reference of an image that the registry does not have yet."""
         return f"{self._registry.host}/late/app-{next(self._numbers)}:1.0"
 
     def push(self, image: str, *architectures: str, attested: bool = False) -> None:
@@ -173,17 +169,21 @@ class World:
         """
         configuration = webhook_configuration(mode, service.admission_url, service.authority, namespace_selector)
         name = configuration["metadata"]["name"]
+        for each in configuration["webhooks"]:
+            each["timeoutSeconds"] = 30  # a busy machine is no outage
         await self.api.apply(configuration)
         self.unregister_at_end(name)
         webhook, *_ = configuration["webhooks"]
         probe = await self.namespace(labels=selected_labels(webhook["namespaceSelector"]))
         before = await service.calls("admission")
-        async with asyncio.timeout(USUAL_SECONDS):
-            while await service.calls("admission") == before:
-                await self.review(pod("probe", self.images.multi, namespace=probe))
+
+        async def is_called() -> bool:
+            await self.review(pod("probe", self.images.multi, namespace=probe))
+            return await service.calls("admission") > before
+
+        await eventually(is_called)
 
     def unregister_at_end(self, name: str) -> None:
-        """Deletes the webhook after the test, before the services end that it calls."""
         self._ending.push_async_callback(self.unregister_webhook, name)
 
     async def unregister_webhook(self, name: str = "multiarch-webhook") -> None:
@@ -195,7 +195,6 @@ class World:
                 raise
 
     async def review(self, manifest: KubernetesObject) -> KubernetesObject:
-        """Creates the pod as a dry run, webhooks included, and returns it."""
         where = manifest["metadata"]["namespace"]
         return await self.api.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", manifest)
 
@@ -243,8 +242,12 @@ class World:
         await self.api.create_all(fake_node(name, architecture, cpu=cpu, taints=taints) for name in names)
         return names
 
+    async def create_both(self, count: int, *, cpu: str = "8") -> None:
+        """Creates so many nodes of amd64, and as many of arm64."""
+        for architecture in ("amd64", "arm64"):
+            await self.create_nodes(architecture, count, cpu=cpu)
+
     async def create_priority_class(self, name: str, value: int) -> None:
-        """Creates a PriorityClass that pods may name. It is kept for the whole run."""
         manifest = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
         await self.api.apply({**manifest, "value": value})
 
@@ -289,10 +292,12 @@ class World:
         """Calls the filter verb with a pod of these images until the service has cached them."""
         known = await service.metric("multiarch_images", state="known")
         args = {"Pod": pod("warm", *images, namespace=where), "NodeNames": ["nowhere"]}
-        async with asyncio.timeout(USUAL_SECONDS):
-            while await service.metric("multiarch_images", state="known") < known + len(images):
-                await service.ask("filter", args)
-                await asyncio.sleep(0.02)
+
+        async def count() -> float:
+            await service.ask("filter", args)
+            return await service.metric("multiarch_images", state="known")
+
+        await eventually(count, lambda found: found >= known + len(images))
 
     async def wait_all_bound(self, where: str, count: int, timeout_seconds: float = USUAL_SECONDS) -> dict[str, str]:
         """Returns the node of each pod, by its name, once so many pods of the namespace have one.
@@ -326,17 +331,14 @@ class World:
         return refusal_of(found)
 
     async def placed(self, where: str) -> dict[str, str]:
-        """Returns the node of each bound pod, by the pod's name."""
         pods = await self.api.list("Pod", where)
         return {each["metadata"]["name"]: each["spec"]["nodeName"] for each in pods if each["spec"].get("nodeName")}
 
     async def nodes_by_architecture(self) -> dict[str, str]:
-        """Returns each node's architecture, by its name."""
         nodes = await self.api.list("Node")
         return {each["metadata"]["name"]: each["status"]["nodeInfo"]["architecture"] for each in nodes}
 
     async def count_placed(self, where: str) -> Counter[str]:
-        """Returns how many pods are bound to nodes of each architecture."""
         architectures = await self.nodes_by_architecture()
         return Counter(architectures[node] for node in (await self.placed(where)).values())
 
@@ -353,7 +355,6 @@ class World:
         ]
 
     def architectures_of(self, found: KubernetesObject) -> frozenset[str]:
-        """Returns the architectures that all of the pod's images have."""
         containers: Iterable[KubernetesObject] = [
             *found["spec"]["containers"],
             *found["spec"].get("initContainers", []),
@@ -368,16 +369,13 @@ class World:
         assert len(placed) == count
 
     def tally(self, mode: str, scheduled: int, wrong: int) -> None:
-        """Adds to the counts that are printed at the end of the run."""
         self._tally.scheduled[mode] += scheduled
         self._tally.wrong[mode] += wrong
 
     def figure(self, line: str) -> None:
-        """Adds a measured figure, printed at the end of the run."""
         self._tally.figures.append(line)
 
     def logs(self) -> str:
-        """Returns the ends of the services' logs, for a failure report."""
         return "\n".join(service.tail() for service in self.services)
 
 
@@ -404,7 +402,6 @@ class CommandResult(NamedTuple):
 
     @property
     def told(self) -> list[dict[str, Any]]:
-        """The explanations of `-o json`."""
         return msgspec.json.decode(self.output, type=list[dict[str, Any]])
 
 
@@ -424,7 +421,6 @@ async def run_command(
 
 
 async def allow(world: World, name: str, rules: list[KubernetesObject], subject: KubernetesObject) -> None:
-    """Gives the account a ClusterRole of these rules."""
     shared = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     await world.api.apply({**shared, "kind": "ClusterRole", "rules": rules})
