@@ -45,7 +45,6 @@ class Said(NamedTuple):
 
 
 async def run_doctor(*arguments: str) -> Said:
-    """Runs the program with these arguments."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "extender", *arguments, stdout=asyncio.subprocess.PIPE
     )
@@ -79,11 +78,9 @@ class Installation(NamedTuple):
         self.ports[:] = ports
 
     async def doctor(self, *arguments: str) -> Said:
-        """Runs the command as the administrator."""
         return await self.run("doctor", *arguments)
 
     async def run(self, command: str, *arguments: str) -> Said:
-        """Runs another command as the administrator."""
         hosts = f"['{self.registry.host}', '{SILENT}']"
         return await run_doctor(
             command,
@@ -94,7 +91,6 @@ class Installation(NamedTuple):
         )
 
     async def change_webhook(self, **changes: Any) -> None:
-        """Changes fields of the webhook."""
         found = await self.api.get("MutatingWebhookConfiguration", WEBHOOK, "", ADMISSIONREGISTRATION)
         webhook = found["webhooks"][0]
         for field, value in changes.items():

@@ -21,12 +21,12 @@ from testbed.binaries import chosen_kubernetes
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.objects import KubernetesObject, namespace
+from testbed.eventually import eventually
+from testbed.objects import KubernetesObject, namespace, pod
 from testbed.processes import Process, free_port
-from tests.e2e.policies import until_free
+from tests.e2e.policies import GATE, until_free
 
 OURS = "multiarch-extender"
-READY_SECONDS = 60.0
 GRACE_SECONDS = 30.0
 _ONE_NAME = re.compile(r"^metadata\.name=([^,]+)$")
 _KEPT = ("Content-Type", "Content-Encoding")
@@ -41,6 +41,26 @@ class Right(msgspec.Struct, frozen=True):
     name: str = ""
 
 
+ASKED_FOR: Mapping[str, Any] = {"registry": {"pull_secrets": True}}
+GATED: Mapping[str, Any] = {**ASKED_FOR, "admission": {"unknown": "gate"}}
+ONCE_A_DAEMON_POD_COMES = Right("nodes", "get", "")  # whether its node runs it: test_workloads_webhook.py
+ONCE_A_TAG_MOVES = Right("pods", "list", "")  # tests/integration/service/test_drift.py moves one
+ONCE_A_POD_CHANGES = Right("pods", "get", "")  # a held one, as it is let go: test_gates_failures.py
+MODES = {
+    "webhook": {},
+    "second-scheduler": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}},
+    "default-scheduler": {"webhook": {"enabled": False}, "defaultScheduler": {"enabled": True}},
+    "all": {"secondScheduler": {"enabled": True}, "defaultScheduler": {"enabled": True}},
+}
+PULL_SECRET = {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {"name": "pull", "namespace": "default"},
+    "type": "kubernetes.io/dockerconfigjson",
+    "data": {".dockerconfigjson": base64.b64encode(b'{"auths": {}}').decode()},
+}
+
+
 class Recorder:
     """An API server's address that passes everything on, and keeps which rights were used."""
 
@@ -50,7 +70,6 @@ class Recorder:
         self._server, self._tls, self._session = server, tls, session
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Passes the request on and its answer back, as it comes."""
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
         body = await request.read()
         async with self._session.request(
@@ -93,16 +112,15 @@ async def recording(control_plane: LocalCluster) -> AsyncIterator[tuple[Recorder
     kubeconfig: dict[str, Any] = msgspec.yaml.decode(control_plane.kubeconfig.read_bytes())
     cluster = kubeconfig["clusters"][0]["cluster"]
     tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-    port = free_port()
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False) as session:
         recorder = Recorder(cluster["server"], tls, session)
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", recorder.handle)
         runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
         try:
-            yield recorder, f"http://127.0.0.1:{port}"
+            yield recorder, f"http://127.0.0.1:{runner.addresses[0][1]}"
         finally:
             await runner.cleanup()
 
@@ -119,7 +137,6 @@ class InstalledChart:
 
     @asynccontextmanager
     async def replicas(self, count: int) -> AsyncIterator[list[Process]]:
-        """So many replicas, all ready, inside the block."""
         async with AsyncExitStack() as running:
             processes = [self._start(index) for index in range(count)]
             for process in processes:
@@ -129,7 +146,7 @@ class InstalledChart:
             yield processes
 
     def _start(self, index: int) -> Process:
-        scheduler, admission, operations = free_port(), free_port(), free_port()
+        scheduler, admission, operations = (free_port() for _ in range(3))
         self.ports.append((scheduler, admission, operations))
         config = self.folder / "config.yaml"
         (text,) = (each["data"]["config.yaml"] for each in self.objects if each["kind"] == "ConfigMap")
@@ -140,6 +157,7 @@ class InstalledChart:
             "registry.plain_http": f"['{self._registry.host}']",
             "registry.allow": f"['*', '{self._registry.host}']",
             "cache.url": "'memory:'",
+            "shutdown.grace_seconds": 4.0,  # of which a quarter is waited for kube-proxies, whatever is open
         }
         own = yaml.safe_load(text)["admission"]
         if own["listen"]:
@@ -155,14 +173,14 @@ class InstalledChart:
 
 
 async def _until_ready(process: Process, url: str) -> None:
-    async with asyncio.timeout(READY_SECONDS), aiohttp.ClientSession() as session:
-        while True:
-            with suppress(aiohttp.ClientError):
-                async with session.get(url) as answer:
-                    if answer.status == 200:
-                        return
+    async with aiohttp.ClientSession() as session:
+
+        async def is_ready() -> bool:
             assert process.is_running, process.tail()
-            await asyncio.sleep(0.05)
+            async with session.get(url) as answer:
+                return answer.status == 200
+
+        await eventually(is_ready, despite=aiohttp.ClientError)
 
 
 @asynccontextmanager
@@ -204,18 +222,20 @@ async def _remove(api: ApiClient, each: KubernetesObject) -> None:
 
 async def finalize_namespace(api: ApiClient, name: str) -> None:
     """Lets go of a namespace if it is being deleted, as a controller does where one runs; then it is gone."""
-    async with asyncio.timeout(READY_SECONDS):
-        while True:
-            try:
-                found = await api.get("Namespace", name, "")
-                if "deletionTimestamp" not in found["metadata"]:
-                    return
-                await api.request("PUT", f"/api/v1/namespaces/{name}/finalize", {**found, "spec": {"finalizers": []}})
-            except ApiError as exc:
-                if exc.status == 404:
-                    return
-                if exc.status != 409:  # changed meanwhile
-                    raise
+
+    async def is_done() -> bool:
+        try:
+            found = await api.get("Namespace", name, "")
+            if "deletionTimestamp" not in found["metadata"]:
+                return True
+            await api.request("PUT", f"/api/v1/namespaces/{name}/finalize", {**found, "spec": {"finalizers": []}})
+        except ApiError as exc:
+            if exc.status not in (404, 409):  # 409: changed meanwhile
+                raise
+            return exc.status == 404
+        return False
+
+    await eventually(is_done)
 
 
 @asynccontextmanager
@@ -277,9 +297,16 @@ async def write_account(
 async def balanced(ports: list[int]) -> AsyncIterator[int]:
     """A port whose connections go to these in turn, as a Service's do; one taken from the list gets no new ones.
 
-    With none in the list connections are closed.
+    With none in the list connections are closed, those of before as soon as something is sent.
     """
     turn, ends = 0, set[asyncio.StreamWriter]()
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while (chunk := await source.read(1 << 16)) and ports:
+                sink.write(chunk)
+                await sink.drain()
+        sink.close()
 
     async def carry(client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
         nonlocal turn
@@ -289,7 +316,7 @@ async def balanced(ports: list[int]) -> AsyncIterator[int]:
         turn += 1
         server_in, server_out = await asyncio.open_connection("127.0.0.1", ports[turn % len(ports)])
         ends.update((client_out, server_out))
-        await asyncio.gather(_pump(client_in, server_out), _pump(server_in, client_out))
+        await asyncio.gather(pump(client_in, server_out), pump(server_in, client_out))
 
     server = await asyncio.start_server(carry, "127.0.0.1", 0)
     try:
@@ -298,14 +325,6 @@ async def balanced(ports: list[int]) -> AsyncIterator[int]:
         server.close()
         for end in ends:
             end.transport.abort()
-
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while chunk := await source.read(1 << 16):
-            sink.write(chunk)
-            await sink.drain()
-    sink.close()
 
 
 def rights_of(objects: Sequence[KubernetesObject]) -> set[Right]:
@@ -325,3 +344,11 @@ def used_rights(recorder: Recorder, objects: Sequence[KubernetesObject]) -> set[
     """What was used, where a request for an object that no role names takes the right to all of the resource."""
     given = rights_of(objects)
     return {right if right in given else msgspec.structs.replace(right, name="") for right in recorder.used}
+
+
+async def create_held(api: ApiClient, registry: EmbeddedRegistry) -> None:
+    """Two pods that our gate holds: of an image that the registry has, and of one that it lacks, as an event tells."""
+    for name in ("old", "late"):
+        held = pod(f"held-{name}", f"{registry.host}/team/{name}:1", labels={"multiarch-extender.io/gated": "true"})
+        held["spec"]["schedulingGates"] = [GATE]
+        await api.create(held)

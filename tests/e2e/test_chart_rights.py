@@ -27,17 +27,22 @@ from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.processes import Process, free_port
 from tests.e2e.installed_chart import (
+    GATED,
     GRACE_SECONDS,
+    MODES,
+    ONCE_A_POD_CHANGES,
+    ONCE_A_TAG_MOVES,
     OURS,
+    PULL_SECRET,
     InstalledChart,
     Recorder,
+    create_held,
     installed,
     lead_to,
     recording,
     rights_of,
     used_rights,
 )
-from tests.e2e.test_chart import GATED, MODES, ONCE_A_POD_CHANGES, ONCE_A_TAG_MOVES, PULL_SECRET, create_held
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
@@ -65,17 +70,7 @@ CLAIM = {
 
 
 @pytest.fixture
-async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    """A registry with an image for amd64 alone, and one for both architectures."""
-    async with EmbeddedRegistry() as running:
-        running.add_manifest("team/old", "1", "linux/amd64")
-        running.add_index("team/new", "1", ["linux/amd64", "linux/arm64"])
-        yield running
-
-
-@pytest.fixture
 async def nodes(api: ApiClient) -> None:
-    """A node of each architecture, and a pull secret."""
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     await api.apply(PULL_SECRET)
 
@@ -96,8 +91,6 @@ async def claim(api: ApiClient) -> AsyncIterator[None]:
 
 
 class Account(NamedTuple):
-    """A kubeconfig of the chart's account, whose requests go through a recorder."""
-
     recorder: Recorder
     kubeconfig: Path
 
@@ -115,9 +108,9 @@ async def account_of(chart: InstalledChart, control_plane: LocalCluster, folder:
         runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=1)
         await runner.setup()
         try:
-            port = free_port()
-            await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
             kubeconfig: dict[str, Any] = msgspec.yaml.decode((chart.folder / "account.kubeconfig").read_bytes())
+            port = runner.addresses[0][1]
             server = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(authority.certificate)}
             kubeconfig["clusters"] = [{**each, "cluster": server} for each in kubeconfig["clusters"]]
             file = folder / "scheduler.kubeconfig"
@@ -160,7 +153,6 @@ def _container(objects: Sequence[KubernetesObject]) -> list[KubernetesObject]:
 
 
 def _service(chart: InstalledChart) -> str:
-    """Where the newest replica listens for kube-scheduler."""
     return f"http://127.0.0.1:{chart.ports[-1][0]}"
 
 

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,26 +33,12 @@ from tools.docs.pages import blocks, page
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 
-async def test_of_a_right_installation_it_says_nothing(
-    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
-) -> None:
-    """By default; asked for more it says what it looked at."""
-    async with open_installation(api, control_plane, tmp_path, {}) as installation:
-        assert await installation.doctor("-n", "default") == (0, "")
-        said = await installation.doctor("-o", "json")
-        checks = {each["check"]: each["state"] for each in json.loads(said.output)}
-    fine = dict.fromkeys(("pods", "rights", "gates", "probe"), "ok")
-    assert checks == {**fine, "service": "not seen", "registries": "not seen"}  # no pod is running
-
-
 async def replace_authority(it: Installation) -> None:
-    """The API server trusts somebody else."""
     bundle = base64.b64encode(trustme.CA().cert_pem.bytes()).decode()
     await it.change_webhook(clientConfig={"caBundle": bundle})
 
 
 async def close_port(it: Installation) -> None:
-    """Nobody listens where the API server calls."""
     it.ports.clear()
 
 
@@ -64,7 +50,6 @@ async def rename_url(it: Installation) -> None:
 
 
 async def take_verb(it: Installation) -> None:
-    """The service may not list namespaces any more."""
     group = "rbac.authorization.k8s.io/v1"
     role = await it.api.get("ClusterRole", WEBHOOK, "", group)
     rules = [rule for rule in role["rules"] if rule["resources"] != ["namespaces"]]
@@ -89,7 +74,6 @@ async def add_sidecars_later(it: Installation) -> None:
 
 
 async def shorten_timeout(it: Installation) -> None:
-    """The API server waits less than the service may."""
     await it.change_webhook(timeoutSeconds=1)
 
 
@@ -110,7 +94,6 @@ async def silence_registry(it: Installation) -> None:
 
 
 async def lose_pods(it: Installation) -> None:
-    """No replica is ready."""
     path = f"/apis/apps/v1/namespaces/{OURS}/deployments/{WEBHOOK}/status"
     status = {"readyReplicas": 0, "availableReplicas": 0}
     await it.api.request("PATCH", path, {"status": status}, content_type=MERGE_PATCH)
@@ -145,9 +128,16 @@ BREAKAGES = {
 }
 
 
-async def test_of_a_broken_one_it_names_the_cause(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
+async def test_of_a_broken_installation_it_names_the_cause_and_of_a_right_one_nothing(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
     """That check alone, or that and the pod that shows it; and nothing any more once it is mended."""
     async with open_installation(api, control_plane, tmp_path, {}) as installation:
+        assert await installation.doctor("-n", "default") == (0, "")
+        said = await installation.doctor("-o", "json")
+        checks = {each["check"]: each["state"] for each in json.loads(said.output)}
+        fine = dict.fromkeys(("pods", "rights", "gates", "probe"), "ok")
+        assert checks == {**fine, "service": "not seen", "registries": "not seen"}  # no pod is running
         ports = [*installation.ports]
         for name, broken in BREAKAGES.items():
             if broken.do:
@@ -158,7 +148,20 @@ async def test_of_a_broken_one_it_names_the_cause(api: ApiClient, control_plane:
                 assert (shown.code, shown.output) == (1, next(blocks(page("how-to/doctor.md"), "text")))
             await installation.mend(ports)
             await remove_additions(api)
+        await assert_a_policy_whose_pods_nobody_lets_go_is_named(installation)
         assert await installation.doctor() == (0, "")
+
+
+async def assert_a_policy_whose_pods_nobody_lets_go_is_named(it: Installation) -> None:
+    """Beside a webhook by its defaults: pods that are created while it is away would wait for ever."""
+    async with applied_policies(it.api) as apply:
+        await apply("gate")
+        said = await it.doctor("-o", "json")
+        assert said.wrong()["gates"] == (
+            "MutatingAdmissionPolicy multiarch-extender-gate: it holds new pods, and no part of the installation "
+            "lets them go\n"
+        )
+        assert "set admission.unknown to gate" in (await it.doctor()).output
 
 
 async def test_of_a_certificate_that_has_ended(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
@@ -174,7 +177,6 @@ def assert_named(name: str, broken: Breakage, said: Said) -> None:
 
 
 async def remove_additions(api: ApiClient) -> None:
-    """What breakages have added beside the chart's objects."""
     with suppress(ApiError):
         await api.delete("MutatingWebhookConfiguration", "sidecars", "", ADMISSIONREGISTRATION)
     await api.delete_all("Pod", "default")
@@ -187,31 +189,33 @@ EXTENDER = {
 SECOND = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True, "webhook": False}}
 
 
-@pytest.mark.parametrize(
-    ("extenders", "words"),
-    [
-        ([], "no entry of `extenders`"),
-        ([{**EXTENDER, "ignorable": True}], "it is ignorable, so that the errors of scheduler.pending: retry"),
-        ([{**EXTENDER, "httpTimeout": "100ms"}], "httpTimeout is 0.1 s"),
-        ([{**EXTENDER, "filterVerb": "Filter"}], "filterVerb is 'Filter'"),
-        ([EXTENDER], ""),
-    ],
-)
+EXTENDERS: Sequence[tuple[list[KubernetesObject], str]] = [
+    ([], "no entry of `extenders`"),
+    ([{**EXTENDER, "ignorable": True}], "it is ignorable, so that the errors of scheduler.pending: retry"),
+    ([{**EXTENDER, "httpTimeout": "100ms"}], "httpTimeout is 0.1 s"),
+    ([{**EXTENDER, "filterVerb": "Filter"}], "filterVerb is 'Filter'"),
+    ([EXTENDER], ""),
+]
+
+
 async def test_of_a_scheduler_it_says_what_keeps_it_from_asking(
-    api: ApiClient, control_plane: LocalCluster, tmp_path: Path, extenders: list[KubernetesObject], words: str
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
 ) -> None:
     """In the chart's ConfigMap, and in the file of the cluster's own."""
-    second = {**SECOND["secondScheduler"], "configuration": {"extenders": extenders}}
-    async with open_schedulers(api, control_plane, tmp_path, {**SECOND, "secondScheduler": second}) as installation:
-        said = await installation.doctor("-o", "json")
-        assert (said.code, said.wrong()) == (int(bool(words)), said.wrong() if words else {}), said.output
-        assert set(said.wrong()) == ({"scheduler"} if words else set())
-        assert words in said.wrong().get("scheduler", "")
-        file = tmp_path / "scheduler.yaml"
-        configuration = {"kind": "KubeSchedulerConfiguration", "extenders": extenders}
-        file.write_text(yaml.safe_dump(configuration))
-        given = await installation.doctor("-o", "json", f"--scheduler-config={file}")
-        assert ("given" in given.wrong().get("scheduler", "")) == bool(words)
+    async with open_schedulers(api, control_plane, tmp_path, SECOND) as installation:
+        [shipped] = [each for each in installation.objects if "scheduler.yaml" in (each.get("data") or {})]
+        for extenders, words in EXTENDERS:
+            configuration = {"kind": "KubeSchedulerConfiguration", "extenders": extenders}
+            both = {**yaml.safe_load(shipped["data"]["scheduler.yaml"]), "extenders": extenders}
+            data = {"data": {"scheduler.yaml": yaml.safe_dump(both)}}
+            await api.patch("ConfigMap", shipped["metadata"]["name"], data, OURS)
+            said = await installation.doctor("-o", "json")
+            assert (said.code, set(said.wrong())) == ((1, {"scheduler"}) if words else (0, set())), said.output
+            assert words in said.wrong().get("scheduler", "")
+            file = tmp_path / "scheduler.yaml"
+            file.write_text(yaml.safe_dump(configuration))
+            given = await installation.doctor("-o", "json", f"--scheduler-config={file}")
+            assert ("given" in given.wrong().get("scheduler", "")) == bool(words)
 
 
 @asynccontextmanager
@@ -227,7 +231,7 @@ async def open_schedulers(
         for each in chart.objects:
             if each["kind"] == "Deployment":
                 await report_ready(api, each)
-        yield Installation(api, control_plane, registry, trustme.CA(), [], folder)
+        yield Installation(api, control_plane, registry, trustme.CA(), [], folder, objects=chart.objects)
 
 
 async def test_where_no_namespace_has_opted_in_yet_it_advises_and_proves_the_webhook_by_that_of_canaries(
@@ -251,22 +255,6 @@ async def test_without_an_installation_it_says_so(api: ApiClient, control_plane:
     assert said.code == 1
     assert "no Deployment or DaemonSet has the labels app.kubernetes.io/name=multiarch-extender" in said.output
     assert "--selector" in said.output
-
-
-async def test_of_a_policy_whose_pods_nobody_lets_go(
-    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
-) -> None:
-    """Beside a webhook by its defaults: pods that are created while it is away would wait for ever."""
-    async with open_installation(api, control_plane, tmp_path, {}) as installation:
-        async with applied_policies(api) as apply:
-            await apply("gate")
-            said = await installation.doctor("-o", "json")
-            assert said.wrong()["gates"] == (
-                "MutatingAdmissionPolicy multiarch-extender-gate: it holds new pods, and no part of the installation "
-                "lets them go\n"
-            )
-            assert "set admission.unknown to gate" in (await installation.doctor()).output
-        assert await installation.doctor() == (0, "")
 
 
 async def test_of_the_policy_alone_it_says_nothing(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:

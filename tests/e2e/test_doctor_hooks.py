@@ -1,96 +1,127 @@
 """The chart's hooks for `helm test` and after an installation: their own account, rights and arguments.
 
-No kubelet here runs the image, so the container's arguments are those of a process, whose token is the account's.
+No kubelet here runs the image, so the container's arguments are those of a process, whose token is the account's. The
+image in pods of a real node: test_image_on_a_node.py.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import aiohttp
+import msgspec
 import pytest
 
 from extender.cluster.dry_run import restricted_pod
 from testbed.api_client import ApiClient
+from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
-from tests.e2e.chart_hooks import WORKLOADS, Hook, hook_of, hooks_of
-from tests.e2e.examined_installation import WEBHOOK, Installation, open_installation
-from tests.e2e.installed_chart import READY_SECONDS, Right, rights_of, used_rights
+from testbed.eventually import eventually
+from testbed.objects import KubernetesObject
+from tests.e2e.examined_installation import WEBHOOK, Installation, Said, open_installation, run_doctor
+from tests.e2e.installed_chart import Recorder, Right, recording, rights_of, used_rights, write_account
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 IMAGE: Mapping[str, Any] = {"image": {"repository": "registry.example.org/multiarch-extender"}}
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
+RBAC = "rbac.authorization.k8s.io/v1"
+WORKLOADS = ("Pod", "Job")
+_HOOK, _LAST = "helm.sh/hook", "pre-delete"
+
+
+def hooks_of(values: Mapping[str, Any]) -> list[KubernetesObject]:
+    """The objects of all hooks but those before an uninstallation."""
+    found = objects_of(render(values, hooks=True))
+    return [each for each in found if (each["metadata"].get("annotations") or {}).get(_HOOK, _LAST) != _LAST]
+
+
+class Hook(NamedTuple):
+    """A hook whose account is there: its container's arguments, and what the account has used."""
+
+    arguments: list[str]
+    recorder: Recorder
+    account: Path
+
+    async def run(self, *more: str) -> Said:
+        """What the container prints, and how it ends; of an argument given twice the later counts."""
+        return await run_doctor(*self.arguments, *more, f"--set=cluster={self.account}")
+
+    async def refusal(self, path: str, body: KubernetesObject) -> str:
+        """What the API server says to the account that creates this; empty if it does. Asked by plain HTTP."""
+        kubeconfig: dict[str, Any] = msgspec.yaml.decode(self.account.read_bytes())
+        server, token = kubeconfig["clusters"][0]["cluster"]["server"], kubeconfig["users"][0]["user"]["token"]
+        async with (
+            aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session,
+            session.post(f"{server}{path}", json=body) as answer,
+        ):
+            return "" if answer.status < 300 else str((await answer.json())["message"])
 
 
 @asynccontextmanager
 async def hooked(it: Installation, kind: str) -> AsyncIterator[Hook]:
     """The hook whose workload is of that kind, with its account and rights."""
     hooks = hooks_of(it.values)
+    (workload,) = (each for each in hooks if each["kind"] == kind)
     rights = [each for each in hooks if each["kind"] not in WORKLOADS]
+    spec = workload["spec"] if kind == "Pod" else workload["spec"]["template"]["spec"]
     for each in rights:
         await it.api.apply(each)
+    (own := it.folder / kind).mkdir()
     try:
-        async with hook_of(it.api, it.control_plane, hooks, kind, it.folder) as hook:
-            yield hook
+        async with recording(it.control_plane) as (recorder, server):
+            account = await write_account(it.api, it.control_plane, server, hooks, own)
+            yield Hook(spec["containers"][0]["args"], recorder, account)
     finally:
         for each in reversed(rights):
             metadata = each["metadata"]
             await it.api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
 
 
-@pytest.mark.parametrize("kind", WORKLOADS)
-async def test_of_a_right_installation_it_says_so_and_uses_every_right(
-    api: ApiClient, control_plane: LocalCluster, tmp_path: Path, kind: str
-) -> None:
-    """It is refused what it has no right to: a dry run in the first namespace."""
-    async with (
-        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
-        hooked(installation, kind) as hook,
-    ):
-        said = await hook.run()
-        assert (said.code, said.states()) == (0, {"ok"})
-        assert "ok probe webhook" in said.output
-        refused = {path.partition("?")[0] for path in hook.recorder.refused}
-        assert refused == {DEFAULT_PODS}
-        hooks = hooks_of(installation.values)
-        once_pods_are_held = Right("leases", "get")  # whether somebody lets them go: test_doctor.py
-        assert used_rights(hook.recorder, hooks) <= rights_of(hooks)
-        if kind == "Pod":  # which makes all checks
-            assert used_rights(hook.recorder, hooks) == rights_of(hooks) - {once_pods_are_held}
-
-
-async def test_what_it_cannot_check_is_a_failure_and_said(
+async def test_they_find_what_is_wrong_with_every_right_and_no_other(
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path
 ) -> None:
-    """A missing right, or no installation where it looks."""
-    async with (
-        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
-        hooked(installation, "Job") as hook,
-    ):
-        nowhere = await hook.run("--wait=0", "--installed-in=default")
-        nobody: dict[str, Any] = {"subjects": []}
-        group = "rbac.authorization.k8s.io/v1"
-        await api.patch("RoleBinding", "multiarch-extender-doctor", nobody, f"{WEBHOOK}-canary", group)
-        said = await hook.run("--wait=0")
-    assert (nowhere.code, said.code) == (1, 1)
+    """A dry run in the first namespace is refused, and a pod of canaries stored: the policy of canaries binds it."""
+    async with open_installation(api, control_plane, tmp_path, IMAGE) as installation:
+        hooks = hooks_of(installation.values)
+        async with hooked(installation, "Pod") as hook:
+            used = await used_where_all_is_well(hook, hooks)
+            once_pods_are_held = Right("leases", "get")  # whether somebody lets them go: test_doctor.py
+            assert used == rights_of(hooks) - {once_pods_are_held}  # it makes all checks
+            await assert_stores_no_pod(api, hook)
+        async with hooked(installation, "Job") as hook:
+            assert await used_where_all_is_well(hook, hooks) <= rights_of(hooks)
+            await assert_what_cannot_be_checked_is_said(api, hook)
+
+
+async def used_where_all_is_well(hook: Hook, hooks: list[KubernetesObject]) -> set[Right]:
+    said = await hook.run()
+    assert (said.code, said.states()) == (0, {"ok"})
+    assert "ok probe webhook" in said.output
+    assert {path.partition("?")[0] for path in hook.recorder.refused} == {DEFAULT_PODS}
+    return used_rights(hook.recorder, hooks)
+
+
+async def assert_what_cannot_be_checked_is_said(api: ApiClient, hook: Hook) -> None:
+    """A missing right, or no installation where it looks, is a failure."""
+    nowhere = await hook.run("--wait=0", "--installed-in=default")
+    nobody: dict[str, Any] = {"subjects": []}
+    await api.patch("RoleBinding", "multiarch-extender-doctor", nobody, f"{WEBHOOK}-canary", RBAC)
+    without = await hook.run("--wait=0")
+    assert (nowhere.code, without.code) == (1, 1)
     assert "not seen workloads cluster" in nowhere.output
-    assert "not seen probe webhook" in said.output
-    assert "forbidden" in said.output
+    assert "not seen probe webhook" in without.output
+    assert "forbidden" in without.output
 
 
-async def test_its_account_stores_no_pod(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
-    """The policy of canaries binds it to dry runs."""
+async def assert_stores_no_pod(api: ApiClient, hook: Hook) -> None:
     space = f"{WEBHOOK}-canary"
-    path = f"/api/v1/namespaces/{space}/pods"
-    async with (
-        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
-        hooked(installation, "Pod") as hook,
-    ):
-        async with asyncio.timeout(READY_SECONDS):  # the API server takes notice of a binding about a second later
-            while "creates pods as dry runs only" not in await hook.refusal(path, restricted_pod(annotations={})):
-                for stored in await api.list("Pod", space):
-                    await api.delete("Pod", stored["metadata"]["name"], space)
-                await asyncio.sleep(0.2)
-        assert await api.list("Pod", space) == []
+
+    async def refusal() -> str:
+        for stored in await api.list("Pod", space):  # the API server takes notice of a binding about a second later
+            await api.delete("Pod", stored["metadata"]["name"], space)
+        return await hook.refusal(f"/api/v1/namespaces/{space}/pods", restricted_pod(annotations={}))
+
+    await eventually(refusal, lambda said: "creates pods as dry runs only" in said)
+    assert await api.list("Pod", space) == []

@@ -3,26 +3,16 @@
 import pytest
 import yaml
 
-from testbed.api_client import ApiError
 from testbed.eventually import eventually
-from testbed.objects import KubernetesObject, pod
+from testbed.objects import pod
 from testbed.shipped_files import Mode
+from tests.e2e.policies import refusal_of_pod
 from tests.e2e.world import World
 from tools.docs.pages import blocks, page
 
 pytestmark = pytest.mark.e2e
 
 PLATFORMS = "multiarch-extender.io/platforms"
-
-
-async def refusal_of(world: World, wanted: KubernetesObject) -> str:
-    """Why the API server refuses to create the pod, in a dry run; empty if it does not."""
-    path = f"/api/v1/namespaces/{wanted['metadata']['namespace']}/pods?dryRun=All"
-    try:
-        await world.api.request("POST", path, wanted)
-    except ApiError as exc:
-        return str(exc)
-    return ""
 
 
 async def test_the_rule_of_the_how_to_reads_what_the_images_run_on(world: World) -> None:
@@ -35,14 +25,14 @@ async def test_the_rule_of_the_how_to_reads_what_the_images_run_on(world: World)
     for each in rule:
         await world.api.apply(each)
     try:
-        said = await eventually(lambda: refusal_of(world, pod("amd", images.amd, namespace=strict)))
+        said = await eventually(lambda: refusal_of_pod(world.api, pod("amd", images.amd, namespace=strict)))
         assert "an image does not run on linux/arm64; all run on: linux/amd64" in said
-        assert "all run on: no platform" in await refusal_of(
-            world, pod("none", images.amd, images.arm, namespace=strict)
+        assert "all run on: no platform" in await refusal_of_pod(
+            world.api, pod("none", images.amd, images.arm, namespace=strict)
         )
-        assert not await refusal_of(world, pod("amd", images.amd, namespace=free))
+        assert not await refusal_of_pod(world.api, pod("amd", images.amd, namespace=free))
         for name, image in (("multi", images.multi), ("unknown", images.unpushed())):
-            assert not await refusal_of(world, pod(name, image, namespace=strict))
+            assert not await refusal_of_pod(world.api, pod(name, image, namespace=strict))
         await world.api.create(pod("multi", images.multi, images.arm, namespace=strict))
         stored = await world.api.get("Pod", "multi", strict)
         assert stored["metadata"]["annotations"][PLATFORMS] == "linux/arm64"
