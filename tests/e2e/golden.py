@@ -28,7 +28,6 @@ POOL = ({"key": "pool", "value": "z", "effect": "NoSchedule"},)
 
 
 def named(value: Any, host: str) -> Any:
-    """The value with its images named as the registry has them."""
     if isinstance(value, dict):
         return {
             key: f"{host}/shop/{item}:1.0"
@@ -50,7 +49,6 @@ def pod_spec(row: dict[str, Any], host: str, images: list[str]) -> KubernetesObj
 
 
 def owner_of(kind: str, name: str, version: str = "example.com/v1") -> KubernetesObject:
-    """The metadata of an object that this controller owns."""
     reference = {"apiVersion": VERSIONS.get(kind, version), "kind": kind, "name": name, "uid": str(uuid.uuid4())}
     return {"ownerReferences": [{**reference, "controller": True}]}
 
@@ -58,7 +56,6 @@ def owner_of(kind: str, name: str, version: str = "example.com/v1") -> Kubernete
 def workload(
     kind: str, name: str, where: str, row: dict[str, Any], host: str, owner: KubernetesObject
 ) -> KubernetesObject:
-    """The object of one of Kubernetes' own kinds, with the row's template."""
     labels = {"app": name}
     spec = pod_spec(row, host, row["images"])
     template = {"metadata": {"labels": labels, "annotations": row.get("annotations", {})}, "spec": spec}

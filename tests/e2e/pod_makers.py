@@ -3,12 +3,57 @@
 import asyncio
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from testbed.api_client import ApiClient, ApiError
+from testbed.eventually import eventually
 from testbed.objects import KubernetesObject
 from tests.e2e.golden import VERSIONS
+
+
+def plural_of(kind: str) -> str:
+    name = kind.lower()
+    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
+
+
+def definition(version: str, kind: str, scope: str = "Namespaced") -> KubernetesObject:
+    """A CustomResourceDefinition that takes any spec, as those of the real kinds take what matters here."""
+    group, _, served = version.partition("/")
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything}}}
+    names = {"plural": plural_of(kind), "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"}
+    annotations = {"api-approved.kubernetes.io": "unapproved"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural_of(kind)}.{group}", "annotations": annotations},
+        "spec": {
+            "group": group,
+            "names": names,
+            "scope": scope,
+            "versions": [{"name": served, "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+async def serve(api: ApiClient, *definitions: KubernetesObject) -> None:
+    """Creates the definitions; returns once their kinds are served."""
+    for each in definitions:
+        await api.apply(each)
+    for spec in (each["spec"] for each in definitions):
+        path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        await eventually(lambda path=path: api.request("GET", path), despite=ApiError)  # type: ignore[misc]
+
+
+@asynccontextmanager
+async def served(api: ApiClient, *definitions: KubernetesObject) -> AsyncIterator[None]:
+    await serve(api, *definitions)
+    yield
+    for each in definitions:
+        await api.delete(each["kind"], each["metadata"]["name"], "", each["apiVersion"])
 
 
 class CustomKind(NamedTuple):
@@ -19,26 +64,8 @@ class CustomKind(NamedTuple):
     paths: tuple[str, ...]
     scope: str = "Namespaced"
 
-    @property
-    def plural(self) -> str:
-        """The resource's name."""
-        return f"{self.kind.lower()}s"
-
     def definition(self) -> KubernetesObject:
-        """A definition that takes any spec, as those of the real kinds take what matters here."""
-        group, _, version = self.version.partition("/")
-        schema = {
-            "type": "object",
-            "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-        }
-        served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-        names = {"plural": self.plural, "singular": self.kind.lower(), "kind": self.kind}
-        return {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{self.plural}.{group}", "annotations": {"api-approved.kubernetes.io": "unapproved"}},
-            "spec": {"group": group, "names": names, "scope": self.scope, "versions": [served]},
-        }
+        return definition(self.version, self.kind, self.scope)
 
 
 CUSTOM = (
@@ -65,14 +92,12 @@ BUILT_IN = {
 
 
 def template(image: str, **spec: object) -> KubernetesObject:
-    """A template of pods of these containers."""
     containers = [{"name": "main", "image": image}]
     ended = {"terminationGracePeriodSeconds": 0}  # no kubelet would confirm the end of a pod
     return {"metadata": {"labels": {"app": "it"}}, "spec": {"containers": containers, **ended, **spec}}
 
 
 def two(first: str, second: str) -> KubernetesObject:
-    """A template of two images."""
     made = template(first)
     made["spec"]["containers"].append({"name": "second", "image": second})
     return made
@@ -81,7 +106,6 @@ def two(first: str, second: str) -> KubernetesObject:
 def custom(
     kind: CustomKind, name: str, where: str, made: KubernetesObject, labels: Mapping[str, str]
 ) -> KubernetesObject:
-    """An object of the kind with the template in each of its places."""
     document: KubernetesObject = {
         "apiVersion": kind.version, "kind": kind.kind,
         "metadata": {"name": name, "namespace": where, "labels": dict(labels)}, "spec": {},
@@ -105,7 +129,6 @@ def put(document: Any, path: str, value: object) -> None:
 
 
 def at(document: Any, path: str) -> Any:
-    """What is at such a path."""
     for step in path.replace("[0]", ".0").split("."):
         document = document[0] if step == "0" else document[step]
     return document
@@ -114,7 +137,6 @@ def at(document: Any, path: str) -> Any:
 def built_in(
     kind: str, name: str, where: str, made: KubernetesObject, labels: Mapping[str, str] | None = None, **spec: object
 ) -> KubernetesObject:
-    """An object of one of Kubernetes' own kinds."""
     document: KubernetesObject = {
         "apiVersion": VERSIONS[kind], "kind": kind,
         "metadata": {"name": name, "namespace": where, "labels": dict(labels or {})},
@@ -149,25 +171,9 @@ OWN: dict[str, KubernetesObject] = {
 
 
 async def run(*command: str | Path, stdin: str = "") -> tuple[int, str, str]:
-    """The exit code, standard output and standard error of a program."""
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 120)
     return process.returncode or 0, out.decode(), err.decode()
-
-
-def deployment(name: str, where: str, spec: KubernetesObject) -> KubernetesObject:
-    """A Deployment whose pods have this spec."""
-    labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": where},
-        "spec": {
-            "replicas": 0,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": spec},
-        },
-    }

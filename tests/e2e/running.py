@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -69,12 +69,10 @@ class RealImages:
         self.arm_index = self.push("arm-index", build_hello_index(["arm64"], self.hello))
 
     def push(self, name: str, image: Bundle) -> str:
-        """Pushes the image and returns its reference, which has a tag."""
         self.registry.push(f"{self._folder}{name}", "1", image)
         return self.reference(name)
 
     def reference(self, name: str) -> str:
-        """Returns the reference of the image of that name, which need not be there."""
         return f"{self.registry.host}/{self._folder}{name}:1"
 
     def under(self, folder: str) -> "RealImages":
@@ -83,13 +81,11 @@ class RealImages:
 
     @property
     def settings(self) -> list[str]:
-        """Settings with which the service asks the registry."""
         host = self.registry.host
         return [f"registry.plain_http=['{host}']", f"registry.allow=['*', '{host}']"]
 
 
 def skip(why: str) -> NoReturn:
-    """Skips the test with the reason, or fails it where `REAL_NODES` is `required`."""
     if os.environ.get(REAL_NODES) == "required":
         pytest.fail(why, pytrace=False)
     pytest.skip(why)
@@ -128,7 +124,6 @@ def find_or_skip(pytestconfig: pytest.Config, find: Callable[[], Path]) -> Path:
 
 @contextmanager
 def open_real_images(folder: Path) -> Iterator[RealImages]:
-    """Runs a registry with the images, inside the block."""
     with DebianRegistry(find_docker_registry(), folder) as registry:
         yield RealImages(registry)
 
@@ -164,12 +159,6 @@ async def observe(
         if time.monotonic() > deadline:
             return {name: settled.get(name, _unsettled(found[name])) for name in found}
         await asyncio.sleep(PAUSE_SECONDS)
-
-
-def count_outcomes(observations: Iterable[Observation]) -> dict[Outcome, int]:
-    """Returns how many pods there are of each outcome."""
-    outcomes = [each.outcome for each in observations]
-    return {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)}
 
 
 async def _settle(api: ApiClient, pod: KubernetesObject) -> Observation | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testbed.extender_process import ExtenderProcess
-from testbed.objects import KubernetesObject, fake_node, pod
+from testbed.objects import KubernetesObject, fake_node
 from testbed.shipped_files import Mode
 from tests.e2e.load import leaning_to
 from tests.e2e.world import World
@@ -35,19 +35,16 @@ async def add_zones(world: World, *zones: str) -> None:
 
 
 def having(key: str, *values: str, operator: str = "In") -> KubernetesObject:
-    """A node selector requirement."""
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
 def requiring(terms: Sequence[KubernetesObject], leaning: str, **spec: Any) -> KubernetesObject:
-    """Part of a spec: required node affinity of these terms, beside the inclination."""
     inclined = leaning_to(leaning)
     inclined["affinity"]["nodeAffinity"][REQUIRED] = {"nodeSelectorTerms": list(terms)}
     return {**inclined, **spec}
 
 
 def terms_of(found: KubernetesObject) -> list[KubernetesObject]:
-    """The terms of a pod's required node affinity."""
     terms: list[KubernetesObject] = found["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     return terms
 
@@ -100,43 +97,3 @@ EXISTING: Mapping[str, tuple[str, KubernetesObject, set[str]]] = {
         {"arm64-b"},
     ),
 }
-
-
-def template(image: str, leaning: str, labels: Mapping[str, str], **spec: Any) -> KubernetesObject:
-    """A pod template of one container."""
-    made = pod("unnamed", image, labels=labels, spec={**leaning_to(leaning), **spec})
-    return {"metadata": {"labels": made["metadata"]["labels"]}, "spec": made["spec"]}
-
-
-def workload(kind: str, name: str, where: str, made_from: KubernetesObject) -> KubernetesObject:
-    """A Job, StatefulSet, ReplicaSet or DaemonSet with that pod template."""
-    spec: KubernetesObject = {"template": made_from}
-    if kind != "Job":  # whose selector its controller makes
-        spec["selector"] = {"matchLabels": made_from["metadata"]["labels"]}
-    if kind == "StatefulSet":
-        spec["serviceName"] = name
-    group = "batch/v1" if kind == "Job" else "apps/v1"
-    return {"apiVersion": group, "kind": kind, "metadata": {"name": name, "namespace": where}, "spec": spec}
-
-
-def controlled(owner: KubernetesObject, index: int) -> KubernetesObject:
-    """The pod that the controller of this workload makes of its template, as it sends it to the API server."""
-    metadata, made_from = owner["metadata"], owner["spec"]["template"]
-    reference = {key: owner[key] for key in ("apiVersion", "kind")} | {
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    made = {
-        "namespace": metadata["namespace"],
-        "labels": made_from["metadata"].get("labels", {}),
-        "ownerReferences": [reference],
-    }
-    spec = dict(made_from["spec"])
-    if owner["kind"] == "StatefulSet":
-        made["name"] = f"{metadata['name']}-{index}"
-        spec |= {"hostname": made["name"], "subdomain": metadata["name"]}
-    else:
-        made["generateName"] = f"{metadata['name']}-"
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}

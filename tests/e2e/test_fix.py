@@ -10,7 +10,8 @@ import yaml
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject
 from tests.e2e.load import leaning_to
-from tests.e2e.shipped_webhook import EXISTING, controlled, start_webhook, template, workload
+from tests.e2e.pod_makers import built_in, template
+from tests.e2e.shipped_webhook import EXISTING, start_webhook
 from tests.e2e.world import World
 from tests.unit.cli.commands import run
 
@@ -43,16 +44,14 @@ def workloads(world: World, where: str) -> Iterator[KubernetesObject]:
     chosen: list[tuple[str, ...]] = [(images.multi,), (images.amd,), (images.multi, images.amd)]
     together = itertools.product(SPECS, chosen, TOLERATIONS)
     for index, ((spec, names, tolerations), kind) in enumerate(zip(together, itertools.cycle(KINDS), strict=False)):
-        made = template(names[0], "amd64", {"app": f"app-{index}"})
-        spare = {"name": "second", "image": names[-1]}
-        containers = [*made["spec"]["containers"], *([spare] if len(names) > 1 else [])]
-        restart = {"restartPolicy": "Never"} if kind == "Job" else {}
-        made["spec"] = {"containers": containers, "tolerations": tolerations, **spec, **restart}
-        yield workload(kind, f"{kind.lower()}-{index}", where, made)
+        made = template(names[0], tolerations=tolerations, **spec)
+        made["metadata"]["labels"] = {"app": f"app-{index}"}
+        if len(names) > 1:
+            made["spec"]["containers"].append({"name": "second", "image": names[-1]})
+        yield built_in(kind, f"{kind.lower()}-{index}", where, made)
 
 
 async def fixed(world: World, text: str, *options: str) -> tuple[int, str, str]:
-    """The exit code, standard output and standard error of `fix --write` on a stream."""
     host = world.registry.host
     settings = [f"--set=registry.plain_http=['{host}']", f"--set=registry.allow=['{host}']"]
     return await run("fix", "-f", "-", *options, *settings, stdin=text)
@@ -61,7 +60,20 @@ async def fixed(world: World, text: str, *options: str) -> tuple[int, str, str]:
 def made_of(owner: KubernetesObject) -> KubernetesObject:
     """A pod as the owner's controller makes it. A DaemonSet's is a ReplicaSet's, or the webhook would skip it."""
     kind = "ReplicaSet" if owner["kind"] in ("Deployment", "DaemonSet") else owner["kind"]
-    return controlled({**owner, "kind": kind}, 0)
+    metadata, made_from = owner["metadata"], owner["spec"]["template"]
+    reference = {"apiVersion": owner["apiVersion"], "kind": kind, "name": metadata["name"], "uid": metadata["uid"]}
+    made = {
+        "namespace": metadata["namespace"],
+        "labels": made_from["metadata"].get("labels", {}),
+        "ownerReferences": [{**reference, "controller": True}],
+    }
+    spec = dict(made_from["spec"])
+    if kind == "StatefulSet":
+        made["name"] = f"{metadata['name']}-0"
+        spec |= {"hostname": made["name"], "subdomain": metadata["name"]}
+    else:
+        made["generateName"] = f"{metadata['name']}-"
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
 
 
 def added_by_webhook(before: KubernetesObject, after: KubernetesObject) -> list[str]:
@@ -72,7 +84,6 @@ def added_by_webhook(before: KubernetesObject, after: KubernetesObject) -> list[
 
 
 async def outcomes(world: World) -> tuple[float, float]:
-    """How many pods the webhook has patched and how many it has left unchanged."""
     [service] = world.services
     patched = await service.metric("multiarch_admissions_total", outcome="patched")
     return patched, await service.metric("multiarch_admissions_total", outcome="unchanged")

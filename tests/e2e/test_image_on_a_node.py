@@ -4,7 +4,6 @@ The kubelet pulls the image from a real registry and runs it as the chart says: 
 rights, with what memory, probed through the pods' network. The API server calls the Service.
 """
 
-import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,16 +20,15 @@ from testbed.chart import CHART
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LOOPBACK, LocalCluster
 from testbed.debian_registry import DebianRegistry, find_docker_registry
+from testbed.eventually import eventually
 from testbed.nodes.images import build_image
 from testbed.nodes.node import RealNode
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import KubernetesObject, kept_to, pod
-from testbed.processes import PAUSE_SECONDS
 from testbed.service_proxy import open_service_proxy
 from tests.e2e.buildah import Image, ImageBuilder
-from tests.e2e.gates import GATE
 from tests.e2e.installed_chart import OURS
-from tests.e2e.policies import gates_of
+from tests.e2e.policies import GATE, gates_of, until_held
 from tests.e2e.releases import HelmRelease
 from tests.e2e.running import RealImages
 from tests.e2e.world import refusal_of
@@ -78,13 +76,11 @@ class IntoTheNode:
 
 
 def is_ready(found: KubernetesObject) -> bool:
-    """Whether the kubelet says that the pod is ready."""
     conditions = found["status"].get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def port_of(found: KubernetesObject, name: str) -> int:
-    """The number of the port of that name, of whichever container has it."""
     containers = [*found["spec"].get("initContainers", ()), *found["spec"]["containers"]]
     [number] = [port["containerPort"] for each in containers for port in each["ports"] if port["name"] == name]
     return int(number)
@@ -114,7 +110,6 @@ class Installation(NamedTuple):
 
     @property
     def host(self) -> str:
-        """The registry as pods reach it."""
         return f"{HOST}:{self.images.registry.host.rpartition(':')[2]}"
 
     def image(self, name: str) -> str:
@@ -133,13 +128,11 @@ class Installation(NamedTuple):
         await self.release.run("install", OURS, str(CHART), "--create-namespace", "--wait", values=values)
 
     async def pods(self, component: str) -> list[KubernetesObject]:
-        """The pods of that part of the chart, without those of hooks."""
         found = await self.api.list("Pod", OURS, labelSelector=f"app.kubernetes.io/component={component}")
         return [each for each in found if "deletionTimestamp" not in each["metadata"]]
 
 
 async def awaited(api: ApiClient, name: str, is_so: Callable[[KubernetesObject], bool]) -> KubernetesObject:
-    """The pod of that name, once it is so."""
     return await api.wait_for("Pod", is_so, timeout_seconds=SECONDS, fieldSelector=f"metadata.name={name}")
 
 
@@ -153,7 +146,6 @@ async def there(
     helm_program: Path,
     tmp_path: Path,
 ) -> AsyncIterator[Installation]:
-    """The installation, of which nothing is left after the test."""
     with (
         tempfile.TemporaryDirectory(prefix="multiarch-") as short,  # the path of a Unix socket is
         DebianRegistry(find_docker_registry(), tmp_path) as registry,
@@ -198,14 +190,10 @@ async def test_helm_installs_the_image_and_a_kubelet_runs_it_as_the_chart_says(t
     assert users_of(there.node.cgroup.name) == [f"{ANYBODY}:{ANYBODY} 0000000000000000"] * 2
     print(f"the image on a real node: reviews are answered {seconds:.1f} s after `helm install`")
     await there.api.delete("Pod", first["metadata"]["name"], OURS)
-    async with asyncio.timeout(SECONDS):
-        while len(ready := list(filter(is_ready, await there.pods("webhook")))) < 2:
-            await asyncio.sleep(PAUSE_SECONDS)
-    assert first["metadata"]["name"] not in {each["metadata"]["name"] for each in ready}
-    async with asyncio.timeout(SECONDS):  # the replica that let pods go may be the one that was deleted
-        while gates_of(await there.api.create(pod("held", there.image("pushed-later")))) != [{"name": GATE}]:
-            await there.api.delete("Pod", "held", "default")
-            await asyncio.sleep(PAUSE_SECONDS)
+    pods = await eventually(lambda: there.pods("webhook"), lambda found: [*map(is_ready, found)] == [True, True])
+    assert first["metadata"]["name"] not in {each["metadata"]["name"] for each in pods}
+    await until_held(there.api)  # the replica that let pods go may be the one that was deleted
+    assert gates_of(await there.api.create(pod("held", there.image("pushed-later")))) == [GATE]
     await there.release.run("uninstall", OURS, "--wait")
     assert gates_of(await there.api.get("Pod", "held", "default")) == []
     assert await there.pods("webhook") == []

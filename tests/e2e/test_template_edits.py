@@ -5,7 +5,6 @@ change which is taken back is seen too. `TEMPLATE_EDITS=20000` makes as many edi
 """
 
 import asyncio
-import contextlib
 import copy
 import os
 import random
@@ -16,17 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from testbed.api_client import ApiError
-from testbed.binaries import KUBECTL, build
 from testbed.control_plane import LocalCluster
 from testbed.extender_process import ExtenderProcess
 from testbed.kueue import QUEUED
 from testbed.objects import KubernetesObject, fake_node
 from testbed.shipped_files import Mode
-from tests.e2e.pod_makers import BUILT_IN, CUSTOM, at, built_in, custom, run, template
-from tests.e2e.running import find_or_skip
+from tests.e2e.pod_makers import BUILT_IN, CUSTOM, at, built_in, custom, plural_of, served, template
 from tests.e2e.world import World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -55,16 +51,13 @@ class Edited:
 
     @property
     def kind(self) -> str:
-        """That of the object."""
         return str(self.document["kind"])
 
     @property
     def name(self) -> str:
-        """That of the object."""
         return str(self.document["metadata"]["name"])
 
     def see(self, stored: KubernetesObject) -> None:
-        """Keeps the templates that differ from the last."""
         now = [at(stored, path) for path in self.paths]
         if not self.seen or self.seen[-1] != now:
             self.seen.append(copy.deepcopy(now))
@@ -72,20 +65,8 @@ class Edited:
 
 @pytest.fixture
 async def custom_kinds(world: World) -> AsyncIterator[None]:
-    """The definitions of JobSet and RayCluster, served."""
-    for kind in CUSTOM[:2]:
-        await world.api.apply(kind.definition())
-    async with asyncio.timeout(30):
-        for kind in CUSTOM[:2]:
-            while True:
-                with contextlib.suppress(ApiError):
-                    await world.api.request("GET", f"/apis/{kind.version}/{kind.plural}")
-                    break
-                await asyncio.sleep(0.1)
-    yield
-    for kind in CUSTOM[:2]:
-        name = kind.definition()["metadata"]["name"]
-        await world.api.delete("CustomResourceDefinition", name, "", "apiextensions.k8s.io/v1")
+    async with served(world.api, *(kind.definition() for kind in CUSTOM[:2])):
+        yield
 
 
 def objects(world: World, where: str, prefix: str) -> list[Edited]:
@@ -101,7 +82,7 @@ def objects(world: World, where: str, prefix: str) -> list[Edited]:
             made.append(Edited(document, f"{kind.lower()}s", (BUILT_IN[kind],)))
         for other in CUSTOM[:2]:
             name = f"{prefix}-{other.kind.lower()}-{number}"
-            made.append(Edited(custom(other, name, where, template(image), QUEUED), other.plural, other.paths))
+            made.append(Edited(custom(other, name, where, template(image), QUEUED), plural_of(other.kind), other.paths))
     return made
 
 
@@ -131,22 +112,20 @@ async def watched(world: World, where: str, edited: Mapping[tuple[str, str], Edi
 class Editor:
     """Makes edits of every kind, each drawn by a random generator with a seed, and counts them."""
 
-    def __init__(self, world: World, kubectl: Path, edited: list[Edited], service: ExtenderProcess) -> None:
+    def __init__(self, world: World, edited: list[Edited], service: ExtenderProcess) -> None:
         self.made: Counter[str] = Counter()
         self._world, self._api, self._edited = world, world.api, edited
-        self._kubectl = (kubectl, "--kubeconfig", world.cluster.kubeconfig)
         self._service = service
         self._random = random.Random(36)
         self._number = 0
         self._nodes = 0
         self._weights: dict[Callable[[Edited], Awaitable[bool]], int] = {
             self._label: 100, self._annotation: 100, self._finalizers: 60, self._strategy: 100, self._status: 60,
-            self._scale: 60, self._replicas: 60, self._put_unchanged: 60, self._kubectl_apply: 16,
-            self._kubectl_server_side: 16, self._kubectl_annotate: 8, self._nodes_change: 20, self._image_moves: 10,
+            self._scale: 60, self._replicas: 60, self._put_unchanged: 60,
+            self._nodes_change: 20, self._image_moves: 10,
         }  # fmt: skip
 
     async def edit(self) -> None:
-        """One edit of one object, or of what surrounds it."""
         while True:
             self._number += 1
             [edit] = self._random.choices(list(self._weights), list(self._weights.values()))
@@ -215,23 +194,6 @@ class Editor:
                 raise
         return True
 
-    async def _kubectl_apply(self, each: Edited) -> bool:
-        return await self._run("apply", "-f", "-", stdin=yaml.safe_dump(each.document))
-
-    async def _kubectl_server_side(self, each: Edited) -> bool:
-        text = yaml.safe_dump(each.document)
-        return await self._run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
-
-    async def _kubectl_annotate(self, each: Edited) -> bool:
-        where = each.document["metadata"]["namespace"]
-        plural = each.path.split("/")[-2]
-        return await self._run("annotate", "--overwrite", "-n", where, plural, each.name, f"by={self._number}")
-
-    async def _run(self, *arguments: str, stdin: str = "") -> bool:
-        code, out, err = await run(*self._kubectl, *arguments, stdin=stdin)
-        assert code == 0, (arguments, out, err)
-        return True
-
     async def _nodes_change(self, _: Edited) -> bool:
         self._nodes += 1
         if self._nodes % 2:
@@ -253,12 +215,9 @@ async def test_thousands_of_other_edits_change_no_template(
     custom_kinds: None,
     control_plane: LocalCluster,
     controller_manager: Path,
-    pytestconfig: pytest.Config,
 ) -> None:
     """Not of a guarded or queued object, nor of one that was there before, whatever happens around them."""
-    kubectl = find_or_skip(pytestconfig, lambda: build(KUBECTL) / "kubectl")
-    for architecture in ("amd64", "arm64"):
-        await world.create_nodes(architecture, 1)
+    await world.create_both(1)
     where = await world.namespace()
     edited = objects(world, where, "before")
     for each in edited:
@@ -271,7 +230,7 @@ async def test_thousands_of_other_edits_change_no_template(
         if each.kind != "DaemonSet":  # one of a multi-arch image gets nothing
             assert all(ADDED in at(stored, path)["metadata"]["annotations"] for path in each.paths)
     edited += after
-    editor = Editor(world, kubectl, edited, service)
+    editor = Editor(world, edited, service)
     by_name = {(each.kind, each.name): each for each in edited}
     controllers = ("daemonset-controller", "deployment-controller", "statefulset-controller")
     with control_plane.running_controllers(controller_manager, *controllers):
