@@ -113,11 +113,9 @@ class _Storage:
         self._buildah = ["buildah", *folders, "--storage-driver", "vfs"]
 
     def has(self, image: str) -> bool:
-        """Whether the storage has the image."""
         return image in self._run("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()
 
     def clear(self) -> None:
-        """Removes all containers, and all images except the base."""
         self._run("rm", "--all")
         listed = self._run("images", "--all", "--format", "{{.ID}} {{.Name}}:{{.Tag}}").splitlines()
         if others := sorted({line.split()[0] for line in listed if line.split()[1] != BASE}):
@@ -133,14 +131,12 @@ class _Storage:
         self._run("commit", "--rm", container, BASE)
 
     def build(self, context: Path, name: str) -> None:
-        """Builds on the base, with this machine's settings for pip."""
         settings = ["--isolation", "chroot", "--layers=false", "--pull=never", "--timestamp", str(EPOCH)]
         settings += ["--from", BASE, "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
         with tempfile.TemporaryDirectory() as folder:
             self._run("build", *settings, *_pip_volumes(Path(folder)), "--tag", name, str(context))
 
     def pack(self, files: Path, name: str, platform: str, entrypoint: str) -> None:
-        """Makes an image of one layer."""
         system, architecture = platform.split("/")
         container = self._run("from", "scratch").strip()
         self._run("add", container, str(files), "/")
@@ -149,14 +145,12 @@ class _Storage:
         self._run("commit", "--rm", container, name)
 
     def push(self, name: str, reference: str, compression: str) -> str:
-        """Pushes the image by plain HTTP; returns the digest of its manifest, whose layers are compressed there."""
         settings = ["--tls-verify=false", "--compression-format", compression]
         with tempfile.NamedTemporaryFile("r") as digest:
             self._run("push", *settings, "--digestfile", digest.name, name, f"docker://{reference}")
             return digest.read().strip()
 
     def image(self, name: str) -> Image:
-        """Returns the image, with its files in the folder of a new container."""
         container = self._run("from", "--pull=never", name).strip()
         described: dict[str, Any] = msgspec.json.decode(self._run("inspect", "--type", "image", name))
         oci = described["OCIv1"]
@@ -186,7 +180,6 @@ def require_programs(*programs: str) -> None:
 
 
 def _codename() -> str:
-    """Returns this machine's Debian release, such as bookworm."""
     lines = Path("/etc/os-release").read_text().splitlines()
     fields = dict(line.replace('"', "").split("=", 1) for line in lines if "=" in line)
     if fields.get("ID") != "debian":
@@ -226,7 +219,6 @@ def _pip_volumes(folder: Path) -> list[str]:
 
 
 def _run(command: list[str]) -> str:
-    """Returns what the command printed. An error carries the end of its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
     if done.returncode != 0:
         error = subprocess.CalledProcessError(done.returncode, command)

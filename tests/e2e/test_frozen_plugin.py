@@ -57,7 +57,6 @@ def plugin(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    """A registry with an image for amd64 alone."""
     async with EmbeddedRegistry() as running:
         running.add_manifest("team/old", "1", "linux/amd64")
         yield running

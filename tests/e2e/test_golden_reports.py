@@ -1,9 +1,10 @@
-"""`explain` and `audit` of the golden workloads: every pod on a real control plane, and the manifests of the same.
+"""`explain` and `audit` of the golden workloads: 300 pods on a real control plane, and the manifests of the same.
+
+`tests/data/audit/golden.yaml` has a row for each workload, with what must be found and why.
 
 What `explain` says is held against what kube-scheduler and the webhook said of the same pods.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,27 +29,24 @@ from tests.e2e.world import World, refusal_of, run_command
 pytestmark = pytest.mark.e2e
 
 REASON = "multiarch-extender.io/reason"
-OF_CONTAINERS = {"runs-on-wrong-platform", "exec-format-error", "pull-refused", "tag-lost-platform"}
 RULES = {"selector": "selector-blocks", "affinity": "affinity-blocks", "taint": "taint-not-tolerated"}
 BY_NAME = {row["name"]: row for row in ROWS}
+WORDS = {True: "yes", False: "no", "unknown": "unknown"}
 Found = dict[str, Any]
 Answers = dict[str, tuple[str, list[str]]]
 
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DebianRegistry]:
-    """The registry of the golden rows."""
     with open_registry(tmp_path_factory.mktemp("registry")) as opened:
         yield opened
 
 
 def reaching(registry: DebianRegistry) -> tuple[str, ...]:
-    """The settings that reach the registry."""
     return f"registry.plain_http=['{registry.host}']", f"registry.allow=['*', '{registry.host}']"
 
 
 def row_of(pod: str) -> Found:
-    """The row of a pod of `populate`."""
     return BY_NAME[pod if pod in BY_NAME else pod.rsplit("-", 2)[0]]
 
 
@@ -71,17 +69,15 @@ def answers_of(told: Found) -> Answers:
 
 def golden_answers(row: Found, platforms: Iterable[str] = TARGETS) -> Answers:
     """What `answers_of` must give for the pods of the row."""
-    words = {True: "yes", False: "no", "unknown": "unknown"}
     blockers = row.get("blockers", {})
     return {
-        platform: (words[answer], sorted(blockers.get(platform, ())))
+        platform: (WORDS[answer], sorted(blockers.get(platform, ())))
         for platform, answer in zip(TARGETS, row["answers"], strict=True)
         if platform in platforms
     }
 
 
 async def explain_each(world: World, registry: DebianRegistry, where: str, pods: Iterable[str]) -> dict[str, Found]:
-    """The explanation of each pod, as `explain NAME -o json` has it."""
     settings = read_config(None, [*reaching(registry), f"cluster={world.cluster.kubeconfig}"])
     async with opened_client(settings) as client:
         subjects = [each for name in pods for each in await ExplainTarget("", name, where, None).find(client)]
@@ -135,29 +131,6 @@ async def test_explain_says_of_each_pod_what_the_scheduler_did(world: World, reg
     assert refused == sum(row["pods"] for row in ROWS if not any(row["answers"]) and row["name"] != "ignored")
 
 
-async def test_explain_says_of_each_manifest_what_the_golden_file_does(
-    world: World, registry: DebianRegistry, tmp_path: Path
-) -> None:
-    """With the cluster's nodes, and without a cluster."""
-    where, written, _ = await populate(world.api, registry.host)
-    file = tmp_path / "all.yaml"
-    file.write_text(yaml.safe_dump_all(written))
-    # without what the webhook would add, which keeps pods off the same nodes once more
-    none = "--set=admission.node_affinity=none"
-    arguments = ("explain", "-n", where, "-f", str(file), "-o", "json", none)
-    live = await run_command(world, *arguments, host=registry.host)
-    without = await run_command(world, *arguments, "--set=cluster=none", host=registry.host)
-    for found, platforms in ((live, TARGETS), (without, TARGETS[:2])):
-        assert found.code == 1, found.errors  # some run nowhere
-        by_name = {each["name"]: each for each in found.told}
-        assert by_name.keys() == {row["name"] for row in ROWS if row["kind"] in VERSIONS}
-        for name, told in by_name.items():
-            if told["skipped"]:
-                assert BY_NAME[name]["answers"] == []
-            elif "pod_images" not in BY_NAME[name]:  # which no manifest shows
-                assert answers_of(told) == golden_answers(BY_NAME[name], platforms), BY_NAME[name]["why"]
-
-
 async def test_explain_has_the_annotation_of_the_webhook(
     world: World, registry: DebianRegistry, tmp_path: Path
 ) -> None:
@@ -182,82 +155,133 @@ async def test_explain_has_the_annotation_of_the_webhook(
         assert wanted in ([], [created[name]["spec"].get("affinity")]), BY_NAME[name]["why"]
 
 
-# What a kubelet does with each image on nodes of two architectures, as real ones did (testbed/nodes): an index that
-# lacks the platform is refused at the pull, and a single manifest is pulled and its program fails.
-RUNS, CRASHES, REFUSED, ABSENT, STUCK = "runs", "crashes", "refused", "absent", "stuck"
-KUBELET = {
-    "multi": (RUNS, RUNS),
-    "all": (RUNS, RUNS),
-    "amd": (RUNS, REFUSED),
-    "arm": (CRASHES, RUNS),
-    "missing": (ABSENT, ABSENT),
-    "artifact": (STUCK, STUCK),
-}
+# --- the cluster and its manifests
 
 
-def status_of(container: KubernetesObject, architecture: str, digests: dict[str, str]) -> KubernetesObject:
-    """The container's status on a node of that architecture."""
-    image = container["image"]
-    outcome = KUBELET[image.rpartition("/")[2].partition(":")[0]][architecture == "arm64"]
-    pulled = f"{image.rpartition(':')[0]}@{digests[image]}" if image in digests else ""
-    now = "2026-01-01T00:00:00Z"
-    ended = {"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now}
-    state: KubernetesObject = {
-        RUNS: {"running": {"startedAt": now}},
-        CRASHES: {"waiting": {"reason": "CrashLoopBackOff"}},
-        REFUSED: {"waiting": {"reason": "ImagePullBackOff", "message": "no match for platform in manifest"}},
-        ABSENT: {"waiting": {"reason": "ErrImagePull", "message": "not found"}},
-        STUCK: {"waiting": {"reason": "CreateContainerError", "message": "no command specified"}},
-    }[outcome]
-    return {
-        "name": container["name"],
-        "image": image,
-        "imageID": pulled if outcome in (RUNS, CRASHES) else "",
-        "ready": outcome == RUNS,
-        "restartCount": 3 if outcome == CRASHES else 0,
-        "state": state,
-        "lastState": {"terminated": ended} if outcome == CRASHES else {},
-    }
+async def test_audit_and_explain_say_of_the_cluster_and_its_manifests_what_the_golden_file_does(
+    world: World, registry: DebianRegistry, tmp_path: Path
+) -> None:
+    """Every row of the golden file, and no workload besides; the same of manifests, but for what only a cluster has."""
+    populated = await populate(world.api, registry.host)
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all(populated.written))
+    await audit_the_cluster(world, registry, populated)
+    found = await run_command(world, "audit", "-f", str(file), "-o", "json", "--set=cluster=none", host=registry.host)
+    assert found.code == 0, found.errors
+    report = msgspec.json.decode(found.output, type=Found)
+    assert report["targets"] == list(TARGETS[:2])
+    for row in ROWS:
+        if row["kind"] in VERSIONS:
+            assert audited(report, row)[1] == audit_answers(row, has_nodes=False), row["why"]
+    unneeded = [each["subject"] for each in report["findings"] if each["rule"] == "constraint-not-needed"]
+    assert unneeded == [f"{populated.namespace}/Deployment/pinned"]
+    options = ("-f", str(file), "--relax", "--check", "--allow-unknown", "--set=cluster=none")
+    found = await run_command(world, "fix", *options, host=registry.host)
+    assert (found.code, found.output.count("\n")) == (1, 1)
+    assert (
+        f"Deployment {populated.namespace}/pinned does not need nodeSelector kubernetes.io/arch=amd64" in found.output
+    )
+    skipped = [line.partition(f"{populated.namespace}/")[2].partition(" ")[0] for line in found.errors.splitlines()]
+    assert skipped == ["asking", "amd-agent"]
+    await explain_manifests(world, registry, populated.namespace, file)
 
 
-async def run_on(api: ApiClient, pod: KubernetesObject, node: str, digests: dict[str, str]) -> None:
-    """Binds the pod, and reports its status as the node's kubelet would."""
-    metadata, spec = pod["metadata"], pod["spec"]
-    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": metadata["name"]}}
-    await api.request("POST", f"{path}/binding", {**binding, "target": {"kind": "Node", "name": node}})
-    architecture = node.partition("-")[0]
-    statuses = {
-        f"{kind}Statuses": [status_of(each, architecture, digests) for each in spec.get(f"{kind}s", ())]
-        for kind in ("container", "initContainer")
-    }
-    body = {"status": {"phase": "Running", **statuses}}
-    await api.request("PATCH", f"{path}/status", body, content_type="application/strategic-merge-patch+json")
-
-
-async def test_audit_finds_what_runs_wrongly_as_the_golden_file_says(world: World, registry: DebianRegistry) -> None:
-    """Half of each row's pods on amd64 and half on arm64; the bare ones on arm64."""
-    populated: Written = await populate(world.api, registry.host)
+async def audit_the_cluster(world: World, registry: DebianRegistry, populated: Written) -> None:
     where = populated.namespace
-    pods = [each for each in (*populated.written, *populated.made) if each["kind"] == "Pod"]
-    names = [f"{registry.host}/shop/{name}:1.0" for name in ("multi", "all", "amd", "arm")]
-    inspected = await run_command(world, "inspect", *names, "-o", "json", host=registry.host)
-    digests = {each["reference"]: each["digest"] for each in inspected.told}
-    nodes = {each["metadata"]["name"]: f"{('arm64', 'amd64')[index % 2]}-0" for index, each in enumerate(pods)}
-    await asyncio.gather(*(run_on(world.api, pod, nodes[pod["metadata"]["name"]], digests) for pod in pods))
-    found = await run_command(world, "audit", "-n", where, "-o", "json", "--no-newer", host=registry.host)
-    seen: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for each in msgspec.json.decode(found.output, type=Found)["findings"]:
-        if each["rule"] in OF_CONTAINERS:
-            rule, platform, workload_name, container, image = each["fingerprint"].split(":", 4)
-            assert image in each["message"]
-            row = workload_name.rpartition("/")[2]
-            seen[row, platform.partition("/")[2]][container] = rule
-    ran = {(row_of(name)["name"], node.partition("-")[0]) for name, node in nodes.items()}
-    expected = {
-        (row["name"], architecture): golden
-        for row in ROWS
-        for architecture, golden in row.get("running", {}).items()
-        if (row["name"], architecture) in ran
+    for row in ROWS:
+        if row["kind"] == "DaemonSet":  # which its controller would write
+            path = f"/apis/apps/v1/namespaces/{where}/daemonsets/{row['name']}/status"
+            counts = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
+            body = {"status": dict.fromkeys(counts, row["pods"])}
+            await world.api.request("PATCH", path, body, content_type="application/merge-patch+json")
+    found = await run_command(world, "audit", "-n", where, "-o", "json", host=registry.host)
+    assert found.code == 0, found.errors
+    report = msgspec.json.decode(found.output, type=Found)
+    assert (report["targets"], report["problems"]) == (list(TARGETS), [])
+    assert {(each["kind"], each["name"]) for each in report["workloads"]} == {
+        (row["kind"], row["name"]) for row in ROWS
     }
-    assert seen == expected
+    for row in ROWS:
+        workload, answers = audited(report, row)
+        assert answers == audit_answers(row, has_nodes=True), row["why"]
+        assert workload["weight"]["pods"] == row["pods"], row["why"]
+    check_findings(report, where)
+    check_images(report, registry.host)
+    pools = {pool["platform"]: (pool["nodes"], pool["cpu_cores"]) for pool in report["nodes"]}
+    assert pools == dict.fromkeys(TARGETS, (2, 16.0))
+
+
+def audited(report: Found, row: Found) -> tuple[Found, Answers]:
+    """The workload of the row as the report has it, and its answers as `audit_answers` has them."""
+    [found] = [each for each in report["workloads"] if (each["kind"], each["name"]) == (row["kind"], row["name"])]
+    return found, {
+        each["platform"]: (each["answer"], sorted(blocker["rule"] for blocker in each["blockers"]))
+        for each in found["platforms"]
+    }
+
+
+def audit_answers(row: Found, *, has_nodes: bool) -> Answers:
+    """The answer for each platform, and the rules of its blockers."""
+    answers = [WORDS[each] for each in row["answers"]]
+    blockers = {platform: sorted(rules) for platform, rules in row.get("blockers", {}).items()}
+    if not has_nodes:
+        answers = answers[:2] if "without_nodes" not in row else [WORDS[each] for each in row["without_nodes"]]
+        blockers = {} if "without_nodes" in row else blockers
+    return {platform: (answer, blockers.get(platform, [])) for platform, answer in zip(TARGETS, answers, strict=False)}
+
+
+def check_findings(report: Found, where: str) -> None:
+    """The findings about DaemonSets are those of the rows, and no others."""
+    stated = {
+        (f"{where}/DaemonSet/{row['name']}", *f"{finding} ".split(" ")[:2])
+        for row in ROWS
+        for finding in row.get("findings", ())
+    }
+    told = {
+        (each["workloads"][0], each["rule"], each["platform"])
+        for each in report["findings"]
+        if each["rule"].startswith("daemonset")
+    }
+    assert told == stated
+    torn = [each["subject"] for each in report["findings"] if each["rule"] == "no-common-platform"]
+    assert torn == [f"{where}/Deployment/torn"]
+
+
+def check_images(report: Found, host: str) -> None:
+    images = {each["reference"]: each for each in report["images"]}
+    amd = images[f"{host}/shop/amd:1.0"]
+    assert amd["digest"].startswith("sha256:")
+    assert amd["lacks"] == ["linux/arm64", "linux/s390x"]
+    newer = {each["platform"]: (each["tag"], each["why"]) for each in amd["newer"]}
+    assert newer["linux/arm64"] == ("1.2", "")
+    assert newer["linux/s390x"][0] is None
+    assert "1.11, does not run there either" in newer["linux/s390x"][1]
+    uses = {each["workload"].rpartition("/")[2]: each for each in amd["used_by"]}
+    assert uses["injected"]["is_injected"]
+    assert uses["starting"]["used_as"] == "init container"
+    # every row but `ignored` that names it, each weighed once
+    rows = [
+        row
+        for row in ROWS
+        if "amd" in str(row.get("pod_images", row["images"])) + str(row.get("spec", {}).get("initContainers", ""))
+    ]
+    assert amd["blocks"]["pods"] == sum(row["pods"] for row in rows if row["name"] != "ignored")
+    assert images[f"{host}/shop/missing:1.0"]["cause"] == "missing"
+    assert images[f"{host}/shop/artifact:1.0"]["cause"] == "artifact"
+
+
+async def explain_manifests(world: World, registry: DebianRegistry, where: str, file: Path) -> None:
+    # without what the webhook would add, which keeps pods off the same nodes once more
+    none = "--set=admission.node_affinity=none"
+    arguments = ("explain", "-n", where, "-f", str(file), "-o", "json", none)
+    live = await run_command(world, *arguments, host=registry.host)
+    without = await run_command(world, *arguments, "--set=cluster=none", host=registry.host)
+    for found, platforms in ((live, TARGETS), (without, TARGETS[:2])):
+        assert found.code == 1, found.errors  # some run nowhere
+        by_name = {each["name"]: each for each in found.told}
+        assert by_name.keys() == {row["name"] for row in ROWS if row["kind"] in VERSIONS}
+        for name, told in by_name.items():
+            if told["skipped"]:
+                assert BY_NAME[name]["answers"] == []
+            elif "pod_images" not in BY_NAME[name]:  # which no manifest shows
+                assert answers_of(told) == golden_answers(BY_NAME[name], platforms), BY_NAME[name]["why"]

@@ -63,7 +63,6 @@ class Registries:
         self.asked: list[tuple[str, str, str]] = []
 
     async def open(self, stack: AsyncExitStack) -> str:
-        """Starts one and returns its host."""
         runner = web.ServerRunner(web.Server(self._answer))
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -83,25 +82,20 @@ class Registries:
 
 
 class OpenCase(NamedTuple):
-    """A case with its registries and its file."""
-
     case: Case
     hosts: tuple[str, ...]
     file: Path
 
     @property
     def image(self) -> str:
-        """The image that a pod of the case names."""
         return f"{self.hosts[0]}/{self.case.path}:1"
 
     @property
     def pod_name(self) -> str:
-        """The name of that pod."""
         return self.case.name.replace(" ", "-")
 
 
 def hosts_toml_of(rule: MirrorRule) -> dict[str, Any]:
-    """What k3s writes for a registry."""
     *mirrors, own = rule.places
     server = {"server": str(own.root)} if own.root else {}
     return {**server, "host": {str(each.root): {"override_path": True} for each in mirrors}}
@@ -125,7 +119,6 @@ async def open_cases(registries: Registries, folder: Path) -> AsyncIterator[list
 
 
 async def ask(mirrors: EndpointSource, image: str) -> None:
-    """Has the service look for the image everywhere."""
     async with aiohttp.ClientSession() as session:
         client = RegistryClient(
             session,

@@ -59,7 +59,6 @@ class PlannedKind(NamedTuple):
     paths: tuple[str, ...]
 
     def made(self, where: str, name: str, written: KubernetesObject, labels: dict[str, str]) -> KubernetesObject:
-        """An object of the kind with the template in each of its places."""
         document: KubernetesObject = {
             "apiVersion": self.version, "kind": self.kind,
             "metadata": {"name": name, "namespace": where, "labels": labels}, "spec": copy.deepcopy(self.spec),
@@ -99,7 +98,6 @@ PLANNED = (
 
 
 def written(image: str, kind: str, **spec: object) -> KubernetesObject:
-    """A template that asks for a CPU, with the words of its author."""
     made = template(image, **spec)
     made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
     if kind in ("Job", "JobSet"):
@@ -147,7 +145,6 @@ def flavors() -> Sequence[Flavor]:
 
 
 async def start(world: World, *settings: str) -> ExtenderProcess:
-    """The shipped webhooks, called for every namespace but the cluster's own."""
     service = await world.start_service(RULE, *settings, mode=Mode.WEBHOOK)
     await world.register_webhook(service)
     return service
@@ -236,22 +233,6 @@ async def test_it_plans_by_the_images_and_stays_with_its_plan(
     world.figure(f"Kueue planned {kinds} by their images; applied three times, each has one plan")
 
 
-async def test_its_plans_follow_the_words_and_go_wrong_without_them(world: World, queue: str) -> None:
-    """Affinity keeps an amd64-only image off cheaper nodes; a toleration opens tainted ones to multi-arch images."""
-    tainted = await world.namespace()
-    arm, amd = flavors()
-    await create_queue(world.api, tainted, [arm._replace(taints=[ARM]), amd])
-    images = world.images
-    rows = (("amd", images.amd, queue), ("multi", images.multi, tainted))
-    for with_us, expected in ((False, ("arm64", "amd64")), (True, ("amd64", "arm64"))):
-        if with_us:
-            await start(world)
-        for (name, image, where), architecture in zip(rows, expected, strict=True):
-            named = f"{name}-{with_us}".lower()
-            await world.api.create(PLANNED[0].made(where, named, written(image, "Job"), QUEUED))
-            assert assigned(await admitted(world, where, named)) == {f"{where}-{architecture}"}
-
-
 async def test_a_plan_of_another_cluster_stays_in_sync(world: World, queue: str) -> None:
     """A Job with a plan that MultiKueue has copied is admitted by it, though pods of the image get a toleration.
 
@@ -278,8 +259,7 @@ async def test_a_plan_of_another_cluster_stays_in_sync(world: World, queue: str)
     await until_suspended(world, PLANNED[0], right, "copied", suspended=False)
     ended = await world.api.wait_for("Workload", lambda each: bool(finish_of(each)), queue, KUEUE)
     assert "conflict for key=kubernetes.io/arch" in finish_of(ended)
-    await asyncio.sleep(QUIET_SECONDS)
-    found = await world.api.get("Workload", "plan", right, KUEUE)
+    found = await world.api.get("Workload", "plan", right, KUEUE)  # which was there before the one that is ended
     assert assigned(found) == {f"{right}-amd64"}
     assert not finish_of(found)
 
@@ -293,7 +273,6 @@ async def test_a_pod_held_by_both_gates_comes_to_the_right_nodes(world: World, q
     metadata = {"name": "held", "namespace": queue, "labels": dict(QUEUED)}
     made = await world.api.create({"apiVersion": "v1", "kind": "Pod", **written(image, "Pod"), "metadata": metadata})
     assert gates_of(made) >= {GATE, OUR_GATE}
-    await asyncio.sleep(2)
     world.images.push(image, "amd64")
     await world.api.wait_for("Pod", lambda each: GATE in gates_of(each) and OUR_GATE not in gates_of(each), queue)
     await world.api.patch("ClusterQueue", queue, {"spec": {"stopPolicy": "None"}}, "", KUEUE)
@@ -324,13 +303,11 @@ WITH_PODS = ("Job", "StatefulSet", "Deployment")
 
 
 def finish_of(workload: KubernetesObject) -> str:
-    """Why Kueue has ended the plan; empty if it has not."""
     conditions = (workload.get("status") or {}).get("conditions") or []
     return "".join(each["message"] for each in conditions if each["type"] == "Finished")
 
 
 def is_stopped(found: KubernetesObject, name: str) -> bool:
-    """Whether it is the queue of that name, and Kueue has taken notice that it is stopped."""
     conditions = (found.get("status") or {}).get("conditions") or []
     return found["metadata"]["name"] == name and any(
         (each["type"], each["status"], each["reason"]) == ("Active", "False", "Stopped") for each in conditions
@@ -338,7 +315,6 @@ def is_stopped(found: KubernetesObject, name: str) -> bool:
 
 
 def gates_of(pod: KubernetesObject) -> set[str]:
-    """The names of its scheduling gates."""
     return {each["name"] for each in pod["spec"].get("schedulingGates") or []}
 
 
@@ -358,7 +334,6 @@ async def admitted(world: World, where: str, name: str) -> KubernetesObject:
 
 
 def assigned(workload: KubernetesObject) -> set[str]:
-    """The flavors of its pods' CPUs."""
     assignments: list[dict[str, Any]] = workload["status"]["admission"]["podSetAssignments"]
     return {each["flavors"]["cpu"] for each in assignments}
 
@@ -377,7 +352,6 @@ async def ready_pods(world: World, where: str, name: str, architecture: str) -> 
 
 
 async def until_suspended(world: World, kind: PlannedKind, where: str, name: str, *, suspended: bool) -> None:
-    """Returns once the object is, or is no longer."""
 
     def is_it(found: KubernetesObject) -> bool:
         policy = (found["spec"].get("runPolicy") or {}) if kind.kind == "PyTorchJob" else found["spec"]

@@ -3,34 +3,29 @@
 import pytest
 
 from testbed.objects import pod
-from testbed.shipped_files import Mode
-from tests.e2e.world import SCHEDULER_NAMES, World
+from testbed.shipped_files import SECOND_SCHEDULER, Mode
+from tests.e2e.shipped_webhook import ARCHITECTURE, EXISTING, add_zones, start_webhook, terms_of
+from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
 
-PODS_OF_A_KIND = 25
+PODS_OF_A_KIND = 15
 
 
-@pytest.mark.parametrize(
-    ("mode", "architecture", "other"), [(Mode.SECOND, "amd64", "arm64"), (Mode.DEFAULT, "arm64", "amd64")]
-)
-async def test_pods_stay_off_the_architecture_that_their_image_lacks(
-    world: World, mode: Mode, architecture: str, other: str
-) -> None:
+async def test_pods_stay_off_the_architecture_that_their_image_lacks(world: World) -> None:
     """50 pods crowd on four nodes while eight of the other kind have far more room; one too many is told why."""
-    await world.create_nodes(architecture, 4, cpu="8")
-    await world.create_nodes(other, 8, cpu="64")
-    where = await world.namespace()
-    image, scheduler = world.images.fresh(architecture), SCHEDULER_NAMES[mode]
-    service = await world.start_service(mode=mode, admission=False)
-    with world.scheduler(mode, service):
-        await world.warm(service, where, image)  # the default scheduler's `assume` takes a cold image to be amd64-only
-        await world.create_pods(where, 50, image, scheduler=scheduler, cpu="500m")
+    await world.create_nodes("amd64", 4, cpu="8")
+    await world.create_nodes("arm64", 8, cpu="64")
+    where, image = await world.namespace(), world.images.fresh("amd64")
+    service = await world.start_service(admission=False)
+    with world.second_scheduler(service):
+        await world.warm(service, where, image)
+        await world.create_pods(where, 50, image, scheduler=SECOND_SCHEDULER, cpu="500m")
         await world.wait_all_bound(where, 50)
-        [large] = await world.create_pods(where, 1, image, prefix="large", scheduler=scheduler, cpu="10")
+        [large] = await world.create_pods(where, 1, image, prefix="large", scheduler=SECOND_SCHEDULER, cpu="10")
         event = await world.api.wait_for_event(large, namespace=where)
-    assert await world.count_placed(where) == {architecture: 50}
-    assert f"8 image {image} is built only for linux/{architecture}" in event
+    assert await world.count_placed(where) == {"amd64": 50}
+    assert f"8 image {image} is built only for linux/amd64" in event
     assert "4 Insufficient cpu" in event
 
 
@@ -48,7 +43,7 @@ async def test_a_pod_that_fits_nowhere_says_so_and_evicts_nobody(world: World) -
     with world.scheduler(Mode.DEFAULT, service):
         await world.warm(service, where, world.images.amd)
         spec = {"priorityClassName": "important"}
-        await world.create_pods(where, 1, world.images.amd, scheduler=SCHEDULER_NAMES[Mode.DEFAULT], spec=spec)
+        await world.create_pods(where, 1, world.images.amd, spec=spec)
         condition = await world.wait_refused(where, "pod-0")
         event = await world.api.wait_for_event("pod-0", namespace=where)
     assert condition["reason"] == "Unschedulable"
@@ -68,30 +63,12 @@ async def test_multi_arch_pods_prefer_arm64_and_overflow_to_amd64(world: World) 
     service = await world.start_service(mode=Mode.SECOND, admission=False)
     with world.scheduler(Mode.SECOND, service):
         await world.warm(service, where, world.images.multi)
-        await world.create_pods(where, 8, world.images.multi, scheduler=SCHEDULER_NAMES[Mode.SECOND], cpu="1")
+        await world.create_pods(where, 8, world.images.multi, scheduler=SECOND_SCHEDULER, cpu="1")
         await world.wait_all_bound(where, 8)
         assert await world.count_placed(where) == {"arm64": 8}
-        await world.create_pods(
-            where, 12, world.images.multi, scheduler=SCHEDULER_NAMES[Mode.SECOND], cpu="1", prefix="more"
-        )
+        await world.create_pods(where, 12, world.images.multi, scheduler=SECOND_SCHEDULER, cpu="1", prefix="more")
         await world.wait_all_bound(where, 20)
     assert await world.count_placed(where) == {"arm64": 8, "amd64": 12}
-
-
-@pytest.mark.parametrize("mode", [Mode.SECOND, Mode.WEBHOOK])
-async def test_with_required_affinity_the_reason_is_on_the_pod(world: World, mode: Mode) -> None:
-    """The scheduler's own event names only affinity; what the extender would have said is the pod's annotation."""
-    await world.create_nodes("arm64", 3)
-    service = await world.start_service("admission.node_affinity=required", mode=mode)
-    await world.register_webhook(service)
-    where = await world.namespace()
-    with world.scheduler(mode, service):
-        await world.create_pods(where, 1, world.images.amd, scheduler=SCHEDULER_NAMES[mode])
-        event = await world.api.wait_for_event("pod-0", namespace=where)
-    annotations = (await world.api.get("Pod", "pod-0", where))["metadata"]["annotations"]
-    assert annotations["multiarch-extender.io/reason"] == f"image {world.images.amd} is built only for linux/amd64"
-    assert "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector" in event
-    assert await service.filter_calls() == 0
 
 
 @pytest.mark.parametrize(
@@ -104,8 +81,7 @@ async def test_with_required_affinity_the_reason_is_on_the_pod(world: World, mod
 )
 async def test_mixed_pods_are_all_placed_rightly(world: World, mode: Mode, affinity: str) -> None:
     """Every mixture of images, cold ones among them, created at once: each pod is where all its images run."""
-    for architecture in ("amd64", "arm64"):
-        await world.create_nodes(architecture, 20, cpu="32")
+    await world.create_both(8, cpu="32")
     service = await world.start_service(f"admission.node_affinity={affinity}", mode=mode)
     await world.register_webhook(service, mode=Mode.SECOND if mode is Mode.SECOND else Mode.WEBHOOK)
     where = await world.namespace(second=mode is Mode.SECOND)
@@ -121,7 +97,26 @@ async def test_mixed_pods_are_all_placed_rightly(world: World, mode: Mode, affin
     with world.scheduler(mode, None if mode is Mode.WEBHOOK else service):
         for kind, mixture in kinds.items():
             await world.create_pods(where, PODS_OF_A_KIND, *mixture, prefix=kind, cpu="10m")
-        count = len(kinds) * PODS_OF_A_KIND
+        init = {"initContainers": [{"name": "init", "image": images.arm}]}
+        await world.create_pods(where, PODS_OF_A_KIND, images.multi, prefix="init", cpu="10m", spec=init)
+        count = (len(kinds) + 1) * PODS_OF_A_KIND
         await world.wait_all_bound(where, count, 120)
     label = {Mode.SECOND: "second scheduler", Mode.DEFAULT: "default scheduler", Mode.WEBHOOK: "webhook only"}[mode]
     await world.assert_placed_rightly(f"{label}, node_affinity: {affinity}", where, count)
+
+
+async def test_existing_terms_are_each_narrowed(world: World) -> None:
+    """By the webhook: terms are alternatives, and an entry of the nodeSelector holds for all of them."""
+    await add_zones(world, "a", "b", "c")
+    await start_webhook(world)
+    where, images = await world.namespace(), {"amd64": world.images.amd, "arm64": world.images.arm}
+    with world.default_scheduler(""):
+        for prefix, (architecture, spec, _) in EXISTING.items():
+            await world.create_pods(where, 6, images[architecture], prefix=prefix, spec=spec)
+        placed = await world.wait_all_bound(where, 6 * len(EXISTING))
+    for prefix, (architecture, spec, allowed) in EXISTING.items():
+        assert {placed[f"{prefix}-{index}"] for index in range(6)} <= allowed, prefix
+        found = await world.api.get("Pod", f"{prefix}-0", where)
+        assert terms_of(found) == terms_of({"spec": spec})
+        assert found["spec"]["nodeSelector"] == {**spec.get("nodeSelector", {}), ARCHITECTURE: architecture}, prefix
+    await world.assert_placed_rightly("webhook only, node_affinity: required", where, 6 * len(EXISTING))

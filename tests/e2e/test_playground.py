@@ -1,4 +1,4 @@
-"""`python -m testbed.playground`: it says how to reach it, places pods as promised, and leaves nothing."""
+"""`python -m testbed.playground --nodes real`: what the quickstart shows, and nothing is left of it."""
 
 import asyncio
 import os
@@ -20,13 +20,12 @@ from testbed.nodes.programs import NodePrograms
 from testbed.objects import pod
 from tests.e2e.running import Outcome, observe
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # test_quickstart takes the same walk
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # test_quickstart takes the walk on fake nodes
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "docs" / "quickstart.md"
 
 
 async def read_until(output: asyncio.StreamReader, last: str) -> list[str]:
-    """The lines up to the one that begins with `last`, or to the end."""
     lines: list[str] = []
     async for line in output:
         lines.append(line.decode().strip())
@@ -69,21 +68,6 @@ async def running_playground(folder: Path, *arguments: str) -> AsyncIterator[Pla
             await playground.wait()
 
 
-async def test_the_playground_does_what_it_says_and_leaves_nothing_behind(binaries: Binaries, tmp_path: Path) -> None:
-    """The images that it names are placed by the second scheduler; after Ctrl-C its exit is clean, its files gone."""
-    async with running_playground(tmp_path) as (api, images):
-        await api.create_all(pod(name, images[name]) for name in ("web", "legacy", "edge"))
-        bound = {name: await api.wait_until_bound(name) for name in ("web", "legacy", "edge")}
-        scheduler = (await api.get("Pod", "web"))["spec"]["schedulerName"]
-    assert scheduler == "multiarch-scheduler"
-    assert {name: node.partition("-")[0] for name, node in bound.items()} == {
-        "web": "arm64",
-        "legacy": "amd64",
-        "edge": "arm64",
-    }
-    assert list(tmp_path.iterdir()) == []
-
-
 async def test_the_quickstart_shows_what_real_nodes_do(
     binaries: Binaries, node_programs: NodePrograms, tmp_path: Path
 ) -> None:
@@ -119,6 +103,5 @@ async def test_the_quickstart_shows_what_real_nodes_do(
 
 
 def transcript() -> list[str]:
-    """The lines that the quickstart shows below commands."""
     [block] = re.findall(r"```text\n(\$ kubectl.*?)```", QUICKSTART.read_text(), re.DOTALL)
     return [line for line in block.splitlines() if not line.startswith("$")]

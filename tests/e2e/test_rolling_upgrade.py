@@ -45,13 +45,11 @@ class Cluster:
         self.missed: list[str] = []
 
     async def run_helm(self, *arguments: str) -> None:
-        """Runs helm for the release. Raises CalledProcessError."""
         command = [str(self._helm), *arguments, f"--kubeconfig={self._kubeconfig}", f"--namespace={OURS}"]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
     async def release(self, verb: str, tag: str) -> None:
-        """Installs the chart with the image of that tag, or upgrades to it."""
         registry = self._registry
         values = [
             f"image.repository={registry}/multiarch-extender",
