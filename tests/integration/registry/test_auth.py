@@ -115,6 +115,7 @@ def gives(status: int = 200, **response: Any) -> Fault:
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
+        pytest.param(gives(403), RegistryDenied, "gives no token (403)", id="403"),
         pytest.param(gives(400), RegistryRefusedImage, "gives no token (400)", id="400"),
         pytest.param(gives(408), RegistryUnavailable, "answered 408", id="408"),
         pytest.param(gives(500), RegistryUnavailable, "answered 500", id="500"),
