@@ -105,7 +105,7 @@ async def test_what_holds_pods_is_deleted_first_and_pods_held_meanwhile_are_let_
     api.put(PODS, gated("both", [OTHER], {"app": "a"}))
     await eventually(lambda: stored(api, "unlabelled") == ([], []))
     assert [request.path for request in api.received("send")[:2]] == [f"{POLICIES}/hold", f"{WEBHOOKS}/ours"]
-    assert (POLICIES, "hold") not in api._objects  # noqa: SLF001
+    assert "hold" not in api.objects(POLICIES)
     api.put(PODS, gated("late", [GATE], {GATED_LABEL: "true"}))
     code, out, err = await ungating
     assert (code, err) == (0, "")

@@ -119,6 +119,10 @@ class ApiServer:
     def received(self, kind: Kind) -> list[Request]:
         return [request for request in self.requests if request.kind == kind]
 
+    def objects(self, path: str) -> dict[str, Document]:
+        """Returns the objects of a collection by name."""
+        return {name: found for (where, name), found in self._objects.items() if where == path}
+
     def find(self, path: str, name: str) -> Document:
         return self._objects[path, name]
 
@@ -396,4 +400,4 @@ def owned(found: Document, kind: str, name: str, api_version: str = "apps/v1") -
 
 
 def told(api: ApiServer) -> list[Document]:
-    return [event for (path, _), event in api._objects.items() if path == EVENTS]  # noqa: SLF001
+    return list(api.objects(EVENTS).values())

@@ -86,7 +86,7 @@ async def running(replica: Replica) -> AsyncIterator[Replica]:
 
 
 def stored(api: ApiServer) -> dict[str, Any]:
-    spec: dict[str, Any] = api._objects[COLLECTION, "gates"]["spec"]  # noqa: SLF001
+    spec: dict[str, Any] = api.find(COLLECTION, "gates")["spec"]
     return spec
 
 
@@ -236,7 +236,7 @@ async def test_leader_survives_a_lost_answer(api: ApiServer, client: ClusterClie
             await replica.tick()
         assert replica.is_working
         assert replica.terms == 1
-        kept = api._objects[COLLECTION, "gates"]["metadata"]["labels"]  # noqa: SLF001
+        kept = api.find(COLLECTION, "gates")["metadata"]["labels"]
         assert kept == {"by": "somebody"}
 
 

@@ -34,7 +34,7 @@ async def sending(folder: Path, clock: Clock) -> AsyncIterator[tuple[ApiServer, 
 
 def stored(api: ApiServer, namespace: str) -> list[Document]:
     path = f"/api/v1/namespaces/{namespace}/events"
-    return [event for (where, _), event in api._objects.items() if where == path]  # noqa: SLF001
+    return list(api.objects(path).values())
 
 
 async def until_stored(api: ApiServer, number: int, namespace: str = "shop") -> list[Document]:

@@ -1,6 +1,5 @@
 """When the service holds pods that are being created, and lets them go: only while somebody provably lifts gates."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from extender.placement.gate import GATE, GATED_LABEL
 from extender.service import gates
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
-from tests.integration.cluster.api_server import ApiServer
+from tests.integration.cluster.api_server import ApiServer, Document
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.watching import HOLDING, checks, service_in, until_ready
 
@@ -20,10 +19,11 @@ LEASE = GateConfig().lease
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 
-@pytest.fixture
-async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    async with EmbeddedRegistry() as opened:
-        yield opened
+def held(image: str, **metadata: object) -> Document:
+    """A pod that our gate holds."""
+    made = pod(image, **{"labels": {GATED_LABEL: "true"}, **metadata})
+    made["spec"]["schedulingGates"] = [{"name": GATE}]
+    return made | {"status": {"phase": "Pending"}}
 
 
 async def is_held(caller: Caller, image: str) -> bool:
@@ -32,13 +32,13 @@ async def is_held(caller: Caller, image: str) -> bool:
 
 
 def gates_of(api: ApiServer, name: str) -> list[object]:
-    found: list[object] = api._objects[PODS, name]["spec"]["schedulingGates"]  # noqa: SLF001
+    found: list[object] = api.find(PODS, name)["spec"]["schedulingGates"]
     return found
 
 
 def lease(api: ApiServer) -> dict[str, Any]:
     """The Lease's spec as the API server has it; empty if there is none."""
-    found: dict[str, Any] = api._objects.get((LEASES, LEASE), {}).get("spec", {})  # noqa: SLF001
+    found: dict[str, Any] = api.objects(LEASES).get(LEASE, {}).get("spec", {})
     return found
 
 
@@ -60,9 +60,7 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(
     async with service_in(api, tmp_path, "", *HOLDING, registries=[registry.host]) as caller:
         await until_ready(caller)
         assert await is_held(caller, image)
-        held = pod(image, labels={GATED_LABEL: "true"})
-        held["spec"]["schedulingGates"] = [{"name": GATE}]
-        api.put(PODS, held)
+        api.put(PODS, held(image))
         registry.add_index("late", "1", ["linux/arm64"])
         await eventually(lambda: not api.find(PODS, "p")["spec"]["schedulingGates"])
         assert lease(api)["holderIdentity"] != ""
@@ -110,10 +108,7 @@ async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_
     api.forbidden = {("patch", "pods")}
     async with service_in(api, tmp_path, "", *HOLDING, registries=[registry.host]) as caller:
         await until_ready(caller)
-        held = pod(f"{registry.host}/late:1", labels={GATED_LABEL: "true"})
-        held["spec"]["schedulingGates"] = [{"name": GATE}]
-        held["status"] = {"phase": "Pending"}
-        api.put(PODS, held)
+        api.put(PODS, held(f"{registry.host}/late:1"))
         await eventually(lambda: checks(caller, "/readyz"), lambda found: found[0] != 200)
         assert (await checks(caller, "/readyz"))[1]["gates"] == "[-]"
         api.forbidden = set()
@@ -127,17 +122,15 @@ async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more
     monkeypatch.setattr(gates, "RELEASE_SECONDS", 3.0)
     registry.add_index("app", "1", ["linux/arm64"])
     for name, image in (("known", "app:1"), ("unknown", "late:1")):
-        held = pod(f"{registry.host}/{image}", name=name, labels={GATED_LABEL: "true"})
-        held["spec"]["schedulingGates"] = [{"name": GATE}]
-        api.put(PODS, held)
+        api.put(PODS, held(f"{registry.host}/{image}", name=name))
     settings = ("admission.node_affinity=required", "admission.wait_seconds=0")
     async with service_in(api, tmp_path, "", *settings, registries=[registry.host]) as caller:
         assert "gates" not in await until_ready(caller)
         await eventually(lambda: not (gates_of(api, "known") or gates_of(api, "unknown")))
         assert not await is_held(caller, f"{registry.host}/late:1")
         assert await lifting(caller) == (0, 1)
-    assert "arm64" in str(api._objects[PODS, "known"]["spec"]["affinity"])  # noqa: SLF001
-    assert "affinity" not in api._objects[PODS, "unknown"]["spec"]  # noqa: SLF001
+    assert "arm64" in str(api.find(PODS, "known")["spec"]["affinity"])
+    assert "affinity" not in api.find(PODS, "unknown")["spec"]
 
 
 async def test_nothing_is_watched_without_the_rights_to_let_go_where_nothing_is_held(
@@ -145,18 +138,16 @@ async def test_nothing_is_watched_without_the_rights_to_let_go_where_nothing_is_
 ) -> None:
     """No lease, no patch, no check; pods that were held before are counted, as a watch shows them."""
     api.forbidden = {("patch", "pods")}
-    held = pod("registry.example.com/app:1", labels={GATED_LABEL: "true"})
-    held["spec"]["schedulingGates"] = [{"name": GATE}]
-    held["status"] = {"phase": "Pending"}
-    api.put(PODS, held)
+    first = held("registry.example.com/app:1")
+    api.put(PODS, first)
     async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
         assert "gates" not in await until_ready(caller)
         await eventually(lambda: [sent for sent in api.received("send") if "selfsubjectaccessreviews" in sent.path])
         assert lease(api) == {}
         await until_seen(caller, 1)
-        api.put(PODS, held | {"metadata": held["metadata"] | {"name": "second"}})
+        api.put(PODS, held("registry.example.com/app:1", name="second"))
         await until_seen(caller, 2)
-        api.put(PODS, held | {"spec": held["spec"] | {"schedulingGates": []}})
+        api.put(PODS, first | {"spec": first["spec"] | {"schedulingGates": []}})
         api.remove(PODS, "second")
         await until_seen(caller, 0)
         assert await lifting(caller) == (0, 0)
@@ -168,9 +159,11 @@ async def test_many_held_pods_are_listed_in_pages(api: ApiServer, tmp_path: Path
     """To count them, to let them go, and to find those without the label: no answer has them all."""
     api.forbidden = {(patch, "pods")}
     for number in range(600):
-        held = pod("registry.invalid/late:1", name=f"held-{number}", labels={GATED_LABEL: "true"} if number % 2 else {})
-        held["spec"]["schedulingGates"] = [{"name": GATE}, {"name": "another"}]
-        api.put(PODS, held | {"status": {"phase": "Pending"}})
+        each = held(
+            "registry.invalid/late:1", name=f"held-{number}", labels={GATED_LABEL: "true"} if number % 2 else {}
+        )
+        each["spec"]["schedulingGates"].append({"name": "another"})
+        api.put(PODS, each)
     async with service_in(api, tmp_path, "", *HOLDING) as caller:
         await until_seen(caller, 300)
         lists = [each for each in api.received("list") if each.path == PODS]
@@ -181,9 +174,7 @@ async def test_many_held_pods_are_listed_in_pages(api: ApiServer, tmp_path: Path
 async def test_controller_runs_without_a_webhook(api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path) -> None:
     """A policy of the API server holds the pods, and there is no port to call but the operations'."""
     registry.add_index("app", "1", ["linux/amd64"])
-    held = pod(f"{registry.host}/app:1", labels={GATED_LABEL: "true"})
-    held["spec"]["schedulingGates"] = [{"name": GATE}]
-    api.put(PODS, held)
+    api.put(PODS, held(f"{registry.host}/app:1"))
     alone = ("admission.listen=''", *HOLDING)
     async with service_in(api, tmp_path, "", *alone, registries=[registry.host]) as caller:
         await eventually(lambda: not api.find(PODS, "p")["spec"]["schedulingGates"])
