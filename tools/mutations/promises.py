@@ -719,6 +719,21 @@ LISTENERS = _broken(
     ),
 )
 
+FRAMES = _broken(
+    "extender/server/http.py",
+    _tests("fuzz", "smuggling") + " " + _tests("integration/server", "connection"),
+    (
+        "what comes behind a request is no part of its body",
+        "if self._missing_bytes or self._post is None:  # something came behind it",
+        "if self._post is None:",
+    ),
+    (
+        "what comes before an answer ends the connection with it",
+        "            self._has_more = True\n",
+        "            pass\n",
+    ),
+)
+
 LEADER = _broken(
     "extender/cluster/leader_election.py",
     _tests("integration/cluster", "leader_election"),
@@ -1694,7 +1709,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
     *REFERENCES, *RELAXING, *UNNEEDED, *EDITING, *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT,
     *FAILURES, *LOOKER, *HELD_FAILURES, *LOOKUPS, *UNREAD_SECRETS, *IMAGE_CACHE, *SHOWN_BYTES,
-    *PERSISTENCE, *FETCHER, *VERIFIER, *LISTENERS, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
+    *PERSISTENCE, *FETCHER, *VERIFIER, *LISTENERS, *FRAMES, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
     *ADMISSION, *HELD, *HELD_PODS, *ARMING, *SETTINGS,
     *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS, *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST,
     *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,
