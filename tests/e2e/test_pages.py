@@ -38,7 +38,6 @@ STORIES: Mapping[str, Sequence[str]] = {
         "docs/how-to/read-a-refusal.md",
         "docs/how-to/audit.md",
         "docs/how-to/from-hand-written.md",
-        "docs/how-to/running.md",
         "docs/how-to/fix.md",
         "docs/how-to/check-manifests-in-ci.md",
         "docs/how-to/prefer-an-architecture.md",
