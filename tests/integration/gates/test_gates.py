@@ -97,8 +97,7 @@ class Cluster:
 
     def stored(self, name: str) -> Document:
         """The pod as the API server has it."""
-        found: Document = self.api._objects[PODS, name]  # noqa: SLF001
-        return found
+        return self.api.find(PODS, name)
 
     def gates(self, name: str) -> list[str]:
         """The names of the pod's gates."""
@@ -120,7 +119,7 @@ class Cluster:
 
     def told(self) -> list[tuple[str, str, str]]:
         """Reason, type and text of each event."""
-        events = [event for (path, _), event in self.api._objects.items() if path == EVENTS]  # noqa: SLF001
+        events = self.api.objects(EVENTS).values()
         return [(event["reason"], event["type"], event["message"]) for event in events]
 
     async def is_released(self, *names: str, seconds: float = 5.0) -> None:
