@@ -28,15 +28,28 @@ LABELS_PATH = ("metadata", "labels")
 _MAY_END = RETRYABLE | {Cause.DENIED, Cause.REFUSED}
 
 
-def encode_ungating(uid: str | None) -> bytes:
-    """The strategic merge patch that takes our gate, label and reason off the pod, and leaves everything else.
+_NO_REASON: JsonObject = {REASON: None}
 
-    It names no version, so it holds for the pod as it is by then. Of a key that is not there a null changes nothing.
+
+def encode_ungating(
+    uid: str | None,
+    *,
+    version: str | None = None,
+    annotations: JsonObject = _NO_REASON,
+    spec: "JsonObject | None" = None,
+) -> bytes:
+    """The strategic merge patch that takes our gate and label off the pod, and the reason if nothing else is given.
+
+    Without a version it holds for the pod as it is by then. It changes these annotations and these parts of the spec,
+    and leaves everything else. Of a key that is not there a null changes nothing.
     """
-    metadata = {"uid": uid, "annotations": {REASON: None}, "labels": {GATED_LABEL: None}}
-    return msgspec.json.encode(
-        {"metadata": metadata, "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]}}
-    )
+    metadata: JsonObject = {"uid": uid, "labels": {GATED_LABEL: None}}
+    if version is not None:
+        metadata["resourceVersion"] = version
+    if annotations:
+        metadata["annotations"] = annotations
+    gates: list[Json] = [{"$patch": "delete", "name": GATE}]
+    return msgspec.json.encode({"metadata": metadata, "spec": {**(spec or {}), "schedulingGates": gates}})
 
 
 def encode_passing(uid: str | None) -> bytes:

@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.meta_v1 import CreatedMeta
 from extender.placement.additions import (
     ADDED_PATH,
     AFFINITY_PATH,
@@ -21,10 +22,10 @@ from extender.placement.additions import (
     add,
 )
 from extender.placement.facts import ImageFact, PodImage
-from extender.placement.gate import GATE, GATED_LABEL
+from extender.placement.gate import encode_ungating
 from extender.placement.mutation import excess_with, input_of, read_parts, scheduling_of, untouched
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.patch import Json, JsonObject, look
+from extender.placement.patch import JsonObject, look
 from extender.placement.planning import AdmissionSettings, Planner, Wanted
 from extender.placement.policy import ADDED, PLATFORMS, REASON, Mode, Overrides, Policy
 from extender.placement.reasons import held_text, left_text, passed_text
@@ -54,7 +55,6 @@ class Ungating(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-_ENCODER = msgspec.json.Encoder()
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -154,13 +154,6 @@ def _spec(document: JsonObject, added: Additions) -> JsonObject:
 
 
 def _patch(pod: CreatedPod, annotations: JsonObject, spec: JsonObject) -> bytes:
-    """The patch for one pod, which takes our gate and label off."""
-    metadata: JsonObject = {
-        "uid": pod.metadata.uid if pod.metadata else None,
-        "resourceVersion": pod.metadata.resource_version if pod.metadata else "",
-        "labels": {GATED_LABEL: None},
-    }
-    if annotations:
-        metadata["annotations"] = annotations
-    gates: list[Json] = [{"$patch": "delete", "name": GATE}]
-    return _ENCODER.encode({"metadata": metadata, "spec": {**spec, "schedulingGates": gates}})
+    """The patch for one pod, as it was read."""
+    metadata = pod.metadata or CreatedMeta()
+    return encode_ungating(metadata.uid, version=metadata.resource_version, annotations=annotations, spec=spec)

@@ -183,6 +183,11 @@ GATE = _broken(
         "    if not is_gated(document):\n        spec[",
         "    if True:\n        spec[",
     ),
+    (
+        "a patch takes our gate alone",
+        'gates: list[Json] = [{"$patch": "delete", "name": GATE}]',
+        'gates: list[Json] = [{"$patch": "replace"}]',
+    ),
 )
 
 UNGATING = _broken(
@@ -190,18 +195,13 @@ UNGATING = _broken(
     _tests("unit/placement", "ungating"),
     (
         "a pod that changed since it was read is not patched",
-        '"resourceVersion": pod.metadata.resource_version if pod.metadata else "",\n',
-        "",
+        "metadata.uid, version=metadata.resource_version, annotations",
+        "metadata.uid, annotations",
     ),
     (
         "a pod of another uid is not patched",
-        '"uid": pod.metadata.uid if pod.metadata else None,\n',
-        "",
-    ),
-    (
-        "a patch takes our gate alone",
-        'gates: list[Json] = [{"$patch": "delete", "name": GATE}]',
-        'gates: list[Json] = [{"$patch": "replace"}]',
+        "encode_ungating(metadata.uid, version",
+        "encode_ungating(None, version",
     ),
     (
         "what was added is recorded, so that it can be taken back",
@@ -887,8 +887,8 @@ HELD = _broken(
     ),
     (
         "a pod goes at its limit, by what is known then",
-        "may_be_pending=not is_expired, lists=",
-        "may_be_pending=True, lists=",
+        "overrides, nodes, expired=is_expired)",
+        "overrides, nodes, expired=False)",
     ),
 )
 
