@@ -8,7 +8,7 @@ matches no node, or that says it already.
 
 import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -75,7 +75,7 @@ class RequiredNodes(NamedTuple):
 
 
 def right_nodes(
-    known: Sequence[frozenset[Platform]], cluster: Set[Platform], compatibility: Compatibility
+    known: Collection[frozenset[Platform]], cluster: Set[Platform], compatibility: Compatibility
 ) -> RightNodes:
     """The nodes on which images of each of these platforms run, in a cluster of these. None if no image is known.
 
@@ -101,7 +101,7 @@ def right_nodes(
     return found
 
 
-def _all_run(known: Sequence[frozenset[Platform]], compatibility: Compatibility, node: Platform) -> bool:
+def _all_run(known: Collection[frozenset[Platform]], compatibility: Compatibility, node: Platform) -> bool:
     return all(runs_on(platforms, node, compatibility) for platforms in known)
 
 

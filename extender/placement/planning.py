@@ -26,7 +26,7 @@ from extender.placement.affinity import (
     plan_required,
     right_nodes,
 )
-from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, is_unresolved, known_platforms
+from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, is_unresolved, known_platforms
 from extender.placement.gate import GateSettings, ImpossiblePods, UnknownImages, Unresolved
 from extender.placement.node_match import (
     NodeDemands,
@@ -195,8 +195,8 @@ class Planner:
         return found
 
     def _find_common(self, known: Set[frozenset[Platform]], cluster: ClusterNodes) -> CommonPlatforms:
-        platforms = common_platforms([RunsOn(each) for each in known], self._policy.compatibility)
-        nodes = right_nodes(list(known), cluster.platforms, self._policy.compatibility)
+        platforms = common_platforms(known, self._policy.compatibility)
+        nodes = right_nodes(known, cluster.platforms, self._policy.compatibility)
         return CommonPlatforms(
             platforms,
             frozenset(platform.architecture for platform in platforms),

@@ -8,7 +8,7 @@ the pod. Writes nothing. `scheduling` and `mutation` both use this file, so that
 
 import enum
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -20,9 +20,10 @@ from extender.placement.facts import (
     ImageFact,
     Pending,
     PodImage,
-    RunsOn,
     RuntimeClass,
     Unknown,
+    is_unresolved,
+    known_platforms,
     of_system,
     system_of,
 )
@@ -366,13 +367,12 @@ def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:
     return {} if overrides.prefer == NO_PREFERENCE else {overrides.prefer: HIGHEST_PREFERENCE}
 
 
-def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:
-    """The platforms named by the known images on which all known images run.
+def common_platforms(known: Collection[frozenset[Platform]], compatibility: Compatibility) -> frozenset[Platform]:
+    """The platforms that images of these sets of platforms name and on which all of them run.
 
     Empty if no image is known or no platform is common to all. Each named platform is treated as a node's platform, so
     arm/v6 and arm/v7 have arm/v7 in common.
     """
-    known = [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
     return frozenset(
         platform
         for platform in possible_platforms(known)
@@ -383,7 +383,7 @@ def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -
 _RUN_OTHERS = frozenset({"amd64", "arm64"})  # architectures that may run images of another
 
 
-def possible_platforms(known: Sequence[frozenset[Platform]]) -> frozenset[Platform]:
+def possible_platforms(known: Collection[frozenset[Platform]]) -> frozenset[Platform]:
     """The platforms that images name, without those that one image rules out at first glance.
 
     Hundreds of images may name 64 platforms each. One whose operating system or architecture an image lacks need not be
@@ -401,11 +401,6 @@ def possible_platforms(known: Sequence[frozenset[Platform]]) -> frozenset[Platfo
 
 def is_multi_arch(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:
     """Whether all images are known and their common platforms have at least two architectures."""
-    return len(common_architectures(facts, compatibility)) >= 2
-
-
-def common_architectures(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[str]:
-    """The architectures of the images' common platforms; empty unless all images are known."""
-    if any(isinstance(fact, Pending | Unknown) for fact in facts):
-        return frozenset()
-    return frozenset(platform.architecture for platform in common_platforms(facts, compatibility))
+    if any(map(is_unresolved, facts)):
+        return False
+    return len({each.architecture for each in common_platforms(known_platforms(facts), compatibility)}) >= 2

@@ -310,7 +310,7 @@ class _Auditor:
     def _of_workload(self, judged: JudgedWorkload) -> Iterator[Finding]:
         """What keeps a workload from all platforms, or its pods from the nodes that they are for."""
         facts, workload = judged.facts, judged.workload
-        if known_platforms(facts) and not common_platforms(facts, self._compatibility):
+        if (known := known_platforms(facts)) and not common_platforms(known, self._compatibility):
             text = "can run nowhere: its images have no platform in common"
             yield _of_workload(FindingRule.NO_COMMON_PLATFORM, judged, text)
         if workload.is_daemon_set:

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
 from extender.placement.affinity import right_nodes
-from extender.placement.facts import RunsOn
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings, Planner
 from extender.placement.policy import Policy, common_platforms
@@ -51,6 +50,6 @@ def test_what_is_ruled_out_at_first_glance_is_in_common_to_none(
     named = frozenset[Platform]().union(*known)
     nodes = named | {Platform(each.os, other) for each in named for other in ("amd64", "arm64")}
     in_common = {each for each in nodes if all(runs_on(platforms, each, compatibility) for platforms in known)}
-    assert common_platforms([RunsOn(platforms) for platforms in known], compatibility) == in_common & named
+    assert common_platforms(known, compatibility) == in_common & named
     found = right_nodes(known, frozenset(), compatibility)
     assert found.keys() == {Platform(each.os, each.architecture) for each in in_common}
