@@ -1,13 +1,12 @@
 """Operators' settings for the tests of the mutation, and the pod that an API server would store."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from extender.images.platform import Platform
 from extender.placement.affinity import AffinityMode
-from extender.placement.facts import ImageFact, PodImage, RuntimeClass, images_of
+from extender.placement.facts import ImageFact, RuntimeClass, images_of
 from extender.placement.gate import AfterGate, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import ClusterNodes
@@ -25,10 +24,6 @@ BOTH_TOLERATION = {"key": "multi", "operator": "Equal", "value": "yes", "effect"
 ARM_TOLERATION = {"key": ARCH, "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}
 
 POLICY = Policy(preference={"arm64": 10}, runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})
-
-
-def unzip(images: Sequence[tuple[PodImage, ImageFact]]) -> tuple[list[PodImage], list[ImageFact]]:
-    return [image for image, _ in images], [fact for _, fact in images]
 
 
 def settings(
@@ -64,10 +59,10 @@ def mutate(
     """Returns the mutation of the pod, with one fact for each of its images in order."""
     decoded = created(document)
     overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, namespace)
-    images = tuple(zip(images_of(decoded), facts, strict=True))
-    mutator = Mutator(policy, admission or settings())
+    images, mutator = images_of(decoded), Mutator(policy, admission or settings())
+    assert len(images) == len(facts)
     return mutator.skip(decoded, overrides) or mutator.mutate(
-        decoded, *unzip(images), overrides, ClusterNodes(cluster), may_hold=may_hold
+        decoded, images, facts, overrides, ClusterNodes(cluster), may_hold=may_hold
     )
 
 

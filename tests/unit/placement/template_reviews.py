@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 
-from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.pod_templates import PodTemplate, pod_templates
 from extender.placement.facts import ImageFact, images_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
@@ -19,8 +18,6 @@ from extender.placement.templates import (
 )
 
 Json = dict[str, Any]
-
-
 NOBODY = TemplateOwner({})
 
 
@@ -35,10 +32,6 @@ def template_of(document: Json) -> PodTemplate:
     return found
 
 
-def pod_of(found: PodTemplate) -> CreatedPod:
-    return read_template(msgspec.json.encode(found.template))
-
-
 def reviewed(
     templates: Templates,
     found: PodTemplate,
@@ -47,7 +40,7 @@ def reviewed(
     cluster: ClusterNodes = NO_NODES,
 ) -> TemplateAnswer:
     """What becomes of the template when its object is created; one fact counts for all images."""
-    pod = pod_of(found)
+    pod = read_template(msgspec.json.encode(found.template))
     question = TemplateQuestion(pod, Overrides(), images_of(pod))
     all_facts = facts if len(facts) > 1 else facts * len(question.images)
     return templates.review(ChangedTemplate(found, pod), owner, question, all_facts, cluster)
