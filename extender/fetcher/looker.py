@@ -65,7 +65,8 @@ class Looker:
     async def look(self, look: Look) -> SeenImage | Failed:
         """Returns what the image is for the first credential that opens it, or why none does.
 
-        A credential is tried after another one as the kubelet does: not where the registry fails.
+        A credential is tried after another one as the kubelet does: not where the registry fails. Registries have the
+        question's seconds; who gives credentials has a time of its own.
         """
         failures: list[tuple[_Attempt, Failure]] = []
         left, loop = look.seconds, asyncio.get_running_loop()
@@ -73,9 +74,7 @@ class Looker:
             async for attempt in attempts:
                 began_at = loop.time()
                 try:
-                    async with asyncio.timeout(
-                        left
-                    ):  # of registries alone: who gives credentials has a time of its own
+                    async with asyncio.timeout(left):
                         digest, image = await self._see(look, attempt.credential)
                 except (RegistryError, InvalidManifest, UnsupportedManifest, TimeoutError) as exc:
                     error = _late(look) if isinstance(exc, TimeoutError) else exc

@@ -4,9 +4,7 @@ import msgspec
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.errors import (
-    RegistryUnavailable,
-)
+from extender.errors import RegistryUnavailable
 from extender.fetcher.messages import (
     MOST_BYTES,
     FromFetcher,
@@ -51,12 +49,7 @@ def test_long_text_is_cut_off() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        Pong(1, {("family", "x"): -1.0}, {}),
-        Pong(1, {}, {("family", "x"): float("inf")}),
-    ],
-    ids=str,
+    "answer", [Pong(1, {("family", "x"): -1.0}, {}), Pong(1, {}, {("family", "x"): float("inf")})], ids=str
 )
 def test_figure_that_no_metric_can_take_is_refused(answer: FromFetcher) -> None:
     """A counter never decreases."""

@@ -12,9 +12,8 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, normalize_platform
-from extender.images.reference import digest_of, pack_digest
+from extender.images.reference import digest_of
 from extender.resolver.image_cache import (
-    CachedImage,
     ImageCache,
     Lifetimes,
     Target,
@@ -103,15 +102,6 @@ def test_as_many_ordinary_images_are_kept_as_the_setting_says() -> None:
     ]
     assert len(cache) == SIZE
     assert all(cache.find(target, ANONYMOUS.id) for target in targets)
-
-
-def test_rows_of_the_store_cost_what_rows_of_registries_cost() -> None:
-    """A store that was filled with large rows takes no more memory than another."""
-    cache = make_cache(100)
-    for number in range(300):
-        content, packed = unusual(number, 64), pack_digest(digest_of(bytes([number % 256, number // 256])))
-        cache.load((f"evil.example/{number}", "1", ANONYMOUS.id), CachedImage(content, packed, 5.0))
-    assert len(cache) == 1
 
 
 def test_what_a_row_costs_is_what_it_takes() -> None:

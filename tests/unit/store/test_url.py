@@ -30,16 +30,6 @@ def test_the_default_is_a_file_where_the_environment_says(environment: dict[str,
     assert default_store_url(environment) == url
 
 
-@pytest.mark.parametrize(
-    "environment", [{"STATE_DIRECTORY": "/state"}, {"HOME": "/h"}, {}], ids=["state", "home", "no"]
-)
-async def test_the_default_can_be_opened(environment: dict[str, str]) -> None:
-    """What the one function makes, the other reads."""
-    store = open_store(default_store_url(environment), size=10, stale_seconds=60, watcher=FileWatcher())
-    if store:
-        await store.close()
-
-
 async def test_each_scheme_is_its_store() -> None:
     """Places are shown without login; nothing is connected to or written yet."""
     assert open_store("memory:", size=10, stale_seconds=60, watcher=FileWatcher()) is None
