@@ -24,7 +24,7 @@ from extender.credentials.providers import CredentialsUnavailable, NamedSources,
 from extender.durations import parse_seconds
 from extender.errors import ConfigError, naming
 
-TIMEOUT_SECONDS = 60.0  # the kubelet's
+_TIMEOUT_SECONDS = 60.0  # the kubelet's
 
 
 _RESPONSE = msgspec.json.Decoder(CredentialProviderResponse)
@@ -35,9 +35,8 @@ class CredentialPlugin:
 
     source = Source.PROVIDER
 
-    def __init__(self, plugin: CredentialProvider, bin_dir: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, plugin: CredentialProvider, bin_dir: str) -> None:
         """Raises ConfigError if the kubelet would refuse the plugin, or if it needs a ServiceAccount's token."""
-        self._timeout_seconds = timeout_seconds
         self.name = plugin.name
         self.principal = plugin.name  # the node's own identity, which stays the same when passwords change
         self._program = _program_of(plugin, bin_dir)
@@ -58,7 +57,7 @@ class CredentialPlugin:
         """
         answer = await run_program(
             self._program, self._arguments, msgspec.json.encode(CredentialProviderRequest(repository)),
-            environment=self._environment, timeout_seconds=self._timeout_seconds,
+            environment=self._environment, timeout_seconds=_TIMEOUT_SECONDS,
         )  # fmt: skip
         try:
             response = _RESPONSE.decode(answer)
@@ -72,7 +71,7 @@ class CredentialPlugin:
         return ProvidedCredentials(logins, keep_seconds, response.cache_key_type)
 
 
-def read_plugins(path: str, bin_dir: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> NamedSources:
+def read_plugins(path: str, bin_dir: str) -> NamedSources:
     """Returns the plugins in the order of the configuration at `path`; their programs are in `bin_dir`.
 
     Raises:
@@ -80,10 +79,7 @@ def read_plugins(path: str, bin_dir: str, *, timeout_seconds: float = TIMEOUT_SE
     """
     plugins = {msgspec.json.encode(plugin): plugin for plugin in _read_config(path).providers}
     with naming(_setting_of(path)):
-        providers = {
-            written: CredentialPlugin(plugin, bin_dir, timeout_seconds=timeout_seconds)
-            for written, plugin in plugins.items()
-        }
+        providers = {written: CredentialPlugin(plugin, bin_dir) for written, plugin in plugins.items()}
     return NamedSources(b"\n".join((bin_dir.encode(), *plugins)), providers)
 
 

@@ -27,9 +27,8 @@ from tests.integration.credentials.conftest import V1, FileKeyring, answer, plug
 APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
 
 
-def keyring_of(path: str, folder: Path, clock: Clock, timeout_seconds: float = 60.0) -> FileKeyring:
-    read = partial(read_plugins, path, str(folder), timeout_seconds=timeout_seconds)
-    return FileKeyring(FileSetting.CREDENTIAL_PROVIDERS, path, read, clock)
+def keyring_of(path: str, folder: Path, clock: Clock) -> FileKeyring:
+    return FileKeyring(FileSetting.CREDENTIAL_PROVIDERS, path, partial(read_plugins, path, str(folder)), clock)
 
 
 def load(folder: Path, clock: Clock, *plugins: dict[str, Any]) -> FileKeyring:
@@ -153,13 +152,14 @@ async def test_a_program_that_has_left_the_group_holds_up_nobody(tmp_path: Path)
         os.kill(left, signal.SIGKILL)
 
 
-async def test_time_out_is_said(tmp_path: Path, clock: Clock, program: Program) -> None:
+async def test_time_out_is_said(
+    tmp_path: Path, clock: Clock, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kubelet's minute, shortened here to none at all."""
+    monkeypatch.setattr("extender.credentials.kubelet_plugins._TIMEOUT_SECONDS", 0.001)
     program.rewrite("time.sleep(1000)")
-    path = write(tmp_path, plugin())
-    keyring = keyring_of(path, tmp_path, clock, timeout_seconds=0.001)
     with capture_logs() as lines:
-        await keyring.load(APP)
+        await load(tmp_path, clock, plugin()).load(APP)
     assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]
 
 
