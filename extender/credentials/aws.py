@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from extender.credential_sources import Cloud
-from extender.credentials.cloud_api import CloudAccess, ask, decode, read_token
+from extender.credentials.cloud_api import CloudAccess, decode, read_token
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 
@@ -76,10 +76,8 @@ class EcrProvider:
 
     def __init__(self, access: CloudAccess) -> None:
         """Reads Amazon's own variables, AWS_ENDPOINT_URL_* included."""
-        environment = access.environment
-        self._session = access.session
-        self._environment = environment
-        self._wall_clock = access.wall_clock
+        self._access = access
+        self._environment = environment = access.environment
         self.principal = environment.get("AWS_ROLE_ARN") or environment.get("AWS_ACCESS_KEY_ID") or "pod identity"
 
     def serves(self, repository: str) -> bool:
@@ -103,15 +101,15 @@ class EcrProvider:
         headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": _TARGET}
         signed = sign(
             await self._keys(), "POST", f"{url.rstrip('/')}/", headers, body,
-            region=region, service="ecr", at=datetime.fromtimestamp(self._wall_clock(), UTC),
+            region=region, service="ecr", at=datetime.fromtimestamp(self._access.wall_clock(), UTC),
         )  # fmt: skip
         reply = decode(
-            _AUTHORIZATIONS, await ask(self._session, "POST", f"{url.rstrip('/')}/", headers=signed, body=body), "ECR"
+            _AUTHORIZATIONS, await self._access.ask("POST", f"{url.rstrip('/')}/", headers=signed, body=body), "ECR"
         )
         if not reply.authorization_data:
             raise CredentialsUnavailable("ECR gave no token")
         granted = reply.authorization_data[0]
-        keep_seconds = (granted.expires_at - self._wall_clock()) / 2
+        keep_seconds = (granted.expires_at - self._access.wall_clock()) / 2
         return ProvidedCredentials((_login_of(host, granted.authorization_token),), keep_seconds)
 
     async def _keys(self) -> AwsKeys:
@@ -139,7 +137,7 @@ class EcrProvider:
             "WebIdentityToken": await read_token(self._environment["AWS_WEB_IDENTITY_TOKEN_FILE"]),
         }
         url = self._environment.get("AWS_ENDPOINT_URL_STS") or f"https://{host}{china}"
-        body = await ask(self._session, "POST", f"{url.rstrip('/')}/", form=form)
+        body = await self._access.ask("POST", f"{url.rstrip('/')}/", form=form)
         fields = dict(_FIELD.findall(body.decode(errors="replace")))
         try:
             return AwsKeys(fields["AccessKeyId"], fields["SecretAccessKey"], fields["SessionToken"])
@@ -151,7 +149,7 @@ class EcrProvider:
         file = self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
         token = await read_token(file) if file else self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
         url = self._environment["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
-        body = await ask(self._session, "GET", url, headers={"Authorization": token} if token else {})
+        body = await self._access.ask("GET", url, headers={"Authorization": token} if token else {})
         keys = decode(_CONTAINER_KEYS, body, "the pod identity agent")
         return AwsKeys(keys.access_key_id, keys.secret_access_key, keys.token)
 

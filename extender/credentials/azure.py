@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from extender.credential_sources import Cloud
-from extender.credentials.cloud_api import CloudAccess, ask, decode, read_token
+from extender.credentials.cloud_api import CloudAccess, decode, read_token
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 
@@ -44,7 +44,7 @@ class AzureProvider:
     def __init__(self, access: CloudAccess) -> None:
         """Reads the variables that Azure's workload identity webhook sets."""
         environment = access.environment
-        self._session = access.session
+        self._access = access
         self._client = environment.get("AZURE_CLIENT_ID", "")
         self._directory = environment.get("AZURE_TENANT_ID", "")
         self._token_file = environment.get("AZURE_FEDERATED_TOKEN_FILE", "")
@@ -68,7 +68,7 @@ class AzureProvider:
             "tenant": self._directory,
             "access_token": await self._access_token(host),
         }
-        body = await ask(self._session, "POST", f"https://{host}/oauth2/exchange", form=form)
+        body = await self._access.ask("POST", f"https://{host}/oauth2/exchange", form=form)
         token = decode(_REFRESH_TOKEN, body, host).refresh_token
         return ProvidedCredentials((Login(host, _USERNAME, token),), _KEEP_SECONDS)
 
@@ -83,4 +83,4 @@ class AzureProvider:
             "client_assertion": await read_token(self._token_file),
         }
         url = f"{self._authority.rstrip('/')}/{self._directory}/oauth2/v2.0/token"
-        return decode(_ACCESS_TOKEN, await ask(self._session, "POST", url, form=form), "Microsoft Entra").access_token
+        return decode(_ACCESS_TOKEN, await self._access.ask("POST", url, form=form), "Microsoft Entra").access_token

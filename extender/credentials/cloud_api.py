@@ -5,9 +5,8 @@ Holds what is the same for all clouds. Uses no cloud's library, since each cloud
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
@@ -22,8 +21,7 @@ _MAX_BODY_BYTES = 1 << 20
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, repr=False)
-class CloudAccess:
+class CloudAccess(NamedTuple):
     """What requests to a cloud need.
 
     `session` allows link-local addresses, since metadata servers have them. `environment` has the variables that the
@@ -34,6 +32,42 @@ class CloudAccess:
     environment: Mapping[str, str]
     wall_clock: Callable[[], float]
 
+    def __repr__(self) -> str:
+        """Shows no variable of the environment."""
+        return "CloudAccess(…)"
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        form: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> bytes:
+        """Sends a request and returns the body of a 200. Does not follow redirects.
+
+        Raises:
+            CredentialsUnavailable: another status, no connection, a timeout, or a body of more than 1 MiB.
+        """
+        host = url.partition("://")[2].partition("/")[0]
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+        data = body if form is None else form
+        try:
+            async with self.session.request(
+                method, url, headers=headers, data=data, timeout=timeout, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    raise CredentialsUnavailable(f"{host} answered {response.status}")
+                received = await response.content.read(_MAX_BODY_BYTES + 1)
+                while len(received) <= _MAX_BODY_BYTES and (more := await response.content.read(_MAX_BODY_BYTES)):
+                    received += more
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
+            raise CredentialsUnavailable(f"{host} cannot be reached: {type(exc).__name__}") from None
+        if len(received) > _MAX_BODY_BYTES:
+            raise CredentialsUnavailable(f"{host} answered more than {_MAX_BODY_BYTES} bytes")
+        return received
+
 
 def open_cloud_session() -> aiohttp.ClientSession:
     """Returns a session for requests to clouds, without cookies. The caller closes it."""
@@ -43,38 +77,6 @@ def open_cloud_session() -> aiohttp.ClientSession:
         headers={"Accept-Encoding": "identity"},
         auto_decompress=False,
     )
-
-
-async def ask(
-    session: aiohttp.ClientSession,
-    method: str,
-    url: str,
-    *,
-    headers: Mapping[str, str] | None = None,
-    form: Mapping[str, str] | None = None,
-    body: bytes | None = None,
-) -> bytes:
-    """Sends a request and returns the body of a 200. Does not follow redirects.
-
-    Raises:
-        CredentialsUnavailable: another status, no connection, a timeout, or a body of more than 1 MiB.
-    """
-    host = url.partition("://")[2].partition("/")[0]
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-    try:
-        async with session.request(
-            method, url, headers=headers, data=body if form is None else form, timeout=timeout, allow_redirects=False
-        ) as response:
-            if response.status != 200:
-                raise CredentialsUnavailable(f"{host} answered {response.status}")
-            received = await response.content.read(_MAX_BODY_BYTES + 1)
-            while len(received) <= _MAX_BODY_BYTES and (more := await response.content.read(_MAX_BODY_BYTES)):
-                received += more
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
-        raise CredentialsUnavailable(f"{host} cannot be reached: {type(exc).__name__}") from None
-    if len(received) > _MAX_BODY_BYTES:
-        raise CredentialsUnavailable(f"{host} answered more than {_MAX_BODY_BYTES} bytes")
-    return received
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", body: bytes, host: str) -> T:

@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from extender.credential_sources import Cloud
-from extender.credentials.cloud_api import CloudAccess, ask, decode
+from extender.credentials.cloud_api import CloudAccess, decode
 from extender.credentials.credential_provider_v1 import CacheKeyType
 from extender.credentials.logins import Login
 from extender.credentials.providers import ProvidedCredentials
@@ -35,7 +35,7 @@ class GoogleProvider:
 
     def __init__(self, access: CloudAccess) -> None:
         """Reads GCE_METADATA_HOST, as Google's own libraries do."""
-        self._session = access.session
+        self._access = access
         host = access.environment.get("GCE_METADATA_HOST") or "metadata.google.internal"
         self._url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
 
@@ -50,7 +50,7 @@ class GoogleProvider:
             CredentialsUnavailable: the metadata server gives none.
         """
         del repository
-        body = await ask(self._session, "GET", self._url, headers={"Metadata-Flavor": "Google"})
+        body = await self._access.ask("GET", self._url, headers={"Metadata-Flavor": "Google"})
         token = decode(_TOKEN, body, "the metadata server")
         logins = tuple(Login(pattern, "oauth2accesstoken", token.access_token) for pattern in _PATTERNS)
         return ProvidedCredentials(logins, token.expires_in - _SPARE_SECONDS, CacheKeyType.GLOBAL)
