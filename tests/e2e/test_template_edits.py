@@ -18,6 +18,7 @@ import pytest
 
 from testbed.api_client import ApiError
 from testbed.control_plane import LocalCluster
+from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.kueue import QUEUED
 from testbed.objects import KubernetesObject, fake_node
@@ -37,6 +38,7 @@ KINDS = ("DaemonSet", "Deployment", "StatefulSet", "Job", "CronJob")
 SCALED = ("Deployment", "StatefulSet")
 ADDED = "multiarch-extender.io/added"
 MERGE = "application/merge-patch+json"
+LAST = "last-edit"
 
 
 class Edited:
@@ -45,6 +47,7 @@ class Edited:
     def __init__(self, document: KubernetesObject, plural: str, paths: tuple[str, ...]) -> None:
         self.document, self.paths = document, paths
         self.seen: list[Any] = []
+        self.is_over = False
         metadata, version = document["metadata"], document["apiVersion"]
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         self.path = f"{root}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
@@ -58,6 +61,7 @@ class Edited:
         return str(self.document["metadata"]["name"])
 
     def see(self, stored: KubernetesObject) -> None:
+        self.is_over = LAST in (stored["metadata"].get("labels") or {})
         now = [at(stored, path) for path in self.paths]
         if not self.seen or self.seen[-1] != now:
             self.seen.append(copy.deepcopy(now))
@@ -101,7 +105,9 @@ async def watched(world: World, where: str, edited: Mapping[tuple[str, str], Edi
     tasks = [asyncio.create_task(follow(*item)) for item in versions.items()]
     try:
         yield
-        await asyncio.sleep(2)
+        for each in edited.values():
+            await world.api.request("PATCH", each.path, {"metadata": {"labels": {LAST: "seen"}}}, content_type=MERGE)
+        await eventually(lambda: all(each.is_over for each in edited.values()) or any(task.done() for task in tasks))
         assert not any(task.done() for task in tasks)
     finally:
         for task in tasks:
