@@ -154,10 +154,9 @@ class Decision:
         platforms: dict[int, set[Platform | None]] = {}
         for platform in nodes.distinct:
             platforms.setdefault(self.score(platform), set()).add(platform)
-        found = {
-            score: [name for name in nodes.select(names, platforms[score]) if name not in nodes.excluded]
-            for score in sorted(platforms.keys() - {0})
-        }
+        found = {score: nodes.select(names, platforms[score]) for score in sorted(platforms.keys() - {0})}
+        if nodes.excluded:
+            found = {score: [name for name in each if name not in nodes.excluded] for score, each in found.items()}
         return {score: chosen for score, chosen in found.items() if chosen}
 
     def verdicts(self, names: Sequence[NodeName], nodes: NodePlatforms, *, unseen: Verdict) -> Verdicts:
