@@ -1704,6 +1704,16 @@ WORKLOADS = _broken(
     ),
 )
 
+VERBS = _broken(
+    "extender/scheduler/verbs.py",
+    f"{_UNIT}/scheduler",
+    (
+        "an image is pending only until its pod has waited for the limit",
+        "may_be_pending = not is_known and self._waited_seconds(pod) < self._pending_limit_seconds",
+        "may_be_pending = not is_known",
+    ),
+)
+
 MUTATIONS: tuple[Mutation, ...] = (
     *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
@@ -1714,5 +1724,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS, *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST,
     *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,
     *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *DRIFT, *STORE, *SQLITE,
-    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS,
+    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, *VERBS,
 )  # fmt: skip

@@ -142,11 +142,10 @@ ASKED, WRITTEN, TIMERS = 45, 30, 2
     "settings",
     [
         (),
-        ("admission.gate.policy=gate",),
-        ("scheduler.listen=127.0.0.1:0", "drift.events=true"),
+        ("admission.gate.policy=missing", "scheduler.listen=127.0.0.1:0", "drift.events=true"),
         ("admission.unknown=pass",),
     ],
-    ids=["gates", "gates by a policy that is missing", "scheduler verbs and drift", "only letting go"],
+    ids=["gates", "everything", "only letting go"],
 )
 def test_an_idle_leader_asks_and_writes_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]

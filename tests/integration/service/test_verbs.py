@@ -6,18 +6,12 @@ What is decided about nodes, in both forms of requests, is told of the decision 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-import msgspec
 import pytest
 
-from extender.config.reading import load_config
-from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.placement.nodes import ClusterNodes, NodeLookup, NodePlatforms
-from extender.scheduler.verbs import FIND_SECONDS, SchedulerVerbs
-from extender.service.cluster_view import ClusterView
-from extender.service.resolving import open_pod_resolver
-from testbed.clock import Clock
+from extender.scheduler.verbs import FIND_SECONDS
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.faulty_registry import HoldingRegistry
@@ -28,7 +22,6 @@ from tests.integration.service.caller import (
     Caller,
     Json,
     kept,
-    node,
     pod,
     with_names,
     with_nodes,
@@ -130,20 +123,6 @@ async def test_a_strict_preference_asks_nobody_about_a_new_node_while_a_preferre
     for names, left, looked_up in ((["b", "a"], ["b"], []), (["a", "z"], ["a"], [["z"]])):
         result = await caller.filter(with_names(pod(f"{images.host}/multi:1"), names))
         assert (kept(result), view.requested) == (left, looked_up)
-
-
-async def test_unrefused_nodes_come_back_byte_for_byte(caller: Caller, images: EmbeddedRegistry) -> None:
-    """Fields never heard of, odd spacing and number formats survive, kept in part or whole."""
-    info = b'{"architecture":"amd64","operatingSystem":"linux"}'
-    odd = b'{ "metadata":{"name":"a","x-future":[1.0, 2e3]}, "status":{"nodeInfo":%s} }' % info
-    other = msgspec.json.encode(node("b", "arm64"))
-    for image, whole in (("multi", True), ("amd", False)):
-        created = msgspec.json.encode(pod(f"{images.host}/{image}:1"))
-        body = b'{"Pod":%s,"Nodes":{"metadata":{},"items":[%s,%s]},"NodeNames":null}' % (created, odd, other)
-        async with caller.session.post(f"{caller.service.scheduler_url}/scheduler/filter", data=body) as response:
-            answer = await response.read()
-        assert odd in answer
-        assert (other in answer) == whole
 
 
 async def test_scores_are_integers_for_known_multi_arch_pods_only(caller: Caller, images: EmbeddedRegistry) -> None:
@@ -385,32 +364,6 @@ async def test_three_hundred_pods_over_thirty_images_cost_thirty_manifests(
     results = await asyncio.gather(*(one(number) for number in range(300)))
     assert [len(result) for result in results] == [4 if number % 2 else 2 for number in range(300)]
     assert images.requests == {"HEAD manifests": 30, "GET manifests": 30}
-
-
-async def test_pending_ends(images: EmbeddedRegistry) -> None:
-    """An image that is missing is pending at first, and unknown once the pod has waited so long."""
-    config = load_config(
-        None, ["admission.listen=", f"registry.plain_http=['{images.host}']", f"registry.allow=['{images.host}']"]
-    )
-    clock = Clock(0.0)
-    body = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1")))
-    other = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1", uid="uid-2")))
-    async with open_pod_resolver(config, ClusterView(), open_local_sources) as pod_resolver:
-        verbs = SchedulerVerbs(
-            pod_resolver,
-            nodes=None,
-            wait_seconds=10,
-            pending_limit_seconds=30,
-            clock=clock,
-        )
-        for at, request, outcome in (
-            (0, body, "error"),
-            (29.9, body, "error"),
-            (30, body, "answered"),
-            (30, other, "error"),
-        ):
-            clock.now = at
-            assert (await verbs.filter(request)).outcome == outcome
 
 
 async def test_what_was_decided_is_counted(start_service: StartService, images: EmbeddedRegistry) -> None:

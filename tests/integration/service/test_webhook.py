@@ -130,25 +130,6 @@ async def test_scheduler_name_is_given_to_pods_of_the_default_scheduler(
         assert (await created_with(caller, created))["spec"]["schedulerName"] == stored
 
 
-async def test_daemon_set_pod_is_left_alone_and_not_looked_up(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
-    """Its controller judges by the template."""
-    caller = await start_service(plain_http=images.host)
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
-    assert (await caller.review(pod(f"{images.host}/multi:1", ownerReferences=[owner])))["patch"] == []
-    assert not images.requests
-
-
-async def test_known_failing_image_costs_no_wait(start_service: StartService, images: EmbeddedRegistry) -> None:
-    """The second pod of a missing image does not ask its registry again."""
-    caller = await start_service(plain_http=images.host)
-    for _ in range(3):
-        assert changes_of(await caller.review(pod(f"{images.host}/missing:1"))) == []
-    assert images.requests["HEAD manifests"] <= 1
-    assert images.requests["GET manifests"] <= 1
-
-
 async def test_reviews_are_counted_by_outcome(start_service: StartService, images: EmbeddedRegistry) -> None:
     """Patched, unchanged and skipped."""
     caller = await start_service("admission.node_affinity=none", plain_http=images.host)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from extender.credentials.keyring import Keyring
-from extender.images.content import Answer, Content
+from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
@@ -17,6 +17,7 @@ from extender.placement.policy import Policy
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
+from testbed.clock import Clock
 
 
 class Unknown(PodResolver, frozen=True, kw_only=True):
@@ -72,6 +73,31 @@ async def test_a_pod_is_waited_for_once_however_often_it_is_tried() -> None:
     now = 0.2
     assert await waits("a") == []
     assert await waits("b") == [0.1]
+
+
+class Missing(PodResolver, frozen=True):
+    """Knows that no image is there."""
+
+    async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
+        """Answers at once."""
+        return [Failure(Cause.MISSING, "") for _ in question.images]
+
+
+async def test_a_missing_image_is_pending_until_its_pod_has_waited_for_the_limit() -> None:
+    """Then it is unknown to that pod, and what is decided about unknown images counts."""
+    clock = Clock(0.0)
+    client: Any = None
+    view: Any = View()
+    resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
+    pods = Missing(resolver, Keyring(), Policy(), lambda _: {}, lambda: None)
+    verbs = SchedulerVerbs(pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=clock)
+    for clock.now, uid, outcome in (
+        (0.0, "a", "error"),
+        (29.9, "a", "error"),
+        (30.0, "a", "answered"),
+        (30.0, "b", "error"),
+    ):
+        assert (await verbs.filter(request(uid))).outcome == outcome
 
 
 class Known(PodResolver, frozen=True):
