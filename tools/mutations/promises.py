@@ -734,6 +734,36 @@ FRAMES = _broken(
     ),
 )
 
+TLS = _broken(
+    "extender/server/tls.py",
+    _tests("integration/server", "tls"),
+    (
+        "who has no client certificate is not let in where one is asked for",
+        "context.verify_mode = ssl.CERT_REQUIRED",
+        "context.verify_mode = ssl.CERT_OPTIONAL",
+    ),
+    (
+        "new connections get the certificate of the new files",
+        "        connection.context = self.files.value\n",
+        "        pass\n",
+    ),
+)
+
+OPERATIONS = _broken(
+    "extender/server/operations.py",
+    _tests("integration/server", "operations"),
+    (
+        "what is only seen makes no replica unready",
+        "failed = not all(health.ok for health in found.values())",
+        "failed = not all(check().ok for check in (*checks.values(), *seen.values()))",
+    ),
+    (
+        "scrapes without end take little of the event loop",
+        "        if self._left >= 1:\n",
+        "        if True:\n",
+    ),
+)
+
 LEADER = _broken(
     "extender/cluster/leader_election.py",
     _tests("integration/cluster", "leader_election"),
@@ -1718,11 +1748,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
     *REFERENCES, *RELAXING, *UNNEEDED, *EDITING, *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT,
-    *FAILURES, *LOOKER, *HELD_FAILURES, *LOOKUPS, *UNREAD_SECRETS, *IMAGE_CACHE, *SHOWN_BYTES,
-    *PERSISTENCE, *FETCHER, *VERIFIER, *LISTENERS, *FRAMES, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
-    *ADMISSION, *HELD, *HELD_PODS, *ARMING, *SETTINGS,
-    *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS, *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST,
-    *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,
+    *FAILURES, *LOOKER, *HELD_FAILURES, *LOOKUPS, *UNREAD_SECRETS, *IMAGE_CACHE, *SHOWN_BYTES, *PERSISTENCE,
+    *FETCHER, *VERIFIER, *LISTENERS, *FRAMES, *TLS, *OPERATIONS, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
+    *ADMISSION, *HELD, *HELD_PODS, *ARMING, *SETTINGS, *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS,
+    *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,
     *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *DRIFT, *STORE, *SQLITE,
     *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, *VERBS,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import RawTestServer, TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
+import extender.server.tls  # noqa: F401 -- its series are among those that are looked for
 from extender.metrics import REGISTRY
 from extender.server.operations import Check, CheckResult, MetricsText, Operations
 from testbed.clock import Clock
