@@ -804,6 +804,16 @@ TURNS = _broken(
     ),
 )
 
+SERVICE_POLICY = _broken(
+    "extender/service/operator_policies.py",
+    _tests("integration/service", "verbs"),
+    (
+        "no preference pulls pods that ask for a device",
+        "return NodeConditions(config.placement.preferred_nodes, ACCELERATORS)",
+        "return NodeConditions(config.placement.preferred_nodes)",
+    ),
+)
+
 VERBS = _broken(
     "extender/scheduler/verbs.py",
     f"{_UNIT}/scheduler {_INTEGRATION}/service/test_verbs.py",
@@ -1753,5 +1763,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *ADMISSION, *HELD, *HELD_PODS, *ARMING, *SETTINGS, *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS,
     *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,
     *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *DRIFT, *STORE, *SQLITE,
-    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, *VERBS,
+    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, *VERBS, *SERVICE_POLICY,
 )  # fmt: skip

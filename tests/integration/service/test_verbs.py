@@ -131,6 +131,9 @@ async def test_scores_are_integers_for_known_multi_arch_pods_only(caller: Caller
         arguments = with_nodes(pod(f"{images.host}/{image}:1"))
         await caller.filter(arguments)
         assert await caller.prioritize(arguments) == ({"b": 10, "d": 10} if image == "multi" else {}), image
+    asking = pod(f"{images.host}/multi:1")  # for a device, as few nodes have it
+    asking["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    assert await caller.prioritize(with_nodes(asking)) == {}
 
 
 def victims(created: Json, *, whole: bool) -> Json:

@@ -139,16 +139,19 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
                 assert len(looks) == looked, (image, wait_seconds)
 
 
-async def test_a_review_has_the_pull_secret_of_its_pod_read(api: ApiServer, tmp_path: Path) -> None:
-    """Without a setting: private images are known at creation, where no scheduler asks about them too."""
+@pytest.mark.parametrize("may_read", [True, False])
+async def test_a_review_has_the_pull_secret_of_its_pod_read(api: ApiServer, tmp_path: Path, may_read: bool) -> None:
+    """So private images are known at creation, where no scheduler asks about them too; unless the setting says no."""
+    setting = f"registry.pull_secrets={str(may_read).lower()}"
     async with GuardedRegistry("ann:secret") as registry:
         registry.add_index("app", "1", [AMD64, ARM64])
         write_pull_secret(api, registry.host)
         created = pod("web", image=f"{registry.host}/app:1")
         created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
-        async with service_in(api, tmp_path, "", registries=[registry.host]) as caller:
+        async with service_in(api, tmp_path, "", setting, registries=[registry.host]) as caller:
             await until_ready(caller)
-            assert changes_of(await caller.review(created, namespace="default"))
+            assert bool(changes_of(await caller.review(created, namespace="default"))) == may_read
+    assert any("/secrets/" in each.path for each in api.requests) == may_read
 
 
 async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(
