@@ -134,6 +134,11 @@ class Truth:
         )
 
 
+def platform_of(node: Json) -> Platform:
+    info = node["status"]["nodeInfo"]
+    return Platform(info["operatingSystem"], info["architecture"])
+
+
 def nodes_of(platform: Platform) -> Iterator[Json]:
     """Nodes of a platform, of each name and with each other label that a term here speaks of."""
     os, architecture = platform.os, platform.architecture
@@ -205,8 +210,10 @@ def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) ->
             assert not is_lost or UNLABELLED in mutation.warnings, name
     rules = [rule for rule, platforms in zip(admission.tolerations, RULES[admission.tolerations], strict=True)
              if truth.runs_on(platforms) and any(map(truth.may_allow, platforms))]  # fmt: skip
-    earned = [msgspec.to_builtins(rule.toleration) for rule in rules]
-    given = {"tolerations": [*own.get("tolerations", ()), *({k: v for k, v in it.items() if v} for it in earned)]}
+    earned = [{key: word for key, word in msgspec.to_builtins(it.toleration).items() if word} for it in rules]
+    given = {"tolerations": [*own.get("tolerations", ()), *earned]}
+    written = (stored["spec"].get("tolerations") or [])[len(own.get("tolerations", ())) :]
+    assert all(it in earned for it in written) or not any(map(truth.may_allow, map(platform_of, case.nodes)))
     for name, node in truth.nodes.items():
         if after[name]:
             assert is_tolerated(stored["spec"], node) is is_tolerated(given, node)
