@@ -228,15 +228,6 @@ async def test_bytes_that_are_not_the_digests_are_refused(make_client: MakeClien
             await client.fetch_blob(reference, INDEX.digest, ANONYMOUS)
 
 
-async def test_sha512_reference_is_fetched(make_client: MakeClient) -> None:
-    """The digest that was asked for is the one that is answered."""
-    manifest = INDEX.manifests[-1]
-    digest = digest_of(manifest.body, "sha512")
-    async with FaultyRegistry(sends(200, JSON, manifest.body)) as registry:
-        fetched = await make_client(registry.host).fetch_manifest(app_at(registry).with_digest(digest), ANONYMOUS)
-    assert fetched.digest == digest
-
-
 async def test_docker_list_is_never_mistaken_for_its_amd64_child(make_client: MakeClient) -> None:
     """All four types are accepted, so that a registry never falls back to what old clients could read."""
     async with FaultyRegistry() as registry:

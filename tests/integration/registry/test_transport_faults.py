@@ -64,17 +64,3 @@ async def test_fault_on_the_way_is_the_hosts(
     assert DETAIL not in str(caught.value)
     assert caught.value.__cause__ is fault
     assert REGISTRY.get_sample_value("multiarch_registry_requests_total", {"code": "error"}) == before + 1
-
-
-async def test_proxy_of_the_environment_is_used(
-    make_client: MakeClient, network: aioresponses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The request goes to the proxy that HTTPS_PROXY names."""
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
-    address = "https://registry.example.com:5000/v2/team/app/manifests/1"
-    network.get(address, exception=aiohttp.ClientError())
-    with pytest.raises(RegistryUnavailable):
-        await make_client().fetch_manifest(APP, ANONYMOUS)
-    (call,) = network.requests["GET", URL(address)]
-    assert call.kwargs["proxy"] == URL("http://proxy.example.com:3128")
-    assert call.kwargs["allow_redirects"] is False
