@@ -1754,6 +1754,51 @@ VERBS = _broken(
     ),
 )
 
+HOSTS_FILES = _broken(
+    "extender/registry/hosts_toml.py",
+    _tests("unit/registry", "mirror_files"),
+    (
+        "what a file without a server says of capabilities is not the registry's",
+        "last if server else msgspec.structs.replace(last, capabilities=CAPABILITIES)",
+        "last",
+    ),
+    (
+        "a registry's folder is for that very port",
+        'return "" if name == "_default" else f"{host_of_folder(name)}/"',
+        'return "" if name == "_default" else host_of_folder(name)',
+    ),
+)
+
+NODE_FILES = _broken(
+    "extender/registry/registries_conf.py",
+    _tests("unit/registry", "registries_conf", "node_examples"),
+    (
+        "nodes with several search registries are not second-guessed",
+        '        searches_all=mode in ("permissive", "disabled"),  # nobody',
+        "        searches_all=True,  # nobody",
+    ),
+    (
+        "a mirror for digests alone is asked for no tag",
+        'kind: ImageKind = "digest-only" if self.mirror_by_digest_only else "all"',
+        'kind: ImageKind = "all"',
+    ),
+)
+
+OPENSHIFT = _broken(
+    "extender/registry/openshift.py",
+    _tests("unit/registry", "openshift", "node_examples"),
+    (
+        "what a cluster does not allow is asked nowhere",
+        "    if allowed and not scopes & allowed:\n",
+        "    if False:\n",
+    ),
+    (
+        "nobody is asked before a cluster's objects are known",
+        "        if self._routes is None:\n            raise RegistryNotAsked(",
+        "        if self._routes is None:\n            return ()\n            raise RegistryNotAsked(",
+    ),
+)
+
 MUTATIONS: tuple[Mutation, ...] = (
     *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
@@ -1761,7 +1806,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FAILURES, *LOOKER, *HELD_FAILURES, *LOOKUPS, *UNREAD_SECRETS, *IMAGE_CACHE, *SHOWN_BYTES, *PERSISTENCE,
     *FETCHER, *VERIFIER, *LISTENERS, *FRAMES, *TLS, *OPERATIONS, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
     *ADMISSION, *HELD, *HELD_PODS, *ARMING, *SETTINGS, *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS,
-    *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS, *DESCRIPTIONS,
+    *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS,
+    *DESCRIPTIONS, *HOSTS_FILES, *NODE_FILES, *OPENSHIFT,
     *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *DRIFT, *STORE, *SQLITE,
     *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, *VERBS, *SERVICE_POLICY,
 )  # fmt: skip

@@ -141,6 +141,7 @@ def test_folder_of_its_own_hides_the_default(write: Write) -> None:
     directory = MirrorFiles(str(folder))
     assert roots(directory.endpoints_for(of("quay.io"))) == ["https://quay.io/v2"]
     assert roots(directory.endpoints_for(of("ghcr.io"))) == ["https://ghcr.io/v2"]
+    assert roots(directory.endpoints_for(of("quay.io:8443")))[0] == "https://default.example/v2"
     assert roots(directory.endpoints_for(of("other.io"))) == ["https://default.example/v2", "https://other.io/v2"]
 
 
