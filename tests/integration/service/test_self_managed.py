@@ -194,7 +194,7 @@ class Simulation:
                 known = trusted(self.api)  # ten seconds late
                 self.seconds += LOOK_SECONDS / 3
             if self.seconds > watched_until:
-                self.seconds += 7_200
+                self.seconds += 21_600
 
     def is_trusted(self, bundle: bytes, certificate: bytes) -> bool:
         """Whether Go's client, by a bundle, takes a certificate now."""
