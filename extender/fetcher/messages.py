@@ -8,7 +8,7 @@ import asyncio
 import math
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
@@ -163,27 +163,6 @@ _TO_FETCHER = msgspec.msgpack.Decoder(ToFetcher)
 _FROM_FETCHER = msgspec.msgpack.Decoder(FromFetcher)
 
 
-class Unframer:
-    """Takes the messages out of a stream of bytes."""
-
-    def __init__(self) -> None:
-        self._received = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yields the messages that are complete with `data`. Raises ProtocolError at one that is too long."""
-        self._received += data
-        while len(self._received) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._received)
-            if length > MOST_BYTES:
-                raise ProtocolError("a message is too long")
-            end = _LENGTH.size + length
-            if len(self._received) < end:
-                return
-            message = bytes(self._received[_LENGTH.size : end])
-            del self._received[:end]
-            yield message
-
-
 def frame(message: ToFetcher | FromFetcher) -> bytes:
     """Returns the message as it is sent. Raises ProtocolError if it is too long."""
     encoded = _ENCODER.encode(message)
@@ -202,7 +181,7 @@ class Channel(asyncio.Protocol):
         """`received` raises ProtocolError for a message that is none. `ended` is called once, whoever ended it."""
         self._received = received
         self._ended = ended
-        self._unframer = Unframer()
+        self._arrived = bytearray()
         self._transport: asyncio.Transport | None = None
         self.is_garbled = False
 
@@ -229,14 +208,27 @@ class Channel(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
 
     def data_received(self, data: bytes) -> None:
-        """Passes on what is complete."""
-        try:
-            for message in self._unframer.feed(data):
-                self._received(message)
-        except ProtocolError:
-            self.is_garbled = True
-            if self._transport:
-                self._transport.abort()
+        """Passes on the messages that are complete with `data`."""
+        self._arrived += data
+        while len(self._arrived) >= _LENGTH.size and not self.is_garbled:
+            (length,) = _LENGTH.unpack_from(self._arrived)
+            end = _LENGTH.size + length
+            if length > MOST_BYTES:
+                self._abort()
+            elif len(self._arrived) < end:
+                return
+            else:
+                message = bytes(self._arrived[_LENGTH.size : end])
+                del self._arrived[:end]
+                try:
+                    self._received(message)
+                except ProtocolError:
+                    self._abort()
+
+    def _abort(self) -> None:
+        self.is_garbled = True
+        if self._transport:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends."""

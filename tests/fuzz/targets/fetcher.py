@@ -2,10 +2,10 @@
 
 from extender.fetcher.messages import (
     MOST_BYTES,
+    Channel,
     Failed,
+    FromFetcher,
     Pong,
-    ProtocolError,
-    Unframer,
     decode_from_fetcher,
     frame,
 )
@@ -14,10 +14,8 @@ from tests.fuzz.target import Target, check_sentence
 
 def messages(data: bytes) -> None:
     """A message is refused, or is one that can be sent again, and an error of it or a figure can be used."""
-    try:
-        received = [decode_from_fetcher(message) for message in Unframer().feed(data)]
-    except ProtocolError:
-        return
+    received = list[FromFetcher]()
+    Channel(lambda message: received.append(decode_from_fetcher(message)), lambda: None).data_received(data)
     for answer in received:
         assert len(frame(answer)) <= MOST_BYTES + 4
         match answer:

@@ -7,12 +7,12 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryUnavailable
 from extender.fetcher.messages import (
     MOST_BYTES,
+    Channel,
     FromFetcher,
     Pong,
     ProtocolError,
     Refused,
     SeenImage,
-    Unframer,
     decode_from_fetcher,
     decode_to_fetcher,
     failed_of,
@@ -26,9 +26,12 @@ DIGEST = digest_of(b"one")
 
 
 def received(message: FromFetcher, *, cut: int = 7) -> FromFetcher:
-    framed, unframer = frame(message), Unframer()
-    (found,) = [each for start in range(0, len(framed), cut) for each in unframer.feed(framed[start : start + cut])]
-    return decode_from_fetcher(found)
+    framed, found = frame(message), list[bytes]()
+    channel = Channel(found.append, lambda: None)
+    for start in range(0, len(framed), cut):
+        channel.data_received(framed[start : start + cut])
+    (only,) = found
+    return decode_from_fetcher(only)
 
 
 def test_usual_platforms_are_one_object() -> None:
@@ -67,7 +70,8 @@ def test_bytes_that_are_no_message(message: bytes) -> None:
 
 def test_length_beyond_all_messages_is_not_waited_for() -> None:
     """Four bytes could announce four gigabytes."""
-    with pytest.raises(ProtocolError):
-        list(Unframer().feed((MOST_BYTES + 1).to_bytes(4, "big")))
+    channel = Channel(lambda _: None, lambda: None)
+    channel.data_received((MOST_BYTES + 1).to_bytes(4, "big"))
+    assert channel.is_garbled
     with pytest.raises(ProtocolError):
         frame(Refused("x" * MOST_BYTES))
