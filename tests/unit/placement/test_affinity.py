@@ -209,3 +209,7 @@ def test_level_of_the_nodes(images: list[str], cluster: list[str], level: NodeSe
     """By the label, in both documented ways; what runs on the baseline is kept off lower levels that are there."""
     found = right_nodes([platforms(*images)], platforms(*cluster), Compatibility())
     assert list(found.values()) == [level]
+
+
+def test_a_level_that_no_label_can_state_is_that_of_no_node() -> None:
+    assert right_nodes([platforms("linux/riscv64/rva22")], frozenset(), Compatibility()) == {}
