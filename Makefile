@@ -119,7 +119,7 @@ e2e: setup ## The end-to-end tests on real control planes, but for those marked 
 	@$(BIN)/python -m pytest tests/e2e -n $(E2E_PROCESSES) --dist loadgroup -m "not slow"
 
 .PHONY: e2e-slow
-e2e-slow: setup ## The end-to-end tests marked slow: contrasts, minutes of load, a siege, the frozen plugin, certificates replaced
+e2e-slow: setup ## The end-to-end tests marked slow: Kueue, older Helm and containerd, thousands of edits, the frozen plugin
 	@$(BIN)/python -m testbed.binaries >/dev/null
 	@$(BIN)/python -m pytest tests/e2e -m slow
 
