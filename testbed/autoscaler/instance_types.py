@@ -5,7 +5,6 @@ from typing import Any
 
 ZONE = "test-zone-a"
 SIZES = (1, 2, 4, 8, 16, 32)
-EQUAL: Mapping[str, float] = {"amd64": 1.0, "arm64": 1.0}
 ARM64_CHEAPER: Mapping[str, float] = {"amd64": 1.0, "arm64": 0.8}
 AMD64_CHEAPER: Mapping[str, float] = {"amd64": 0.8, "arm64": 1.0}
 

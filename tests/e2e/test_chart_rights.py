@@ -47,7 +47,6 @@ from tests.e2e.installed_chart import (
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 RBAC = "rbac.authorization.k8s.io/v1"
-LEASES = "coordination.k8s.io/v1"
 LEADER = "multiarch-extender-scheduler-leader"
 NAMED = {"schedulerName": "multiarch-scheduler", "imagePullSecrets": [{"name": "pull"}]}
 LATE = {

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.e2e
 
 MANIFEST = Path("deploy/manifests/policy.yaml")
 UNINSTALL = "docs/how-to/uninstall.md#without-helm"
-SECONDS = 60.0
 
 
 async def test_what_the_page_says_without_helm_holds_pods_and_lets_them_go(

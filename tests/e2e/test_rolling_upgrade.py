@@ -29,11 +29,9 @@ from tests.e2e.world import Tally
 pytestmark = pytest.mark.e2e
 
 OURS = "multiarch-extender"
-WEBHOOK = f"{OURS}-webhook"
 CALLERS = 4
 PACE_SECONDS = 0.02
 ROLLOUT_SECONDS = 120.0
-GROUP = "apps/v1"
 
 
 class Cluster:
