@@ -6,6 +6,7 @@ Specification: RFC 5280; what Go's TLS client checks is in crypto/x509, which ac
 among the roots.
 """
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -42,20 +43,15 @@ class KeyPair(msgspec.Struct, frozen=True):
 
 
 class OwnCertificates(msgspec.Struct, frozen=True):
-    """What the replicas share: the present certificate and the next one, None if it is not made yet.
-
-    `authorities` are trusted as well: a present certificate that an authority has signed, as older installations have
-    it, is served until its time is over.
-    """
+    """What the replicas share: the present certificate and the next one, None if it is not made yet."""
 
     present: KeyPair
     next: KeyPair | None = None
-    authorities: bytes = b""
 
     @property
     def bundle(self) -> bytes:
         """What the API server has to trust, as PEM."""
-        return self.authorities + self.present.certificate + (self.next.certificate if self.next else b"")
+        return self.present.certificate + (self.next.certificate if self.next else b"")
 
     def served(self, names: Collection[str], now: datetime, *, published: bool) -> KeyPair:
         """The certificate to serve. `published`: the API server trusts `bundle`, and has had time to take notice."""
@@ -72,7 +68,7 @@ class OwnCertificates(msgspec.Struct, frozen=True):
         following = make_certificate(names, now, lifetime)
         if self.next and self._is_over(names, now, 2 * SETTLE):
             return OwnCertificates(self.next, following)
-        return OwnCertificates(self.present, following, self.authorities)
+        return OwnCertificates(self.present, following)
 
     def _is_over(self, names: Collection[str], now: datetime, age: timedelta) -> bool:
         """Whether the next certificate is to be served; before the present one has ended, from that age on."""
@@ -83,21 +79,17 @@ class OwnCertificates(msgspec.Struct, frozen=True):
         return now >= _at(self.present, _SERVED_AT) or not _is_for(self.present, names)
 
 
-# The Secret's keys. The first two are those of a Secret of type kubernetes.io/tls; the last two are of an authority.
+# The Secret's keys. The first two are those of a Secret of type kubernetes.io/tls.
 _CERTIFICATE, _KEY, _NEXT_CERTIFICATE, _NEXT_KEY = "tls.crt", "tls.key", "next.crt", "next.key"
-_AUTHORITIES, _AUTHORITY_KEY = "ca.crt", "ca.key"
 _OWNER = {"owner": b"multiarch-extender"}
 
 
 def to_secret_data(own: OwnCertificates) -> dict[str, bytes | None]:
-    """What to write into the Secret by a merge patch, before its base64; None removes a key.
-
-    An authority's key stays for as long as what it has signed: replicas of an older version look for it.
-    """
+    """What to write into the Secret by a merge patch, before its base64; None removes a key."""
     data: dict[str, bytes | None] = {_CERTIFICATE: own.present.certificate, _KEY: own.present.key, **_OWNER}
     data[_NEXT_CERTIFICATE] = own.next.certificate if own.next else None
     data[_NEXT_KEY] = own.next.key if own.next else None
-    return data if own.authorities else data | {_AUTHORITIES: None, _AUTHORITY_KEY: None}
+    return data
 
 
 def is_ours(data: Mapping[str, bytes]) -> bool:
@@ -111,21 +103,14 @@ def from_secret_data(data: Mapping[str, bytes]) -> OwnCertificates:
     if missing:
         raise InvalidCertificate(f"the Secret has no {', '.join(sorted(missing))}")
     present = _checked(KeyPair(data[_CERTIFICATE], data[_KEY]))
-    authorities = b""
-    if not is_issued_by(present.certificate, present.certificate):
-        authorities = data.get(_AUTHORITIES, b"")
-        if not any(is_issued_by(present.certificate, each) for each in split_bundle(authorities)):
-            raise InvalidCertificate("the certificate is of an authority that is not here")
-    return OwnCertificates(present, _next_in(data, present), authorities)
+    return OwnCertificates(present, _next_in(data))
 
 
-def _next_in(data: Mapping[str, bytes], present: KeyPair) -> KeyPair | None:
-    """The next certificate; None if it is damaged, or an older version has made the present one since."""
-    try:
-        found = _checked(KeyPair(data.get(_NEXT_CERTIFICATE, b""), data.get(_NEXT_KEY, b"")))
-    except InvalidCertificate:
-        return None
-    return found if _made_at(found) >= _made_at(present) else None
+def _next_in(data: Mapping[str, bytes]) -> KeyPair | None:
+    """The next certificate; None if it is damaged or there is none."""
+    with contextlib.suppress(InvalidCertificate):
+        return _checked(KeyPair(data.get(_NEXT_CERTIFICATE, b""), data.get(_NEXT_KEY, b"")))
+    return None
 
 
 def make_certificate(names: Collection[str], now: datetime, lifetime: timedelta) -> KeyPair:

@@ -19,7 +19,6 @@ from testbed.extender_process import ExtenderProcess
 from testbed.objects import kept_to, pod
 from testbed.shipped_files import Mode, webhook_configuration
 from tests.e2e.world import ADMISSIONREGISTRATION, World
-from tests.unit.certificates.older_installation import authority_secret
 from tools.docs.pages import blocks, page
 
 pytestmark = pytest.mark.e2e
@@ -90,17 +89,12 @@ def old_secret() -> dict[str, bytes | None]:
     now, life = datetime.now(UTC), timedelta(days=90)
     made = now - timedelta(days=61)
     following = make_certificate(["127.0.0.1"], now - timedelta(minutes=10), life)
-    own = OwnCertificates(make_certificate(["127.0.0.1"], made, life), following)
-    older = authority_secret(["127.0.0.1"], made, life)
-    return to_secret_data(own) | older
+    return to_secret_data(OwnCertificates(make_certificate(["127.0.0.1"], made, life), following))
 
 
 @pytest.mark.slow
 async def test_the_certificate_is_replaced_while_reviews_go_on(world: World) -> None:
-    """The next one is published at the start, and served a minute later; each review is answered.
-
-    It is that of an older installation, which an authority has signed.
-    """
+    """The next one is published at the start, and served a minute later; each review is answered."""
     where, before = await world.namespace(), old_secret()
     [service] = await start(world, before=before)
     await until_reviewed(world, where)

@@ -1464,8 +1464,8 @@ CERTIFICATES = _broken(
     ),
     (
         "the next certificate is trusted before it is served",
-        'return self.authorities + self.present.certificate + (self.next.certificate if self.next else b"")',
-        "return self.authorities + self.present.certificate",
+        'return self.present.certificate + (self.next.certificate if self.next else b"")',
+        "return self.present.certificate",
     ),
     (
         "a key of another certificate is not served",

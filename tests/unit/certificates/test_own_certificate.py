@@ -19,7 +19,6 @@ from extender.certificates.own_certificate import (
     to_secret_data,
 )
 from extender.certificates.server_names import names_of_server
-from tests.unit.certificates.older_installation import authority_secret
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 NAMES = names_of_server(["webhook", "10.0.0.1", "2001:DB8:0::1"], "ns")
@@ -107,7 +106,7 @@ def test_certificates_survive_their_secret() -> None:
 def test_a_key_that_went_is_removed_from_the_secret() -> None:
     """A merge patch removes what it names with null."""
     removed = [key for key, value in to_secret_data(OwnCertificates(made())).items() if value is None]
-    assert sorted(removed) == ["ca.crt", "ca.key", "next.crt", "next.key"]
+    assert sorted(removed) == ["next.crt", "next.key"]
 
 
 DAMAGE = [None, b"", b"\xff not PEM", made().certificate, made().key]
@@ -144,39 +143,6 @@ def test_secret_of_others_is_told_from_ours() -> None:
     data = secret_of(OwnCertificates(made()))
     assert is_ours(data)
     assert not is_ours({"tls.crt": data["tls.crt"], "tls.key": data["tls.key"]})
-
-
-def test_what_an_authority_has_signed_is_served_until_its_time_is_over() -> None:
-    """As older installations have it: the authority stays trusted until the next certificate has taken its place."""
-    data = authority_secret(NAMES, NOW, LIFE)
-    own = from_secret_data(data)
-    assert own.renewed(NAMES, LIFE, NOW + 44 * DAY) is own
-    assert own.bundle.startswith(data["ca.crt"])
-    both = own.renewed(NAMES, LIFE, NOW + 45 * DAY)
-    assert split_bundle(both.bundle)[0] == data["ca.crt"]
-    kept = data | secret_of(both)
-    assert kept.items() >= data.items(), "replicas of the older version read it still"
-    assert from_secret_data(kept) == both
-    assert both.served(NAMES, NOW + 60 * DAY, published=True) == both.next
-    after = both.renewed(NAMES, LIFE, NOW + 90 * DAY)
-    assert after.present == both.next
-    assert split_bundle(after.bundle)[0] == after.present.certificate
-    assert {key for key, value in to_secret_data(after).items() if value is None} == {"ca.crt", "ca.key"}
-
-
-def test_a_next_certificate_that_an_older_version_left_behind_is_none() -> None:
-    """After a rollback the older version has made another present one, and trusts nothing else."""
-    data = secret_of(OwnCertificates(made(), made(NOW + DAY))) | authority_secret(NAMES, NOW + 2 * DAY, LIFE)
-    own = from_secret_data(data)
-    assert own.next is None
-    assert own.bundle.startswith(data["ca.crt"])
-
-
-def test_a_certificate_of_an_unknown_authority_is_refused() -> None:
-    """Nobody would trust it."""
-    data = authority_secret(NAMES, NOW, LIFE) | {"ca.crt": authority_secret(NAMES, NOW, LIFE)["ca.crt"]}
-    with pytest.raises(InvalidCertificate, match="authority"):
-        from_secret_data(data)
 
 
 def test_it_signs_nothing_else() -> None:
