@@ -69,7 +69,8 @@ SCHEDULER = Limits(connections=256, body_bytes=5_000 * 16 * 1024, pending_bytes=
 # review holds two of them (object and oldObject) and an envelope.
 ADMISSION = Limits(connections=640, body_bytes=8 * MIB, pending_bytes=32 * MIB)
 
-# A longer answer is passed to the transport after its head instead of being copied behind it.
+# A longer answer is passed to the transport with its head instead of being copied behind it. In one call: two would be
+# two packets, of which the first wakes the caller for a head alone.
 _COPIED_BYTES = 16 * 1024
 _NO_ROOM, _LATE = 503, 408
 _WHY = {
@@ -247,8 +248,7 @@ class Connection(asyncio.Protocol):
         if len(answer.text) < _COPIED_BYTES:
             self._transport.write(head + answer.text)
         else:
-            self._transport.write(head)
-            self._transport.write(answer.text)
+            self._transport.writelines((head, answer.text))
 
     def _write_last(self, answer: Answer) -> None:
         """Answers, drops what still arrives, and ends the connection."""
