@@ -89,10 +89,6 @@ class Process:
         return f"--- end of {self.log} ---\n{text}"
 
 
-_RESERVED: list[socket.socket] = []
-"""Names that stand for the ports that this process has given out, for as long as it runs."""
-
-
 def free_port() -> int:
     """Returns a free loopback port, which no other call returns while this process runs, in whichever process it is.
 
@@ -116,7 +112,7 @@ def _reserve(port: int) -> None:
         except OSError:
             name.close()
             raise
-        _RESERVED.append(name)
+        name.detach()  # it is bound for as long as this process runs
 
 
 def answers(port: int, path: str, tls: ssl.SSLContext | None = None) -> bool:
