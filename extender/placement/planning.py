@@ -206,7 +206,7 @@ class Planner:
             tuple(
                 (rule, rule_platforms)
                 for rule, rule_platforms in self._rules
-                if known and rule_platforms and all(self._may_run(known, each) for each in rule_platforms)
+                if known and all(self._may_run(known, each) for each in rule_platforms)
             ),
         )
 

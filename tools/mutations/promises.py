@@ -879,8 +879,8 @@ EARNED = _broken(
     ),
     (
         "a toleration is earned on every platform of its rule",
-        "if known and rule_platforms and all(self._may_run(known, each) for each in rule_platforms)",
-        "if known and rule_platforms and any(self._may_run(known, each) for each in rule_platforms)",
+        "if known and all(self._may_run(known, each) for each in rule_platforms)",
+        "if known and any(self._may_run(known, each) for each in rule_platforms)",
     ),
 )
 
