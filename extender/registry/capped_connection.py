@@ -157,8 +157,10 @@ class CappedConnection(ResponseHandler):
 
     def _is_in_small_chunks(self, data: bytes) -> bool:
         """Whether the body, with what has come now, has too many chunks to parse."""
+        if not self._is_chunked:
+            return False
         self._lines += data.count(b"\r\n")
-        return self._is_chunked and self._lines > _MOST_LINES + self._received_bytes // _BYTES_PER_LINE
+        return self._lines > _MOST_LINES + self._received_bytes // _BYTES_PER_LINE
 
     def _note_body(self, body: StreamReader) -> None:
         """Ends if the body is wrong or too much; else notes how much has come."""
