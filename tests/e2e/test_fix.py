@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from testbed.eventually import eventually
+from testbed.forked_commands import run
 from testbed.objects import KubernetesObject
 from tests.e2e.load import leaning_to
 from tests.e2e.pod_makers import built_in, template
 from tests.e2e.shipped_webhook import EXISTING, start_webhook
 from tests.e2e.world import World
-from tests.unit.cli.commands import run
 
 pytestmark = pytest.mark.e2e
 

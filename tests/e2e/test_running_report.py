@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from testbed.eventually import eventually
+from testbed.forked_commands import run
 from testbed.nodes.images import build_hello_index
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import pod
 from tests.e2e.running import BOTH, Outcome, RealImages, observe, open_nodes
 from tests.e2e.world import World
-from tests.unit.cli.commands import run
 
 pytestmark = pytest.mark.e2e
 

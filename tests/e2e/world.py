@@ -20,6 +20,7 @@ from testbed.cluster_provider import ClusterProvider, running_scheduler
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import USUAL_SECONDS, eventually
 from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
+from testbed.forked_commands import run
 from testbed.objects import KubernetesObject, fake_node, namespace, pod
 from testbed.shipped_files import (
     SECOND_SCHEDULER,
@@ -29,7 +30,6 @@ from testbed.shipped_files import (
     selected_labels,
     webhook_configuration,
 )
-from tests.unit.cli.commands import run
 
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 # kube-scheduler's default limit of 50 requests a second would make the tests longer.

@@ -17,12 +17,12 @@ import yaml
 
 from benchmarks.far_registry import far_registry
 from extender.reports.audit_report import Audit
+from testbed import forked_commands
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
 from testbed.eventually import eventually
 from testbed.images import build_artifact, build_index, build_manifest
 from testbed.npm_package import SARIF_SCHEMA, NpmFile, find_npm_file
-from tests.unit.cli import commands
 
 CHARTS = Path(__file__).parents[1] / "data/audit/charts"
 SCHEMA = Path(__file__).parents[2] / "docs/schemas/audit-v1.json"
@@ -72,7 +72,7 @@ def allowing(host: str) -> list[str]:
 
 async def run(line: list[str], text: str = "") -> tuple[int, str, str]:
     """The exit code, standard output and standard error of a command that reads `text`."""
-    return await commands.run(*line, stdin=text, environment={"COLUMNS": "80"})
+    return await forked_commands.run(*line, stdin=text, environment={"COLUMNS": "80"})
 
 
 def without_gap(complaints: str) -> str:
@@ -291,7 +291,7 @@ async def test_a_terminal_shows_how_far_the_lookups_are(tmp_path: Path) -> None:
         (tmp_path / "images.txt").write_text("".join(f"{host}/team/app-{index}:1.0\n" for index in range(100)))
         line = command(host, "--images", str(tmp_path / "images.txt"), "-o", "json", "--no-newer")
         process = await asyncio.create_subprocess_exec(
-            *commands.COMMAND,
+            *forked_commands.COMMAND,
             *line,
             stdout=subprocess.PIPE,
             stderr=theirs,
@@ -325,7 +325,7 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
         file.write_text("".join(f"{host}/team/app-{index}:1.0\n" for index in range(300)))
         line = command(host, "--images", str(file), "-o", "json", "--no-newer", cache=cache)
         process = await asyncio.create_subprocess_exec(
-            *commands.COMMAND, *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            *forked_commands.COMMAND, *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         await eventually(lambda: registry.counts().of("GET manifests") >= 40)
         process.send_signal(signal.SIGINT)

@@ -21,8 +21,8 @@ from testbed.demo.story import SCENES, arguments_of, fill_registry, pod_of
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.faulty_registry import HoldingRegistry
+from testbed.forked_commands import COMMAND, run
 from testbed.images import build_index, build_manifest, join_index
-from tests.unit.cli.commands import COMMAND, run
 
 IN_FLIGHT = 200
 DEMO = (sys.executable, "-m", "testbed.demo")

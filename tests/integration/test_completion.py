@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from extender.cli import main as command_line
-from tests.unit.cli import commands
+from testbed import forked_commands
 
 KUBECONFIG = "--set=cluster=/nowhere/at/all"
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: 127.0.0.1:1/app:1}]}\n"
@@ -29,7 +29,7 @@ async def run(
 ) -> tuple[int, str, str]:
     """The exit code, standard output and standard error of a program whose terminal would have colours."""
     terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "120", **(environment or {})}
-    return await commands.run(*arguments, stdin=stdin, environment=terminal, program=program)
+    return await forked_commands.run(*arguments, stdin=stdin, environment=terminal, program=program)
 
 
 @pytest.mark.parametrize("name", sorted(command_line.commands()))

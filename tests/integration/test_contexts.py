@@ -11,8 +11,8 @@ import yaml
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.forked_commands import run
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_contexts
-from tests.unit.cli.commands import run
 
 SPEC = {"containers": [{"name": "c", "image": "127.0.0.1:1/web:1"}]}
 

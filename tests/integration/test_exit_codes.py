@@ -11,8 +11,8 @@ from extender.cli.fix import FixedFile, write_fixed
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.errors import ConfigError
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.forked_commands import run
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
-from tests.unit.cli.commands import run
 from tools.docs.pages import page
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}

@@ -12,8 +12,8 @@ import yaml
 
 from testbed.demo.story import fill_registry
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.forked_commands import run
 from testbed.objects import kept_to
-from tests.unit.cli.commands import run
 
 
 class Fix:

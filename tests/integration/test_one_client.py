@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from extender.cluster.views import NODES, PODS
+from testbed.forked_commands import run
 from tests.integration.cluster.api_server import ApiServer, node, pod, serve_api, write_contexts
-from tests.unit.cli.commands import run
 
 MIRRORS = "/apis/config.openshift.io/v1/imagedigestmirrorsets"
 LOGIN = "/api/v1/namespaces/openshift-config/secrets/pull-secret"

@@ -6,8 +6,8 @@ from typing import Any
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.forked_commands import run
 from tests.integration.cluster.api_server import namespace, node, pod, serve_api, write_kubeconfig
-from tests.unit.cli.commands import run
 
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
 

@@ -9,8 +9,8 @@ import pytest
 from extender.cli.audit_writers import WRITERS
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.forked_commands import run
 from tests.integration.cluster.api_server import Refusal, namespace, node, pod, serve_api, write_kubeconfig
-from tests.unit.cli.commands import run
 
 HOSTILE = "127.0.0.1:1/\x1b]8;;http://127.0.0.1/\x07\x9b31m\u202ea\u200b\n[red]node arm is fine[/]\r\u2028"
 OFFLINE = ("--set", "cluster=none", "--set", "registry.allow=[127.0.0.1:1]")

@@ -8,10 +8,10 @@ import pytest
 from aiohttp import web
 
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.forked_commands import run
 from testbed.hostile_addresses import IMAGES, NAMES, URLS, Trap, open_trap, watched_network
 from tests.integration.service.caller import AMD64, ARM64, changes_of, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
-from tests.unit.cli.commands import run
 
 
 class Leading(EmbeddedRegistry):

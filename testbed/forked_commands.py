@@ -48,8 +48,8 @@ class _Ancestor:
         self._socket.settimeout(_SECONDS)
         self._turn = threading.Lock()
         # This file as a program, since a process that has threads, as this one does, should not fork itself.
-        code = f"import tests.unit.cli.commands as c; c.serve({theirs.fileno()})"
-        root = Path(__file__).parents[3]
+        code = f"import testbed.forked_commands as c; c.serve({theirs.fileno()})"
+        root = Path(__file__).parents[1]
         self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], cwd=root)
         theirs.close()
 
