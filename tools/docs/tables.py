@@ -1,11 +1,11 @@
 """Writes the tables of the documentation that are made from code: `python -m tools.docs.tables`.
 
 A table stands between two comments of its page, `<!-- NAME -->` and `<!-- NAME end -->`. `test_tables` compares them
-with the code, and `tests.integration.test_journey` the files on a journey with what the service does when it is traced.
+with the code, except those of journeys, for which calls are traced.
 """
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 import yaml
 from typer.main import get_command
@@ -134,18 +134,22 @@ def support_table() -> str:
     return "\n".join(["| what | versions |", "|---|---|", *(f"| {what} | {each} |" for what, each in rows.items()), ""])
 
 
-def journey_table(functions: Sequence[Function]) -> str:
-    """The files that have these functions as Markdown, by process and room, in the order of the functions."""
-    files = {process: [each.file for each in functions if each.process == process] for process in (SERVICE, FETCHER)}
+def journey_table(functions: Sequence[Function], known: Collection[tuple[str, str]] = ()) -> str:
+    """How many files have these functions, and those that are not `known`, by process and room, as Markdown.
+
+    They are in the order of the functions. A file is known by its process and its path.
+    """
+    crossed = list(dict.fromkeys((each.process, each.file) for each in functions))
+    new = [each for each in crossed if each not in known]
     rows = [
         f"| `{room}`{' in the fetcher' * (process == FETCHER)} | {', '.join(f'`{name}`' for name in names)} |"
-        for process, crossed in files.items()
-        for room, names in _by_room(dict.fromkeys(crossed)).items()
+        for process in (SERVICE, FETCHER)
+        for room, names in _by_room(file for each, file in new if each == process).items()
     ]
-    number, there = len({each.file for each in functions}), len(set(files[FETCHER]))
-    counted = f"{number} files, {there} of them in the fetcher:" if there else f"{number} files:"
+    there = sum(process == FETCHER for process, _ in crossed)
+    counted = f"{len({file for _, file in crossed})} files" + f", {there} of them in the fetcher" * bool(there)
     head = ["| room | files |", "|---|---|"]
-    return "\n".join(["", counted, "", *head, *rows, "", ""])
+    return "\n".join(["", f"{counted}{'; beyond those above:' if known else ':'}", "", *head, *rows, "", ""])
 
 
 def _by_room(files: Iterable[str]) -> Mapping[str, Sequence[str]]:
@@ -192,8 +196,10 @@ def main() -> None:
             print(f"{page} keeps its table of {name}, which {exc}")
     page, names = JOURNEYS
     crossed = crossed_functions()
+    known: set[tuple[str, str]] = set()
     for name in names:
-        _write(page, name, journey_table(crossed[name]))
+        _write(page, name, journey_table(crossed[name], known))
+        known |= {(each.process, each.file) for each in crossed[name]}
 
 
 def _write(page: str, name: str, table: str) -> None:
