@@ -39,9 +39,6 @@ ABOUT_REGISTRIES = ("registry", "cache", "drift")
 ABOUT_PLACEMENT = ("placement",)
 """The sections of the configuration that have tables of their own."""
 
-SHARED_OPTIONS = {"--kubeconfig", "--context", "--namespace", "--all-namespaces", "--filename", "--config", "--set"}
-"""Options that the page on commands has in a table of their own."""
-
 WRITERS = {
     Writer.POD: "pod",
     Writer.NAMESPACE: "namespace",
@@ -97,19 +94,14 @@ def settings_of_registries() -> str:
 
 
 def commands_table() -> str:
-    """Every command as Markdown, with the options that it takes and what its exit codes mean."""
+    """Every command as Markdown, with what its exit codes mean beside what they mean everywhere."""
     rows = []
     for name, command in sorted(vars(get_command(command_line(())))["commands"].items()):
-        if not command.hidden:
-            options = ", ".join(
-                "/".join(f"`{word}`" for word in sorted((*each.opts, *each.secondary_opts), key=len))
-                for each in command.params
-                if each.param_type_name == "option" and not {*each.opts} & SHARED_OPTIONS
-            )
-            told = re.findall(r"Exit code ([12]) (if .*?)\.(?:\s|$)", " ".join((command.help or "").split()))
-            no, no_answer = (dict(told).get(code, "") for code in "12")
-            rows.append(f"| `{name}` | {no or 'never'} | {no_answer or 'as above'} | {options} |")
-    return "\n".join(["| command | exit code 1 | exit code 2, too | options |", "|---|---|---|---|", *rows, ""])
+        found = re.findall(r"Exit code ([12]) (if .*?)\.(?:\s|$)", " ".join((command.help or "").split()))
+        if found and not command.hidden:
+            no, no_answer = (dict(found).get(code, "") for code in "12")
+            rows.append(f"| `{name}` | {no} | {no_answer} |")
+    return "\n".join(["| command | exit code 1 | exit code 2, too |", "|---|---|---|", *rows, ""])
 
 
 def support_table() -> str:

@@ -3,7 +3,7 @@
 import re
 from urllib.parse import urlsplit
 
-from tools.docs.pages import ALL, DOCS, PROJECT, anchors, links, name_of
+from tools.docs.pages import ALL, DOCS, PROJECT, anchors, links, name_of, without_blocks
 
 _MODULE = re.compile(r"python -m ([a-z_.]+)")
 _PAGE = re.compile(r"docs/((?:how-to/|modes/|runbooks)[\w/.-]*\.md)(?:#([\w-]+))?")
@@ -17,6 +17,13 @@ def test_links_of_files_outside_the_site_lead_somewhere() -> None:
             file = path.parent / target.path if target.path else path
             assert target.scheme or file.exists(), (name_of(path), target.geturl())
             assert target.scheme or not target.fragment or target.fragment in anchors(file.read_text())
+
+
+def test_tables_are_whole() -> None:
+    """An empty line ends a table: what follows is shown as text with bars."""
+    for path in ALL:
+        for head in re.findall(r"(?<!\|\n)^(\|.*\|\n.*)$", without_blocks(path.read_text()), re.MULTILINE):
+            assert re.fullmatch(r"\|.*\|\n\|[-:| ]+\|", head), (name_of(path), head)
 
 
 def test_modules_named_in_the_text_exist() -> None:
