@@ -33,11 +33,11 @@ log = structlog.get_logger()
 
 REASON = "DaemonPodCannotRun"
 """The reason of the event on a DaemonSet."""
-_REPORTED, _HELD = "told", "held"
+_REPORTED, _HELD = "reported", "held"
 MISPLACED = counter(
     "multiarch_daemon_pods_misplaced_total",
-    "Pods of DaemonSets that were created for a node on which an image does not run; told: reported only; held: kept "
-    "Pending.",
+    "Pods of DaemonSets that were created for a node on which an image does not run; held: kept Pending; "
+    "reported: only that.",
     "treatment",
     (_REPORTED, _HELD),
 )

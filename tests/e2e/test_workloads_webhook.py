@@ -294,7 +294,7 @@ async def test_an_existing_daemon_set_is_told_of_when_the_first_arm64_node_joins
             await world.api.create(built_in("DaemonSet", "agent", where, template(images.amd)))
             await eventually(lambda: pods_by_node(world, where), lambda found: set(found) == {"amd64-0", "amd64-1"})
             service = await start(world, *([GUARD] if guards else []))
-            treatment = "held" if guards else "told"
+            treatment = "held" if guards else "reported"
 
             async def told() -> bool:
                 counted = await service.metric("multiarch_daemon_pods_misplaced_total", treatment=treatment)

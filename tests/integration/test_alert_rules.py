@@ -95,7 +95,7 @@ STORIES = [
     ),
     Story(
         "MultiarchDaemonPodsMisplaced",
-        errors("multiarch_daemon_pods_misplaced_total", 'treatment="told"'),
+        errors("multiarch_daemon_pods_misplaced_total", 'treatment="reported"'),
         30,
         (9, 125),
     ),

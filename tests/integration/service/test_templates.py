@@ -390,7 +390,7 @@ async def test_a_daemon_pod_for_a_node_that_does_not_run_it_is_counted_and_held_
     """Its selector leaves it Pending there, with its reason; pods of other nodes are left alone, and none is denied."""
     settings = [GUARD] if guards else []
     caller = await start_service(*settings, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
-    series = 'multiarch_daemon_pods_misplaced_total{treatment="' + ("held" if guards else "told") + '"}'
+    series = 'multiarch_daemon_pods_misplaced_total{treatment="' + ("held" if guards else "reported") + '"}'
     before = await caller.metric(series)
     for name, image, is_wrong in (("a", "amd:1", False), ("b", "amd:1", True), ("b", "multi:1", False)):
         created = {"apiVersion": "v1", "kind": "Pod", **daemon_pod(f"{images.host}/{image}", name)}
