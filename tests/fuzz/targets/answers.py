@@ -73,12 +73,7 @@ class _Service:
     def __init__(self) -> None:
         self.clock = Clock()
         resolver = Resolver(
-            _EmptyRegistry(),
-            size=1000,
-            tag_seconds=1e9,
-            stale_seconds=2e9,
-            clock=self.clock,
-            random=lambda: 0.5,
+            _EmptyRegistry(), size=1000, tag_seconds=1e9, stale_seconds=2e9, clock=self.clock, random=lambda: 0.5
         )
         for name, content in _KNOWN.items():
             target = resolver.cache.references.target_of(name)
@@ -90,13 +85,7 @@ class _Service:
         )
         views: list[Any] = [_View(), None]
         self.verbs = [
-            SchedulerVerbs(
-                pod_resolver,
-                nodes=nodes,
-                wait_seconds=0.0,
-                pending_limit_seconds=30.0,
-                clock=self.clock,
-            )
+            SchedulerVerbs(pod_resolver, nodes=nodes, wait_seconds=0.0, pending_limit_seconds=30.0, clock=self.clock)
             for nodes in views
         ]
         admissions = settings("both", "multiarch"), settings("none")

@@ -22,6 +22,11 @@ from testbed.clock import Clock
 from tests.fuzz.target import Target, at_end, run
 from tests.unit.resolver.fake_registry import index_of
 
+REPOSITORY, NAME, OWNER = "quay.io/team/app", "v1", CredentialId("anonymous")
+PACKED = pack_digest(digest_of(b"x"))
+ROW = NameRow(REPOSITORY, NAME, OWNER, PACKED, index_of("linux/amd64", "linux/arm64"), 1.5e9)
+NAME_KEY = f"{REPOSITORY}\n{NAME}\n{OWNER}\n"
+
 
 class _Stopped(Exception):
     """Ends a watch that would go on for ever."""
@@ -82,17 +87,9 @@ async def _find(nodes: WatchedNodes, document: bytes) -> None:
     assert len(found.absent) + len(found.unreachable) + len(one.platforms) >= 1
 
 
-REPOSITORY, NAME, OWNER = "quay.io/team/app", "v1", CredentialId("anonymous")
-PACKED = pack_digest(digest_of(b"x"))
-ROW = NameRow(REPOSITORY, NAME, OWNER, PACKED, index_of("linux/amd64", "linux/arm64"), 1.5e9)
-
-
 def sealed(body: bytes, key: str) -> bytes:
     """A record whose checksum is right, so that its body is read."""
     return zlib.crc32(body, zlib.crc32(key.encode())).to_bytes(4, "big") + body
-
-
-NAME_KEY = f"{REPOSITORY}\n{NAME}\n{OWNER}\n"
 
 
 def _check_row(row: NameRow | None) -> None:

@@ -18,12 +18,7 @@ from extender.credentials.cloud_api import CloudAccess
 from extender.credentials.credential_provider_v1 import PROTOCOL, CredentialProvider
 from extender.credentials.docker_config import CredentialHelpers, read_docker_config
 from extender.credentials.kubelet_plugins import CredentialPlugin, read_plugins
-from extender.credentials.logins import (
-    InvalidLogins,
-    Logins,
-    decode_docker_config,
-    decode_legacy_config,
-)
+from extender.credentials.logins import InvalidLogins, Logins, decode_docker_config, decode_legacy_config
 from extender.credentials.operator_keyring import open_cloud
 from extender.credentials.providers import CredentialsUnavailable, LoginProvider, ProviderLogins
 from extender.errors import ClusterError, ConfigError
@@ -39,6 +34,7 @@ _LOGIN_WORDS = (
     b'"https://index.docker.io/v1/"', b'"*.example.com:5000/team"', b'"[::1]:5000"', b"bmFtZTpwYXNzd29yZA==", b"null",
     b'"\\ud800"', b"\\n",
 )  # fmt: skip
+_PLUGIN = CredentialProvider("plugin", ("*.example:5000", "quay.io"), "10m", PROTOCOL)
 
 
 def _check_logins(logins: Logins) -> None:
@@ -112,9 +108,6 @@ async def _ask(provider: LoginProvider, repositories: Iterable[str]) -> None:
         assert not math.isnan(given.keep_seconds)  # it would be kept for ever
         await source.load(_reference(repository))
         source.at_hand(_reference(repository))
-
-
-_PLUGIN = CredentialProvider("plugin", ("*.example:5000", "quay.io"), "10m", PROTOCOL)
 
 
 def programs(data: bytes) -> None:

@@ -1,14 +1,6 @@
 """What a fetcher may say to the service: what is malformed or too long is refused, whatever it says."""
 
-from extender.fetcher.messages import (
-    MOST_BYTES,
-    Channel,
-    Failed,
-    FromFetcher,
-    Pong,
-    decode_from_fetcher,
-    frame,
-)
+from extender.fetcher.messages import MOST_BYTES, Channel, Failed, FromFetcher, Pong, decode_from_fetcher, frame
 from tests.fuzz.target import Target, check_sentence
 
 

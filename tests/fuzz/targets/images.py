@@ -17,12 +17,7 @@ from extender.images.manifest import (
 )
 from extender.images.platform import InvalidPlatform, Platform, parse_platform
 from extender.images.reference import ImageReference, digest_of, is_digest, pack_digest, parse_reference, unpack_digest
-from extender.registry.image_description import (
-    LISTED_SKIPPED,
-    MAX_PLATFORMS,
-    MAX_REQUESTS,
-    describe_image,
-)
+from extender.registry.image_description import LISTED_SKIPPED, MAX_PLATFORMS, MAX_REQUESTS, describe_image
 from extender.registry.registry_client import FetchedManifest, RegistryClient
 from tests.fuzz.target import Target, check_sentence, run
 

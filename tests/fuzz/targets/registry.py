@@ -15,15 +15,7 @@ from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator, parse_challenges
 from extender.registry.endpoint import Endpoint, EndpointSource
-from extender.registry.http import (
-    MOST_SAID,
-    Response,
-    follow,
-    host_of,
-    proxy_for,
-    read_refusal,
-    read_retry_after,
-)
+from extender.registry.http import MOST_SAID, Response, follow, host_of, proxy_for, read_refusal, read_retry_after
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.quota import Quotas
 from extender.registry.registries_conf import read_registries_conf

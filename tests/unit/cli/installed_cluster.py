@@ -30,10 +30,7 @@ def deployment(**status: Any) -> Document:
         "args": ["serve", "--config=/config/config.yaml"],
         "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
     }
-    volumes = [
-        {"name": "config", "configMap": {"name": "webhook"}},
-        {"name": "tls", "secret": {"secretName": "tls"}},
-    ]
+    volumes = [{"name": "config", "configMap": {"name": "webhook"}}, {"name": "tls", "secret": {"secretName": "tls"}}]
     return {
         "metadata": {"name": "webhook", "namespace": "ours"},
         "spec": {
@@ -69,9 +66,7 @@ class InstalledCluster:
             NAMESPACES: [{"metadata": {"name": "shop"}}],
             NODES: [{"metadata": {"name": "n"}}],
         }
-        self.objects: dict[str, Document] = {
-            CONFIG_MAP: {"data": {"config.yaml": settings}},
-        }
+        self.objects: dict[str, Document] = {CONFIG_MAP: {"data": {"config.yaml": settings}}}
         self.texts: dict[str, str | ClusterRefused] = {}
         """What is answered at a path by whatever the API server is a proxy for."""
         self.refused: set[str] = set()

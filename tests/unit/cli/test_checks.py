@@ -10,6 +10,8 @@ from extender.cli.installation_objects import Certificate
 from extender.cli.webhook_checks import judge_certificate
 from extender.config.reading import read_config
 
+ASKED = read_config(None, ["cache.url='memory:'", "scheduler.wait_seconds=0.1", "scheduler.pending=retry"])
+
 
 @pytest.mark.parametrize(
     ("selector", "text"),
@@ -26,9 +28,6 @@ from extender.config.reading import read_config
 def test_a_selector_is_written_as_the_api_server_reads_it(selector: Any, text: str) -> None:
     """k8s.io/apimachinery/pkg/labels/selector.go, Parse."""
     assert selector_text(selector) == text
-
-
-ASKED = read_config(None, ["cache.url='memory:'", "scheduler.wait_seconds=0.1", "scheduler.pending=retry"])
 
 
 @pytest.mark.parametrize(

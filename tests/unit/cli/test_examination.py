@@ -33,6 +33,10 @@ from tests.unit.cli.installed_cluster import (
 )
 
 READ_FIRST = {DEPLOYMENTS, f"{APPS}/daemonsets", f"{APPS}/statefulsets", CONFIG_MAP}
+READYZ = "/api/v1/namespaces/ours/pods/a:8882/proxy/readyz"
+UNASKED = "/readyz of its pod cannot be asked: HTTP"
+SAID = "[+]nodes ok: 3 s old\n[{}]canary {}: a detail\nreadyz check passed\n"
+GATING = SETTINGS.replace("listen:", "unknown: gate, listen:")
 
 
 class Cluster(InstalledCluster):
@@ -104,25 +108,14 @@ async def test_pods_are_counted(*, ready: int, restarts: int, state: str, is_adv
     assert (seen.state, bool(seen.remedy)) == (state, is_advised)
 
 
-READYZ = "/api/v1/namespaces/ours/pods/a:8882/proxy/readyz"
-UNASKED = "/readyz of its pod cannot be asked: HTTP"
-SAID = "[+]nodes ok: 3 s old\n[{}]canary {}: a detail\nreadyz check passed\n"
-
-
 @pytest.mark.parametrize(
     ("answer", "seen"),
     [
         (SAID.format("+", "ok"), [("ok", "a says: nodes ok: 3 s old; canary ok: a detail")]),
         (SAID.format("-", "failed"), [("wrong", "a says: canary failed: a detail")]),
-        (
-            ClusterRefused("x", 503, text=SAID.format("-", "failed")),
-            [("wrong", "a says: canary failed: a detail")],
-        ),
+        (ClusterRefused("x", 503, text=SAID.format("-", "failed")), [("wrong", "a says: canary failed: a detail")]),
         (ClusterRefused("HTTP 403", 403), [("not seen", f"{UNASKED} 403")]),
-        (
-            ClusterRefused("HTTP 502", 502, text="<html>"),
-            [("not seen", f"{UNASKED} 502")],
-        ),
+        (ClusterRefused("HTTP 502", 502, text="<html>"), [("not seen", f"{UNASKED} 502")]),
     ],
     ids=["all is well", "a check that readiness does not take", "unready", "refused", "cut off"],
 )
@@ -228,9 +221,6 @@ async def test_a_refusal_is_that_of_the_check_that_was_asked_for(check: CheckNam
     cluster = Cluster()
     cluster.refused.add(WEBHOOKS)
     assert await cluster.states(check) == [(check, "not seen")]
-
-
-GATING = SETTINGS.replace("listen:", "unknown: gate, listen:")
 
 
 @pytest.mark.parametrize(

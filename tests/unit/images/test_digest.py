@@ -5,8 +5,6 @@ from extender.images.reference import digest_of, is_digest, matches_digest
 # Published test vectors of the empty message (FIPS 180-4).
 EMPTY_SHA256 = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 EMPTY_SHA384 = "sha384:38b060a751ac96384cd9327eb1b1e36a21fdb71114be07434c0cc7bf63f6e1da274edebfe76f65fbd51ad2f14898b95b"
-
-
 A = "a" * 64
 DIGESTS = (f"sha256:{A}", "sha384:" + "0" * 96, "sha512:" + "f" * 128)
 NO_DIGESTS = (

@@ -23,6 +23,12 @@ ARM64 = {"os": "linux", "architecture": "arm64", "variant": "v8"}
 UNKNOWN = {"os": "unknown", "architecture": "unknown"}
 ATTESTATION = "application/vnd.docker.attestation.manifest.v1+json"
 OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+MEDIA_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST)
+SCHEMA1 = "application/vnd.docker.distribution.manifest.v1+prettyjws"
+LAYER, CACHE = "application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.buildkit.cacheconfig.v0"
+ZSTD = {"annotations": {"io.github.containers.compression.zstd": "true"}}
+WINDOWS = {"os": "windows", "architecture": "amd64"}
+BUILDS = ({**WINDOWS, "os.version": "10.0.17763.5576"}, {**WINDOWS, "os.version": "10.0.20348.2340"})
 
 
 def entry(name: str, platform: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -53,7 +59,6 @@ def test_entries_are_the_platforms_in_order() -> None:
     assert document.states_platforms
 
 
-MEDIA_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST)
 NO_PLATFORM: tuple[dict[str, Any] | None, ...] = (
     None, {}, {"os": "", "architecture": ""}, {"os": None, "architecture": None, "variant": None},
     {"architecture": "amd64"}, {"os": "linux"},
@@ -85,10 +90,6 @@ def test_children_keep_their_order_and_come_once() -> None:
 
 def of_reference(kind: str | None) -> dict[str, Any]:
     return {"annotations": {"vnd.docker.reference.type": kind}}
-
-
-SCHEMA1 = "application/vnd.docker.distribution.manifest.v1+prettyjws"
-LAYER, CACHE = "application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.buildkit.cacheconfig.v0"
 
 
 @pytest.mark.parametrize(
@@ -155,11 +156,6 @@ def test_an_artifact_type_may_be_that_of_an_image() -> None:
     """It repeats a config's media type, or stands on an index, of whose inside it says nothing."""
     assert len(read_index(entry("a", artifactType=OCI_CONFIG)).children) == 1
     assert len(read_index(entry("a", mediaType=OCI_INDEX, artifactType="application/example")).children) == 1
-
-
-ZSTD = {"annotations": {"io.github.containers.compression.zstd": "true"}}
-WINDOWS = {"os": "windows", "architecture": "amd64"}
-BUILDS = ({**WINDOWS, "os.version": "10.0.17763.5576"}, {**WINDOWS, "os.version": "10.0.20348.2340"})
 
 
 @pytest.mark.parametrize(

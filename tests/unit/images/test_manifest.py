@@ -31,6 +31,7 @@ CONFIG = b'{"architecture":"arm64","os":"linux"}'
 INDEX_FIELDS = {"manifests": [{"mediaType": OCI_MANIFEST, "digest": digest_of(b"child"), "size": 1}]}
 MANIFEST_FIELDS = {"config": {"mediaType": OCI_CONFIG, "digest": digest_of(CONFIG), "size": len(CONFIG)}, "layers": []}
 SCHEMA1_FIELDS = {"schemaVersion": 1, "architecture": "amd64", "fsLayers": [{"blobSum": digest_of(b"layer")}]}
+DOCKER_ATTESTATION = "application/vnd.docker.attestation.manifest.v1+json"
 
 
 def read(document: object, content_type: str = "") -> Document:
@@ -169,9 +170,6 @@ def test_every_optional_field_may_be_null() -> None:
     document = read(manifest(**nulls, config=config(annotations=None, data=None, platform=None)))
     assert isinstance(document, ManifestDocument)
     assert document.media_type == OCI_MANIFEST
-
-
-DOCKER_ATTESTATION = "application/vnd.docker.attestation.manifest.v1+json"
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,6 @@ from extender.images.platform import (
 
 STRICT = Compatibility()
 LENIENT = Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True)
-
-
 SPELLINGS = {
     "linux/amd64": "linux/amd64 Linux/AMD64 linux/x86_64 linux/x86-64 linux/amd64/v1 linux/x86_64/V1",
     "linux/amd64/v2": "linux/amd64/v2",
@@ -40,6 +38,9 @@ SPELLINGS = {
     "linux/fake": "linux/fake",
     "wasi/wasm": "wasi/wasm",
 }
+WORD = st.text("abv0123456789._-", min_size=1, max_size=6).map(lambda text: f"a{text}z")
+ARCHITECTURE = st.sampled_from(["amd64", "x86_64", "i386", "arm64", "aarch64", "arm", "armhf", "armel", "386"]) | WORD
+VARIANT = st.sampled_from(["", "v1", "v2", "5", "7", "8", "9", "v8", "v8.1", "v9", "v9.0", "9.0"]) | WORD
 
 
 @pytest.mark.parametrize(("normal", "texts"), SPELLINGS.items())
@@ -91,11 +92,6 @@ def test_platforms_sort_by_their_text() -> None:
     """Sorted platforms read well: operating system, architecture, variant."""
     texts = ["linux/amd64", "linux/amd64/v2", "linux/arm/v6", "linux/arm/v7", "linux/arm64", "windows/amd64"]
     assert [str(platform) for platform in sorted(map(parse_platform, reversed(texts)))] == texts
-
-
-WORD = st.text("abv0123456789._-", min_size=1, max_size=6).map(lambda text: f"a{text}z")
-ARCHITECTURE = st.sampled_from(["amd64", "x86_64", "i386", "arm64", "aarch64", "arm", "armhf", "armel", "386"]) | WORD
-VARIANT = st.sampled_from(["", "v1", "v2", "5", "7", "8", "9", "v8", "v8.1", "v9", "v9.0", "9.0"]) | WORD
 
 
 @given(st.sampled_from(["linux", "macos", "Windows"]) | WORD, ARCHITECTURE, VARIANT)

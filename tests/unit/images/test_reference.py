@@ -16,6 +16,11 @@ HEX = "0123456789abcdef" * 4
 SHA256 = f"sha256:{HEX}"
 SHA384 = f"sha384:{HEX}{HEX[:32]}"
 SHA512 = f"sha512:{HEX}{HEX}"
+DOMAINS = [
+    "", "docker.io/", "index.docker.io/", "DOCKER.IO/", "localhost/", "a-b.example.com:5000/", "[::1]/", "a_b.c/",
+]  # fmt: skip
+COMPONENT = st.lists(st.sampled_from(["a", "0", "library", "a.b", "a_b", "a__b", "a---b"]), min_size=1, max_size=3)
+TAG = st.text("aZ0_.-", max_size=8).map(lambda text: f":t{text}")
 
 
 # They lie outside the repository and only some checkouts have them; the rows below cover each rule without them.
@@ -156,11 +161,6 @@ def test_with_digest_drops_the_tag() -> None:
     assert pinned == ImageReference("example.com", "app", "", SHA256)
 
 
-DOMAINS = [
-    "", "docker.io/", "index.docker.io/", "DOCKER.IO/", "localhost/", "a-b.example.com:5000/", "[::1]/", "a_b.c/",
-]  # fmt: skip
-COMPONENT = st.lists(st.sampled_from(["a", "0", "library", "a.b", "a_b", "a__b", "a---b"]), min_size=1, max_size=3)
-TAG = st.text("aZ0_.-", max_size=8).map(lambda text: f":t{text}")
 GRAMMATICAL = st.tuples(
     st.sampled_from(DOMAINS),
     COMPONENT.map("/".join),

@@ -32,6 +32,12 @@ NODE = (
 BY_NAME = b'{"Pod":' + POD + b',"Nodes":null,"NodeNames":["n1","n2","n3"]}'
 LIST = b'{"metadata":{"resourceVersion":"7"},"items":[' + b",".join(NODE % n for n in (b"n1", b"n2", b"n3")) + b"]}"
 BY_NODE = b'{"Pod":' + POD + b',"Nodes":' + LIST + b',"NodeNames":null}'
+DEEPER = b'{"Pod":{"metadata":{"name":"p"},"x":{"y":[],"Nodes":null,"NodeNames":["deep"]}},"NodeNames":["n1"]}'
+LATER = b'{"Pod":{"metadata":{"name":"p"}},"Nodes":null,"NodeNames":["n1"],"Later":["x"]}'
+TEXT = b'{"Pod":{"metadata":{"name":"p","x":",\\"Nodes\\":null,\\"NodeNames\\":["}},"Nodes":null,"NodeNames":["n1"]}'
+META = (
+    b'{"n1":{"Pods":[{"UID":"u1"},{"UID":"u2"}],"NumPDBViolations":1,"Later":[]},"n2":{"Pods":[],"NumPDBViolations":0}}'
+)
 
 
 def answer_of(result: ExtenderFilterResult) -> dict[str, Any]:
@@ -198,11 +204,6 @@ def test_names_are_read_however_they_are_written(nodes: bytes) -> None:
         assert args.names == json.loads(names)
 
 
-DEEPER = b'{"Pod":{"metadata":{"name":"p"},"x":{"y":[],"Nodes":null,"NodeNames":["deep"]}},"NodeNames":["n1"]}'
-LATER = b'{"Pod":{"metadata":{"name":"p"}},"Nodes":null,"NodeNames":["n1"],"Later":["x"]}'
-TEXT = b'{"Pod":{"metadata":{"name":"p","x":",\\"Nodes\\":null,\\"NodeNames\\":["}},"Nodes":null,"NodeNames":["n1"]}'
-
-
 def test_names_are_found_where_the_request_has_them() -> None:
     """Not where the pod, or a text, has keys of the same names."""
     for body in (DEEPER, LATER, TEXT):
@@ -211,9 +212,6 @@ def test_names_are_found_where_the_request_has_them() -> None:
         assert bytes(args.node_names) == b'["n1"]'
 
 
-META = (
-    b'{"n1":{"Pods":[{"UID":"u1"},{"UID":"u2"}],"NumPDBViolations":1,"Later":[]},"n2":{"Pods":[],"NumPDBViolations":0}}'
-)
 FULL = (
     b'{"n1":{"Pods":[{"metadata":{"name":"a","uid":"u1"},"spec":{"affinity":{}},"status":{}},{"metadata":{"uid":"u2"}}],'
     b'"NumPDBViolations":1},"n2":{"Pods":null,"NumPDBViolations":0},"n3":null}'

@@ -7,6 +7,10 @@ import pytest
 from extender.kubernetes.pod_templates import is_given, is_policy, pod_templates, pods_of
 
 POD = {"spec": {"containers": [{"name": "main", "image": "app"}]}}
+LATER = ["", "auto", "$(IMAGE)", "${REGISTRY}/app:1", "{{ .Values.image }}", "REPLACE_ME", "REPLACE_ME:latest", "IMAGE",
+         "example.com/IMAGE_NAME", "<your image>", "__IMAGE__", "%IMAGE%", "@IMAGE@", "ko://example.com/cmd/app",
+         "YOUR-REGISTRY/APP", "#{image}#", None]  # fmt: skip
+NOW = ["app", "Example.com/app", "app:TAG", "automatic", "h:5000/a/b:1@sha256:0", "MyApp", "a..b", "Not A Name"]
 
 
 def thing(api_version: str, spec: object) -> dict[str, Any]:
@@ -59,12 +63,6 @@ def test_an_image_beside_the_containers_is_one_more(api_version: str, beside: di
     [found] = pod_templates(thing(api_version, {"containers": [{"name": "side", "image": "sidecar"}], **beside}))
     assert [each["image"] for each in found.template["spec"]["containers"]] == ["sidecar", image]
     assert bool(found.missing) is not bool(image)
-
-
-LATER = ["", "auto", "$(IMAGE)", "${REGISTRY}/app:1", "{{ .Values.image }}", "REPLACE_ME", "REPLACE_ME:latest", "IMAGE",
-         "example.com/IMAGE_NAME", "<your image>", "__IMAGE__", "%IMAGE%", "@IMAGE@", "ko://example.com/cmd/app",
-         "YOUR-REGISTRY/APP", "#{image}#", None]  # fmt: skip
-NOW = ["app", "Example.com/app", "app:TAG", "automatic", "h:5000/a/b:1@sha256:0", "MyApp", "a..b", "Not A Name"]
 
 
 def test_a_container_whose_image_comes_later_is_named() -> None:

@@ -5,8 +5,6 @@ import pytest
 from extender.kubernetes.pod_templates import pod_templates
 
 POD = {"spec": {"containers": [{"image": "app"}]}}
-
-
 PATHS = {
     "v1 Pod": "",
     "v1 PodTemplate": "template",
@@ -18,6 +16,9 @@ PATHS = {
     "batch/v1 Job": "spec template",
     "batch/v1 CronJob": "spec jobTemplate spec template",
 }
+GIVEN: dict[str, object] = {"template": POD}
+RAY = {"headGroupSpec": GIVEN, "workerGroupSpecs": [GIVEN]}
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "spec": GIVEN}
 
 
 @pytest.mark.parametrize(("named", "path"), PATHS.items())
@@ -63,9 +64,6 @@ def test_what_has_no_template_gives_none() -> None:
         assert list(pod_templates(document)) == [], document
 
 
-GIVEN: dict[str, object] = {"template": POD}
-RAY = {"headGroupSpec": GIVEN, "workerGroupSpecs": [GIVEN]}
-JOB = {"apiVersion": "batch/v1", "kind": "Job", "spec": GIVEN}
 CUSTOM: dict[str, tuple[dict[str, object], str]] = {
     "argoproj.io/v1alpha1 Rollout": (GIVEN, "template"),
     "argoproj.io/v1alpha1 Experiment": ({"templates": [GIVEN]}, "templates[0].template"),

@@ -16,6 +16,7 @@ TOLERATION = {"key": "arch", "operator": "Equal", "value": "true"}
 ADD = Operation("add", "/spec/tolerations", [TOLERATION])
 APPEND = Operation("add", "/spec/tolerations/0", TOLERATION)
 TEMPLATE: Path = ("spec", "template")
+BARE_WORDS = ["yes", "No", "ON", "off", "true", "null", "~", "", "12:30", "1_000", "0777", "0x1f", "1e3", "0o7", "0b1"]
 
 
 def read_document(text: str, line: int = 1) -> Json:
@@ -196,14 +197,10 @@ def test_a_merged_map_is_not_changed_for_others() -> None:
     value = read_document(made)
     assert isinstance(value, dict)
     assert value["base"] == {"spec": {"containers": [{"image": "app"}]}}
-    assert value["template"] == {
-        "spec": {"containers": [{"image": "app"}], "tolerations": [TOLERATION]},
-        "kept": 1,
-    }
+    assert value["template"] == {"spec": {"containers": [{"image": "app"}], "tolerations": [TOLERATION]}, "kept": 1}
     assert "<<: *base" in made
 
 
-BARE_WORDS = ["yes", "No", "ON", "off", "true", "null", "~", "", "12:30", "1_000", "0777", "0x1f", "1e3", "0o7", "0b1"]
 BARE_WORDS += ["2026-01-01", ".inf", "=", "<<", "+1", "-1", "1.", "386", "y", "N"]
 
 

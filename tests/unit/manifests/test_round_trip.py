@@ -46,6 +46,9 @@ AFFINITIES = st.sampled_from(
             {"weight": 1, "preference": {"matchExpressions": [ZONE]}}]}},
     ]
 )  # fmt: skip
+ARCHITECTURE_TAINT = {"key": "arch", "value": "arm64", "effect": "NoSchedule"}
+ON_AMD64 = {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}
+TERMS = st.permutations([ON_AMD64, ZONE]).map(lambda both: {"matchExpressions": list(both)})
 
 
 def facts_of(images: list[PodImage]) -> list[ImageFact]:
@@ -119,9 +122,6 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     return {key: spec[key] for key in draw(st.permutations(list(spec)))}
 
 
-ARCHITECTURE_TAINT = {"key": "arch", "value": "arm64", "effect": "NoSchedule"}
-ON_AMD64 = {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}
-TERMS = st.permutations([ON_AMD64, ZONE]).map(lambda both: {"matchExpressions": list(both)})
 CONSTRAINTS = st.fixed_dictionaries(
     {
         "nodeSelector": st.sampled_from([{}, {"zone": "a"}]).map(lambda own: {**own, "kubernetes.io/arch": "amd64"}),

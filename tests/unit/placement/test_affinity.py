@@ -5,22 +5,17 @@ from collections.abc import Mapping
 import pytest
 
 from extender.images.platform import Compatibility, Platform
-from extender.kubernetes.core_v1 import (
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    PreferredSchedulingTerm,
-)
-from extender.placement.affinity import (
-    NO_NODE,
-    Alternatives,
-    RequiredNodes,
-    plan_preferred,
-    plan_required,
-    right_nodes,
-)
+from extender.kubernetes.core_v1 import NodeSelectorRequirement, NodeSelectorTerm, PreferredSchedulingTerm
+from extender.placement.affinity import NO_NODE, Alternatives, RequiredNodes, plan_preferred, plan_required, right_nodes
 from extender.placement.node_match import NodeDemands
 from extender.placement.nodes import LEVEL_LABEL
 from tests.builders import ARCH, OS, platforms
+
+MULTI = platforms("linux/amd64", "linux/arm64")
+MIXED = platforms("linux/amd64", "linux/arm64", "windows/amd64")
+TWO_SYSTEMS = platforms("linux/amd64", "windows/amd64")
+LINUX_ONLY = platforms("linux/amd64", "linux/arm64")
+UNKNOWN_NODES = frozenset[Platform]()
 
 
 def where(key: str, operator: str, *values: str) -> NodeSelectorRequirement:
@@ -50,14 +45,9 @@ LINUX = where(OS, "In", "linux")
 AMD64 = where(ARCH, "In", "amd64")
 TWO = where(ARCH, "In", "amd64", "arm64")
 ZONE = where("zone", "In", "a")
-MULTI = platforms("linux/amd64", "linux/arm64")
-MIXED = platforms("linux/amd64", "linux/arm64", "windows/amd64")
-
-
 AND_TWO = anded(TWO, LINUX)
 PAIR = ((TWO, LINUX), (AMD64, where(OS, "In", "windows")))
 BETA_AMD64, BETA_LINUX = where(f"beta.{ARCH}", "In", "amd64"), where(f"beta.{OS}", "In", "linux")
-TWO_SYSTEMS = platforms("linux/amd64", "windows/amd64")
 WITH_S390X = where(ARCH, "In", "amd64", "s390x")
 FIELD = NodeSelectorTerm(None, (where("metadata.name", "In", "n"),))
 
@@ -151,10 +141,6 @@ def test_a_term_that_matches_no_node_gets_nothing(cluster: frozenset[Platform]) 
         beside = plan((of(*requirements), of(where("a", "Exists"))), selector, one, cluster)
         assert (beside.additions[0], beside.impossible) == ((), False)
         assert beside.contradiction.startswith("1 of 2 terms")
-
-
-LINUX_ONLY = platforms("linux/amd64", "linux/arm64")
-UNKNOWN_NODES = frozenset[Platform]()
 
 
 def test_a_stored_pod_gets_requirements_and_no_node_selector() -> None:

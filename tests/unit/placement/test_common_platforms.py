@@ -13,6 +13,7 @@ from extender.tables import caches
 from tests.unit.retained import retained_bytes
 
 CLUSTER = frozenset({parse_platform("linux/amd64"), parse_platform("linux/arm64"), parse_platform("windows/amd64")})
+_LENIENT = Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True)
 
 
 @pytest.mark.parametrize("images", [1, 10])
@@ -38,7 +39,6 @@ _ANY = st.sets(
     ),
     min_size=1,
 )
-_LENIENT = Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True)
 
 
 @given(st.lists(_ANY, min_size=1, max_size=4), st.sampled_from([Compatibility(), _LENIENT]))

@@ -24,6 +24,21 @@ from tests.builders import Json, decoded, index
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 BOTH = frozenset({AMD64, ARM64})
+CONTAINER, VOLUME, NEVER = PodImage("i"), PodImage("i", Role.VOLUME), PodImage("i", Role.CONTAINER, "Never")
+DATA = PodImage("i", Role.DATA)
+INDEX = index("linux/amd64", "linux/arm64")
+MANIFEST = Content(Kind.MANIFEST, frozenset({AMD64}), states_platforms=False)
+SILENT_INDEX = Content(Kind.INDEX, frozenset({AMD64}), states_platforms=False)
+ARTIFACT = Content(Kind.ARTIFACT, frozenset(), states_platforms=False)
+BUNDLE = Content(Kind.DATA, frozenset(), states_platforms=False)
+STATING_MANIFEST = Content(Kind.MANIFEST, BOTH, states_platforms=True)
+WORDLESS = Content(Kind.MANIFEST, frozenset(), states_platforms=False)
+MISSING = judged(INDEX, [FalselyClaimed(ARM64, PlatformState.MISSING)], ())
+NO_PROGRAM = "it is an artifact, not an image that a container can run"
+NO_WORD = "its configuration names no platform that is known"
+ON_BOTH, ON_AMD64, ON_ARM64 = RunsOn(BOTH), RunsOn(frozenset({AMD64})), RunsOn(frozenset({ARM64}))
+LIE = FalselyClaimed(ARM64, PlatformState.REFUTED, "/app", "x86-64")
+LIAR = judged(INDEX, [LIE], [])
 
 
 def pod_of(spec: Json | None) -> Pod:
@@ -115,21 +130,6 @@ def test_a_container_whose_program_comes_from_a_volume_uses_its_image_as_data(ki
         assert images_of(pod_of(spec)) == (PodImage("i", role),), what
 
 
-CONTAINER, VOLUME, NEVER = PodImage("i"), PodImage("i", Role.VOLUME), PodImage("i", Role.CONTAINER, "Never")
-DATA = PodImage("i", Role.DATA)
-INDEX = index("linux/amd64", "linux/arm64")
-MANIFEST = Content(Kind.MANIFEST, frozenset({AMD64}), states_platforms=False)
-SILENT_INDEX = Content(Kind.INDEX, frozenset({AMD64}), states_platforms=False)
-ARTIFACT = Content(Kind.ARTIFACT, frozenset(), states_platforms=False)
-BUNDLE = Content(Kind.DATA, frozenset(), states_platforms=False)
-STATING_MANIFEST = Content(Kind.MANIFEST, BOTH, states_platforms=True)
-WORDLESS = Content(Kind.MANIFEST, frozenset(), states_platforms=False)
-MISSING = judged(INDEX, [FalselyClaimed(ARM64, PlatformState.MISSING)], ())
-NO_PROGRAM = "it is an artifact, not an image that a container can run"
-NO_WORD = "its configuration names no platform that is known"
-ON_BOTH, ON_AMD64, ON_ARM64 = RunsOn(BOTH), RunsOn(frozenset({AMD64})), RunsOn(frozenset({ARM64}))
-
-
 @pytest.mark.parametrize(
     ("image", "answer", "fact"),
     [
@@ -180,10 +180,6 @@ def test_an_image_that_is_never_pulled_is_unknown_for_that_reason() -> None:
         fact = fact_of(NEVER, answer, may_be_pending=True)
         assert isinstance(fact, Unknown)
         assert fact.cause is Cause.NEVER_PULLED
-
-
-LIE = FalselyClaimed(ARM64, PlatformState.REFUTED, "/app", "x86-64")
-LIAR = judged(INDEX, [LIE], [])
 
 
 def test_what_an_image_claims_falsely_is_a_no() -> None:

@@ -19,6 +19,8 @@ COLD = Pending(Cause.LOOKING_UP, "its lookup has not ended yet")
 DENIED = Unknown(Cause.DENIED, "x")
 OURS, OTHERS = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}
 HELD = "image app-0:1 is not known yet (looking-up: its lookup has not ended yet); the pod is held until it is known"
+MAY_END: list[ImageFact] = [*(Pending(cause, "x") for cause in sorted(RETRYABLE)), DENIED]
+OF_DAEMON_SET = {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}
 
 
 def gates_of(document: Any) -> list[Any]:
@@ -31,9 +33,6 @@ def label_of(document: Any) -> Any:
 
 def gated(**spec: Any) -> dict[str, Any]:
     return pod(metadata={"labels": {"app": "a", GATED_LABEL: GATED}}, schedulingGates=[OURS], **spec)
-
-
-MAY_END: list[ImageFact] = [*(Pending(cause, "x") for cause in sorted(RETRYABLE)), DENIED]
 
 
 @pytest.mark.parametrize(
@@ -159,9 +158,6 @@ def test_pod_that_is_not_enforced_is_never_held(mode: str) -> None:
     mutation = mutate(pod(), COLD, admission=HOLDING, namespace={MODE: mode}, may_hold=True)
     assert mutation.patch == b""
     assert mutation.audit_annotations.get("would-hold") == (HELD if mode == "observe" else None)
-
-
-OF_DAEMON_SET = {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ UNRESOLVED: list[Pending | Unknown] = [
     *(Pending(cause, "x") for cause in (Cause.LOOKING_UP, Cause.MISSING, Cause.THROTTLED, Cause.UNAVAILABLE)),
     *(Unknown(cause, "x") for cause in Cause),
 ]
+ANNOTATIONS, NOTE = "/metadata/annotations", "/metadata/annotations/multiarch-extender.io~1added"
+DAEMON = {"kind": "DaemonSet", "name": "d"}
+LINUX_ARM64 = platforms("linux/arm64")
 
 
 @pytest.mark.parametrize(
@@ -92,9 +95,6 @@ def test_rule_that_another_rule_covers_adds_nothing_more() -> None:
     assert patched["spec"]["tolerations"] == [{"key": "kubernetes.io/arch", "operator": "Exists"}]
 
 
-ANNOTATIONS, NOTE = "/metadata/annotations", "/metadata/annotations/multiarch-extender.io~1added"
-
-
 @pytest.mark.parametrize(
     ("metadata", "spec", "steps"),
     [
@@ -145,7 +145,6 @@ def test_fields_never_heard_of_are_kept() -> None:
     assert patched["status"] == {}
 
 
-DAEMON = {"kind": "DaemonSet", "name": "d"}
 LEFT = {
     "DaemonSet": pod(metadata={"ownerReferences": [{**DAEMON, "controller": True}]}),
     "bound": pod(nodeName="n1"),
@@ -259,9 +258,6 @@ def test_record_is_compact_and_complete() -> None:
 def test_verdict_is_in_the_audit_annotations(facts: list[ImageFact], verdict: str) -> None:
     """One sentence, patched or not."""
     assert mutate(pod(len(facts)), *facts).audit_annotations["verdict"] == verdict
-
-
-LINUX_ARM64 = platforms("linux/arm64")
 
 
 @pytest.mark.parametrize(

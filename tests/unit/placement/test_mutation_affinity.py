@@ -8,19 +8,7 @@ from extender.images.content import Cause
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import ADDED, MODE, PREFER, REASON
-from tests.builders import (
-    AMD64,
-    ARCH,
-    ARM64,
-    MULTI,
-    OS,
-    PREFERRED,
-    REQUIRED,
-    built_for,
-    expression,
-    pod,
-    with_terms,
-)
+from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, built_for, expression, pod, with_terms
 from tests.unit.placement.mutating import after, mutate, settings, terms_of
 
 ONLY_REQUIRED = settings("required", rules=())
@@ -32,6 +20,12 @@ IN_BOTH = expression(ARCH, "amd64", "arm64")
 ZONE = expression("zone", "a", "b")
 FIELD = {"matchFields": [expression("metadata.name", "n1")]}
 PREFER_ARM64 = {"weight": 100, "preference": {"matchExpressions": [expression(ARCH, "arm64")]}}
+EMPTY: tuple[Any, ...] = ({REQUIRED: None}, {REQUIRED: {}}, {REQUIRED: {"nodeSelectorTerms": []}})
+WITHOUT_TERMS: list[Any] = [None, {}, *({"nodeAffinity": each} for each in (None, {}, *EMPTY))]
+SELECTOR_REASON = "nodeSelector allows no node that the images run on: image app-0:1 is built only for linux/amd64"
+NOTHING_IN_COMMON = (
+    "no platform is common to all images: image app-0:1 is built only for linux/amd64 (and 1 more image)"
+)
 
 
 def expressions(*items: Any) -> dict[str, Any]:
@@ -39,8 +33,6 @@ def expressions(*items: Any) -> dict[str, Any]:
 
 
 WHOLE = [expressions(IN_BOTH, LINUX)]
-EMPTY: tuple[Any, ...] = ({REQUIRED: None}, {REQUIRED: {}}, {REQUIRED: {"nodeSelectorTerms": []}})
-WITHOUT_TERMS: list[Any] = [None, {}, *({"nodeAffinity": each} for each in (None, {}, *EMPTY))]
 
 
 @pytest.mark.parametrize(
@@ -91,10 +83,6 @@ def test_contradicted_term_allows_no_node_and_its_author_is_warned() -> None:
 
 
 CONTRADICTED = pod(nodeSelector={ARCH: "arm64"}, affinity=with_terms(expressions(ZONE)))
-SELECTOR_REASON = "nodeSelector allows no node that the images run on: image app-0:1 is built only for linux/amd64"
-NOTHING_IN_COMMON = (
-    "no platform is common to all images: image app-0:1 is built only for linux/amd64 (and 1 more image)"
-)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +178,5 @@ def test_both_write_both() -> None:
     """Required and preferred in one affinity that had neither."""
     patched = after(pod(), MULTI, admission=settings("both"))
     assert patched["spec"]["affinity"] == {
-        "nodeAffinity": {
-            REQUIRED: {"nodeSelectorTerms": [expressions(IN_BOTH, LINUX)]},
-            PREFERRED: [PREFER_ARM64],
-        }
+        "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [expressions(IN_BOTH, LINUX)]}, PREFERRED: [PREFER_ARM64]}
     }

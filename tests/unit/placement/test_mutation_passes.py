@@ -14,18 +14,7 @@ from extender.placement.facts import Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.patch import JsonObject
 from extender.placement.policy import ADDED, REASON, SERVICE_KEYS
-from tests.builders import (
-    AMD64,
-    ARCH,
-    ARM64,
-    MULTI,
-    OS,
-    PREFERRED,
-    REQUIRED,
-    expression,
-    pod,
-    with_terms,
-)
+from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, expression, pod, with_terms
 from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, after, mutate, settings, terms_of
 
 ALL = settings("both", "multiarch", platforms_annotation=True)
@@ -33,6 +22,7 @@ NEVER_PULLED = Unknown(Cause.NEVER_PULLED, "x")  # lets a pod through without a 
 LINUX = expression(OS, "linux")
 ZONE, AMD = expression("zone", "a"), expression(ARCH, "amd64")
 TENANT = {"key": "tenant", "operator": "Exists"}
+TEXTS: JsonObject = {REQUIRED: {"nodeSelectorTerms": [7, {"matchExpressions": 7}]}}
 
 
 def with_sidecar(document: Any) -> Any:
@@ -214,9 +204,6 @@ def test_claim_never_leaves_a_term_that_matches_nothing_or_more() -> None:
         claiming({"required": [first, second]}, affinity=affinity), Unknown(Cause.DENIED, "x"), admission=ALL
     )
     assert terms_of(patched) == [{"matchExpressions": [AMD]}, {"matchExpressions": [ZONE]}]
-
-
-TEXTS: JsonObject = {REQUIRED: {"nodeSelectorTerms": [7, {"matchExpressions": 7}]}}
 
 
 @pytest.mark.parametrize("affinity", [None, [7], "text", {"nodeAffinity": [7]}, {"nodeAffinity": TEXTS}], ids=str)

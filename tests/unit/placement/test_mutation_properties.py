@@ -31,6 +31,19 @@ UNRESOLVED: st.SearchStrategy[ImageFact] = st.sampled_from(
     [*(Pending(cause, "x") for cause in RETRYABLE), *(Unknown(cause, "x") for cause in Cause)]
 )
 FACTS: st.SearchStrategy[ImageFact] = KNOWN | UNRESOLVED | st.just(Anywhere())
+LEVELLED = msgspec.structs.replace(
+    POLICY, preferred_nodes=NodeConditions(labels={"capacity": "spot"}), preference={"arm64": 3}
+)
+LEVELS = ["linux/amd64", "linux/arm64", "linux/amd64/v2", "linux/amd64/v3", "linux/arm/v7", "windows/amd64"]
+PLATFORMS = st.sets(st.sampled_from(LEVELS)).map(lambda texts: frozenset(map(parse_platform, texts)))
+CLUSTERS = st.builds(ClusterNodes, PLATFORMS, PLATFORMS)
+LEVELLED_FACTS = FACTS | st.sets(st.sampled_from(LEVELS), min_size=1).map(lambda texts: built_for(*texts))
+OWNED = {"labels": {"app": "a"}, "ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
+PLAIN = {"metadata": {}, "spec": {"containers": [{"image": "a:1"}, {"image": "b:1"}]}}
+UNLABELLED = ClusterNodes(
+    frozenset(map(parse_platform, ("linux/amd64", "linux/arm64"))), frozenset({parse_platform("linux/amd64")})
+)
+OLD_ARM = ClusterNodes(frozenset(map(parse_platform, ("linux/amd64", "linux/arm", "linux/arm/v6"))))
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -95,24 +108,6 @@ def pruned(value: Any) -> Any:
         kept = {key: pruned(inner) for key, inner in value.items()}
         return {key: inner for key, inner in kept.items() if inner not in ({}, [], None)}
     return [pruned(inner) for inner in value] if isinstance(value, list) else value
-
-
-LEVELLED = msgspec.structs.replace(
-    POLICY, preferred_nodes=NodeConditions(labels={"capacity": "spot"}), preference={"arm64": 3}
-)
-LEVELS = ["linux/amd64", "linux/arm64", "linux/amd64/v2", "linux/amd64/v3", "linux/arm/v7", "windows/amd64"]
-PLATFORMS = st.sets(st.sampled_from(LEVELS)).map(lambda texts: frozenset(map(parse_platform, texts)))
-CLUSTERS = st.builds(ClusterNodes, PLATFORMS, PLATFORMS)
-LEVELLED_FACTS = FACTS | st.sets(st.sampled_from(LEVELS), min_size=1).map(lambda texts: built_for(*texts))
-OWNED = {"labels": {"app": "a"}, "ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
-
-
-PLAIN = {"metadata": {}, "spec": {"containers": [{"image": "a:1"}, {"image": "b:1"}]}}
-UNLABELLED = ClusterNodes(
-    frozenset(map(parse_platform, ("linux/amd64", "linux/arm64"))),
-    frozenset({parse_platform("linux/amd64")}),
-)
-OLD_ARM = ClusterNodes(frozenset(map(parse_platform, ("linux/amd64", "linux/arm", "linux/arm/v6"))))
 
 
 @given(PODS, LEVELLED_FACTS, LEVELLED_FACTS, LEVELLED_FACTS, SETTINGS, CLUSTERS, st.booleans())

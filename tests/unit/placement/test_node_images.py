@@ -22,8 +22,6 @@ GONE, DOWN = Failure(Cause.MISSING, "404"), Failure(Cause.UNAVAILABLE, "no addre
 ASKED = Failure(Cause.LOOKING_UP, "not yet")
 RETRYING = Policy(pending=Choice.RETRY)
 AMD = index("linux/amd64")
-
-
 LISTED = [
     ("app:1", "IfNotPresent"), ("docker.io/library/app:1", "Never"), ("app:1", ""),
     ("quay.io/team/app", "IfNotPresent"), (f"app:9@{DIGEST}", "IfNotPresent"),

@@ -10,17 +10,14 @@ from extender.kubernetes.core_v1 import Node
 from extender.placement.nodes import list_nodes, platform_of_node
 from tests.builders import ARCH, LEVEL, OS, decoded, node
 
-
-def node_of(info: dict[str, str] | None, labels: dict[str, str] | None) -> Node:
-    return decoded({"metadata": {"name": "n", "labels": labels}, "status": info and {"nodeInfo": info}}, Node)
-
-
 KUBELET = {"architecture": "arm64", "operatingSystem": "linux", "kernelVersion": "6.8"}
 LABELS = {ARCH: "amd64", OS: "windows"}
 BETA = {"beta.kubernetes.io/arch": "ppc64le", "beta.kubernetes.io/os": "linux"}
-
-
 LINUX = {OS: "linux"}
+
+
+def node_of(info: dict[str, str] | None, labels: dict[str, str] | None) -> Node:
+    return decoded({"metadata": {"name": "n", "labels": labels}, "status": info and {"nodeInfo": info}}, Node)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tests.unit.placement.scheduler_requests import decide
 GPU = "nvidia.com/gpu"
 ARM64, AMD64 = Platform("linux", "arm64"), Platform("linux", "amd64")
 WITHOUT_GPU = NodeConditions(without_resources=(GPU, "amd.com/gpu"))
+STRICT = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,6 @@ NODES = {
     "grace": node("grace", "linux/arm64", capacity={"cpu": "144", GPU: "4"}),
     "new-arm": node("new-arm", "linux/arm64"),
 }
-STRICT = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)
 
 
 def request_of(form: str, names: Iterable[str] = NODES) -> tuple[ExtenderArgs, NodePlatforms]:

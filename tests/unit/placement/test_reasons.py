@@ -8,6 +8,19 @@ from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.placement.facts import MOST_IMAGES, Pending, PodImage, Unknown
 from extender.placement.reasons import Constraint, blame, platforms_text, refusal_text, retry_text
 
+ONLY_ARM = "is built only for linux/arm64"
+TAKEN = "is not known yet and is taken to run only on linux/amd64 (operator's setting)"
+LIE = FalselyClaimed(parse_platform("linux/arm64"), PlatformState.REFUTED, "/usr/bin/app", "x86-64")
+MISSING = FalselyClaimed(parse_platform("linux/s390x"), PlatformState.MISSING)
+CLAIM = "claims linux/arm64, but its /usr/bin/app is for x86-64"
+ONLY_AMD = "is built only for linux/amd64; it"
+A, B, C = (PodImage(f"r/{name}:1") for name in "abc")
+PENDING = Pending(Cause.LOOKING_UP, "its lookup has not ended yet")
+DENIED = Unknown(Cause.DENIED, "registry.example.com answered 403")
+B_IS = "image r/b:1 is unknown (denied: registry.example.com answered 403)"
+MANY = frozenset(Platform("linux", f"architecture{index}", "v" * (index % 9)) for index in range(3_000))
+LONG = "registry.example.com/" + "team/" * 80 + "app@sha256:" + "a" * 64
+
 
 def built(reference: str, *platforms: str, assumed: bool = False) -> Constraint:
     return Constraint(reference, frozenset(map(parse_platform, platforms)), assumed)
@@ -17,11 +30,7 @@ APP = built("registry.example.com/team/app:1.2", "linux/amd64")
 MULTI = built("r/multi:1", "linux/arm64", "linux/amd64")
 ARM = built("r/arm:1", "linux/arm64")
 ASSUMED = built("r/new:1", "linux/amd64", assumed=True)
-
-
 SILENT = built("", "linux/amd64", assumed=True)
-ONLY_ARM = "is built only for linux/arm64"
-TAKEN = "is not known yet and is taken to run only on linux/amd64 (operator's setting)"
 
 
 @pytest.mark.parametrize(
@@ -44,14 +53,6 @@ TAKEN = "is not known yet and is taken to run only on linux/amd64 (operator's se
 def test_the_refusal_names_the_first_image_to_blame_and_what_it_has(constraints: list[Constraint], text: str) -> None:
     """To blame are the images whose set has no proper subset among the others."""
     assert refusal_text(constraints) == text
-
-
-LIE = FalselyClaimed(parse_platform("linux/arm64"), PlatformState.REFUTED, "/usr/bin/app", "x86-64")
-MISSING = FalselyClaimed(parse_platform("linux/s390x"), PlatformState.MISSING)
-
-
-CLAIM = "claims linux/arm64, but its /usr/bin/app is for x86-64"
-ONLY_AMD = "is built only for linux/amd64; it"
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,6 @@ def test_equal_sets_are_all_to_blame_in_pod_order() -> None:
     assert refusal_text([other, ASSUMED]) == "image r/new:1 is built only for linux/arm64"
 
 
-A, B, C = (PodImage(f"r/{name}:1") for name in "abc")
-PENDING = Pending(Cause.LOOKING_UP, "its lookup has not ended yet")
-DENIED = Unknown(Cause.DENIED, "registry.example.com answered 403")
-B_IS = "image r/b:1 is unknown (denied: registry.example.com answered 403)"
-
-
 @pytest.mark.parametrize(
     ("unresolved", "text"),
     [
@@ -108,8 +103,6 @@ def test_the_error_names_an_image_and_the_cause(
     assert retry_text(unresolved) == text
 
 
-MANY = frozenset(Platform("linux", f"architecture{index}", "v" * (index % 9)) for index in range(3_000))
-LONG = "registry.example.com/" + "team/" * 80 + "app@sha256:" + "a" * 64
 LIES = tuple(
     FalselyClaimed(Platform("o" * 32, "a" * 32, f"{number:032}"), PlatformState.REFUTED, "/" * 80, "m" * 80)
     for number in range(64)

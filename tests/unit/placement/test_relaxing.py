@@ -41,6 +41,11 @@ IMAGES: dict[str, ImageFact] = {
     "missing": GONE,
     "artifact": GONE,
 }
+TARGETS = ("linux/amd64", "linux/arm64", "linux/s390x")
+MOSTLY_MULTI: st.SearchStrategy[ImageFact] = st.sampled_from([MULTI, MULTI, ALL, ALL, ARM64, GONE, Anywhere()])
+REQUIREMENTS = st.sampled_from(
+    [ON_AMD64, ON_AMD64, ON_ARM64, ZONE, expression(BETA, "amd64", "s390x"), {**ON_ARM64, "operator": "NotIn"}]
+)
 
 
 def relaxer(*targets: str) -> Relaxer:
@@ -211,7 +216,6 @@ def test_of_the_golden_workloads_the_one_goes_whose_image_runs_on_both() -> None
     assert (relaxed, kept) == ({"pinned"}, {"asking", "amd-agent"})
 
 
-TARGETS = ("linux/amd64", "linux/arm64", "linux/s390x")
 NODES = [
     decoded(node("n", platform, {BETA: platform.removeprefix("linux/"), **labels}, taints=taints), ReportedNode)
     for platform in TARGETS
@@ -229,12 +233,6 @@ def nodes_of(pod: CreatedPod, spec: Any, facts: list[ImageFact]) -> set[int]:
     return {index for index, node in enumerate(NODES) if not obstacles(demands, node)}
 
 
-MOSTLY_MULTI: st.SearchStrategy[ImageFact] = st.sampled_from([MULTI, MULTI, ALL, ALL, ARM64, GONE, Anywhere()])
-
-
-REQUIREMENTS = st.sampled_from(
-    [ON_AMD64, ON_AMD64, ON_ARM64, ZONE, expression(BETA, "amd64", "s390x"), {**ON_ARM64, "operator": "NotIn"}]
-)
 TERMS = st.lists(REQUIREMENTS, max_size=2).map(lambda expressions: matching(*expressions))
 SPECS = st.fixed_dictionaries(
     {"containers": st.just([{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}])},

@@ -20,14 +20,7 @@ from extender.kubernetes.extender_v1 import (
 )
 from extender.placement.facts import Anywhere, ImageFact, Unknown
 from extender.placement.policy import Choice, Mode, Overrides, Policy, PreferenceBy
-from extender.placement.scheduling import (
-    REFUSED,
-    Verdict,
-    filter_nodes,
-    is_unsettled,
-    preempt_nodes,
-    prioritize_nodes,
-)
+from extender.placement.scheduling import REFUSED, Verdict, filter_nodes, is_unsettled, preempt_nodes, prioritize_nodes
 from tests.builders import AMD64, ARM64, MULTI, built_for
 from tests.unit.placement.scheduler_requests import (
     LOOKING_UP,
@@ -43,22 +36,28 @@ from tests.unit.placement.scheduler_requests import (
     view_of,
 )
 
+DENIED = Unknown(Cause.DENIED, "the registry refuses")
+NEVER = Unknown(Cause.NEVER_PULLED, "it is never pulled")
+ASSUMING = Policy(pending=Choice.ASSUME, unknown=Choice.ASSUME)
+LOOSE = Policy(compatibility=Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True))
+TAKEN = "image r/0:1 is not known yet and is taken to run only on linux/amd64 (operator's setting)"
+AND_ONE, ONE_AMD64 = " (and 1 more image)", "image r/1:1 is built only for linux/amd64"
+LEVEL, ARM_V7 = built_for("linux/amd64/v3"), built_for("linux/arm/v7")
+SIDECAR_V6, APP_V7 = built_for("linux/arm/v6", "linux/amd64"), built_for("linux/arm/v7", "linux/amd64")
+PREFER, TWO_SCORES = Policy(preference={"arm64": 10, "arm": 4, "amd64": 0}), Policy(preference={"arm64": 3, "amd64": 1})
+STRICT = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)
+THREE = built_for("linux/amd64", "linux/arm64", "linux/s390x")
+ZOO: Nodes = {"x": "linux/s390x", "a": "linux/amd64", "b": "linux/arm64", "n": None, "d": "linux/arm64"}
+
 
 def only(platforms: str, others: str = "") -> str:
     return f"image r/0:1 is built only for {platforms}{others}"
 
 
-DENIED = Unknown(Cause.DENIED, "the registry refuses")
-NEVER = Unknown(Cause.NEVER_PULLED, "it is never pulled")
-ASSUMING = Policy(pending=Choice.ASSUME, unknown=Choice.ASSUME)
-LOOSE = Policy(compatibility=Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True))
 ALL_KINDS: Nodes = {
     "amd64": "linux/amd64", "v3": "linux/amd64/v3", "arm64": "linux/arm64", "v9": "linux/arm64/v9",
     "arm-v6": "linux/arm/v6", "arm-v7": "linux/arm/v7", "win": "windows/amd64", "silent": None,
 }  # fmt: skip
-TAKEN = "image r/0:1 is not known yet and is taken to run only on linux/amd64 (operator's setting)"
-AND_ONE, ONE_AMD64 = " (and 1 more image)", "image r/1:1 is built only for linux/amd64"
-LEVEL, ARM_V7 = built_for("linux/amd64/v3"), built_for("linux/arm/v7")
 
 
 @both_forms
@@ -194,10 +193,6 @@ def test_an_observed_pod_is_left_as_it_is(form: str, mode: Mode, facts: list[Ima
     assert preempted.decided == preempt_nodes(victims, nodes, enforced).answer
 
 
-SIDECAR_V6, APP_V7 = built_for("linux/arm/v6", "linux/amd64"), built_for("linux/arm/v7", "linux/amd64")
-PREFER, TWO_SCORES = Policy(preference={"arm64": 10, "arm": 4, "amd64": 0}), Policy(preference={"arm64": 3, "amd64": 1})
-
-
 @both_forms
 @pytest.mark.parametrize(
     ("facts", "policy", "prefer", "scores"),
@@ -264,11 +259,6 @@ def test_preempt_echoes_the_nodes_filter_would_keep(
     }
     assert answer == {"NodeNameToMetaVictims": expected}
     assert sum(outcome.verdicts.values()) == len(victims)
-
-
-STRICT = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)
-THREE = built_for("linux/amd64", "linux/arm64", "linux/s390x")
-ZOO: Nodes = {"x": "linux/s390x", "a": "linux/amd64", "b": "linux/arm64", "n": None, "d": "linux/arm64"}
 
 
 def strictly(preference: Mapping[str, int]) -> Policy:

@@ -53,6 +53,10 @@ policies = st.builds(
 )
 overrides = st.builds(Overrides, unknown=st.none() | choices, prefer=st.sampled_from([None, "amd64", "none"]))
 references = st.sampled_from([f"r/{letter}:1" for letter in "abcdefgh"])
+Nodes = Mapping[NodeName, Platform | None]
+clusters: st.SearchStrategy[Nodes] = st.dictionaries(
+    st.integers(0, 99).map(lambda number: NodeName(f"n{number}")), st.none() | platforms, min_size=1, max_size=8
+)
 
 
 def decide(images: Sequence[tuple[PodImage, ImageFact]], policy: Policy, overrides: Overrides) -> Decision:
@@ -60,10 +64,6 @@ def decide(images: Sequence[tuple[PodImage, ImageFact]], policy: Policy, overrid
 
 
 decisions = st.builds(decide, st.lists(st.tuples(references.map(PodImage), facts), max_size=5), policies, overrides)
-Nodes = Mapping[NodeName, Platform | None]
-clusters: st.SearchStrategy[Nodes] = st.dictionaries(
-    st.integers(0, 99).map(lambda number: NodeName(f"n{number}")), st.none() | platforms, min_size=1, max_size=8
-)
 
 
 def asked(form: str, cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:

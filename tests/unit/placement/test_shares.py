@@ -14,6 +14,7 @@ from tests.builders import decoded
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 PODS = 1000
+Make = Callable[[int], tuple[Pod, str]]
 
 
 def pod(name: str | None, kind: str = "", owner: str = "", **annotations: str) -> Pod:
@@ -28,9 +29,6 @@ MAKERS: Mapping[str, Callable[[int], tuple[Pod, str]]] = {
     "template": lambda index: (pod(None, "ReplicaSet", "web"), f"00000000-0000-4000-8000-{index:012x}"),
 }
 KINDS = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
-
-
-Make = Callable[[int], tuple[Pod, str]]
 
 
 def chosen(make: Make, share: str, count: int = PODS, namespace: str = "shop") -> set[int]:

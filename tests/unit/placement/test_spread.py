@@ -13,6 +13,7 @@ HASH, JOB = {"pod-template-hash": "5d4f8c7b9"}, {"batch.kubernetes.io/controller
 ARCH, HOST, ZONE = "kubernetes.io/arch", "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 OWN_ZONE = {"maxSkew": 2, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
 NONE = settings("none", rules=())
+ON_ARCHITECTURES = {**OWN_ZONE, "topologyKey": ARCH}
 
 
 def replica(labels: dict[str, str] | None = None, kind: str = "ReplicaSet", spread: str = "true", **spec: Any) -> Any:
@@ -56,9 +57,6 @@ def test_replicas_are_selected_by_what_they_share(labels: dict[str, str], select
     assert constraints_of(patched) == expected
     assert mutate(patched, MULTI, admission=NONE).patch == b""
     assert record_of(patched)["spread"] == expected
-
-
-ON_ARCHITECTURES = {**OWN_ZONE, "topologyKey": ARCH}
 
 
 @pytest.mark.parametrize(

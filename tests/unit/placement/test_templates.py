@@ -22,13 +22,7 @@ from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, MODE, Policy
 from extender.placement.template_problems import Problem, ReviewedTemplate, problems_of
-from extender.placement.templates import (
-    PREBUILT_LABEL,
-    QUEUE_LABEL,
-    TemplateAnswer,
-    TemplateOwner,
-    Templates,
-)
+from extender.placement.templates import PREBUILT_LABEL, QUEUE_LABEL, TemplateAnswer, TemplateOwner, Templates
 from extender.placement.tolerations import TolerationRule
 from tests.builders import AMD64, ARM64, MULTI, PREFERRED, REQUIRED
 from tests.unit.placement.mutating import POLICY
@@ -39,6 +33,14 @@ RULE = TolerationRule(
 )
 ADMISSION = AdmissionSettings(tolerations=(RULE,), node_affinity=AffinityMode.BOTH, scheduler_name="second")
 NOT_KNOWN = Unknown(Cause.MISSING, "the registry has no such image")
+KEYS = ("nodeAffinity", REQUIRED, PREFERRED, "nodeSelectorTerms", "matchExpressions", "key", "values", "name", "image")
+AMD_RULE = TolerationRule(key="arch", operator="Exists", platforms=("linux/amd64",))
+TEMPLATES = Templates(
+    POLICY, AdmissionSettings(tolerations=(AMD_RULE,), node_affinity=AffinityMode.REQUIRED), guards=True
+)
+DIGEST = "sha256:" + "a1" * 32
+PLACE = "spec.template.spec.replicatedJobs[12].template.spec.template"
+MISSING = Unknown(Cause.MISSING, "x")
 
 
 def template(kind: str = "Deployment", /, *, annotations: Mapping[str, str] | None = None, **spec: Any) -> PodTemplate:
@@ -136,7 +138,6 @@ def test_a_template_no_server_would_accept_is_refused(spec: dict[str, Any]) -> N
         Templates(Policy(), ADMISSION).question(template(**spec), None)
 
 
-KEYS = ("nodeAffinity", REQUIRED, PREFERRED, "nodeSelectorTerms", "matchExpressions", "key", "values", "name", "image")
 JUNK: st.SearchStrategy[object] = st.recursive(
     st.sampled_from([None, True, 0, 1.5, "", "text", [], {}]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=2),
@@ -157,12 +158,6 @@ def test_junk_is_refused_and_nothing_else_is_raised(field: str, value: object, o
     with contextlib.suppress(msgspec.ValidationError):
         question = mutator.question(found, None)
         mutator.fix(found, question, [MULTI for _ in question.images])
-
-
-AMD_RULE = TolerationRule(key="arch", operator="Exists", platforms=("linux/amd64",))
-TEMPLATES = Templates(
-    POLICY, AdmissionSettings(tolerations=(AMD_RULE,), node_affinity=AffinityMode.REQUIRED), guards=True
-)
 
 
 def stored(document: Json, owner: TemplateOwner) -> Json:
@@ -221,11 +216,6 @@ def test_an_author_is_told_of_a_denied_image_where_its_secrets_were_tried(
     document["metadata"] |= {"namespace": namespace} if namespace else {}
     found = reviewed(TEMPLATES, template_of(document), AMD64, Unknown(Cause.DENIED, "the registry says no"))
     assert [each.problem for each in found.problems] == problems
-
-
-DIGEST = "sha256:" + "a1" * 32
-PLACE = "spec.template.spec.replicatedJobs[12].template.spec.template"
-MISSING = Unknown(Cause.MISSING, "x")
 
 
 @pytest.mark.parametrize("facts", [[AMD64], [AMD64, ARM64], [MISSING]], ids=["wrong nodes", "torn", "missing"])

@@ -15,8 +15,6 @@ ANY_VALUE = TolerationRule(key="arch", operator="Exists", effect="NoSchedule", p
 ANY_EFFECT = TolerationRule(key="arch", value="arm64", platforms=("linux/arm64",))
 EVERYTHING = TolerationRule(operator="Exists", platforms=("linux/arm64",))
 NO_VALUE = TolerationRule(key="arch", effect="NoSchedule", platforms=("linux/arm64",))
-
-
 KEYS, VALUES, EFFECTS = ("arch", "Arch", "other"), ("", "arm64", "amd64", "other"), ("NoSchedule", "NoExecute")
 TAINTS = [dict(zip(("key", "value", "effect"), each, strict=True)) for each in product(KEYS, VALUES, EFFECTS)]
 GIVEN = product((None, "", *KEYS), (None, "", "Equal", "Exists", "exists", "Lt"), (None, *VALUES), (None, "", *EFFECTS))

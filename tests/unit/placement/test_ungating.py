@@ -12,18 +12,7 @@ from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN, read_overrides
 from extender.placement.ungating import Ungating, UngatingOutcome, UngatingPlanner
-from tests.builders import (
-    AMD64,
-    ARCH,
-    ARM64,
-    MULTI,
-    OS,
-    PREFERRED,
-    REQUIRED,
-    created,
-    expression,
-    pod,
-)
+from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, created, expression, pod
 from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, POLICY, settings
 
 HOLDING = settings("both", unknown="gate")

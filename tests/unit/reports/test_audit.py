@@ -38,6 +38,10 @@ ANSWERS: dict[str, Answer] = {
     "multi": index("linux/amd64", "linux/arm64"),
     "gone": Failure(Cause.MISSING, "the registry has no such image"),
 }
+ADMISSION = AdmissionSettings(
+    tolerations=(TolerationRule(key="arch", value="arm64", effect="NoSchedule", platforms=("linux/arm64",)),)
+)
+PINNED: Any = {"nodeSelector": {"kubernetes.io/arch": "amd64"}}
 
 
 def node(architecture: str, name: str = "", *taints: Taint, **labels: str) -> ReportedNode:
@@ -184,12 +188,6 @@ def test_a_pods_own_system_blocks_the_others() -> None:
     assert answers(report) == {"a": ["no", "no"]}
     assert [(each.rule.value, each.level) for each in report.findings] == [("selector-blocks", "note")] * 2
     assert report.findings[0].message == "Deployment/a on linux/amd64: its spec.os.name is windows"
-
-
-ADMISSION = AdmissionSettings(
-    tolerations=(TolerationRule(key="arch", value="arm64", effect="NoSchedule", platforms=("linux/arm64",)),)
-)
-PINNED: Any = {"nodeSelector": {"kubernetes.io/arch": "amd64"}}
 
 
 @pytest.mark.parametrize(

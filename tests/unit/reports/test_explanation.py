@@ -19,13 +19,7 @@ from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import REASON, Mode, Policy, read_overrides
 from extender.placement.scheduling import Decision, Verdict
 from extender.reports.audit_report import RunAnswer
-from extender.reports.explanation import (
-    Explanation,
-    PodEvidence,
-    Subject,
-    explain,
-    usual_nodes,
-)
+from extender.reports.explanation import Explanation, PodEvidence, Subject, explain, usual_nodes
 from tests import builders
 from tests.builders import decoded, index, pod
 from tests.unit.placement.mutating import POLICY, settings
