@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,25 +26,18 @@ class Outcome(NamedTuple):
     """What one target's process did. `findings` are inputs that crashed or were too slow."""
 
     name: str
-    executions: int
-    seconds: float
-    slowest_seconds: float
-    first_megabytes: float
-    last_megabytes: float
-    findings: tuple[Path, ...]
+    findings: Sequence[Path]
+    executions: int = 0
+    seconds: float = 0.0
+    slowest_seconds: float = 0.0
+    first_megabytes: float = 0.0
+    last_megabytes: float = 0.0
 
     def row(self) -> str:
-        """A row of the table."""
         hourly = self.executions / self.seconds * 3600 if self.seconds else 0.0
-        return _ROW.format(
-            self.name,
-            f"{self.executions:,}",
-            f"{hourly:,.0f}",
-            len(self.findings),
-            f"{self.slowest_seconds * 1000:,.1f}",
-            f"{self.first_megabytes:.0f}",
-            f"{self.last_megabytes - self.first_megabytes:+.0f}",
-        )
+        slowest, growth = self.slowest_seconds * 1000, self.last_megabytes - self.first_megabytes
+        words = f"{self.executions:,}", f"{hourly:,.0f}", len(self.findings), f"{slowest:,.1f}"
+        return _ROW.format(self.name, *words, f"{self.first_megabytes:.0f}", f"{growth:+.0f}")
 
 
 def fuzz(name: str, seconds: int, keep: Path, seed: int) -> Outcome:
@@ -58,20 +52,11 @@ def fuzz(name: str, seconds: int, keep: Path, seed: int) -> Outcome:
             ).returncode
         except subprocess.TimeoutExpired:
             ended = -1
-    findings = tuple(sorted(path for kind in ("crash", "timeout", "oom", "leak") for path in folder.glob(f"{kind}-*")))
+    findings = sorted(path for kind in ("crash", "timeout", "oom", "leak") for path in folder.glob(f"{kind}-*"))
     if ended and not findings:
-        findings = (folder / "log",)
+        findings = [folder / "log"]
     file = folder / "figures.json"
-    figures = json.loads(file.read_text(encoding="utf-8")) if file.exists() else dict.fromkeys(Outcome._fields, 0)
-    return Outcome(
-        name,
-        figures["executions"],
-        figures["seconds"],
-        figures["slowest_seconds"],
-        figures["first_megabytes"],
-        figures["last_megabytes"],
-        findings,
-    )
+    return Outcome(name, findings, **(json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}))
 
 
 def report(outcome: Outcome, folder: Path) -> None:

@@ -1,9 +1,8 @@
 """Fuzzes one target in this process until its time is up: `python -m tests.fuzz.engine TARGET SECONDS FOLDER SEED`.
 
 The engine is atheris, the coverage-guided fuzzer that Google keeps for Python: libFuzzer's mutations, corpus and
-timeouts, with coverage from the bytecode of this package. It has wheels for CPython 3.11 to 3.13 on Linux of x86-64, so
-it is a requirement of development with a marker. Replaying the corpus does not need it. HypoFuzz is under the AGPL, and
-hypothesis, which the unit tests use, is not guided by coverage.
+timeouts, with coverage from the bytecode of this package. It has wheels for CPython 3.11 to 3.13 on Linux of x86-64.
+Replaying the corpus does not need it.
 
 FOLDER gets the inputs that reach new code (`corpus`), the input of a crash (`crash-…`, `timeout-…`) and `figures.json`.
 """
@@ -28,6 +27,7 @@ HANG_SECONDS = 1.0
 _STUCK_SECONDS = 20  # of the wall clock, after which libFuzzer gives up on an input that never ends
 _WRITE_SECONDS = 0.5
 _MEMORY_MEGABYTES = 2048
+_USUAL_BYTES = 2048  # of an input, unless a seed has half as many
 _NESTED_ONE_IN, _REPEATED_ONE_IN = 40, 40
 _MOST_LEVELS = 1500  # more than Python allows, so that what runs into its limit is found
 _PAIRS = ((b"[", b"1", b"]"), (b'{"a":', b"1", b"}"), (b"[", b"", b"]"), (b"\x91", b"\x90", b""))
@@ -35,12 +35,6 @@ _PAIRS = ((b"[", b"1", b"]"), (b'{"a":', b"1", b"}"), (b"[", b"", b"]"), (b"\x91
 
 class TooSlow(Exception):
     """One input took longer than `HANG_SECONDS`."""
-
-
-def resident_megabytes() -> float:
-    """The resident memory of this process now."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096 / 1e6
 
 
 class Figures:
@@ -77,15 +71,13 @@ class Figures:
         if now - self._written < _WRITE_SECONDS:
             return
         self._written = now
-        memory = resident_megabytes()
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        memory = pages * 4096 / 1e6  # resident now
         self.first_megabytes = self.first_megabytes or memory
         figures = {
-            "executions": self.executions,
-            "seconds": now - self._started,
-            "slowest_seconds": self.slowest_seconds,
-            "first_megabytes": self.first_megabytes,
-            "last_megabytes": memory,
-        }
+            "executions": self.executions, "seconds": now - self._started, "slowest_seconds": self.slowest_seconds,
+            "first_megabytes": self.first_megabytes, "last_megabytes": memory,
+        }  # fmt: skip
         self._file.write_text(json.dumps(figures), encoding="utf-8")
 
 
@@ -117,28 +109,20 @@ def main() -> None:
     logging.disable()
     with atheris.instrument_imports(include=["extender", "tomllib", "email._parseaddr"]):
         from tests.fuzz.table import TARGETS
-    target = TARGETS[name]
     corpus = folder / "corpus"
     corpus.mkdir(exist_ok=True)
     seeds = read_seeds(name)
     for member, data in seeds.items():
         (corpus / member).write_bytes(data)
-    words = folder / "words"
-    words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words), encoding="ascii")
-    most_bytes = max(target.most_bytes, 1 + max(map(len, seeds.values())))
-    figures = Figures(target.run, folder / "figures.json")
+    most_bytes = max(_USUAL_BYTES, 2 * max(map(len, seeds.values())))
+    figures = Figures(TARGETS[name], folder / "figures.json")
     arguments = [
         name, f"-max_total_time={seconds}", f"-max_len={most_bytes}", f"-timeout={_STUCK_SECONDS}", f"-seed={seed}",
-        f"-rss_limit_mb={_MEMORY_MEGABYTES}", f"-artifact_prefix={folder}/", f"-dict={words}", "-print_final_stats=1",
-        "-len_control=0", str(corpus),
+        f"-rss_limit_mb={_MEMORY_MEGABYTES}", f"-artifact_prefix={folder}/", f"-dict={corpus}/dictionary",
+        "-print_final_stats=1", "-len_control=0", str(corpus),
     ]  # fmt: skip
     atheris.Setup(arguments, figures.run, custom_mutator=mutate)
     atheris.Fuzz()
-
-
-def _escaped(word: bytes) -> str:
-    """The word as libFuzzer's dictionaries write it."""
-    return "".join(f"\\x{byte:02x}" for byte in word)
 
 
 if __name__ == "__main__":

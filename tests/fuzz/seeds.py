@@ -1,5 +1,6 @@
 """The inputs that each fuzz target begins with: an archive per target, so that none is a file of its own here.
 
+The input `dictionary` has the words from which the fuzzer composes others, as libFuzzer reads them.
 `python -m tests.fuzz.seeds TARGET FILE…` adds inputs to a target's archive, or replaces those of the same name.
 """
 

@@ -13,7 +13,6 @@ from tests.fuzz.target import close_loop
 
 @pytest.fixture(scope="module", autouse=True)
 def _loop() -> Iterator[None]:
-    """The targets' own loop, closed at the end."""
     yield
     close_loop()
 
@@ -24,7 +23,7 @@ def test_each_input_of_the_corpus_keeps_what_its_target_promises(name: str) -> N
     for member, data in read_seeds(name).items():
         started = time.process_time()
         try:
-            TARGETS[name].run(data)
+            TARGETS[name](data)
         except BaseException as exc:
             exc.add_note(f"{archive_of(name)}: {member}")
             raise

@@ -1,6 +1,7 @@
 """Whatever bytes come: the service answers what aiohttp alone answers, and no request that aiohttp does not read."""
 
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -59,10 +60,9 @@ def _loop() -> Iterator[None]:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_bytes_of_every_kind_are_answered_as_aiohttp_answers_them(row: str) -> None:
-    """In one piece, and in pieces of several sizes, each read alone or together."""
-    for length in (0, 1, 2, 3, 7, 19, 31, 63):
-        for settled in (0, 1):
-            connections(bytes([length << 2 | settled]) + ROWS[row])
+    """In one piece, and in pieces of several sizes, each read alone or together; what is long not byte by byte."""
+    for length, settled in product((0, 31, 63) if len(ROWS[row]) > 2000 else (0, 1, 2, 3, 7, 19, 31, 63), (0, 1)):
+        connections(bytes([length << 2 | settled]) + ROWS[row])
 
 
 FIELDS = st.sampled_from(

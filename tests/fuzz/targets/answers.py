@@ -26,7 +26,8 @@ from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
 from testbed.clock import Clock
-from tests.fuzz.target import Target, at_end, check_sentence, run, settle
+from tests.builders import Json, decoded
+from tests.fuzz.target import at_end, check_sentence, run, settle
 from tests.unit.placement import json_patch
 from tests.unit.placement.mutating import POLICY, settings
 from tests.unit.resolver.fake_registry import LocalLooks, index_of, keyring_of
@@ -39,11 +40,10 @@ _KNOWN = {
 }
 _NODES = {"node-amd64": "linux/amd64", "node-arm64": "linux/arm64", "node-2": "linux/amd64"}
 _WARNING_CHARACTERS = 256
+_Check = Callable[[Json, Json], None]
 
 
 class _EmptyRegistry(LocalLooks):
-    """Has no image, and answers at once."""
-
     async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
         raise ManifestNotFound("no such image")
 
@@ -63,8 +63,7 @@ class _View:
         return NodeLookup(absent=tuple(names))
 
 
-def _cluster_nodes() -> ClusterNodes:
-    return ClusterNodes(frozenset(map(parse_platform, _NODES.values())))
+_CLUSTER = ClusterNodes(frozenset(map(parse_platform, _NODES.values())))
 
 
 class _Service:
@@ -79,10 +78,8 @@ class _Service:
             target = resolver.cache.references.target_of(name)
             assert isinstance(target, ImageTarget)
             resolver.cache.learn(target, ANONYMOUS.id, digest_of(name.encode()), content, self.clock())
-        policy = POLICY
-        pod_resolver = PodResolver(
-            resolver, keyring_of(), policy, {"shop": {f"{PREFIX}prefer": "arm64"}}.get, lambda: None
-        )
+        namespaces = {"shop": {f"{PREFIX}prefer": "arm64"}}
+        pod_resolver = PodResolver(resolver, keyring_of(), POLICY, namespaces.get, lambda: None)
         views: list[Any] = [_View(), None]
         self.verbs = [
             SchedulerVerbs(pod_resolver, nodes=nodes, wait_seconds=0.0, pending_limit_seconds=30.0, clock=self.clock)
@@ -90,16 +87,12 @@ class _Service:
         ]
         admissions = settings("both", "multiarch"), settings("none")
         self.admissions = [
-            PodAdmission(pod_resolver, each, cluster_nodes=_cluster_nodes, wait_seconds=0.0) for each in admissions
+            PodAdmission(pod_resolver, each, cluster_nodes=lambda: _CLUSTER, wait_seconds=0.0) for each in admissions
         ]
+        templates = [Templates(pod_resolver.policy, each, guards=True) for each in admissions]
         self.workloads = [
-            WorkloadAdmission(
-                pods,
-                Templates(pod_resolver.policy, each, guards=True),
-                cluster_nodes=_cluster_nodes,
-                kinds=lambda: None,
-            )
-            for pods, each in zip(self.admissions, admissions, strict=True)
+            WorkloadAdmission(*both, cluster_nodes=lambda: _CLUSTER, kinds=lambda: None)
+            for both in zip(self.admissions, templates, strict=True)
         ]
 
 
@@ -111,30 +104,26 @@ def _service() -> _Service:
 
 def reviews(data: bytes) -> None:
     """A review is always allowed, and a patch applies to its object and leaves a pod; else it is no review at all."""
-    service = _service()
-    service.clock.advance(60.0)
-    for admission in service.admissions:
-        try:
-            body = run(_review(admission, data))
-        except InvalidRequest as exc:
-            check_sentence(exc)
-            continue
-        _check_review(data, body)
-        _check_review(data, admission.fallback(data, "event"))
+    _service().clock.advance(60.0)
+    for admission in _service().admissions:
+        _check_reviews(admission, data, _check_patch)
 
 
 def template_reviews(data: bytes) -> None:
     """As `reviews`, of objects with pod templates: a patch changes these and nothing else."""
-    service = _service()
-    service.clock.advance(60.0)
-    for admission in service.workloads:
-        try:
-            body = run(_review(admission, data))
-        except InvalidRequest as exc:
-            check_sentence(exc)
-            continue
-        _check_review(data, body, _check_template_patch)
-        _check_review(data, admission.fallback(data, "event"), _check_template_patch)
+    _service().clock.advance(60.0)
+    for admission in _service().workloads:
+        _check_reviews(admission, data, _check_template_patch)
+
+
+def _check_reviews(admission: PodAdmission | WorkloadAdmission, data: bytes, check_patch: _Check) -> None:
+    try:
+        body = run(_review(admission, data))
+    except InvalidRequest as exc:
+        check_sentence(exc)
+        return
+    _check_review(data, body, check_patch)
+    _check_review(data, admission.fallback(data, "event"), check_patch)
 
 
 async def _review(admission: PodAdmission | WorkloadAdmission, data: bytes) -> bytes:
@@ -144,47 +133,38 @@ async def _review(admission: PodAdmission | WorkloadAdmission, data: bytes) -> b
     return reply.body
 
 
-def _check_review(data: bytes, body: bytes, check_patch: Callable[[bytes, bytes], None] | None = None) -> None:
-    answer = msgspec.json.decode(body)
-    response = answer["response"]
+def _check_review(data: bytes, body: bytes, check_patch: _Check) -> None:
+    response = msgspec.json.decode(body)["response"]
     assert response["allowed"] is True
     assert response["uid"]
     for warning in response.get("warnings", ()):
         assert len(warning) <= _WARNING_CHARACTERS
         assert warning.isprintable()
     assert sum(len(key) + len(value) for key, value in response.get("auditAnnotations", {}).items()) <= 4096 + len(data)
-    if "patch" in response:
+    if "patch" in response and (sent := _sent(data)):
         assert response["patchType"] == "JSONPatch"
-        (check_patch or _check_patch)(data, base64.b64decode(response["patch"], validate=True))
+        before = sent["request"]["object"]
+        after = json_patch.apply(before, base64.b64decode(response["patch"], validate=True))
+        assert after != before
+        check_patch(before, after)
 
 
-def _check_patch(data: bytes, patch: bytes) -> None:
-    """Fails unless the patch applies to the review's object and changes nothing but what we may change."""
-    before = _object_of(data)
-    if before is None:
-        return
-    after = json_patch.apply(before, patch)
-    msgspec.json.decode(msgspec.json.encode(after), type=CreatedPod)
-    assert after != before
+def _check_patch(before: Json, after: Json) -> None:
+    """Fails unless the patch leaves a pod and changes nothing but what we may change."""
+    decoded(after, CreatedPod)
     assert _without_ours(after) == _without_ours(before)
 
 
-def _check_template_patch(data: bytes, patch: bytes) -> None:
+def _check_template_patch(before: Json, after: Json) -> None:
     """As `_check_patch`, of each template of an object."""
-    before = _object_of(data)
-    if before is None:
-        return
-    after = json_patch.apply(before, patch)
-    assert after != before
     places = [template.path for template in pod_templates(before)]
     assert places == [template.path for template in pod_templates(after)]
     for old, new in zip(pod_templates(before), pod_templates(after), strict=True):
-        msgspec.json.decode(msgspec.json.encode(new.template), type=CreatedPod)
-        assert _without_ours(dict(old.template)) == _without_ours(dict(new.template))
+        _check_patch(dict(old.template), dict(new.template))
     assert _without(before, places) == _without(after, places)
 
 
-def _without(document: dict[str, Any], places: list[Path]) -> object:
+def _without(document: Json, places: list[Path]) -> object:
     """A copy of the object without what is in these places."""
     copied: Any = msgspec.json.decode(msgspec.json.encode(document))
     for place in places:
@@ -198,16 +178,16 @@ def _without(document: dict[str, Any], places: list[Path]) -> object:
     return copied
 
 
-def _object_of(data: bytes) -> dict[str, Any] | None:
-    """The review's object; None if an unread part of it is no JSON, so that an API server could not have sent it."""
+def _sent(body: bytes) -> Json | None:
+    """The document; None if a part of it that is not read is no JSON, so that an API server could not have sent it."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(data)["request"]["object"]
+        found: Json = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found
 
 
-def _without_ours(pod: dict[str, Any]) -> dict[str, Any]:
+def _without_ours(pod: Json) -> Json:
     """The pod without all that the webhook may change."""
     ours = ("tolerations", "affinity", "schedulerName", "topologySpreadConstraints", "nodeSelector")
     spec = {key: value for key, value in pod["spec"].items() if key not in ours}
@@ -219,28 +199,25 @@ def _without_ours(pod: dict[str, Any]) -> dict[str, Any]:
 
 def scheduler_bodies(data: bytes) -> None:
     """The first byte says which verb and whether a cluster is watched; the remainder is the body."""
-    service = _service()
+    service, number = _service(), data[0] if data else 0
     service.clock.advance(60.0)
-    flags, body = data[:1], data[1:]
-    number = flags[0] if flags else 0
-    verbs = service.verbs[number // 3 % 2]
     check = (_check_filter, _check_prioritize, _check_preempt)[number % 3]
     try:
-        run(check(verbs, body))
+        run(check(service.verbs[number // 3 % 2], data[1:]))
     except InvalidRequest as exc:
         check_sentence(exc)
 
 
+def _names_of(nodes: Json) -> list[str]:
+    return [((node or {}).get("metadata") or {}).get("name") or "" for node in nodes.get("items") or ()]
+
+
 def _requested(body: bytes) -> list[str] | None:
     """The names of the nodes in a request; None if its unread parts are no JSON."""
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    if (document := _sent(body)) is None:
         return None
     nodes = document.get("Nodes")
-    if nodes is None:
-        return document.get("NodeNames") or []
-    return [((node or {}).get("metadata") or {}).get("name") or "" for node in nodes.get("items") or ()]
+    return document.get("NodeNames") or [] if nodes is None else _names_of(nodes)
 
 
 async def _check_filter(verbs: SchedulerVerbs, body: bytes) -> None:
@@ -258,7 +235,7 @@ async def _check_filter(verbs: SchedulerVerbs, body: bytes) -> None:
         kept = answer["NodeNames"]
     else:
         assert answer["NodeNames"] is None
-        kept = [((node or {}).get("metadata") or {}).get("name") or "" for node in answer["Nodes"].get("items") or ()]
+        kept = _names_of(answer["Nodes"])
     failed = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
     assert Counter(kept) <= Counter(names)
     assert set(kept) | set(failed) == set(names)
@@ -282,55 +259,13 @@ async def _check_prioritize(verbs: SchedulerVerbs, body: bytes) -> None:
 
 
 async def _check_preempt(verbs: SchedulerVerbs, body: bytes) -> None:
-    """Candidates are some of the request's."""
     reply = await verbs.preempt(body)
     await settle()
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    if (document := _sent(body)) is None:
         return
     candidates = {**(document.get("NodeNameToVictims") or {}), **(document.get("NodeNameToMetaVictims") or {})}
     answer = msgspec.json.decode(reply.body)
     assert set(answer["NodeNameToMetaVictims"]) <= set(candidates)
 
 
-_POD_WORDS = (
-    b'"metadata":{', b'"annotations":{', b'"spec":{', b'"containers":[{"image":"', b'"initContainers":',
-    b'"volumes":[{"image":',
-    b'"reference":"', b'"app:1"', b'"app-arm64:1"', b'"app-amd64:1"', b'"chart:1"', b'"tolerations":[', b'"affinity":{',
-    b'"nodeAffinity":{', b'"requiredDuringSchedulingIgnoredDuringExecution":{', b'"nodeSelectorTerms":[',
-    b'"preferredDuringSchedulingIgnoredDuringExecution":[', b'"matchExpressions":[', b'"matchFields":[',
-    b'"nodeSelector":{',
-    b'"key":"kubernetes.io/arch"', b'"operator":"In"', b'"values":["arm64"]', b'"schedulerName":', b'"nodeName":',
-    b'"multiarch-extender.io/added":"', b'"multiarch-extender.io/mode":"observe"', b'"multiarch-extender.io/reason":"',
-    b'"imagePullPolicy":"Never"', b'"namespace":"shop"', b'"ownerReferences":[', b"null", b'"\\ud800"', b"1e400",
-    b'"weight":', b'"tolerationSeconds":', b"99999999999999999999",
-)  # fmt: skip
-
-TARGETS = (
-    Target(
-        "reviews", reviews,
-        (
-            *_POD_WORDS, b'"request":{', b'"uid":"', b'"operation":"CREATE"', b'"kind":{"group":"","kind":"Pod"}',
-            b'"object":{', b'"apiVersion":', b'"subResource":', b'{\\"tolerations\\":[',
-        ),
-    ),
-    Target(
-        "template_reviews", template_reviews,
-        (
-            *_POD_WORDS, b'"request":{', b'"uid":"', b'"operation":"CREATE"', b'"kind":{"group":"batch","kind":"Job"}',
-            b'"object":{', b'"labels":{"kueue.x-k8s.io/queue-name":"all"}', b'"template":{',
-            b'"operation":"UPDATE"', b'"oldObject":{',
-        ),
-    ),
-    Target(
-        "scheduler_bodies", scheduler_bodies,
-        (
-            *_POD_WORDS, b'{"Pod":{', b',"Nodes":null,"NodeNames":[', b',"Nodes":{"items":[', b'],"NodeNames":null}',
-            b'"node-amd64"', b'"node-arm64"', b'"status":{"nodeInfo":{', b'"architecture":"',
-            b'"operatingSystem":"linux"',
-            b'"NodeNameToVictims":{', b'"NodeNameToMetaVictims":{', b'"Pods":[', b'"UID":"', b'"NumPDBViolations":',
-            b"\\u0061",
-        ),
-    ),
-)  # fmt: skip
+TARGETS = (reviews, template_reviews, scheduler_bodies)

@@ -9,7 +9,7 @@ from extender.verifier.image_files import ImageFiles
 from extender.verifier.program_headers import read_head
 from extender.verifier.start_config import StartConfig
 from extender.verifier.start_program import StartVerdict, judge_start
-from tests.fuzz.target import Target, check_sentence
+from tests.fuzz.target import check_sentence
 
 _PLATFORMS = tuple(map(parse_platform, ("linux/arm64", "windows/amd64", "linux/fake")))
 _START = StartConfig(("app",), ("/bin", "", "opt"), "/srv")
@@ -59,29 +59,4 @@ def program_heads(data: bytes) -> None:
     assert len(head.interpreter) + len(head.argument) <= len(data)
 
 
-TARGETS = (
-    Target(
-        "layers",
-        layers,
-        (
-            b"ustar\x0000",
-            b"#!/bin/sh\n",
-            b"\x7fELF\x02\x01\x01",
-            b"\x1f\x8b\x08",
-            b"app",
-            b".wh.",
-            b".wh..wh..opq",
-            b"path=",
-            b"linkpath=",
-            b"GNU.sparse.",
-            b"0000755\0",
-            b"\x28\xb5\x2f\xfd",
-        ),
-        8192,
-    ),
-    Target(
-        "program_heads",
-        program_heads,
-        (b"\x7fELF\x02\x01\x01", b"\x7fELF\x01\x02\x01", b"MZ", b"PE\0\0", b"#!/usr/bin/env -S "),
-    ),
-)
+TARGETS = (layers, program_heads)

@@ -1,8 +1,5 @@
 """What registries and token servers send besides documents: challenges, tokens, redirects, waits, quotas, mirrors."""
 
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
@@ -20,7 +17,7 @@ from extender.registry.mirror_files import MirrorFiles
 from extender.registry.quota import Quotas
 from extender.registry.registries_conf import read_registries_conf
 from testbed.clock import Clock
-from tests.fuzz.target import CannedResponse, CannedSession, Target, check_sentence, run
+from tests.fuzz.target import CannedResponse, CannedSession, check_sentence, file_of, run
 
 _USER = Credential("user", "secret", CredentialId("user"))
 _START = URL("https://registry.example/v2/team/app/manifests/1")
@@ -133,42 +130,35 @@ def refusals(data: bytes) -> None:
     assert said == said.strip()
 
 
-def _in_folder(work: Callable[[Path], None]) -> None:
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        work(Path(folder))
+_PULLED = (
+    ImageReference("docker.io", "library/app", "1", ""),
+    ImageReference("a.b.registry.example:5000", "team/app", "", f"sha256:{'d' * 64}"),
+    ImageReference("", "app", "1", ""),
+)
 
 
 def hosts_files(data: bytes) -> None:
     """A `hosts.toml` gives usable endpoints, or an error of the configuration that quotes no header."""
-
-    def read(folder: Path) -> None:
-        (folder / "_default").mkdir()
-        (folder / "_default" / "hosts.toml").write_bytes(data)
+    with file_of(data, "_default/hosts.toml") as file:
         try:
-            source = MirrorFiles(str(folder))
+            source = MirrorFiles(str(file.parent.parent))
         except ConfigError as exc:
             check_sentence(exc, len(data))
             return
         endpoints = source.endpoints_for(ImageReference("registry.example:5000", "team/app", "1", ""))
         assert endpoints
         for endpoint in endpoints:
-            assert endpoint.root.scheme in ("http", "https")
-            assert endpoint.url_of("manifests/1").raw_host
+            _check_endpoint(endpoint)
             assert endpoint.own_repository.endswith("team/app")
             assert endpoint.connect_seconds is None or endpoint.connect_seconds > 0
             for name, value in endpoint.headers:
                 assert name.isascii()
-                assert "\n" not in value
-                assert "\r" not in value
-
-    _in_folder(read)
+                assert {"\n", "\r"}.isdisjoint(value)
 
 
-_PULLED = (
-    ImageReference("docker.io", "library/app", "1", ""),
-    ImageReference("a.b.registry.example:5000", "team/app", "", f"sha256:{'d' * 64}"),
-    ImageReference("", "app", "1", ""),
-)
+def _check_endpoint(endpoint: Endpoint) -> None:
+    assert endpoint.root.scheme in ("http", "https")
+    assert endpoint.url_of("manifests/1").raw_host
 
 
 def _check_endpoints(source: EndpointSource) -> None:
@@ -179,8 +169,7 @@ def _check_endpoints(source: EndpointSource) -> None:
             check_sentence(exc, 2048)
             continue
         for endpoint in endpoints:
-            assert endpoint.root.scheme in ("http", "https")
-            assert endpoint.url_of("manifests/1").raw_host
+            _check_endpoint(endpoint)
 
 
 def registries_conf(data: bytes) -> None:
@@ -195,10 +184,7 @@ def registries_conf(data: bytes) -> None:
 
 def registries_yaml(data: bytes) -> None:
     """k3s' `registries.yaml` gives usable endpoints, or an error without passwords."""
-
-    def read(folder: Path) -> None:
-        file = folder / "registries.yaml"
-        file.write_bytes(data)
+    with file_of(data, "registries.yaml") as file:
         try:
             source = MirrorFiles(str(file))
         except ConfigError as exc:
@@ -207,59 +193,5 @@ def registries_yaml(data: bytes) -> None:
         for reference in _PULLED[:2]:
             assert all(len(each.repository) < 65_536 for each in source.endpoints_for(reference))
 
-    _in_folder(read)
 
-
-TARGETS = (
-    Target(
-        "challenges", challenges,
-        (b"Bearer ", b"Basic ", b'realm="', b'service="', b'scope="', b'error="', b"Negotiate ", b'\\"', b", ", b"=="),
-    ),
-    Target(
-        "tokens", tokens,
-        (
-            b'Bearer realm="', b"https://auth.example/token", b'service="', b'scope="', b"\n", b'"token":"',
-            b'"access_token":',
-            b'"expires_in":', b"1e400", b'"\\ud800"', b"Basic ",
-        ),
-    ),
-    Target(
-        "redirects", redirects,
-        (b"https://", b"http://", b"//", b"\n", b"[::1]", b"[", b"]", b"@", b":", b"%", b"../", b"?", b"#",
-         b"127.0.0.1",
-         b"xn--", b"\xc3\xa9", b"0x7f.1", b"://", b":99999", b"data:"),
-        2048,
-    ),
-    Target(
-        "waits", waits,
-        (b"Mon, ", b" Jan ", b"2024", b"00:00:00", b" GMT", b"+9999", b";w=", b"21600", b"9999", b"\n"), 1024,
-    ),
-    Target(
-        "refusals", refusals,
-        (b'{"errors":[', b'{"code":"DENIED"', b',"message":"', b'"}]}', b',"detail":', b"\\u001b", b"\\ud800",
-         b"\\n"),
-    ),
-    Target(
-        "hosts_files", hosts_files,
-        (b"server = ", b'[host."https://', b'"]\n', b"capabilities = [", b'"pull"', b'"resolve"', b"ca = ",
-         b"client = ",
-         b"skip_verify = true", b"[host.", b".header]\n", b"override_path = true", b"dial_timeout = ", b'"3s"',
-         b"\\u0000",
-         b"'''", b"1979-05-27T07:32:00Z", b"inf", b"nan", b"{", b"}"),
-        1024,
-    ),
-    Target(
-        "registries_conf", registries_conf,
-        (b"[[registry]]\n", b"[[registry.mirror]]\n", b"location = ", b"prefix = ", b'"*.', b'registry.example"',
-         b"insecure = true\n", b"blocked = true\n", b"mirror-by-digest-only = true\n", b'pull-from-mirror = "tag-only"',
-         b"unqualified-search-registries = [", b"[aliases]\n", b"docker.io", b":5000", b"[registries.search]\n", b"//"),
-        2048,
-    ),
-    Target(
-        "registries_yaml", registries_yaml,
-        (b"mirrors:", b"configs:", b"docker.io:", b'"*":', b"endpoint:", b"rewrite:", b"auth:", b"tls:", b"{", b"}",
-         b"[", b"]", b"- https://", b"localhost:5000", b"/v2", b"(.*)", b"$1", b"${1}", b"&a", b"*a", b"<<:",
-         b"insecure_skip_verify: true", b"username: u", b"password: p"),
-        1024,
-    ),
-)  # fmt: skip
+TARGETS = (challenges, tokens, redirects, waits, refusals, hosts_files, registries_conf, registries_yaml)
