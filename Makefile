@@ -140,7 +140,7 @@ bench: setup ## The benchmarks that need no cluster, against a Go extender (minu
 .PHONY: bench-cluster
 bench-cluster: setup ## Pods a second of a real control plane with and without the extender (longer; needs Go)
 	@$(BIN)/python -m testbed.binaries >/dev/null
-	@$(BIN)/python -m benchmarks throughput readiness
+	@$(BIN)/python -m benchmarks throughput
 
 .PHONY: soak
 soak: setup ## Whether memory stays level under hours of load
@@ -156,7 +156,7 @@ docs: setup ## The documentation as a site in site/; a broken link or anchor fai
 	@$(BIN)/mkdocs build --strict
 
 .PHONY: docs-pictures
-docs-pictures: setup ## Draw docs/pictures again: diagrams, plots of docs/figures, a recording of the demo
+docs-pictures: setup ## Draw docs/pictures again: diagrams, a recording of the demo
 	@$(BIN)/python -m tools.docs.pictures
 
 .PHONY: lock

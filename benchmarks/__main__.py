@@ -1,4 +1,4 @@
-"""`python -m benchmarks` runs benchmarks, prints their reports, and writes JSON and plots for comparing commits.
+"""`python -m benchmarks` runs benchmarks, prints their reports, and writes JSON for comparing commits.
 
 Each benchmark is imported only when it is run.
 """
@@ -22,11 +22,8 @@ from testbed.child import ServerFailed
 from testbed.debian_package import ProgramMissing
 from testbed.processes import ProcessFailed
 
-USUAL = ("latency", "webhook", "growth", "images", "known_images", "audit", "memory", "startup")
-OF_A_CLUSTER = ("throughput", "readiness", "gates")
-MODULES = {name: f"benchmarks.{name}" for name in (*USUAL, "journey", "soak")} | {
-    name: f"benchmarks.cluster.{name}" for name in OF_A_CLUSTER
-}
+USUAL = ("latency", "webhook", "images", "audit", "memory")
+MODULES = {name: f"benchmarks.{name}" for name in (*USUAL, "soak")} | {"throughput": "benchmarks.cluster.throughput"}
 WIDTH = 160  # columns, when the output is a file
 FAILURES = (
     *(BinariesMissing, ProgramMissing, ImportError),  # a program or library is missing
@@ -38,7 +35,7 @@ def main(
     names: Annotated[
         list[str] | None, typer.Argument(help=f"Of {', '.join(MODULES)}; without any: {', '.join(USUAL)}.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where JSON and plots go.")] = Path(".bench"),
+    out: Annotated[Path, typer.Option(help="Where the JSON goes.")] = Path(".bench"),
     against: Annotated[Path | None, typer.Option(help="Another such folder, to compare with.")] = None,
     fewer: Annotated[int, typer.Option(min=1, help="Only 1/N of the samples: quick, and good for a look only.")] = 1,
 ) -> None:
@@ -65,11 +62,6 @@ def _run(name: str, out: Path, against: Path | None, fewer: int) -> bool:
     if against:
         _compare(console, against / f"{report.name}.json", report)
     write_report(out, report)
-    if report.plots:
-        from benchmarks.plots import draw_plot  # imported late: importing matplotlib takes as long as some benchmarks
-
-        for plot in report.plots:
-            draw_plot(out, plot)
     return True
 
 

@@ -18,12 +18,12 @@ import msgspec
 from benchmarks.cores import cores
 from benchmarks.far_registry import FarRegistry, far_registry
 from benchmarks.loopback import UnexpectedStatus
+from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.report import Claim, Report, Table, this_machine
 from extender.reports.audit_report import Audit
-from testbed.child import child
 
 QUESTION = "How long does an audit take, and how much memory?"
-IMAGES, PODS, DELAY_SECONDS = 1_000, 20_000, 0.05
+IMAGES, PODS, NODES, DELAY_SECONDS = 1_000, 20_000, 200, 0.05
 MOST_COLD_SECONDS, MOST_WARM_SECONDS, MOST_MB = 10.0, 30.0, 150.0
 
 
@@ -84,18 +84,10 @@ def _lists(registry: FarRegistry, hosts: Sequence[str], images: int, folder: Pat
 def _cluster(registry: FarRegistry, hosts: Sequence[str], sizes: tuple[int, int], folder: Path, core: int) -> Audited:
     """Audits a cluster whose images the cache of the run before has."""
     pods, images = sizes
-    with child("benchmarks.listed_cluster", core, pods, ",".join(hosts), images) as api:
-        server = msgspec.json.decode(api.said, type=str)
-        kubeconfig = folder / "kubeconfig"
-        names = {"clusters": [{"name": "c", "cluster": {"server": server}}], "users": [{"name": "u", "user": {}}]}
-        contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
-        kubeconfig.write_bytes(
-            msgspec.json.encode(
-                {"apiVersion": "v1", "kind": "Config", "current-context": "x", "contexts": contexts} | names
-            )
-        )
+    program = "benchmarks.listed_cluster"
+    with quiet_cluster(core=core, nodes=NODES, program=program, more=(pods, images, *hosts)) as cluster:
         cache = folder / f"{len(hosts)}.sqlite"
-        return _audit(registry, f"{pods} pods, warm", ["--kubeconfig", str(kubeconfig)], cache, 1)
+        return _audit(registry, f"{pods} pods, warm", ["--kubeconfig", str(cluster.kubeconfig)], cache, 1)
 
 
 def _audit(registry: FarRegistry, name: str, source: Sequence[str], cache: Path, at_least: int) -> Audited:

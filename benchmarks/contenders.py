@@ -1,26 +1,41 @@
-"""Our service and the extenders that it is measured against, started with the same data and checked for equal answers.
+"""The servers whose speed is compared: our service as users run it, and the Go extenders, on the same core.
 
-It configures each with nodes and images and compares their answers; other files measure them.
+Nothing is compared unless the answers agree.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import trustme
 
 from benchmarks import payloads
-from benchmarks.cores import cores
+from benchmarks.cores import cores, pinned
+from benchmarks.far_registry import FarRegistry, far_registry, platforms_of
 from benchmarks.loopback import ask_once
-from benchmarks.measured_servers import serve, serve_go
+from benchmarks.observed_process import observed_process
+from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.reference.programs import find_programs
 from benchmarks.wrk import Target
+from testbed.child import run_program
 
-OURS, TYPED, NULL, FLOOR = "ours", "typed Go", "null Go", "aiohttp floor"
+OURS, TYPED, NULL = "ours", "typed Go", "null Go"
+MULTI, SIDECAR, SINGLE = "team/app", "team/proxy", "single/checkout"
+"""Repositories: of images for amd64 and arm64, and of one for amd64 alone."""
 
 
 class Disagreement(RuntimeError):
     """Two extenders pass different nodes or score them differently, so their speed cannot be compared."""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A running server: its base URLs by name, and its process."""
+
+    urls: Mapping[str, str]
+    pid: int
 
 
 class Contenders(msgspec.Struct, frozen=True):
@@ -35,52 +50,111 @@ class Contenders(msgspec.Struct, frozen=True):
     single: tuple[str, ...]
     go_version: str
 
-    def targets(self, path: str, body: bytes, *names: str) -> dict[str, Target]:
-        """Returns the same request for each of `names`, or for all contenders without names."""
-        return {name: Target(self.urls[name] + path, [body], self.pids[name]) for name in names or self.urls}
+    def targets(self, path: str, body: bytes) -> dict[str, Target]:
+        """Returns the same request for each contender."""
+        return {name: Target(url + path, [body], self.pids[name]) for name, url in self.urls.items()}
 
-    def check(self, path: str, body: bytes) -> dict[str, int]:
-        """Compares the answers of ours and the typed extender; returns the size of each contender's answer in bytes.
+    def check(self, path: str, body: bytes) -> None:
+        """Compares the answers of ours and the typed extender.
 
         Raises:
-            Disagreement: ours and the typed extender differ.
+            Disagreement: they differ.
             UnexpectedStatus: an answer is not a 200.
         """
-        answers = {name: ask_once(url + path, body) for name, url in self.urls.items()}
-        ours, theirs = chosen(answers[OURS]), chosen(answers[TYPED])
+        ours, theirs = (chosen(ask_once(self.urls[name] + path, body)) for name in (OURS, TYPED))
         if ours != theirs:
             differing = sorted(set(ours.items()) ^ set(theirs.items()))[:3]
             raise Disagreement(f"{path}: ours and the Go extender differ on {differing}")
-        return {name: len(answer) for name, answer in answers.items()}
 
 
 @contextlib.contextmanager
-def contenders(*, nodes: int, null: bool = True) -> Iterator[Contenders]:
-    """Runs all contenders on the first core with so many nodes each; `null` and floor only if `null`.
+def contenders(*, nodes: int) -> Iterator[Contenders]:
+    """Runs all contenders on the first core, with so many nodes each.
 
     Raises:
         BinariesMissing: there is no Go to build the baseline with.
     """
-    core, programs = cores().server, find_programs()
+    programs = find_programs()
     with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(serve("service", core=core, nodes=nodes))
-        multi, sidecar, single = (f"{ours['registry']}/bench/{name}:1" for name in ("multi", "sidecar", "single"))
-        typed = stack.enter_context(
-            serve_go(
-                programs.typed,
-                core=core,
-                nodes={payloads.node_name(index): payloads.architecture(index) for index in range(nodes)},
-                images={multi: payloads.ARCHITECTURES, sidecar: payloads.ARCHITECTURES, single: ["amd64"]},
-            )
+        registry = stack.enter_context(near_registry())
+        ours = stack.enter_context(serve(registry, nodes=nodes))
+        architectures = {payloads.node_name(index): payloads.architecture(index) for index in range(nodes)}
+        typed = stack.enter_context(serve_go(programs.typed, nodes=architectures, images=images_of(registry)))
+        null = stack.enter_context(serve_go(programs.null))
+        multi, sidecar, single = images_of(registry)
+        yield Contenders(
+            {OURS: ours.urls["scheduler"], TYPED: typed.urls["address"], NULL: null.urls["address"]},
+            {OURS: ours.pid, TYPED: typed.pid, NULL: null.pid},
+            (multi, sidecar),
+            (single,),
+            programs.go_version,
         )
-        urls = {OURS: ours["scheduler"], TYPED: typed["address"]}
-        pids = {OURS: ours.pid, TYPED: typed.pid}
-        if null:
-            others = {NULL: serve_go(programs.null, core=core), FLOOR: serve("floor", core=core)}
-            servers = {name: stack.enter_context(server) for name, server in others.items()}
-            urls |= {NULL: servers[NULL]["address"], FLOOR: servers[FLOOR]["url"]}
-            pids |= {name: server.pid for name, server in servers.items()}
-        yield Contenders(urls, pids, (multi, sidecar), (single,), programs.go_version)
+
+
+def near_registry() -> contextlib.AbstractContextManager[FarRegistry]:
+    """Runs the registry of the images, on the other core."""
+    return far_registry(core=cores().load, delay_seconds=0)
+
+
+def images_of(registry: FarRegistry) -> dict[str, list[str]]:
+    """Returns the images of that registry, with the architectures that the nodes have of each."""
+    return {
+        f"{registry.hosts[0]}/{repository}:1": [
+            each for each in payloads.ARCHITECTURES if f"linux/{each}" in platforms_of(repository)
+        ]
+        for repository in (MULTI, SIDECAR, SINGLE)
+    }
+
+
+@contextlib.contextmanager
+def serve(registry: FarRegistry, *, nodes: int = 5_000, tls: bool = False) -> Iterator[Server]:
+    """Runs the service in a cluster of so many nodes; its URLs are `scheduler` and `admission`, which may have TLS."""
+    core = cores()
+    settings: dict[str, object] = {"scheduler.wait_seconds": 5}
+    with tempfile.TemporaryDirectory() as scratch, quiet_cluster(core=core.load, nodes=nodes) as cluster:
+        if tls:
+            certificate, key = _issue(Path(scratch))
+            settings["admission.tls"] = f"{{certificate: {certificate}, key: {key}}}"
+        with observed_process(core=core.server, cluster=cluster, registry=registry, settings=settings) as service:
+            schemes = {"scheduler": "http", "admission": "https" if tls else "http"}
+            yield Server({name: f"{each}://{service.addresses[name]}" for name, each in schemes.items()}, service.pid)
+
+
+@contextlib.contextmanager
+def serve_go(
+    program: Path,
+    *,
+    nodes: Mapping[str, str] | None = None,
+    images: Mapping[str, Sequence[str]] | None = None,
+    tolerations: Sequence[Mapping[str, str]] = (),
+    tls: bool = False,
+) -> Iterator[Server]:
+    """Runs a Go program of `reference`, whose URL is `address`.
+
+    `typed` needs the architectures of nodes and images, `webhook` those of images and the tolerations to add, `null`
+    needs nothing. With `tls` it uses TLS.
+    """
+    command = [str(program), "-listen", "127.0.0.1:0", "-parent-stdin"]
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as running:
+        if images is not None:
+            table = Path(scratch) / "table.json"
+            table.write_bytes(msgspec.json.encode({"nodes": nodes or {}, "images": images, "tolerations": tolerations}))
+            command += ["-table", str(table)]
+        if tls:
+            certificate, key = _issue(Path(scratch))
+            command += [f"--certificate={certificate}", f"--key={key}"]
+        with pinned(cores().server):
+            started = running.enter_context(run_program(command))
+        yield Server(msgspec.json.decode(started.said, type=dict[str, str]), started.pid)
+
+
+def _issue(folder: Path) -> tuple[Path, Path]:
+    """Writes a certificate for loopback and its key, and returns their paths."""
+    issued = trustme.CA(organization_name="multiarch-extender benchmarks").issue_cert("127.0.0.1")
+    certificate, key = folder / "server.crt", folder / "server.key"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    return certificate, key
 
 
 def chosen(answer: bytes) -> Mapping[str, int]:

@@ -63,7 +63,15 @@ class FarRegistry(msgspec.Struct, frozen=True):
 
 def is_multi_arch(repository: str) -> bool:
     """Whether the images of a repository, named without its host, are for amd64 and arm64."""
-    return not repository.startswith(("single/", "missing/", "broken/")) and _platforms_of(repository) > 1
+    return not repository.startswith(("missing/", "broken/")) and len(platforms_of(repository)) > 1
+
+
+def platforms_of(repository: str) -> tuple[str, ...]:
+    """Returns the platforms of a repository's images. Those for several are for amd64 and arm64 at least."""
+    number = crc32(repository.encode())
+    if repository.startswith("single/"):
+        return (_PLATFORMS[number % 2],)
+    return _PLATFORMS[: 1 + number % len(_PLATFORMS)]
 
 
 @contextlib.contextmanager
@@ -136,13 +144,8 @@ class _Server(web.Server):
 
 
 def _bundle_of(repository: str) -> Bundle:
-    if repository.startswith("single/"):
-        return build_manifest(_PLATFORMS[crc32(repository.encode()) % 2])
-    return build_index(_PLATFORMS[: _platforms_of(repository)])
-
-
-def _platforms_of(repository: str) -> int:
-    return 1 + crc32(repository.encode()) % len(_PLATFORMS)
+    platforms = platforms_of(repository)
+    return build_manifest(platforms[0]) if repository.startswith("single/") else build_index(platforms)
 
 
 def _bind() -> list[socket.socket]:

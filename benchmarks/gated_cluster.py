@@ -4,14 +4,11 @@
 """
 
 import asyncio
-import os
-import sys
 
 import msgspec
-import uvloop
 from aiohttp import web
 
-from benchmarks.quiet_cluster import Collections, serve
+from benchmarks.quiet_cluster import Collections, main
 
 HELD = "/held"
 _SETTLE_SECONDS = 0.05  # for the service to take in the answer to its patch
@@ -61,5 +58,4 @@ class GatedCluster(Collections):
 
 
 if __name__ == "__main__":
-    os.sched_setaffinity(0, {int(sys.argv[1])})
-    uvloop.run(serve(GatedCluster(int(sys.argv[2]))))
+    main(lambda nodes: GatedCluster(int(nodes)))

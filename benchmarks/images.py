@@ -17,7 +17,7 @@ import uvloop
 
 from benchmarks.cores import cores, pinned
 from benchmarks.far_registry import Counts, FarRegistry, far_registry
-from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
+from benchmarks.report import Claim, Report, Table, this_machine
 from extender.credentials.keyring import Keyring
 from extender.credentials.operator_keyring import OperatorKeyring
 from extender.fetcher.sources import LocalSources
@@ -110,7 +110,6 @@ async def _measure(registry: FarRegistry, fewer: int) -> Report:
                 what="most requests to one host at a time", value=max(one.peak, many.peak), unit="", at_most=PER_HOST
             ),
         ],
-        plots=[_plot(one, many, floor, naive)],
         notes=[
             f"The registry answers after {DELAY_SECONDS * 1000:g} ms. An image takes a HEAD, then a GET.",
             f"At most {PER_HOST} requests at a time to one host, as shipped, bare aiohttp's too.",
@@ -234,15 +233,3 @@ def _burst_claims(kind: str, burst: Burst) -> list[Claim]:
 
 def _claim(what: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> Claim:
     return Claim(what=what, value=value, at_least=at_least, at_most=at_most)
-
-
-def _plot(one: Cold, many: Cold, floor: Cold, naive: Cold) -> Plot:
-    told = {"one host": one, "16 hosts": many, "bare aiohttp, 16 hosts": floor, "one by one": naive}
-    return Plot(
-        name="images",
-        title=f"Cold images, from a registry {DELAY_SECONDS * 1000:g} ms away",
-        x_label="",
-        y_label="images/s",
-        lines=[Line(name, [(0, cold.per_second)]) for name, cold in told.items()],
-        bars=True,
-    )

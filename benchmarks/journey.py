@@ -9,26 +9,20 @@ import contextlib
 import os
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 from unittest.mock import patch
-
-import msgspec
 
 from benchmarks import payloads
 from benchmarks.cores import cores
 from benchmarks.far_registry import far_registry
 from benchmarks.gated_cluster import HELD
 from benchmarks.loopback import ask_once
-from benchmarks.observed_process import ObservedProcess, observed_process
-from benchmarks.quiet_cluster import QuietCluster, quiet_cluster
-from benchmarks.report import Report, Table, this_machine
+from benchmarks.observed_process import observed_process
+from benchmarks.quiet_cluster import quiet_cluster
 
-QUESTION = "Through how many files and functions of the package does a call go?"
 TIMES, NODES, DELAY_SECONDS = 5, 100, 0.005
 WARM, COLD, REVIEW, RELEASE = "warm filter", "cold filter", "warm review", "gate removed"
 SERVICE, FETCHER = "service", "fetcher"
@@ -65,31 +59,6 @@ class Traced(NamedTuple):
     ended: float
 
 
-def run(*, fewer: int = 1) -> Report:
-    """Returns the report. It takes some seconds."""
-    times = max(TIMES // fewer, 2)
-    crossed = crossed_functions(times)
-    files = sorted(Counter((each.process, each.file) for each in crossed[COLD]).items())
-    return Report(
-        name="journey",
-        question=QUESTION,
-        tables=[
-            Table(
-                "What a call crosses",
-                ["call", "files", "functions", "files of the fetcher", "functions there"],
-                [_row(name, functions) for name, functions in crossed.items()],
-            ),
-            Table(
-                "Functions of a cold filter call",
-                ["file", "process", "functions"],
-                [[file, process, count] for (process, file), count in files],
-            ),
-        ],
-        notes=[f"What each of {times} calls crossed, from when it was sent until its answer had come."],
-        machine=this_machine(),
-    )
-
-
 def crossed_functions(times: int = TIMES) -> Mapping[str, Sequence[Function]]:
     """Returns what each call of a journey crosses, in the order in which it is first called; `times` calls are made."""
     core = cores()
@@ -100,16 +69,12 @@ def crossed_functions(times: int = TIMES) -> Mapping[str, Sequence[Function]]:
         far_registry(core=core.load, delay_seconds=DELAY_SECONDS) as registry,
     ):
         (Path(folder) / "sitecustomize.py").write_text(_TRACER)
-        settings = {
-            "cache.url": "'memory:'",
-            "registry.plain_http": msgspec.json.encode(registry.hosts).decode(),
-            "registry.allow": msgspec.json.encode(registry.hosts).decode(),
-            "scheduler.wait_seconds": 10,
-        }
+        settings = {"scheduler.wait_seconds": 10}
+        gating = {"admission.unknown": "gate", "admission.node_affinity": "required"}
         # The first of each is not counted: it fills tables. Each image is at a host of its own.
         images = [f"{host}/team/app:1" for host in registry.hosts[: times + 1]]
         with patch.dict(os.environ, {"PYTHONPATH": folder}):
-            with _service(settings, cluster) as service:
+            with observed_process(core=core.server, cluster=cluster, registry=registry, settings=settings) as service:
                 filtering = f"http://{service.addresses['scheduler']}/scheduler/filter"
                 reviewing = f"http://{service.addresses['admission']}/admission/pods"
                 filters = [payloads.by_names((image,), NODES) for image in images]
@@ -118,16 +83,11 @@ def crossed_functions(times: int = TIMES) -> Mapping[str, Sequence[Function]]:
                     WARM: [_traced(filtering, body) for body in filters][1:],
                     REVIEW: [_traced(reviewing, payloads.review((image,))) for image in images][1:],
                 }
-            gating = {"admission.unknown": "gate", "admission.node_affinity": "required"}
-            with _service(settings | gating, gated):
+            with observed_process(core=core.server, cluster=gated, registry=registry, settings=gating):
                 pods = [payloads.held_pod(image, f"{number:08}") for number, image in enumerate(images)]
                 calls[RELEASE] = [_traced(f"{gated.url}{HELD}", pod) for pod in pods][1:]
         log = sorted(_read_log(Path(folder)))
     return {name: _crossed(log, calls[name]) for name in (WARM, COLD, REVIEW, RELEASE)}
-
-
-def _service(settings: Mapping[str, object], cluster: QuietCluster) -> AbstractContextManager[ObservedProcess]:
-    return observed_process(core=cores().server, settings={"cluster": cluster.kubeconfig, **settings})
 
 
 def _traced(url: str, body: bytes) -> Traced:
@@ -152,9 +112,3 @@ def _crossed(log: Sequence[tuple[float, Function]], calls: Sequence[Traced]) -> 
     common = set.intersection(*map(set, each_call))
     ranks = [{each: rank for rank, each in enumerate(filter(common.__contains__, crossed))} for crossed in each_call]
     return sorted(common, key=lambda each: (median(rank[each] for rank in ranks), each))
-
-
-def _row(name: str, functions: Sequence[Function]) -> list[str | int]:
-    there = [each for each in functions if each.process == FETCHER]
-    files, files_there = ({each.file for each in some} for some in (functions, there))
-    return [name, len(files), len({each[1:] for each in functions}), len(files_there), len(there)]

@@ -2,23 +2,29 @@
 
 kube-scheduler sends one request at a time, so there is one connection. All servers share one core and are measured in
 turns; the load comes from another core. `null Go` decodes nothing and refuses nothing, which is the limit of the
-protocol; `aiohttp floor` reads the body and answers two bytes.
+protocol.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from benchmarks import payloads
-from benchmarks.contenders import FLOOR, NULL, OURS, TYPED, Contenders, contenders
+from benchmarks.contenders import NULL, OURS, TYPED, Contenders, contenders
 from benchmarks.cores import cores
-from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
+from benchmarks.report import Cell, Claim, Report, Table, this_machine
 from benchmarks.wrk import Load, take_turns
 
 QUESTION = "How long does a warm answer of the scheduler verbs take, against a typed Go extender?"
 SECONDS, ROUNDS = 2.0, 3
 FILTER, PRIORITIZE = "/scheduler/filter", "/scheduler/prioritize"
-CONTENDERS = (OURS, TYPED, NULL, FLOOR)
+CONTENDERS = (OURS, TYPED, NULL)
+FIGURES: Mapping[str, Callable[[Load], float]] = {
+    "p50 in milliseconds, warm, one connection": lambda load: load.p50,
+    "p99 in milliseconds, warm, one connection": lambda load: load.p99,
+    "microseconds of CPU of one answer": lambda load: load.cpu_microseconds,
+    "answers measured": lambda load: load.requests,
+}
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -52,8 +58,6 @@ class Answer(msgspec.Struct, frozen=True):
 
     row: Row
     loads: Mapping[str, Load]
-    answer_bytes: Mapping[str, int]
-    request_bytes: int
 
     @property
     def times_faster(self) -> float:
@@ -85,7 +89,6 @@ def run(*, fewer: int = 1, few: int = 500, many: int = 5_000, whole: int = 1_000
             _slowest(many_half),
             _per_name(few_none, many_none),
         ],
-        plots=[_bars(answer) for answer in answers[:6]],
         notes=[
             f"one connection; {max(ROUNDS // fewer, 1)} turns of {SECONDS / fewer:g} s, whole nodes twice as long",
             "every answer a 200; ours and the typed Go extender agree on every node of every row",
@@ -97,7 +100,7 @@ def run(*, fewer: int = 1, few: int = 500, many: int = 5_000, whole: int = 1_000
 
 def _measure(row: Row, running: Contenders, fewer: int) -> Answer:
     body = row.body(running)
-    answer_bytes = running.check(row.path, body)
+    running.check(row.path, body)
     loads = take_turns(
         running.targets(row.path, body),
         connections=1,
@@ -105,47 +108,16 @@ def _measure(row: Row, running: Contenders, fewer: int) -> Answer:
         rounds=max(ROUNDS // fewer, 1),
         core=cores().load,
     )
-    return Answer(row, loads, answer_bytes, len(body))
+    return Answer(row, loads)
 
 
 def _tables(answers: list[Answer]) -> Iterator[Table]:
-    for figure in ("p50", "p99", "p99.9"):
-        yield Table(
-            f"{figure} in milliseconds, warm, one connection",
-            ["", *CONTENDERS, "typed Go / ours"],
-            [
-                [answer.row.name, *(found := [_percentile(answer.loads[name], figure) for name in CONTENDERS]),
-                 found[1] / found[0]]
-                for answer in answers
-            ],
-        )  # fmt: skip
-    yield Table(
-        "microseconds of CPU of one answer",
-        ["", *CONTENDERS],
-        [[answer.row.name, *(answer.loads[name].cpu_microseconds for name in CONTENDERS)] for answer in answers],
-    )
-    yield Table(
-        "page faults of one answer",
-        ["", *CONTENDERS],
-        [[answer.row.name, *(answer.loads[name].page_faults for name in CONTENDERS)] for answer in answers],
-    )
-    yield Table(
-        "answers measured",
-        ["", *CONTENDERS],
-        [[answer.row.name, *(answer.loads[name].requests for name in CONTENDERS)] for answer in answers],
-    )
-    yield Table(
-        "bytes of requests and answers",
-        ["", "request", *CONTENDERS],
-        [
-            [answer.row.name, answer.request_bytes, *(answer.answer_bytes[name] for name in CONTENDERS)]
-            for answer in answers
-        ],
-    )
-
-
-def _percentile(load: Load, figure: str) -> float:
-    return load.percentile(float(figure.removeprefix("p")))
+    for title, figure in FIGURES.items():
+        rows: list[list[Cell]] = [
+            [answer.row.name, *(figure(answer.loads[name]) for name in CONTENDERS)] for answer in answers
+        ]
+        yield Table(title, ["", *CONTENDERS], rows)
+    yield Table("p50 of typed Go / ours", ["", "×"], [[answer.row.name, answer.times_faster] for answer in answers])
 
 
 def _faster(answer: Answer, at_least: float | None = None, aim: float | None = None) -> Claim:
@@ -166,16 +138,4 @@ def _per_name(few: Answer, many: Answer) -> Claim:
     names = many.row.nodes - few.row.nodes
     return Claim(
         what="each further name when nothing is refused", value=milliseconds * 1000 / names, unit="µs", at_most=0.06
-    )
-
-
-def _bars(answer: Answer) -> Plot:
-    kind = "nodes" if answer.row.whole else "names"
-    return Plot(
-        name=f"latency-{answer.row.nodes}-{kind}-{'half' if answer.row.half else 'none'}-refused",
-        title=f"{answer.row.name}: median",
-        x_label="",
-        y_label="milliseconds",
-        lines=[Line(name, [(0, answer.loads[name].p50)]) for name in CONTENDERS],
-        bars=True,
     )

@@ -1,4 +1,4 @@
-"""A client with little overhead: prebuilt HTTP requests over one blocking socket. It checks the status of each answer.
+"""A client with little overhead: prebuilt HTTP requests over one blocking socket.
 
 It supports HTTP/1.1 as far as our servers and Go's use it.
 """
@@ -46,20 +46,29 @@ class Connection:
             UnexpectedStatus: the answer has another status.
             ConnectionError: the server closed the connection.
         """
+        self.send(request)
+        status, body = self.read()
+        if status != 200:
+            raise UnexpectedStatus(f"status {status}: {body[:300]!r}")
+        return body
+
+    def send(self, request: bytes) -> None:
+        """Sends a request, whose answer `read` returns."""
         self._socket.sendall(request)
+
+    def read(self) -> tuple[int, bytes]:
+        """Returns the status and the body of the next answer. Raises ConnectionError."""
         data = self._receive()
         while (end := data.find(b"\r\n\r\n")) < 0:
             data += self._receive()
-        head = data[:end]
-        if not head.startswith(b"HTTP/1.1 200 "):
-            raise UnexpectedStatus(f"not a 200: {data[:300]!r}")
-        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        head = data[:end].lower()
+        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         parts = [data[end + 4 :]]
         missing = length - len(parts[0])
         while missing > 0:
             parts.append(self._receive(missing))
             missing -= len(parts[-1])
-        return b"".join(parts)
+        return int(head.split(b" ", 2)[1]), b"".join(parts)
 
     def close(self) -> None:
         """Closes the connection."""

@@ -18,7 +18,9 @@ from typing import IO, Any
 import msgspec
 
 from benchmarks.cores import pinned
+from benchmarks.far_registry import FarRegistry
 from benchmarks.process_costs import cpu_seconds, memory
+from benchmarks.quiet_cluster import QuietCluster
 from testbed.child import ServerFailed
 from testbed.shipped_environment import as_shipped
 
@@ -30,6 +32,7 @@ _SETTINGS: Mapping[str, object] = {
     "admission.listen": "127.0.0.1:0",
     "admission.tls": "null",
     "operations.listen": "127.0.0.1:0",
+    "cache.url": "'memory:'",
     "shutdown.grace_seconds": 1,
 }
 
@@ -116,15 +119,24 @@ class ObservedProcess:
 
 
 @contextlib.contextmanager
-def observed_process(*, core: int, settings: Mapping[str, object]) -> Iterator[ObservedProcess]:
+def observed_process(
+    *,
+    core: int,
+    cluster: QuietCluster,
+    registry: FarRegistry | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> Iterator[ObservedProcess]:
     """Runs the service on that core until the context is left, ready, listening on free ports of loopback.
 
-    `settings` override those that choose the ports.
+    It may ask that registry. `settings` are those that differ from the defaults otherwise.
 
     Raises:
         ServerFailed: it does not become ready.
     """
-    options = [part for path, value in {**_SETTINGS, **settings}.items() for part in ("--set", f"{path}={value}")]
+    chosen = {**_SETTINGS, "cluster": cluster.kubeconfig, **(settings or {})}
+    if registry:
+        chosen |= dict.fromkeys(("registry.plain_http", "registry.allow"), msgspec.json.encode(registry.hosts).decode())
+    options = [part for path, value in chosen.items() for part in ("--set", f"{path}={value}")]
     started = time.perf_counter()
     with pinned(core):
         process = subprocess.Popen(

@@ -10,7 +10,6 @@ import msgspec
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat after the name, which may hold anything but ends with the last ")".
 _PARENT, _USED, _OF_ENDED_CHILDREN = 1, slice(11, 13), slice(13, 15)
-_MINOR_FAULTS = 7
 _IDLE = (3, 4)  # positions of idle and iowait in the first line of /proc/stat
 _GUEST = 8  # guest and guest_nice, from this position on, are included in user and nice
 
@@ -20,24 +19,6 @@ class ResidentMemory(msgspec.Struct, frozen=True):
 
     now_megabytes: float
     most_megabytes: float
-
-
-class Costs(msgspec.Struct, frozen=True):
-    """Processor time of all threads, and page faults that read no disk."""
-
-    cpu_seconds: float = 0.0
-    page_faults: int = 0
-
-    def __sub__(self, before: "Costs") -> "Costs":
-        return Costs(self.cpu_seconds - before.cpu_seconds, self.page_faults - before.page_faults)
-
-    def __add__(self, other: "Costs") -> "Costs":
-        return Costs(self.cpu_seconds + other.cpu_seconds, self.page_faults + other.page_faults)
-
-
-def used(pid: int) -> Costs:
-    """Returns what it has used so far. Raises OSError if the process has ended."""
-    return Costs(cpu_seconds(pid), int(_fields(pid)[_MINOR_FAULTS]))
 
 
 def cpu_seconds(pid: int) -> float:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -41,9 +41,14 @@ class QuietCluster(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def quiet_cluster(*, core: int, nodes: int, program: str = "benchmarks.quiet_cluster") -> Iterator[QuietCluster]:
-    """Runs a cluster of so many nodes, in a process of its own on that core. `program` is the module that it runs."""
-    with child(program, core, nodes) as process, tempfile.TemporaryDirectory() as scratch:
+def quiet_cluster(
+    *, core: int, nodes: int, program: str = "benchmarks.quiet_cluster", more: Iterable[object] = ()
+) -> Iterator[QuietCluster]:
+    """Runs a cluster of so many nodes, in a process of its own on that core.
+
+    `program` is the module that it runs, and `more` are its further arguments.
+    """
+    with child(program, core, nodes, *more) as process, tempfile.TemporaryDirectory() as scratch:
         url = msgspec.json.decode(process.said, type=str)
         kubeconfig = Path(scratch) / "kubeconfig"
         kubeconfig.write_text(_KUBECONFIG.format(url=url))
@@ -51,17 +56,23 @@ def quiet_cluster(*, core: int, nodes: int, program: str = "benchmarks.quiet_clu
 
 
 class Collections:
-    """Answers lists and watches: of nodes all there are, of everything else nothing."""
+    """Answers lists and watches: of each collection that was added all there is, of everything else nothing."""
 
     def __init__(self, nodes: int) -> None:
-        self._nodes = [msgspec.Raw(msgspec.json.encode(node(index))) for index in range(nodes)]
+        self._objects: dict[str, list[msgspec.Raw]] = {}
         self.ended = asyncio.Event()
+        self.add("/api/v1/nodes", map(node, range(nodes)))
+
+    def add(self, path: str, objects: Iterable[object]) -> None:
+        """Adds a collection, which is listed at that path."""
+        self._objects[path] = [msgspec.Raw(msgspec.json.encode(each)) for each in objects]
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers with a page of the list, or with a watch without changes."""
         if request.query.get("watch") == "true":
             return await self._watch(request)
-        items = self._nodes if request.path == "/api/v1/nodes" else []
+        is_labelled = "labelSelector" in request.query  # which no object is
+        items = [] if is_labelled else self._objects.get(request.path, [])
         first, limit = int(request.query.get("continue") or 0), int(request.query.get("limit") or len(items) or 1)
         following = first + limit
         metadata = {"resourceVersion": "1", "continue": str(following) if following < len(items) else ""}
@@ -81,7 +92,13 @@ class Collections:
         return response
 
 
-async def serve(collections: Collections) -> None:
+def main(make: Callable[..., Collections]) -> None:
+    """Runs a cluster as a program: on the core of the first argument, made from those after it."""
+    os.sched_setaffinity(0, {int(sys.argv[1])})
+    uvloop.run(_serve(make(*sys.argv[2:])))
+
+
+async def _serve(collections: Collections) -> None:
     """Answers on a free port, whose URL it prints as JSON, until standard input is closed."""
     runner = web.ServerRunner(web.Server(collections.answer, access_log=None), shutdown_timeout=1)
     await runner.setup()
@@ -93,5 +110,4 @@ async def serve(collections: Collections) -> None:
 
 
 if __name__ == "__main__":
-    os.sched_setaffinity(0, {int(sys.argv[1])})
-    uvloop.run(serve(Collections(int(sys.argv[2]))))
+    main(lambda nodes: Collections(int(nodes)))

@@ -1,7 +1,4 @@
-"""The report of a benchmark: tables, claims with their bounds, plots; printed, and as JSON for comparing commits.
-
-Other files measure the figures and draw the plots.
-"""
+"""The report of a benchmark: tables and claims with their bounds; printed, and as JSON for comparing commits."""
 
 import os
 import platform
@@ -60,25 +57,6 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return " and ".join(lower + ([] if self.at_most is None else [f"≤ {self.at_most:g}"]))
 
 
-class Line(msgspec.Struct, frozen=True):
-    """Points (x, y) of one line."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-
-
-class Plot(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines over a number; with `bars`, one bar per line, as high as its only point's y. `name` is the file's stem."""
-
-    name: str
-    title: str
-    x_label: str
-    y_label: str
-    lines: Sequence[Line]
-    bars: bool = False
-    log_x: bool = False
-
-
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A benchmark's answer to its one question. `notes` state the number of samples and the conditions of the run."""
 
@@ -86,7 +64,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     tables: Sequence[Table]
     claims: Sequence[Claim] = ()
-    plots: Sequence[Plot] = ()
     notes: Sequence[str] = ()
     machine: Machine | None = None
 

@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.cores import cores, pinned
-from benchmarks.far_registry import FarRegistry, far_registry
+from benchmarks.far_registry import far_registry
 from benchmarks.observed_process import ObservedProcess, ProcessFigures, observed_process
-from benchmarks.quiet_cluster import QuietCluster, quiet_cluster
-from benchmarks.report import Claim, Line, Plot, Report, Table, print_report, this_machine
+from benchmarks.quiet_cluster import quiet_cluster
+from benchmarks.report import Claim, Report, Table, print_report, this_machine
 from benchmarks.soak_requests import FEW_NODES, MIX, NONSENSE, Asker, Questions
 
 QUESTION = "Does a million requests leave anything behind?"
@@ -31,6 +31,7 @@ RECONNECT = 0.001  # of the requests: the connection is closed after them
 MOST_GROWTH = 1.05
 SETTLE_SECONDS = 30.0  # a connection to a registry is kept open for 15 seconds
 REJECTED = ("warning", "request.rejected")
+SETTINGS = {"scheduler.pending": "pass"}
 UNRESOLVED = ("warning", "pod.admitted_unresolved")  # of images that are not there
 
 
@@ -61,22 +62,11 @@ def run(*, fewer: int = 1, requests: int = REQUESTS, settle_seconds: float = SET
     with (
         far_registry(core=core.load, delay_seconds=0.02) as registry,
         quiet_cluster(core=core.load, nodes=nodes) as cluster,
-        observed_process(core=core.server, settings=_settings(registry, cluster)) as service,
+        observed_process(core=core.server, cluster=cluster, registry=registry, settings=SETTINGS) as service,
         pinned(core.load),
     ):
         questions = Questions(registry.hosts, nodes=nodes, images=images)
         return _report(_soak(service, questions, requests, settle_seconds))
-
-
-def _settings(registry: FarRegistry, cluster: QuietCluster) -> dict[str, object]:
-    """Returns the settings that differ from the defaults: cluster and registry."""
-    return {
-        "cluster": cluster.kubeconfig,
-        "registry.allow": msgspec.json.encode([host.partition(":")[0] for host in registry.hosts]).decode(),
-        "registry.plain_http": msgspec.json.encode(registry.hosts).decode(),
-        "cache.url": "'memory:'",
-        "scheduler.pending": "pass",
-    }
 
 
 def _soak(service: ObservedProcess, questions: Questions, requests: int, settle_seconds: float) -> Soaked:
@@ -153,15 +143,6 @@ def _report(soaked: Soaked) -> Report:
             ),
         ],
         claims=_claims(soaked),
-        plots=[
-            Plot(
-                name="soak",
-                title="Memory of the service while it is asked",
-                x_label="requests",
-                y_label="MB resident",
-                lines=[Line("service", [(look.requests, look.process.megabytes) for look in soaked.looks])],
-            )
-        ],
         notes=[
             f"{CONNECTIONS} connections to each listener, of which {soaked.reconnects} hung up and came again.",
             "Sockets beyond those are the registry's and the API server's. Tags were fresh for a minute.",

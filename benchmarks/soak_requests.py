@@ -4,14 +4,13 @@
 """
 
 import random
-import socket
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from benchmarks import payloads
 from benchmarks.far_registry import is_multi_arch
-from benchmarks.loopback import request_bytes
+from benchmarks.loopback import Connection, connect, request_bytes
 
 # How many of a hundred requests are of each kind.
 MIX: Mapping[str, int] = {
@@ -98,20 +97,22 @@ class Asker:
 
     def __init__(self, addresses: Mapping[str, str]) -> None:
         self._addresses = addresses
-        self._sockets: dict[str, socket.socket] = {}
+        self._connections: dict[str, Connection] = {}
         self._question: Question | None = None
 
     def ask(self, question: Question) -> None:
         """Sends the request; `read` reads the answer."""
         self._question = question
-        self._socket(question.listener).sendall(question.raw)
+        if question.listener not in self._connections:
+            self._connections[question.listener] = connect(f"http://{self._addresses[question.listener]}")
+        self._connections[question.listener].send(question.raw)
 
     def read(self, *, checked: bool) -> str:
         """Reads the answer and returns what is wrong with it, in a few words; empty if nothing is."""
         question = self._question
         assert question
         try:
-            status, body = _read_answer(self._sockets[question.listener])
+            status, body = self._connections[question.listener].read()
         except OSError as exc:
             self.hang_up()
             return f"{question.kind}: {type(exc).__name__}"
@@ -121,37 +122,9 @@ class Asker:
 
     def hang_up(self) -> None:
         """Closes all connections."""
-        for one in self._sockets.values():
+        for one in self._connections.values():
             one.close()
-        self._sockets.clear()
-
-    def _socket(self, listener: str) -> socket.socket:
-        if listener not in self._sockets:
-            host, _, port = self._addresses[listener].rpartition(":")
-            opened = socket.create_connection((host, int(port)), timeout=30)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._sockets[listener] = opened
-        return self._sockets[listener]
-
-
-def _read_answer(source: socket.socket) -> tuple[int, bytes]:
-    data = source.recv(1 << 18)
-    while (end := data.find(b"\r\n\r\n")) < 0:
-        data += _some(source)
-    head = data[:end].lower()
-    length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-    pieces, missing = [data[end + 4 :]], length - (len(data) - end - 4)
-    while missing > 0:
-        pieces.append(_some(source))
-        missing -= len(pieces[-1])
-    return int(head.split(b" ", 2)[1]), b"".join(pieces)
-
-
-def _some(source: socket.socket) -> bytes:
-    data = source.recv(1 << 18)
-    if not data:
-        raise ConnectionError("the service hung up before the end of its answer")
-    return data
+        self._connections.clear()
 
 
 def _fault_in(question: Question, body: bytes) -> str:

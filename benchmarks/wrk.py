@@ -24,7 +24,7 @@ import msgspec
 
 from benchmarks.cores import pinned
 from benchmarks.loopback import connect, request_bytes
-from benchmarks.process_costs import Costs, used
+from benchmarks.process_costs import cpu_seconds
 from testbed.debian_package import find_package
 
 SERIAL = "@serial@"  # in a body: replaced by eight digits, different in each request
@@ -40,14 +40,13 @@ class LoadFailed(RuntimeError):
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a load: `latencies` maps microseconds to numbers of answers.
 
-    `costs` are those of the server, nothing if its process is not known.
+    `cpu_seconds` is the server's processor time, 0 if its process is not known.
     """
 
     requests: int
     seconds: float
-    failures: int
     latencies: Mapping[int, int]
-    costs: Costs = Costs()
+    cpu_seconds: float = 0.0
 
     @property
     def requests_per_second(self) -> float:
@@ -65,19 +64,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return self.percentile(99)
 
     @property
-    def p999(self) -> float:
-        """The 99.9th percentile, in milliseconds."""
-        return self.percentile(99.9)
-
-    @property
     def cpu_microseconds(self) -> float:
         """Processor time of the server for one request."""
-        return self.costs.cpu_seconds * 1e6 / self.requests
-
-    @property
-    def page_faults(self) -> float:
-        """Page faults of the server for one request."""
-        return self.costs.page_faults / self.requests
+        return self.cpu_seconds * 1e6 / self.requests
 
     def percentile(self, percent: float) -> float:
         """Returns the least latency that `percent` of the answers do not exceed, in milliseconds."""
@@ -93,7 +82,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 class Target(msgspec.Struct, frozen=True):
     """A URL, and the bodies to draw from, in which each request replaces `SERIAL` with a number of its own.
 
-    `pid` is that of the server, whose costs are then measured.
+    `pid` is that of the server, whose processor time is then measured.
     """
 
     url: str
@@ -117,27 +106,18 @@ def find_wrk() -> Path:
     return find_package("wrk", "libluajit-5.1-2", "libluajit-5.1-common") / "usr" / "bin" / "wrk"
 
 
-def load(url: str, body: bytes | Sequence[bytes], *, connections: int, seconds: float, core: int) -> Load:
-    """POSTs with wrk on `core` for `seconds` and returns the figures.
+def take_turns(
+    targets: Mapping[str, Target], *, connections: int, seconds: float, rounds: int, core: int
+) -> dict[str, Load]:
+    """POSTs with wrk on `core` in `rounds` turns, A, B, A, B, so that drift affects all alike.
 
-    Before that comes a warm-up without wrk, a fifth as long.
-
-    Each request sends one of the bodies, drawn at random, with a number of its own in the place of `SERIAL`. If no
-    answer comes within the time, the load is repeated with four and then sixteen times as long.
+    Returns the figures by name. Each request sends one of the bodies, drawn at random.
 
     Raises:
         UnexpectedStatus: an answer to the warm-up was not a 200.
         LoadFailed: an answer was an error, or did not come.
         ProgramMissing: there is no wrk.
     """
-    with _in_files([body] if isinstance(body, bytes) else body) as bodies:
-        return bodies.load(url, connections=connections, seconds=seconds, core=core)
-
-
-def take_turns(
-    targets: Mapping[str, Target], *, connections: int, seconds: float, rounds: int, core: int
-) -> dict[str, Load]:
-    """Runs the loads in `rounds` turns, A, B, A, B, so that drift affects all alike; returns the figures by name."""
     turns: dict[str, list[Load]] = {name: [] for name in targets}
     with contextlib.ExitStack() as stack:
         sent = {name: stack.enter_context(_in_files(target.bodies)) for name, target in targets.items()}
@@ -157,9 +137,8 @@ def pooled(loads: Sequence[Load]) -> Load:
     return Load(
         requests=sum(one.requests for one in loads),
         seconds=sum(one.seconds for one in loads),
-        failures=sum(one.failures for one in loads),
         latencies=latencies,
-        costs=sum((one.costs for one in loads), start=Costs()),
+        cpu_seconds=sum(one.cpu_seconds for one in loads),
     )
 
 
@@ -176,7 +155,7 @@ def parse_output(output: str, connections: int) -> Load:
     latencies = _as_seen(said, connections)
     if sum(latencies.values()) != said.requests:
         raise LoadFailed(f"{said.requests} answers have {sum(latencies.values())} latencies")
-    return Load(requests=said.requests, seconds=said.microseconds / 1e6, failures=0, latencies=latencies)
+    return Load(requests=said.requests, seconds=said.microseconds / 1e6, latencies=latencies)
 
 
 def _as_seen(said: _Said, connections: int) -> dict[int, int]:
@@ -212,13 +191,17 @@ class _Bodies(msgspec.Struct, frozen=True):
     bodies: Sequence[bytes]
 
     def load(self, url: str, *, connections: int, seconds: float, core: int, pid: int = 0) -> Load:
-        """As the function `load`; with `pid`, the costs of that process too."""
+        """Warms up without wrk and measures; with `pid`, the processor time of that process too.
+
+        If no answer comes within the time, the load is repeated with four and then sixteen times as long.
+        """
         self._warm_up(url, seconds * WARM_UP)
         for longer in (1, 4, 16):
-            before = used(pid) if pid else Costs()
+            before = cpu_seconds(pid) if pid else 0.0
             measured = self._run(url, connections, seconds * longer, core)
             if measured.requests:
-                return msgspec.structs.replace(measured, costs=used(pid) - before) if pid else measured
+                spent = cpu_seconds(pid) - before if pid else 0.0
+                return msgspec.structs.replace(measured, cpu_seconds=spent)
         raise LoadFailed(f"no answer from {url} in {seconds * longer:g} s")
 
     def _warm_up(self, url: str, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The report of the throughput benchmark: a table and a plot per number of nodes, and the claims.
+"""The report of the throughput benchmark: two tables per number of nodes, and the claims.
 
 This module is pure.
 """
@@ -10,7 +10,7 @@ import msgspec
 from benchmarks.cluster.measurements import Measurement, Summary, summarize
 from benchmarks.cluster.scheduler_metrics import Quantiles
 from benchmarks.cluster.variants import BOTH, Pods
-from benchmarks.report import Cell, Claim, Line, Machine, Plot, Report, Table
+from benchmarks.report import Cell, Claim, Machine, Report, Table
 
 NAME = "throughput"
 QUESTION = "How many pods a second does a real kube-scheduler place, with and without an extender?"
@@ -55,7 +55,7 @@ COMPARISONS = (
 
 
 def report_of(measurements: Sequence[Measurement], machine: Machine, notes: Sequence[str]) -> Report:
-    """Returns tables, claims and plots for every number of nodes measured."""
+    """Returns tables and claims for every number of nodes measured."""
     by_nodes: dict[int, list[Summary]] = {}
     for summary in summarize(measurements):
         by_nodes.setdefault(summary.nodes, []).append(summary)
@@ -64,7 +64,6 @@ def report_of(measurements: Sequence[Measurement], machine: Machine, notes: Sequ
         question=QUESTION,
         tables=[table for nodes, summaries in by_nodes.items() for table in _tables(nodes, summaries)],
         claims=[claim for nodes, summaries in by_nodes.items() for claim in claims_of(nodes, summaries)],
-        plots=[_plot(nodes, summaries) for nodes, summaries in by_nodes.items()],
         notes=[*notes, *_unsteady(measurements)],
         machine=machine,
     )
@@ -107,17 +106,6 @@ def _quantiles(found: Quantiles | None) -> list[Cell]:
 
 def _cells(figures: Mapping[str, float], names: Sequence[str]) -> list[Cell]:
     return [figures.get(name) for name in names]
-
-
-def _plot(nodes: int, summaries: Sequence[Summary]) -> Plot:
-    return Plot(
-        name=f"{NAME}-{nodes}",
-        title=f"kube-scheduler among {nodes:,} nodes",
-        x_label="",
-        y_label="pods/s",
-        lines=[Line(summary.variant, [(0.0, summary.pods_per_second)]) for summary in summaries],
-        bars=True,
-    )
 
 
 def _unsteady(measurements: Sequence[Measurement]) -> list[str]:

@@ -11,11 +11,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks import growth, latency, payloads, webhook
-from benchmarks.contenders import NULL, OURS, TYPED, Contenders, Disagreement, chosen, contenders
-from benchmarks.cores import cores
+from benchmarks import latency, payloads, webhook
+from benchmarks.contenders import (
+    NULL,
+    OURS,
+    TYPED,
+    Contenders,
+    Disagreement,
+    chosen,
+    contenders,
+    images_of,
+    near_registry,
+    serve,
+)
 from benchmarks.loopback import ask_once
-from benchmarks.measured_servers import serve
 from benchmarks.reference.programs import Programs, find_programs
 from benchmarks.report import Table
 from benchmarks.wrk import find_wrk
@@ -102,13 +111,10 @@ def test_the_null_extender_refuses_nothing(running: Contenders) -> None:
 def test_contenders_that_disagree_are_not_compared(running: Contenders) -> None:
     """A node that only one of them knows is arm64 is refused by that one alone."""
     body = payloads.by_names(running.single, 2).replace(payloads.node_name(1).encode(), b"somewhere-else")
-    assert running.check("/scheduler/filter", body)
-    with serve("service", core=cores().server, nodes=1) as fewer:
-        other = msgspec.structs.replace(
-            running,
-            urls={**running.urls, OURS: fewer["scheduler"]},
-            single=(f"{fewer['registry']}/bench/single:1",),
-        )
+    running.check("/scheduler/filter", body)
+    with near_registry() as registry, serve(registry, nodes=1) as fewer:
+        *_, single = images_of(registry)
+        other = msgspec.structs.replace(running, urls={**running.urls, OURS: fewer.urls["scheduler"]}, single=(single,))
         with pytest.raises(Disagreement, match="ours and the Go extender differ"):
             other.check("/scheduler/filter", payloads.by_names(running.single, 2))
 
@@ -121,32 +127,18 @@ def test_latency_still_runs(programs: Programs, wrk: Path) -> None:
     assert report.machine.others == {"go": programs.go_version}
     assert len(report.tables[0].rows) == 8
     assert len([claim for claim in report.claims if claim.mark]) == 8
-    costs = [table for table in report.tables if table.title.endswith("of one answer")]
-    assert len(costs) == 2
-    assert min(rows(*costs)) >= 0  # so short a load may take less than the ten milliseconds that are counted
-    assert min(rows(*(table for table in report.tables if table not in costs))) > 0
-    assert len({plot.name for plot in report.plots}) == len(report.plots)
+    [cost] = [table for table in report.tables if table.title.endswith("of one answer")]
+    assert min(rows(cost)) >= 0  # so short a load may take less than the ten milliseconds that are counted
+    assert min(rows(*(table for table in report.tables if table is not cost))) > 0
 
 
 @pytest.mark.slow
 def test_webhook_still_runs(programs: Programs, wrk: Path) -> None:
-    """Patched and unpatched pods, alike and all different, over TLS and without, beside the baselines."""
+    """Patched and unpatched pods, alike and all different, over TLS and without, beside the webhook in Go."""
     report = webhook.run(fewer=FEWER)
-    throughput, costs, many, one = report.tables
-    assert [row[0] for row in throughput.rows] == [kind.name for kind in webhook.KINDS]
-    assert len(many.rows) == len(costs.rows) == len(webhook.CONTENDERS) * len(webhook.KINDS)
+    many, one = report.tables
+    assert len(many.rows) == len(webhook.CONTENDERS) * len(webhook.KINDS)
     assert len(one.rows) == len(webhook.CONTENDERS) * 2
-    assert min(rows(throughput, many, one)) > 0
-    assert min(rows(costs)) >= 0
+    assert min(rows(one)) > 0
+    assert min(rows(many)) >= 0  # so short a load may take less than the ten milliseconds that are counted
     assert min(claim.value for claim in report.claims) > 0
-
-
-@pytest.mark.slow
-def test_growth_still_runs(programs: Programs, wrk: Path) -> None:
-    """A row for each size, and a line for each series."""
-    report = growth.run(fewer=FEWER, nodes=(4, 8), images=(10, 20))
-    names, lines, images, _ = report.tables
-    assert [row[0] for row in names.rows] == ["4", "8"]
-    assert [row[0] for row in images.rows] == ["10", "20"]
-    assert [row[0] for row in lines.rows] == list(names.columns[1:])
-    assert min(rows(names, images)) > 0

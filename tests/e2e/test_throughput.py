@@ -1,11 +1,11 @@
-"""The cluster benchmarks at their smallest, on a real control plane: they run, and every figure is there.
+"""The benchmark of a cluster at its smallest, on a control plane of its own: it runs, and every figure is there.
 
-Nothing is asserted of how large a figure is. The benchmarks bring up control planes of their own.
+Nothing is asserted of how large a figure is.
 """
 
 import pytest
 
-from benchmarks.cluster import readiness, throughput
+from benchmarks.cluster import throughput
 from benchmarks.report import Table
 
 pytestmark = pytest.mark.e2e
@@ -48,16 +48,3 @@ def test_every_kind_of_variant_is_measured() -> None:
     assert column(costs, "prioritize calls").keys() == ours
     assert report.claims
     assert report.machine
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("binaries")
-def test_readiness_is_measured_among_few_and_many_nodes() -> None:
-    """Every start is timed; memory is told for each size, idling for one."""
-    report = readiness.run(nodes=20, more_nodes=30, starts=2, idle_seconds=1.0)
-    [table] = report.tables
-    assert column(table, "starts") == {"10": 1, "20": 2, "30": 1}
-    for name in ("ready s", "resident MB", "most MB"):
-        assert min(column(table, name).values()) > 0
-    assert set(column(table, "idle % of a core")) == set(column(table, "living %")) == {"20"}
-    assert [claim.what.split()[0].rstrip(",") for claim in report.claims] == ["ready", "idle", "memory"]

@@ -73,7 +73,7 @@ def test_latencies_are_as_they_were_seen() -> None:
 @pytest.mark.parametrize(("percent", "milliseconds"), [(0.1, 0.001), (1, 0.001), (1.1, 0.002), (50, 0.05), (100, 0.1)])
 def test_a_percentile_is_the_least_latency_not_exceeded_by_that_many(percent: float, milliseconds: float) -> None:
     """Of latencies from 1 to 100 µs, one each."""
-    load = Load(requests=100, seconds=1.0, failures=0, latencies=dict.fromkeys(range(1, 101), 1))
+    load = Load(requests=100, seconds=1.0, latencies=dict.fromkeys(range(1, 101), 1))
     assert load.percentile(percent) == milliseconds
 
 

@@ -3,7 +3,6 @@
 from tools.docs.pages import DOCS
 from tools.docs.pictures.diagram import svg_of
 from tools.docs.pictures.diagrams import DIAGRAMS
-from tools.docs.pictures.plots import read_plots, themed_svg_of
 from tools.docs.pictures.recording import record_demo
 
 RECORDING = "demo"
@@ -12,7 +11,6 @@ RECORDING = "demo"
 def main() -> None:
     """Writes all pictures. Only the recording changes from run to run."""
     drawn = {diagram.name: svg_of(diagram) for diagram in DIAGRAMS}
-    drawn |= {plot.name: themed_svg_of(plot) for plot in read_plots(DOCS / "figures")}
     drawn[RECORDING] = record_demo()
     for name, text in drawn.items():
         (DOCS / "pictures" / f"{name}.svg").write_text(text, encoding="utf-8")
