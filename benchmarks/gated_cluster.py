@@ -26,9 +26,9 @@ class GatedCluster(Collections):
         """Answers one request."""
         body, path = await request.read(), request.path
         if path == HELD:
-            self._tell("ADDED", body)
+            self._send("ADDED", body)
             patched = await self._let_go.get()
-            self._tell("DELETED", body)  # from among the labelled ones
+            self._send("DELETED", body)  # from among the labelled ones
             await asyncio.sleep(_SETTLE_SECONDS)
             return web.Response(text=patched)
         if request.method != "GET":
@@ -46,7 +46,7 @@ class GatedCluster(Collections):
             body=msgspec.json.encode(msgspec.json.decode(body) | answer), content_type="application/json"
         )
 
-    def _tell(self, kind: str, pod: bytes) -> None:
+    def _send(self, kind: str, pod: bytes) -> None:
         self._events.put_nowait(b'{"type":"%b","object":%b}\n' % (kind.encode(), pod))
 
     async def _watch_held(self, request: web.BaseRequest) -> web.StreamResponse:

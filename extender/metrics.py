@@ -55,14 +55,14 @@ class Durations:
 
 
 class _Collector(Collector):
-    """A collector in `REGISTRY` that calls `tell` at each scrape."""
+    """A collector in `REGISTRY` that calls `collect` at each scrape."""
 
-    def __init__(self, tell: Callable[[], Metric]) -> None:
-        self._tell = tell
+    def __init__(self, collect: Callable[[], Metric]) -> None:
+        self._collect = collect
         REGISTRY.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        return [self._tell()]
+        return [self._collect()]
 
 
 def _register_counts(
@@ -70,13 +70,13 @@ def _register_counts(
 ) -> None:
     _COUNTS[name] = children
 
-    def tell() -> Metric:
+    def collect() -> Metric:
         family = CounterMetricFamily(name, documentation, labels=labels)
         for values, child in children.items():
             family.add_metric(values, child.value)
         return family
 
-    _Collector(tell)
+    _Collector(collect)
 
 
 def counter(name: str, documentation: str, label: str, values: tuple[str, ...]) -> Mapping[str, Count]:
@@ -102,13 +102,13 @@ def add_sums(increments: Mapping[tuple[str, ...], float]) -> None:
 def gauge_of(name: str, documentation: str, label: str, amounts: Callable[[], Mapping[str, float]]) -> None:
     """A gauge with one label whose amounts, by the label's value, are asked for at each scrape."""
 
-    def tell() -> Metric:
+    def collect() -> Metric:
         family = GaugeMetricFamily(name, documentation, labels=[label])
         for value, amount in amounts().items():
             family.add_metric([value], amount)
         return family
 
-    _Collector(tell)
+    _Collector(collect)
 
 
 def gauge(name: str, documentation: str, label: str, values: tuple[str, ...]) -> Mapping[str, Gauge]:
@@ -138,11 +138,11 @@ def histogram(
     """The children of a histogram of seconds with one label, by the label's value."""
     children = {value: Durations(bounds_seconds) for value in values}
 
-    def tell() -> Metric:
+    def collect() -> Metric:
         family = HistogramMetricFamily(name, documentation, labels=[label])
         for value, child in children.items():
             child.add_to(family, [value])
         return family
 
-    _Collector(tell)
+    _Collector(collect)
     return children

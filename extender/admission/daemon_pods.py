@@ -100,12 +100,12 @@ class DaemonPods:
         ]
         refusal = refusal_text(wrong)
         if not review.dry_run:
-            self._tell(review, node, platform, refusal)
+            self._report(review, node, platform, refusal)
         if self._guard is None:
             return Mutation(outcome=AdmissionOutcome.EXEMPT, audit_annotations={"verdict": f"left alone: {refusal}"})
         return self._guard.mutate(pod, question.images, facts, question.overrides, self._cluster_nodes(), may_hold=True)
 
-    def _tell(self, review: AdmissionRequest, node: NodeName, platform: Platform, refusal: str) -> None:
+    def _report(self, review: AdmissionRequest, node: NodeName, platform: Platform, refusal: str) -> None:
         MISPLACED[_HELD if self._guard else _REPORTED].inc()
         namespace = review.namespace or ""
         owners = _OWNED.decode(review.object).metadata.owner_references or ()
@@ -121,7 +121,7 @@ class DaemonPods:
         )
         if self._events:
             what = "its pods are held there" if self._guard else "its pods will crash there"
-            self._events.tell(
+            self._events.record(
                 PodReference(namespace, owner.name, owner.uid, owner.api_version, owner.kind),
                 REASON,
                 f"{refusal}, and node {node} is {platform}: {what}",

@@ -97,16 +97,16 @@ def doctor(
 
 async def _look_until(look: _Look, failures: Set[CheckState], wait_seconds: float) -> Sequence[tuple[CheckName, Seen]]:
     """What is seen once no check ends as a failure, or after the wait. Raises ConfigError."""
-    deadline, told = time.monotonic() + wait_seconds, list[tuple[CheckName, Seen]]()
+    deadline, printed = time.monotonic() + wait_seconds, list[tuple[CheckName, Seen]]()
     while True:
         found = await look()
         failed = [(check, seen) for check, seen in found if seen.state in failures]
         if time.monotonic() >= deadline or not failed:
             return found
-        if failed != told:  # whoever ends the wait early finds in the log what it was for
+        if failed != printed:  # whoever ends the wait early finds in the log what it was for
             for check, seen in failed:
                 print_problem(f"waiting: {check} {seen.subject}: {seen.seen}")
-        told = failed
+        printed = failed
         await asyncio.sleep(_PAUSE_SECONDS)
 
 

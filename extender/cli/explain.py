@@ -159,13 +159,13 @@ async def _explain(
     await pod_resolver.resolve(question, LOOKUP_SECONDS, revalidate=True)
     found = PodEvidence(images=question.images, evidence=pod_resolver.evidence(question), overrides=question.overrides)
     mutator = Mutator(pod_resolver.policy, admission_settings_of(settings))
-    told = explanation.explain(
+    explained = explanation.explain(
         subject, found, pod_resolver.policy, mutator, nodes, is_reviewed=bool(settings.admission.listen)
     )
-    if told.skipped or not subject.is_created:
-        return told
+    if explained.skipped or not subject.is_created:
+        return explained
     faults = await _faults(subject, question.keyring, pod_resolver, nodes)
-    return msgspec.structs.replace(told, faults=faults)
+    return msgspec.structs.replace(explained, faults=faults)
 
 
 async def _faults(

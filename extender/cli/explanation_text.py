@@ -24,31 +24,31 @@ _PASSES = {
 
 def print_explanations(found: Sequence[tuple[Subject, Explanation]]) -> None:
     """Prints each explanation on standard output; nothing is cut, and a narrow terminal wraps lines."""
-    for index, (subject, told) in enumerate(found):
+    for index, (subject, explanation) in enumerate(found):
         if index:
             print_line()
-        _print_one(subject, told)
+        _print_one(subject, explanation)
 
 
-def _print_one(subject: Subject, told: Explanation) -> None:
-    where = f", bound to {told.node_name}" if told.node_name else ""
-    print_line((f"{told.kind} {told.namespace}/{told.name}", "bold"), where)
-    for line in (told.skipped, *_notes(told), *told.problems):
+def _print_one(subject: Subject, explanation: Explanation) -> None:
+    where = f", bound to {explanation.node_name}" if explanation.node_name else ""
+    print_line((f"{explanation.kind} {explanation.namespace}/{explanation.name}", "bold"), where)
+    for line in (explanation.skipped, *_notes(explanation), *explanation.problems):
         if line:
             print_line(("note", "yellow"), f" {line}")
-    for fault in told.faults:
+    for fault in explanation.faults:
         print_line((fault.rule, "red"), f" {fault.text}")
     _print_title("Images")
-    for image in told.images:
+    for image in explanation.images:
         print_line(f"  {image.reference or 'a container without an image'}")
         print_rows(_image_rows(image), indent="    ")
     _print_title("Nodes")
-    for kind in told.nodes:
+    for kind in explanation.nodes:
         _print_nodes(kind)
-    _print_webhook(subject, told)
-    if told.remedies:
+    _print_webhook(subject, explanation)
+    if explanation.remedies:
         _print_title("What would change the answer")
-        for line in told.remedies:
+        for line in explanation.remedies:
             print_line(f"  {line}")
 
 
@@ -57,10 +57,10 @@ def _print_title(title: str, rest: str = "") -> None:
     print_line((title, "bold"), rest)
 
 
-def _notes(told: Explanation) -> Iterator[str]:
-    if told.gates:
-        yield f"held by {', '.join(told.gates)}: kube-scheduler does not look at the pod until the gate is gone"
-    if told.mode == "observe":
+def _notes(explanation: Explanation) -> Iterator[str]:
+    if explanation.gates:
+        yield f"held by {', '.join(explanation.gates)}: kube-scheduler does not look at the pod until the gate is gone"
+    if explanation.mode == "observe":
         yield f"the annotation {MODE} is observe: what follows is recorded, and nothing is refused"
 
 
@@ -107,13 +107,13 @@ def _reasons(kind: ExplainedNodes) -> Iterator[str]:
         yield f"tolerates {', '.join(tolerated)}"
 
 
-def _print_webhook(subject: Subject, told: Explanation) -> None:
-    webhook = told.webhook
+def _print_webhook(subject: Subject, explanation: Explanation) -> None:
+    webhook = explanation.webhook
     _print_title("Webhook", f": {webhook.outcome}, {webhook.verdict}")
-    if told.added:
-        print_line(f"  has added {told.added}")
-    if told.annotation:
-        print_line(f"  reason: {told.annotation}")
+    if explanation.added:
+        print_line(f"  has added {explanation.added}")
+    if explanation.annotation:
+        print_line(f"  reason: {explanation.annotation}")
     for warning in webhook.warnings:
         print_line("  ", ("warns", "yellow"), f" {warning}")
     if webhook.patch:

@@ -52,19 +52,19 @@ class FollowedMirrors:
         self.are_known = False
         """Whether they have been read once. What was read stays in use while they cannot be read."""
 
-    async def run(self, tell: Callable[[MirrorObjects], None]) -> None:
-        """Calls `tell` at first and after each change, until cancelled. Reports other problems than before."""
-        told, known, wait_seconds = MirrorObjects(), "", _FIRST_RETRY_SECONDS
+    async def run(self, use: Callable[[MirrorObjects], None]) -> None:
+        """Calls `use` at first and after each change, until cancelled. Reports other problems than before."""
+        last, known, wait_seconds = MirrorObjects(), "", _FIRST_RETRY_SECONDS
         while True:
             try:
-                found, problems = await list_mirror_objects(self._client, told.trust)
+                found, problems = await list_mirror_objects(self._client, last.trust)
             except ClusterError as exc:
                 unusable = str(exc)
             else:
                 unusable = "; ".join(map(str, problems))
-                if found != told or not self.are_known:
-                    tell(found)
-                told, self.are_known, wait_seconds = found, True, KEEP_SECONDS
+                if found != last or not self.are_known:
+                    use(found)
+                last, self.are_known, wait_seconds = found, True, KEEP_SECONDS
             if unusable and unusable != known:
                 report_refused(FileSetting.MIRRORS, unusable)
             known = unusable

@@ -40,7 +40,7 @@ class _Rate(msgspec.Struct):
 
 
 class PodEvents:
-    """Sends events about pods while `run` runs; `tell` only queues them. Times are the arguments' clocks'."""
+    """Sends events about pods while `run` runs; `record` only queues them. Times are the arguments' clocks'."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PodEvents:
         self._waiting: FairQueue[PodEvent] = FairQueue()
         self._slots = Slots(_WAITING, _WAITING_EACH)
 
-    def tell(
+    def record(
         self,
         pod: PodReference,
         reason: str,
@@ -74,7 +74,7 @@ class PodEvents:
 
         Of events about one object with the same text in `once`, the API server takes one, whichever replica sends it.
         """
-        if not self._may_tell(pod.namespace) or not self._slots.take(pod.namespace):
+        if not self._may_send(pod.namespace) or not self._slots.take(pod.namespace):
             return
         self._waiting.put(pod.namespace, self._event(pod, reason, capped(text), kind, once))
 
@@ -115,7 +115,7 @@ class PodEvents:
             event_time=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         )
 
-    def _may_tell(self, namespace: str) -> bool:
+    def _may_send(self, namespace: str) -> bool:
         now = self._clock()
         rate = self._rates.get(namespace) or _Rate(_BURST, now)
         left = min(_BURST, rate.left + (now - rate.at) * _PER_SECOND)

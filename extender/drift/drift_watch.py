@@ -55,7 +55,7 @@ PAUSE_SECONDS = 60.0
 _PAUSES_PER_LIST = 20.0  # a list takes at most a twentieth of the time
 _MOST_TEMPLATES, _MOST_TEMPLATES_EACH = 20_000, 1_000  # in all and of a namespace, 500 bytes each
 _MOST_WORKLOADS = 1_000  # of one change
-_MOST_TOLD = 20  # workloads of one change that get an event, and whose owners are read
+_MOST_EVENTS = 20  # workloads of one change that get an event, and whose owners are read
 _MOST_LOGGED = 5
 _AT_ONCE = 4  # templates whose images are looked up
 _LOOKUP_SECONDS = 10.0  # for the images of one template
@@ -208,7 +208,7 @@ class DriftWatch:
         for change, uses in drift.uses.items():
             _log(drift, change, uses)
             if self._events:
-                await self._tell(self._events, drift, change, uses)
+                await self._send_events(self._events, drift, change, uses)
 
     async def _templates(self, wanted: Set[tuple[str, PackedDigest]]) -> list[_Template]:
         """The pods that have not finished and use one of these names. Raises ClusterError."""
@@ -297,21 +297,21 @@ class DriftWatch:
                     use.pods += pods
                     use.platforms |= {platform for platform in platforms if platform}
 
-    async def _tell(
+    async def _send_events(
         self, events: PodEvents, drift: _Drift, change: DriftChange, uses: Mapping[PodReference, _Concern]
     ) -> None:
         """Sends an event to each workload, and none twice to one whose pods have several owners."""
         reason, kind = _EVENT_REASONS[change]
-        told: dict[PodReference, frozenset[Platform]] = {}
-        for owner, use in list(uses.items())[:_MOST_TOLD]:
+        by_workload: dict[PodReference, frozenset[Platform]] = {}
+        for owner, use in list(uses.items())[:_MOST_EVENTS]:
             top = await self._top_of(owner)
-            told[top] = told.get(top, frozenset()) | use.platforms
-        for top, platforms in told.items():
+            by_workload[top] = by_workload.get(top, frozenset()) | use.platforms
+        for top, platforms in by_workload.items():
             claims = claims_text(drift.after.content.falsely_claimed)
             text = drift_text(
                 change, drift.image, platforms, f"{drift.target.repository}@{drift.before.digest}", claims
             )
-            events.tell(top, reason, text, kind, once=f"{drift.image} {change} {drift.after.digest}")
+            events.record(top, reason, text, kind, once=f"{drift.image} {change} {drift.after.digest}")
 
     async def _top_of(self, owner: PodReference) -> PodReference:
         """The Deployment of a ReplicaSet or the CronJob of a Job, if there is one and we may know it."""

@@ -162,7 +162,7 @@ class FetcherChild:
         self._pending[number] = answer  # until it is answered, waited for or not
         return await answer
 
-    def tell(self, mirrors: NodeMirrors) -> None:
+    def send_mirrors(self, mirrors: NodeMirrors) -> None:
         """Sends the process where nodes pull from, in a message that `messages.frame` takes."""
         if self._channel and not self.has_ended:
             self._channel.send(mirrors)

@@ -121,7 +121,7 @@ class FetcherClient:
         assert isinstance(answer, Verified | Failed)  # noqa: S101 - what the fetcher answers to it
         return answer
 
-    def tell_mirrors(self, objects: MirrorObjects) -> None:
+    def use_mirrors(self, objects: MirrorObjects) -> None:
         """Has fetchers ask where the objects say, from the next question on; too many objects change nothing."""
         mirrors = NodeMirrors(objects)
         try:
@@ -131,7 +131,7 @@ class FetcherClient:
             return
         self._mirrors.append(mirrors)
         if self._main.done() and not self._main.exception():
-            self._main.result().tell(mirrors)
+            self._main.result().send_mirrors(mirrors)
 
     async def check(self) -> None:
         """Returns when the fetcher has opened its files, or has ended before that.
@@ -169,11 +169,11 @@ class FetcherClient:
         """Runs a fetcher until it ends; returns the cause."""
         child = FetcherChild(msgspec.structs.replace(self._settings, resident_bytes=RESIDENT_BYTES), MAIN)
         try:
-            told = tuple(self._mirrors)
-            await child.start(told)
+            known = tuple(self._mirrors)
+            await child.start(known)
             for mirrors in self._mirrors:
-                if mirrors not in told:
-                    child.tell(mirrors)
+                if mirrors not in known:
+                    child.send_mirrors(mirrors)
             self._last, self.is_ready = child, True
             self._checked.set()
             self._main.set_result(child)

@@ -97,7 +97,7 @@ class _Server:
         self._operator = NO_OPERATOR  # as the service knows it
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_asked = threading.Event()
-        self._told: dict[tuple[str, ...], float] = {}
+        self._sent: dict[tuple[str, ...], float] = {}
 
     def receive(self, message: bytes) -> None:
         """Begins to do what a message says. Raises ProtocolError."""
@@ -105,13 +105,13 @@ class _Server:
             case Ping(id=number):
                 if background_problem():  # files are not read again; the next fetcher does so
                     _end(1)
-                self._tell_operator()
+                self._send_operator()
                 self.channel.send(self._pong(number))
             case FetcherSettings() as settings:
                 self._begin(self._open(settings))
             case NodeMirrors(objects=objects):
                 self._mirrors.append(objects)
-                self._tell_mirrors()
+                self._apply_mirrors()
             case question:
                 self._begin(self._answer(question))
 
@@ -133,8 +133,8 @@ class _Server:
         try:
             opening = open_local_sources(settings.registry, settings.id_key, patience_seconds=PATIENCE_SECONDS)
             self._sources = await self._stack.enter_async_context(opening)
-            self._tell_mirrors()
-            self._tell_operator()
+            self._apply_mirrors()
+            self._send_operator()
         except Exception as exc:  # noqa: BLE001 - whatever it is, the service is answered
             why = str(exc) if isinstance(exc, ConfigError) else f"the fetcher cannot start: {type(exc).__name__}"
             self.channel.send(Refused(why))
@@ -142,12 +142,12 @@ class _Server:
         else:
             self.channel.send(Ready())
 
-    def _tell_mirrors(self) -> None:
+    def _apply_mirrors(self) -> None:
         while self._sources and self._mirrors:
-            self._sources.tell_mirrors(self._mirrors.pop(0))
-            self._tell_operator()
+            self._sources.use_mirrors(self._mirrors.pop(0))
+            self._send_operator()
 
-    def _tell_operator(self) -> None:
+    def _send_operator(self) -> None:
         """Sends what stands for the operator's credentials, if that has changed."""
         if self._sources and self._sources.operator_id != self._operator:
             self._operator = self._sources.operator_id
@@ -162,7 +162,7 @@ class _Server:
                 answer = await self._sources.look(question)
             else:
                 answer = await self._sources.verify(question)
-            self._tell_operator()
+            self._send_operator()
             self.channel.send(msgspec.structs.replace(answer, id=question.id))
         except MemoryError:
             end_too_large(READ_FOR)
@@ -179,6 +179,6 @@ class _Server:
 
     def _pong(self, number: int) -> Pong:
         """Returns the answer to a ping, with what was counted since the last one."""
-        before, self._told = self._told, sums()
-        counted = {key: value - before.get(key, 0.0) for key, value in self._told.items()}
+        before, self._sent = self._sent, sums()
+        counted = {key: value - before.get(key, 0.0) for key, value in self._sent.items()}
         return Pong(number, {key: value for key, value in counted.items() if value}, gauge_values())

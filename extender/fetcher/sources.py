@@ -59,7 +59,7 @@ class LocalSources(Looker):
         """Returns the tags of the image's repository, as the registry orders them. Raises RegistryError."""
         return await self.ask(look, partial(self.registry.fetch_tags, look.reference))
 
-    def tell_mirrors(self, objects: MirrorObjects) -> None:
+    def use_mirrors(self, objects: MirrorObjects) -> None:
         """Goes by what OpenShift's objects say from the next question on, if the settings say so."""
         if isinstance(self._mirrors, OpenShiftMirrors):
             self._operator.tell_cluster_logins(objects.trust.logins)

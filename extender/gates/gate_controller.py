@@ -225,7 +225,7 @@ class GateController:
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
         ungating = self._planner.plan(pod, question.images, facts, overrides, nodes, expired=is_expired)
         if ungating.outcome is UngatingOutcome.HOLD:
-            self._tell_held(held, ungating.reason)
+            self._report_held(held, ungating.reason)
             return
         await self._ungate(held, pod, ungating)
         unknown = [image for image, fact in zip(question.images, facts, strict=True) if is_unresolved(fact)]
@@ -290,15 +290,15 @@ class GateController:
         is_known = outcome in _SETTLED
         if held.events or not is_known:
             text = f"gate removed ({outcome}): {reason}" if reason else f"gate removed ({outcome})"
-            self._events.tell(held.reference, "ImagePlatformsKnown" if is_known else "ImagePlatformsUnresolved", text,
+            self._events.record(held.reference, "ImagePlatformsKnown" if is_known else "ImagePlatformsUnresolved", text,
                               "Normal" if is_known else "Warning")  # fmt: skip
         self._pods.forget(held)
 
-    def _tell_held(self, held: HeldPod, reason: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
+    def _report_held(self, held: HeldPod, reason: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
         if reason != held.said and held.events < _MOST_EVENTS:
             held.said = reason
             held.events += 1
-            self._events.tell(held.reference, "WaitingForImagePlatforms", f"held: {reason}", kind)
+            self._events.record(held.reference, "WaitingForImagePlatforms", f"held: {reason}", kind)
 
     def _retry(self, held: HeldPod, exc: ClusterError) -> None:
         """Hands the pod out again: at once after a conflict, since it has changed; else later and later."""
@@ -314,5 +314,5 @@ class GateController:
             return
         if why in ("forbidden", "invalid"):
             log.warning("gate.patch_refused", pod=held.key, why=str(exc))
-            self._tell_held(held, f"the API server refuses to have its gate removed: {exc}", "Warning")
+            self._report_held(held, f"the API server refuses to have its gate removed: {exc}", "Warning")
         self._later(held, _RETRY.seconds(held.failures, self._random))

@@ -24,10 +24,10 @@ def decode_written(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as exc:
-        raise msgspec.ValidationError(_told(exc, msgspec.json.decode(raw))) from exc
+        raise msgspec.ValidationError(_described(exc, msgspec.json.decode(raw))) from exc
 
 
-def _told(error: msgspec.ValidationError, document: object) -> str:
+def _described(error: msgspec.ValidationError, document: object) -> str:
     found = _PROBLEM.fullmatch(str(error))
     path = _found_path(document, found["path"], found["got"]) if found else None
     return f"{found['what']} - at `${path}`" if found and path is not None else str(error)

@@ -83,10 +83,10 @@ def read_stream(text: str) -> Iterator[StreamDocument]:
             raise ManifestError(str(exc)) from exc
         if value is not None:
             first = line + part.startswith("---")
-            yield StreamDocument(part, start, first, number, value, tuple(_told(each, line) for each in repeats))
+            yield StreamDocument(part, start, first, number, value, tuple(_described(each, line) for each in repeats))
 
 
-def _told(key: TextNode, line: int) -> str:
+def _described(key: TextNode, line: int) -> str:
     return f"line {line + key.line}: {_repeat(key.content)}"
 
 
@@ -117,8 +117,8 @@ def _objects(text: str) -> Iterator[StreamDocument]:
             return
         number += 1
         line = text.count("\n", 0, start) + 1
-        told = tuple(f"line {line}: below, {_repeat(name)}" for name in repeats)
-        yield StreamDocument(text[start:at], start, line, number, value, told)
+        repeated = tuple(f"line {line}: below, {_repeat(name)}" for name in repeats)
+        yield StreamDocument(text[start:at], start, line, number, value, repeated)
 
 
 def _parts(text: str, at: int) -> Iterator[tuple[int, str, int]]:

@@ -72,8 +72,8 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
             await run(canary.run(), "canaries")
         gates = await stack.enter_async_context(open_gates(config, cluster_view, pod_resolver))
         if client and nodes:
-            told = events if config.drift.events else None
-            await run(DriftWatch(client, pod_resolver, nodes, events=told, clock=time.monotonic).run(), "drift")
+            drift_events = events if config.drift.events else None
+            await run(DriftWatch(client, pod_resolver, nodes, events=drift_events, clock=time.monotonic).run(), "drift")
 
         await sources.check()
         if tls:

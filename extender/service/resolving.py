@@ -39,7 +39,7 @@ LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is
 class OpenableSources(Sources, Protocol):
     """What asks registries, and what it receives and reports when the service is opened."""
 
-    def tell_mirrors(self, objects: MirrorObjects) -> None:
+    def use_mirrors(self, objects: MirrorObjects) -> None:
         """Has it ask where OpenShift's objects say, from the next question on."""
 
     @property
@@ -135,9 +135,9 @@ async def open_pod_resolver_of(
         opened = open_cache_files(config)
         await stack.enter_async_context(in_background(opened.watcher.run(FILE_CHECK_SECONDS)))
         if mirrors:
-            sources.tell_mirrors(mirrors)
+            sources.use_mirrors(mirrors)
         if cluster_view.mirrors:
-            reading = cluster_view.mirrors.run(sources.tell_mirrors)
+            reading = cluster_view.mirrors.run(sources.use_mirrors)
             await stack.enter_async_context(in_background(reading, "openshift-mirrors"))
 
         resolver = Resolver(

@@ -1584,7 +1584,7 @@ EVENTS = _broken(
     _tests("integration/cluster", "pod_events"),
     (
         "a namespace with too many events takes nothing from others",
-        "if not self._may_tell(pod.namespace) or not self._slots.take(pod.namespace):",
+        "if not self._may_send(pod.namespace) or not self._slots.take(pod.namespace):",
         "if not self._slots.take(pod.namespace):",
     ),
     (

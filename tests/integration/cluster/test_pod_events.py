@@ -44,7 +44,7 @@ async def until_stored(api: ApiServer, number: int, namespace: str = "shop") -> 
 async def test_event_names_pod_reason_and_time(tmp_path: Path) -> None:
     """In the pod's namespace, with all that core/v1 wants and `kubectl describe` shows; long texts are cut."""
     async with sending(tmp_path, Clock()) as (api, events):
-        events.tell(POD, "WaitingForImagePlatforms", "held:\n" + "x" * 2_000)
+        events.record(POD, "WaitingForImagePlatforms", "held:\n" + "x" * 2_000)
         (event,) = await until_stored(api, 1)
     assert event["involvedObject"] == {
         "apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web-1", "uid": "uid-1",
@@ -63,13 +63,13 @@ async def test_namespace_with_too_many_takes_nothing_from_others(tmp_path: Path)
     clock = Clock()
     async with sending(tmp_path, clock) as (api, events):
         for _ in range(100):
-            events.tell(POD, "WaitingForImagePlatforms", "held")
-        events.tell(PodReference("other", "db-1", "uid-2"), "WaitingForImagePlatforms", "held")
+            events.record(POD, "WaitingForImagePlatforms", "held")
+        events.record(PodReference("other", "db-1", "uid-2"), "WaitingForImagePlatforms", "held")
         await until_stored(api, 1, "other")
         await until_stored(api, 40)
         clock.advance(1)
         for _ in range(10):
-            events.tell(POD, "ImagePlatformsKnown", "let go")
+            events.record(POD, "ImagePlatformsKnown", "let go")
         await until_stored(api, 45)
 
 
@@ -78,8 +78,8 @@ async def test_many_namespaces_with_events_take_nothing_from_one_with_few(tmp_pa
     async with sending(tmp_path, Clock()) as (api, events):
         for number in range(40):
             for _ in range(40):
-                events.tell(PodReference(f"flood-{number}", "web-1", "uid"), "WaitingForImagePlatforms", "held")
-        events.tell(POD, "WaitingForImagePlatforms", "held")
+                events.record(PodReference(f"flood-{number}", "web-1", "uid"), "WaitingForImagePlatforms", "held")
+        events.record(POD, "WaitingForImagePlatforms", "held")
         await until_stored(api, 1)
         sent = [request.path for request in api.requests if request.path.endswith("/events")]
         assert sent.index(f"/api/v1/namespaces/{POD.namespace}/events") < 50
@@ -89,8 +89,8 @@ async def test_refused_event_is_dropped(tmp_path: Path) -> None:
     """The next one is sent all the same."""
     async with sending(tmp_path, Clock()) as (api, events):
         api.refusals.append(("send", Refusal(403, "events is forbidden")))
-        events.tell(POD, "WaitingForImagePlatforms", "first")
-        events.tell(POD, "WaitingForImagePlatforms", "second")
+        events.record(POD, "WaitingForImagePlatforms", "first")
+        events.record(POD, "WaitingForImagePlatforms", "second")
         assert [event["message"] for event in await until_stored(api, 1)] == ["second"]
 
 
@@ -99,7 +99,7 @@ async def test_event_that_another_replica_has_sent_is_known(tmp_path: Path) -> N
     deployment = PodReference("shop", "web", "uid-1", "apps/v1", "Deployment")
     async with sending(tmp_path, Clock()) as (api, events):
         for once in ("app:1 lost", "app:1 lost", "app:1 gained"):
-            events.tell(deployment, "ImageLostPlatform", "lost", "Warning", once=once)
+            events.record(deployment, "ImageLostPlatform", "lost", "Warning", once=once)
         first, second = await until_stored(api, 2)
     assert (first["involvedObject"]["kind"], first["involvedObject"]["apiVersion"]) == ("Deployment", "apps/v1")
     assert "generateName" not in first["metadata"]

@@ -127,17 +127,17 @@ async def test_mirrors_that_were_told_hold_for_the_next_fetcher_too(registry: Em
     objects = MirrorObjects(tag_mirrors=(SourceMirrors("disconnected.example", (registry.host,)),))
     async with open_fetcher(settings_for(registry.host, mirrors="openshift")) as client:
         assert await state(client, image) == NOT_ASKED
-        client.tell_mirrors(objects)
+        client.use_mirrors(objects)
         assert await state(client, image) == IMAGE.digest
         os.kill(await pid_of(client), signal.SIGKILL)
         assert await state(client, image) == IMAGE.digest
         contradiction = SourceMirrors("disconnected.example", (registry.host,), "NeverContactSource")
-        client.tell_mirrors(MirrorObjects(tag_mirrors=(*objects.tag_mirrors, contradiction)))
+        client.use_mirrors(MirrorObjects(tag_mirrors=(*objects.tag_mirrors, contradiction)))
         os.kill(await pid_of(client), signal.SIGKILL)
         assert await state(client, image) == IMAGE.digest  # by the objects that were told before
         too_many = tuple(SourceMirrors(f"r{number}.io", ("x" * 500,)) for number in range(10_000))
         refused = RELOADS[FileSetting.MIRRORS]["refused"].value
-        client.tell_mirrors(MirrorObjects(tag_mirrors=too_many))
+        client.use_mirrors(MirrorObjects(tag_mirrors=too_many))
         assert await state(client, image) == IMAGE.digest
         assert RELOADS[FileSetting.MIRRORS]["refused"].value > refused
 

@@ -70,7 +70,7 @@ async def test_it_asks_where_nodes_pull_from(debian_registry: DebianRegistry) ->
     mirrored = SourceMirrors("quay.io", (f"{host}/verifier",), NEVER_CONTACT_SOURCE)
     objects = MirrorObjects(digest_mirrors=(mirrored,), sources=RegistrySources(insecure_registries=(host,)))
     async with open_fetcher(RegistryConfig(timeout_seconds=10.0, mirrors="openshift", allow=("*", host))) as client:
-        client.tell_mirrors(objects)
+        client.use_mirrors(objects)
         found = await look(client, parse_reference(f"quay.io/mirrored@{liar.digest}"))
     assert _facts(found) == ("refuted", "/app", "x86-64")
 

@@ -58,9 +58,9 @@ async def test_authorities_of_a_host_count_there_and_nowhere_else(sources: Local
     broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     trust = NodeTrust(authorities={mirror.host: f"# Főtanúsítvány\n{broken}{mirror.pem}"})
     async with Mirror(mirror.authority) as other:
-        sources.tell_mirrors(objects_of(mirror, trust))
+        sources.use_mirrors(objects_of(mirror, trust))
         assert (await ask(sources)).failure.cause is Cause.MISSING
-        sources.tell_mirrors(objects_of(other, trust))
+        sources.use_mirrors(objects_of(other, trust))
         assert "certificate that is not trusted" in (await ask(sources)).why
         assert other.shown == []
 
@@ -71,7 +71,7 @@ async def test_authorities_of_the_cluster_count_everywhere_and_are_followed(
     """Those that are taken away are not trusted any more."""
     other = trustme.CA().cert_pem.bytes().decode()
     for text, cause in ((other + mirror.pem, Cause.MISSING), (other, Cause.UNAVAILABLE)):
-        sources.tell_mirrors(objects_of(mirror, NodeTrust(text)))
+        sources.use_mirrors(objects_of(mirror, NodeTrust(text)))
         assert (await ask(sources)).failure.cause is cause
 
 
