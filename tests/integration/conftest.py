@@ -7,10 +7,14 @@ For tests of any room that need a real registry (skipped with one line if Debian
 - `start_debian_registry(http=…, auth=…, proxy=…)`: another one, for this test alone, with parts of its configuration.
 
 Likewise `start_redis(*options)` for a real Redis server.
+
+`simulated_time` (by `pytest.mark.usefixtures`) runs an async test in simulated time.
 """
 
+import asyncio
 import socket
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,9 +24,28 @@ import pytest
 from testbed.debian_package import ProgramMissing
 from testbed.debian_redis import DebianRedis, find_redis_server
 from testbed.debian_registry import DebianRegistry, find_docker_registry
+from testbed.simulated_time import SimulatedLoop
 
 StartRegistry = Callable[..., DebianRegistry]
 StartRedis = Callable[..., DebianRedis]
+
+
+def pytest_asyncio_loop_factories(item: pytest.Function) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Gives the tests that use `simulated_time` its event loop."""
+    return {"loop": SimulatedLoop if "simulated_time" in item.fixturenames else asyncio.new_event_loop}
+
+
+@pytest.fixture
+async def simulated_time(monkeypatch: pytest.MonkeyPatch) -> SimulatedLoop:
+    """Has both clocks of the process go by the test's event loop, whose time passes when there is nothing else to do.
+
+    For tests whose other parties are in this process.
+    """
+    loop, began = asyncio.get_running_loop(), time.time()
+    assert isinstance(loop, SimulatedLoop)
+    monkeypatch.setattr(time, "monotonic", loop.time)
+    monkeypatch.setattr(time, "time", lambda: began + loop.time())
+    return loop
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,7 +1,6 @@
 """Pods that wait for images: nobody waits for a lookup that will not come."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -18,11 +17,12 @@ from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
 from testbed.eventually import eventually
 
+pytestmark = pytest.mark.usefixtures("simulated_time")
 QUESTION = PodQuestion(Overrides(), (PodImage("registry.example.com/app:1"),), Keyring(tenant="shop"))
 
 
 class CountingResolver(Resolver):
-    """Knows nothing about any image, and counts how often it was lookups."""
+    """Knows nothing about any image, and counts the lookups."""
 
     def __init__(self) -> None:
         self.lookups = 0
@@ -30,33 +30,17 @@ class CountingResolver(Resolver):
     async def resolve_all(
         self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
     ) -> list[Answer]:
-        """Nothing, whatever is lookups."""
         self.lookups += 1
         return [None for _ in queries]
 
 
 def held(name: str) -> HeldPod:
-    """A pod of this name."""
     return HeldPod(f"shop/{name}", PodReference("shop", name, f"uid-{name}"), 0.0, 1e9, 1e9)
 
 
-@pytest.fixture
-def resolver() -> CountingResolver:
-    """What the waits ask."""
-    return CountingResolver()
-
-
-@pytest.fixture
-def judged() -> list[HeldPod]:
-    """The pods that may be judged again, in that order."""
-    return []
-
-
-@pytest.fixture
-def waits(resolver: CountingResolver, judged: list[HeldPod]) -> ImageWaits:
-    """The waits, none at first."""
+def waits_of(resolver: Resolver, judged: list[HeldPod]) -> ImageWaits:
     pod_resolver = PodResolver(resolver, Keyring(), Policy(), lambda _: None, lambda: None)
-    return ImageWaits(pod_resolver, judged.append, clock=time.monotonic, sleep=asyncio.sleep)
+    return ImageWaits(pod_resolver, judged.append, clock=asyncio.get_running_loop().time, sleep=asyncio.sleep)
 
 
 async def begin_and_cancel(waits: ImageWaits, pod: HeldPod) -> None:
@@ -70,10 +54,10 @@ async def begin_and_cancel(waits: ImageWaits, pod: HeldPod) -> None:
     await asyncio.gather(asyncio.create_task(lead()), return_exceptions=True)
 
 
-async def test_a_wait_that_never_began_keeps_no_later_pod_waiting(
-    waits: ImageWaits, resolver: CountingResolver, judged: list[HeldPod]
-) -> None:
+async def test_a_wait_that_never_began_keeps_no_later_pod_waiting() -> None:
     """A leader that steps down as a pod begins to wait, and leads again, looks the image up for the next pod."""
+    resolver, judged = CountingResolver(), list[HeldPod]()
+    waits = waits_of(resolver, judged)
     first, second = held("first"), held("second")
     await begin_and_cancel(waits, first)
     assert (first in waits, resolver.lookups) == (False, 0)
@@ -84,8 +68,9 @@ async def test_a_wait_that_never_began_keeps_no_later_pod_waiting(
     assert resolver.lookups >= 1
 
 
-async def test_waits_that_never_began_give_back_what_they_took(waits: ImageWaits) -> None:
+async def test_waits_that_never_began_give_back_what_they_took() -> None:
     """Else the namespace's share of lookups would be spent after so many."""
+    waits = waits_of(CountingResolver(), [])
     for _ in range(600):
         await begin_and_cancel(waits, held("pod"))
     assert len(waits) == 0
