@@ -9,7 +9,7 @@ import msgspec
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat after the name, which may hold anything but ends with the last ")".
-_PARENT, _USED, _OF_ENDED_CHILDREN = 1, slice(11, 13), slice(13, 15)
+_PARENT, _USED = 1, slice(11, 13)
 _IDLE = (3, 4)  # positions of idle and iowait in the first line of /proc/stat
 _GUEST = 8  # guest and guest_nice, from this position on, are included in user and nice
 
@@ -24,11 +24,6 @@ class ResidentMemory(msgspec.Struct, frozen=True):
 def cpu_seconds(pid: int) -> float:
     """Returns the processor time of all its threads, in steps of 10 ms. Raises OSError if the process has ended."""
     return sum(map(int, _fields(pid)[_USED])) / _TICKS_PER_SECOND
-
-
-def ended_children_seconds(pid: int) -> float:
-    """Returns the processor time of its children that have ended. Raises OSError if the process has ended itself."""
-    return sum(map(int, _fields(pid)[_OF_ENDED_CHILDREN])) / _TICKS_PER_SECOND
 
 
 def waited_seconds(pid: int) -> float:

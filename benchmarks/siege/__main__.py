@@ -1,7 +1,7 @@
 """`python -m benchmarks.siege` besieges the service, prints one table, and writes it as JSON.
 
-Exit status 1 if an answer was wrong or lost, if a hostile layer changed what is known, or if the siege could not be
-laid; no speed decides about it.
+Exit status 1 if an answer was wrong, if one was lost, an image was unknown or a process ended in an attack alone, or if
+the siege could not be laid; no speed decides about it.
 """
 
 import subprocess

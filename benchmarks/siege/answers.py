@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.payloads import architecture, node_name
-from testbed.hostile_layers import AMD64, ARM64
+from benchmarks.siege.images import AMD64, ARM64
 from testbed.objects import kept_to
 from testbed.shipped_files import SECOND_SCHEDULER
 

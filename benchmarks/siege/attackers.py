@@ -18,13 +18,11 @@ import aiohttp
 import msgspec
 import uvloop
 
-from benchmarks.siege.attacks import ATTACKS, STORED_PARTS, Attack, forged_pod, large_pods
-from benchmarks.siege.calls import FILTER, PENDING_PODS, REVIEWS, CallFailed, call, filter_of, new_session, review_of
+from benchmarks.siege.attacks import ATTACKS, Attack, forged_pod
+from benchmarks.siege.calls import PENDING_PODS, REVIEWS, CallFailed, call, new_session, review_of
 from benchmarks.siege.network import ADMISSION_PORT, SERVICE, STRANGERS
-from testbed.hostile_pods import PARTS
 
 FORGED_PER_SECOND = 1000.0
-LARGE_PER_SECOND = 10.0
 SLOW_CONNECTIONS, SLOW_BODY_BYTES, SLOW_PIECE_BYTES = 500, 8 << 20, 256 << 10
 IDLE_CONNECTIONS = 4000  # of which half never begin their handshake
 MOST_TENANTS, MOST_STRANGERS = 100, 32  # calls under way at once; a busy API server allows 200 reviews in all
@@ -44,7 +42,6 @@ class Attackers:
         self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE
         self._programs: dict[str, Callable[[], Coroutine[object, object, None]]] = {
             "forge": self._forge,
-            "review_parts": self._review_parts,
             "send_slowly": lambda: self._keep_connections(SLOW_CONNECTIONS, self._send_slowly),
             "idle": lambda: self._keep_connections(IDLE_CONNECTIONS, self._idle),
         }
@@ -76,15 +73,6 @@ class Attackers:
                 body = review_of(forged_pod(number))
                 task = self._start(self._call(sessions[number % len(sessions)], REVIEWS, body, "forged reviews"))
                 task.add_done_callback(lambda _: limit.release())
-
-    async def _review_parts(self) -> None:
-        """Has large pods reviewed and filtered, one after the other."""
-        reviews = [review_of(pod) for pod in large_pods(PARTS)]
-        requests = [filter_of(pod) for pod in large_pods(STORED_PARTS)]
-        async with new_session() as session:
-            async for number in _paced(LARGE_PER_SECOND):
-                await self._call(session, REVIEWS, reviews[number % len(reviews)], "reviews of large pods")
-                await self._call(session, FILTER, requests[number % len(requests)], "filter calls about large pods")
 
     async def _call(self, session: aiohttp.ClientSession, url: str, body: bytes, what: str) -> None:
         try:

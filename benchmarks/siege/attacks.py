@@ -4,22 +4,18 @@ A tenant's attack comes as pods of five namespaces: reviews that the API server 
 tells of. Strangers call the webhook from addresses of their own.
 """
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from benchmarks.siege.api_server import LOGIN_SECRET
 from benchmarks.siege.calls import new_pod
-from benchmarks.siege.images import DENIED, LAYERS, SHARED, WIDE
+from benchmarks.siege.images import DENIED, SHARED
 from benchmarks.siege.network import UPSTREAMS, attacking_host, honest_host
-from testbed.hostile_pods import hostile_pod
 
-PLUGIN_PATTERN = attacking_host("*", "plugin")
-"""The images that the credential-provider plugin serves, which hangs."""
 HONEST_NAMESPACES = tuple(f"team-{number}" for number in range(10))
-_BESIEGERS, _SECRETS, _HOSTS, _LARGE_BYTES = 5, 64, 16, 1_100_000
+_BESIEGERS, _SECRETS, _HOSTS = 5, 64, 16
 Images = Callable[[int], str]
 
 
@@ -57,27 +53,6 @@ def forged_pod(number: int) -> dict[str, Any]:
     return new_pod(HONEST_NAMESPACES[number % len(HONEST_NAMESPACES)], number, [image], [LOGIN_SECRET])
 
 
-STORED_PARTS = (
-    *("tolerations", "terms", "one term", "values", "a large term", "preferred terms"),
-    *("selector", "gates", "labels", "pull secrets"),
-)
-"""The parts that may be large when an API server has validated their pod, so that a scheduler asks about it."""
-
-
-def large_pods(parts: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns a pod for each part that a pod's author can make large; their image is built for 64 platforms."""
-    image = f"{attacking_host('r0', WIDE)}/app:1"
-    created = (new_pod("besieger-0", number, [image]) for number in itertools.count())
-    return [
-        {
-            **pod,
-            "metadata": {**pod["metadata"], **made["metadata"], "namespace": "besieger-0"},
-            "spec": {**pod["spec"], **made["spec"]},
-        }
-        for made, pod in zip((hostile_pod(part, _LARGE_BYTES, image) for part in parts), created, strict=False)
-    ]
-
-
 def _hosts(kind: str) -> Images:
     """Returns images at 16 hosts of an attacker."""
     return lambda number: f"{attacking_host(f'r{number % _HOSTS}', kind)}/app-{number}:1"
@@ -90,11 +65,6 @@ def _new_hosts(*kinds: str) -> Images:
 
 def _upstream(number: int) -> str:
     return f"{UPSTREAMS[number % len(UPSTREAMS)]}/app-{number}:1"
-
-
-def hurting_image(number: int) -> str:
-    """Returns an image with a layer of the `number`-th kind, at a host of its own."""
-    return f"{attacking_host(f'r{number}', LAYERS)}/app:{number}"
 
 
 def _made_up(number: int) -> str:
@@ -126,12 +96,9 @@ ATTACKS = {
     "circle": Attack("redirects and tokens in circles", _new_hosts("circle")),
     "429": Attack("429 with ten hours", _new_hosts("429")),
     "refused": Attack("412, 503, 403 at honest hosts", _refused),
-    "plugin": Attack("a credential plugin that hangs", _new_hosts("plugin")),
     "secrets": Attack("64 secrets of 10,000 entries", _hosts("any"), 1, 10.0, secrets=_SECRETS),
-    LAYERS: Attack("layers that are made to hurt", hurting_image, 1, 10.0),
     "indexes": Attack("hostile indexes", _hosts("hostile"), 20),
     "forged": Attack("forged reviews, 1,000/s", program="forge"),
-    "parts": Attack("pods of 1.1 MB, each with one large part", program="review_parts"),
     "bodies": Attack("slow bodies, 500 connections", program="send_slowly"),
     "idle": Attack("idle TLS connections, 4,000", program="idle"),
 }

@@ -2,7 +2,6 @@
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable
 from zlib import crc32
 
 import msgspec
@@ -10,20 +9,16 @@ import msgspec
 from benchmarks.siege.network import MIRRORED, honest_host
 from extender.images.manifest import OCI_INDEX
 from extender.images.reference import digest_of
-from testbed.hostile_layers import AMD64, AMD64_ELF, ARM64, ARM64_ELF, KINDS, hostile_image
-from testbed.images import Bundle, Manifest
-from testbed.packed_layers import Put, gzipped
-from testbed.zoo_images import make_image, make_index
+from testbed.images import Manifest, build_index, build_manifest
 
-_PROGRAMS = {AMD64: AMD64_ELF, ARM64: ARM64_ELF}
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
 _CHOICES = ((AMD64, ARM64), (AMD64,), (ARM64,))
 SHARED = "shared/base"
 """The repository on each honest registry that pods of every namespace use, by tags of their own."""
 DENIED = "denied-"
 """How the tags begin that a registry answers with 403."""
-HOSTILE, FAT, LAYERS, WIDE = "hostile", "fat", "layers", "wide"
-"""Kinds of registries: indexes of 64 platforms with long names, one index of 900 KB, layers that are made to hurt, one
-index of 64 platforms over eight operating systems."""
+HOSTILE, FAT = "hostile", "fat"
+"""Kinds of registries: indexes of 64 platforms with long names, and one index of 900 KB."""
 _HOSTILE_PLATFORMS, _HOSTILE_CHARACTERS, _FAT_BYTES = 64, 256, 900_000
 _KEPT = 100_000  # names whose manifests can be fetched by digest, the newest ones
 _MIRRORED_SHARE = 9  # one image in nine comes through the mirror
@@ -51,21 +46,16 @@ def platforms_of_image(image: str) -> tuple[str, ...]:
 class Manifests:
     """Makes manifests from names, the same one for the same name, and finds them again by digest."""
 
-    def __init__(self, *, makes_layers: bool = False) -> None:
-        """`makes_layers`: has the images that are made to hurt too, which takes seconds."""
+    def __init__(self) -> None:
         self._names: OrderedDict[str, tuple[str, str, str]] = OrderedDict()
-        self._hurting = [hostile_image(kind) for kind in KINDS] if makes_layers else []
-        self._parts = dict[str, Manifest | bytes]()
-        for image in (*map(_image_for, _PROGRAMS), *self._hurting):
-            self._parts |= {each.digest: each for each in image.manifests}
-            self._parts |= {digest_of(each): each for each in image.blobs}
+        images = [build_manifest(platform) for platform in (AMD64, ARM64)]
+        self._children = {each.digest: each for image in images for each in image.manifests}
+        self._blobs = {digest_of(each): each for image in images for each in image.blobs}
 
     def make(self, kind: str, repository: str, tag: str) -> Manifest:
         """Returns the index of this name at a registry of that kind; it is for the platforms of `platforms_of`."""
-        if kind in _INDEXES:
-            return _INDEXES[kind]()
-        if kind == LAYERS:
-            return self._hurting[int(tag) % len(KINDS)].manifests[-1]
+        if kind == FAT:
+            return _fat_index()
         manifest = Manifest(OCI_INDEX, (_hostile_body if kind == HOSTILE else _usual_body)(repository, tag))
         self._names[manifest.digest] = (kind, repository, tag)
         if len(self._names) > _KEPT:
@@ -74,17 +64,13 @@ class Manifests:
 
     def find(self, kind: str, digest: str) -> Manifest | None:
         """Returns the manifest of this digest if an index lists it, or its name was among the last."""
-        if kind in _INDEXES:
-            return _INDEXES[kind]()
-        part = self._parts.get(digest)
-        if isinstance(part, Manifest):
-            return part
-        return self.make(*self._names[digest]) if digest in self._names else None
+        if kind == FAT:
+            return _fat_index()
+        return self._children.get(digest) or (self.make(*self._names[digest]) if digest in self._names else None)
 
     def find_blob(self, digest: str) -> bytes | None:
         """Returns the blob of this digest."""
-        part = self._parts.get(digest)
-        return part if isinstance(part, bytes) else None
+        return self._blobs.get(digest)
 
 
 def _usual_body(repository: str, tag: str) -> bytes:
@@ -104,27 +90,8 @@ def _fat_index() -> Manifest:
 
 
 @functools.cache
-def _wide_index() -> Manifest:
-    [entry] = msgspec.json.decode(_index_of((AMD64,)))["manifests"]
-    others = (
-        {**entry, "platform": {"os": f"system{number % 8}", "architecture": f"architecture{number}"}}
-        for number in range(_HOSTILE_PLATFORMS - 1)
-    )
-    return Manifest(OCI_INDEX, msgspec.json.encode({"schemaVersion": 2, "manifests": [entry, *others]}))
-
-
-_INDEXES: dict[str, Callable[[], Manifest]] = {FAT: _fat_index, WIDE: _wide_index}
-
-
-@functools.cache
 def _index_of(platforms: tuple[str, ...]) -> bytes:
-    return make_index([(each, _image_for(each)) for each in platforms]).manifests[-1].body
-
-
-@functools.cache
-def _image_for(platform: str) -> Bundle:
-    """Returns an image whose program is for the platform."""
-    return make_image(platform, [gzipped([Put("app", _PROGRAMS[platform])])], Entrypoint=["/app"])
+    return build_index(platforms).manifests[-1].body
 
 
 @functools.cache

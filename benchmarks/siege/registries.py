@@ -33,10 +33,8 @@ Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Registries:
     """Answers the pull part of the distribution-spec by what names say."""
 
-    def __init__(self, delay_seconds: float = DELAY_SECONDS, *, makes_layers: bool = False) -> None:
-        """`makes_layers`: has the layers that are made to hurt, which takes seconds."""
-        self._delay_seconds = delay_seconds
-        self._manifests = Manifests(makes_layers=makes_layers)
+    def __init__(self) -> None:
+        self._manifests = Manifests()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request as its kind of registry or project does."""
@@ -49,27 +47,17 @@ class Registries:
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if kind == "429" else {}
             return web.Response(status=int(kind), headers=headers)
         if not request.host.endswith(ATTACKING_ZONE):
-            await asyncio.sleep(self._delay_seconds)
+            await asyncio.sleep(DELAY_SECONDS)
         if name.startswith(DENIED):
             return web.Response(status=403)
         is_closed = is_private(repository) and request.host != MIRROR  # which no login is shown to
         if is_closed and request.headers.get("Authorization") != _AUTHORIZATION:
             return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="siege"'})
-        return self._blob(request, name) if _BLOBS in request.path else self._manifest(kind, repository, name)
+        return self._blob(name) if _BLOBS in request.path else self._manifest(kind, repository, name)
 
-    def _blob(self, request: web.BaseRequest, digest: str) -> web.Response:
-        """Returns a blob, or the part of it that is asked for."""
-        body = self._manifests.find_blob(digest)
-        if body is None:
-            return web.Response(status=404)
-        asked = request.http_range
-        if asked.start is None:
-            return web.Response(body=body)
-        part = body[asked]
-        if not part:
-            return web.Response(status=416)
-        place = f"bytes {asked.start}-{asked.start + len(part) - 1}/{len(body)}"
-        return web.Response(status=206, headers={"Content-Range": place}, body=part)
+    def _blob(self, digest: str) -> web.Response:
+        blob = self._manifests.find_blob(digest)
+        return web.Response(status=404) if blob is None else web.Response(body=blob)
 
     def _manifest(self, kind: str, repository: str, name: str) -> web.Response:
         of_digest = name.startswith("sha256:")
@@ -149,5 +137,5 @@ _KINDS: dict[str, Answer] = {
     "chunks": _chunked,
     "circle": _redirect,
 }
-KINDS = frozenset({*_KINDS, "any", "hostile", "fat", "layers", "429", "late", "plugin"})
+KINDS = frozenset({*_KINDS, "any", "hostile", "fat", "429", "late"})
 """Those of the attackers' hosts, whose names are in the certificate."""

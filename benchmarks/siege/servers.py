@@ -1,6 +1,4 @@
-"""What the service asks: `python -m benchmarks.siege.servers ROLE CERTIFICATE KEY`; honest, attacking, or hurting.
-
-Who is hurting attacks too, by layers that it makes in some seconds before it listens.
+"""What the service asks: `python -m benchmarks.siege.servers ROLE CERTIFICATE KEY`; honest or attacking.
 
 The honest program is the API server, the name server, the mirror, and the registries of everybody. It prints a line
 when it listens, and ends when standard input is closed.
@@ -32,7 +30,7 @@ from benchmarks.siege.registries import Answer, Registries
 async def _serve(role: str, certificate: str, key: str) -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, key)
-    answer = Registries(makes_layers=role == "hurting").answer
+    answer = Registries().answer
     if role == "honest":
         await asyncio.get_running_loop().create_datagram_endpoint(NameServer, local_addr=(NAME_SERVER, 53))
         await _listen(ApiServer(NODES).answer, API_SERVER, API_PORT, None)

@@ -1,4 +1,4 @@
-"""The service of a siege, watched from outside: its memory and that of its children, its processor time, its loop.
+"""The service of a siege, watched from outside: its memory and that of its children, its loop, its deaths.
 
 `multiarch-extender serve` runs on one core with its children, under a memory limit. Its event loop is held for as long
 as `/livez` is not answered, without the time for which the process waited for the core.
@@ -17,20 +17,21 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.cores import pinned
-from benchmarks.process_costs import children, cpu_seconds, ended_children_seconds, memory, waited_seconds
+from benchmarks.process_costs import children, memory, waited_seconds
 from benchmarks.siege.network import OPERATIONS_PORT
 from testbed.child import ServerFailed
 
 READY_SECONDS, TIMEOUT_SECONDS = 60.0, 10.0
 PROBE_SECONDS, WEIGH_SECONDS = 0.01, 0.1
 _FETCHER = b"extender.fetcher"
-_COUNTED = re.compile(r'^multiarch_(verifications|fetcher_ends)_total\{\w+="([\w-]+)"\} (\S+)$', re.MULTILINE)
+_ENDS = re.compile(r"^multiarch_fetcher_ends_total\{.*\} (\S+)$", re.MULTILINE)
 
 
 class BesiegedService(threading.Thread):
     """Runs the service while the context is open, and again when it ends, as a kubelet does.
 
-    From `forget` on it notes the most megabytes (of the service, and of both), the longest times, and the deaths.
+    From `forget` on it notes the most megabytes (of the service, and of both), the longest time without an answer, and
+    the deaths.
     """
 
     def __init__(self, command: list[str], log: Path, core: int) -> None:
@@ -42,7 +43,7 @@ class BesiegedService(threading.Thread):
 
     def forget(self) -> None:
         """Starts anew with what is noted."""
-        self.megabytes = self.both_megabytes = self.hold_seconds = self.livez_seconds = 0.0
+        self.megabytes = self.both_megabytes = self.hold_seconds = 0.0
         self.deaths = 0
 
     def __enter__(self) -> Self:
@@ -83,14 +84,6 @@ class BesiegedService(threading.Thread):
         """The id of the current process."""
         return self._process.pid
 
-    def processor_seconds(self) -> tuple[float, float]:
-        """Returns the processor time of the service and of all its children; zeros if it has just ended."""
-        pid = self._process.pid
-        with contextlib.suppress(OSError):
-            each = (cpu_seconds(child) + ended_children_seconds(child) for child in children(pid))
-            return cpu_seconds(pid), ended_children_seconds(pid) + sum(each)
-        return 0.0, 0.0
-
     def kill_fetchers(self) -> int:
         """Kills the fetchers among its children, and returns how many they were."""
         killed = 0
@@ -101,11 +94,10 @@ class BesiegedService(threading.Thread):
                     killed += 1
         return killed
 
-    def looks(self) -> dict[str, int]:
-        """Returns how many looks inside images the service has had made by now, by outcome; and fetchers that ended."""
+    def fetcher_ends(self) -> int:
+        """Returns how many fetchers of the current process have ended."""
         with urllib.request.urlopen(f"http://127.0.0.1:{OPERATIONS_PORT}/metrics", timeout=TIMEOUT_SECONDS) as answer:
-            counted = _COUNTED.findall(answer.read().decode())
-        return {f"{what} {outcome}": int(float(number)) for what, outcome, number in counted if float(number)}
+            return sum(int(float(number)) for number in _ENDS.findall(answer.read().decode()))
 
     def _run(self) -> "subprocess.Popen[bytes]":
         with pinned(self._core), self._log.open("ab") as log:
@@ -128,7 +120,6 @@ class BesiegedService(threading.Thread):
         status = self._ask("/livez")
         took = time.monotonic() - began
         if status or took >= TIMEOUT_SECONDS:
-            self.livez_seconds = max(self.livez_seconds, took)
             self.hold_seconds = max(self.hold_seconds, took - (waited_seconds(pid) - waited))
 
     def _weigh(self) -> None:

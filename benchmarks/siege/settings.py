@@ -1,7 +1,7 @@
-"""The files of a siege: the service's settings, certificates, a kubeconfig, mirrors, a credential plugin that hangs.
+"""The files of a siege: the service's settings, certificates, a kubeconfig, mirrors.
 
 The settings are those of deploy/manifests/second-scheduler.yaml. Different are only the paths of files, the kubeconfig,
-the authority of the registries, their mirror, and the plugin.
+the authority of the registries, and their mirror.
 """
 
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import NamedTuple
 import msgspec
 import trustme
 
-from benchmarks.siege.attacks import PLUGIN_PATTERN
 from benchmarks.siege.network import (
     API_PORT,
     API_SERVER,
@@ -31,19 +30,6 @@ contexts: [{{name: siege, context: {{cluster: siege, user: service}}}}]
 clusters: [{{name: siege, cluster: {{server: "http://{API_SERVER}:{API_PORT}"}}}}]
 users: [{{name: service, user: {{token: none}}}}]
 """
-_PLUGIN = "hanging-plugin"
-_PLUGINS = {
-    "apiVersion": "kubelet.config.k8s.io/v1",
-    "kind": "CredentialProviderConfig",
-    "providers": [
-        {
-            "name": _PLUGIN,
-            "matchImages": [PLUGIN_PATTERN],
-            "defaultCacheDuration": "12h",
-            "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
-        }
-    ],
-}
 
 
 class Files(NamedTuple):
@@ -63,10 +49,6 @@ def write_files(folder: Path) -> Files:
     registries = _issue(authority, folder / "registries", f"*.{HONEST_ZONE}", *kinds)
     certificate, key = _issue(authority, folder / "admission", "multiarch-scheduler.multiarch-extender.svc")
     (folder / "kubeconfig").write_text(_KUBECONFIG)
-    (folder / "plugins.yaml").write_bytes(msgspec.yaml.encode(_PLUGINS))
-    plugin = folder / _PLUGIN
-    plugin.write_text("#!/bin/sh\nexec sleep 3600\n")
-    plugin.chmod(0o755)
     for registry in (MIRRORED, *UPSTREAMS):
         hosts = folder / "certs.d" / registry / "hosts.toml"
         hosts.parent.mkdir(parents=True)
@@ -76,7 +58,6 @@ def write_files(folder: Path) -> Files:
     settings["admission"]["tls"] = {"certificate": str(certificate), "key": str(key)}
     settings["registry"] = {
         "ca_files": [str(folder / "authority.pem")],
-        "credential_providers": {"config": str(folder / "plugins.yaml"), "bin_dir": str(folder)},
         "mirrors": str(folder / "certs.d"),
     }
     configuration = folder / "config.yaml"

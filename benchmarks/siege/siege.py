@@ -3,8 +3,6 @@
 Each attack is made alone on a fresh service, and then all are made together. The service and its children have one core
 and a container's memory; the honest load, the registries, the API server and all attackers share the other core. The
 honest load goes first there and the attackers last. All go before what else runs on this machine, if they may.
-The service looks inside images (`registry.verify: background`) where layers attack.
-
 `run_siege` needs a network namespace of its own (`network.isolating`).
 """
 
@@ -23,10 +21,7 @@ from benchmarks.cores import cores
 from benchmarks.report import Claim, Report, Table, this_machine
 from benchmarks.siege.attacks import ATTACKS
 from benchmarks.siege.container import contained, limits_memory
-from benchmarks.siege.figures import COLUMNS, Phase, marks_row
-from benchmarks.siege.images import LAYERS
-from benchmarks.siege.inspections import COLUMNS as INSPECTED
-from benchmarks.siege.inspections import Inspection, inspect_kinds
+from benchmarks.siege.figures import COLUMNS, Phase
 from benchmarks.siege.network import prepare_network
 from benchmarks.siege.service import BesiegedService
 from benchmarks.siege.settings import Files, write_files
@@ -40,8 +35,7 @@ WARM_UP_SECONDS, KILL_SECONDS = 2.0, 2.0
 PODS_PER_SECOND = 30.0
 QUIET, KILLED, TOGETHER = "quiet", "killed", "together"
 NAMES = (QUIET, *ATTACKS, KILLED, TOGETHER)
-FAULTS = "wrong or lost answers"
-UNCLAIMED = "layers that change what is known, or say no reason"
+LEAST_KNOWN_PERCENT = 99.0
 _USUAL = ("chrt", "--other", "0")
 
 
@@ -88,19 +82,15 @@ def run_siege(plans: Sequence[Plan], groups: Sequence[Path]) -> Report:
         prepare_network(Path(scratch))
         files = write_files(Path(scratch))
         pair = (str(files.certificate), str(files.key))
-        hurts = any(LAYERS in plan.attacks for plan in plans)
         with (
             child("benchmarks.siege.servers", "honest", *pair),
-            _attacking("benchmarks.siege.servers", "hurting" if hurts else "attacking", *pair),
+            _attacking("benchmarks.siege.servers", "attacking", *pair),
         ):
-            phases, inspections = list[Phase](), list[Inspection]()
+            phases = list[Phase]()
             for plan in plans:
+                print(plan.words, file=sys.stderr, flush=True)
                 phases.append(_make(plan, files, groups, on.server))
-                missed = "; ".join(phases[-1].missed(phases[0])) or "all marks hold"
-                print(f"{plan.words}: {missed}", file=sys.stderr, flush=True)
-                if plan.name == LAYERS:
-                    inspections += inspect_kinds(files.configuration, on.server)
-    return _report(phases, inspections, groups)
+    return _report(plans, phases, groups)
 
 
 def _attacking(module: str, *arguments: str) -> AbstractContextManager[Child]:
@@ -115,7 +105,6 @@ def _make(plan: Plan, files: Files, groups: Sequence[Path], core: int) -> Phase:
     """
     pods, counts, log = (files.folder / f"{plan.name}.{what}" for what in ("pods", "counts", "log"))
     serve = as_shipped([sys.executable, "-m", "extender", "serve", f"--config={files.configuration}"])
-    serve += ["--set=registry.verify=background"] * (LAYERS in plan.attacks)
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(BesiegedService([*_USUAL, *contained(serve, groups)], log, core))
         if plan.attacks:
@@ -123,23 +112,20 @@ def _make(plan: Plan, files: Files, groups: Sequence[Path], core: int) -> Phase:
         stack.enter_context(child("benchmarks.siege.tenants", PODS_PER_SECOND, pods))
         time.sleep(WARM_UP_SECONDS)
         service.forget()
-        began, (own, of_children) = time.monotonic(), service.processor_seconds()
+        began, ends = time.monotonic(), service.fetcher_ends()
         killed = _pass_time(plan, service)
-        looks = service.looks() if LAYERS in plan.attacks else {}
-        ended, (own_after, of_children_after) = time.monotonic(), service.processor_seconds()
+        ended, deaths = time.monotonic(), service.deaths
+        ends = max(0, service.fetcher_ends() - killed - (0 if deaths else ends))  # the last kill may not be noted yet
     return Phase(
         words=plan.words,
-        seconds=ended - began,
         pods=[pod for pod in read_pods(pods) if began <= pod.at < ended],
         megabytes=service.megabytes,
         both_megabytes=service.both_megabytes,
         hold_seconds=service.hold_seconds,
-        livez_seconds=service.livez_seconds,
-        service_seconds=max(0.0, own_after - own),  # less if it was started again meanwhile
-        children_seconds=max(0.0, of_children_after - of_children),
-        deaths=service.deaths,
+        deaths=deaths,
+        fetcher_ends=ends,
         killed=killed,
-        counts=looks | (msgspec.json.decode(counts.read_bytes(), type=dict[str, int]) if plan.attacks else {}),
+        counts=msgspec.json.decode(counts.read_bytes(), type=dict[str, int]) if plan.attacks else {},
     )
 
 
@@ -152,23 +138,34 @@ def _pass_time(plan: Plan, service: BesiegedService) -> int:
     return killed
 
 
-def _report(phases: Sequence[Phase], inspections: Sequence[Inspection], groups: Sequence[Path]) -> Report:
-    rows = [phase.row(phases[0]) for phase in phases]
+def _report(plans: Sequence[Plan], phases: Sequence[Phase], groups: Sequence[Path]) -> Report:
     enforced = "by a control group" if limits_memory(groups) else "not enforced, since no control group can be made"
+    alone = [phase for plan, phase in zip(plans, phases, strict=True) if plan.name != TOGETHER]
     return Report(
         name="siege",
         question=QUESTION,
-        tables=[
-            Table("The honest load, and the service", COLUMNS, [*rows, marks_row()]),
-            Table(
-                "Layers that are made to hurt", INSPECTED, [list(msgspec.structs.astuple(each)) for each in inspections]
+        tables=[Table("The honest load, and the service", COLUMNS, [phase.row(phases[0]) for phase in phases])],
+        claims=[
+            Claim(what="wrong answers", value=sum(phase.wrong for phase in phases), unit="", at_most=0),
+            Claim(what="lost answers, alone", value=sum(phase.lost.total() for phase in alone), unit="", at_most=0),
+            Claim(
+                what="images known in time, alone",
+                value=min(phase.known_percent for phase in alone),
+                unit="%",
+                at_least=LEAST_KNOWN_PERCENT,
+            ),
+            Claim(
+                what="processes that an attack ended, alone",
+                value=sum(phase.deaths + phase.fetcher_ends for phase in alone),
+                unit="",
+                at_most=0,
             ),
         ],
-        claims=[
-            Claim(what=FAULTS, value=sum(phase.faults for phase in phases), unit="", at_most=0),
-            Claim(what=UNCLAIMED, value=sum(not each.is_right for each in inspections), unit="", at_most=0),
+        notes=[
+            *_notes(phases),
+            f"The memory limit is {enforced}. {PODS_PER_SECOND:g} honest pods a second.",
+            "Alone: each attack but all together.",
         ],
-        notes=[*_notes(phases), f"The memory limit is {enforced}. {PODS_PER_SECOND:g} honest pods a second."],
         machine=this_machine(),
     )
 
@@ -177,6 +174,4 @@ def _notes(phases: Sequence[Phase]) -> Iterator[str]:
     for phase in phases:
         if did := dict(sorted(phase.counts.items())) | ({"fetchers killed": phase.killed} if phase.killed else {}):
             yield f"{phase.words}: " + ", ".join(f"{what} {count:,}" for what, count in did.items())
-    for phase in phases:
         yield from (f"{phase.words}: {count} × {why}" for why, count in phase.lost.most_common(4))
-        yield from (f"missed: {phase.words}: {mark}" for mark in phase.missed(phases[0]))

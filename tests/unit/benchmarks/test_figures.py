@@ -11,8 +11,8 @@ from benchmarks.cluster.scheduler_metrics import ATTEMPT, quantile, quantiles
 from benchmarks.report import Claim
 from benchmarks.siege.answers import NAMES, Judgement, judge_filter, judge_review, required, tolerated
 from benchmarks.siege.calls import new_pod
+from benchmarks.siege.images import AMD64, ARM64
 from benchmarks.wrk import Load, LoadFailed, parse_output
-from testbed.hostile_layers import AMD64, ARM64
 
 PRINTED = """Requests/sec:   3167.41
 
