@@ -533,7 +533,7 @@ LOOKER = _broken(
 
 HELD_FAILURES = _broken(
     "extender/resolver/failures.py",
-    _tests("unit/resolver", "failures"),
+    _tests("unit/resolver", "freshness"),
     (
         "an image that is missing is asked for again soon, so that one that is pushed late is found",
         "return _SOON_MISSING_SECONDS if in_a_row <= _SOON_TIMES else _MISSING_SECONDS",

@@ -9,12 +9,8 @@ import pytest
 import trustme
 from aiohttp import web
 
+from extender import errors
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.errors import (
-    ManifestNotFound,
-    RegistryThrottled,
-    RegistryUnavailable,
-)
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.image_description import describe_image
 from extender.registry.mirror_files import MirrorFiles
@@ -116,7 +112,7 @@ async def test_cache_of_a_dead_registry_answers_on(
     upstream.__exit__(None, None, None)
     assert await platforms_of(client, f"{name}@{held}") == BOTH
     for _ in range(2):
-        with pytest.raises(RegistryUnavailable):
+        with pytest.raises(errors.RegistryUnavailable):
             await platforms_of(client, f"{upstream.host}/other/app@{lacked}")
     assert await platforms_of(client, f"{name}@{held}") == BOTH
 
@@ -207,7 +203,7 @@ async def test_authority_of_one_registry(make_mirrored: MakeMirrored, authority:
         client = make_mirrored(registry.host, f'server = "{registry.url}"\nca = "{tmp_path}/ca.pem"\n')
         assert await platforms_of(client, f"{registry.host}/team/app:1") == BOTH
         client = make_mirrored(other.host, f'server = "{other.url}"\n')
-        with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
+        with pytest.raises(errors.RegistryUnavailable, match="certificate that is not trusted"):
             await platforms_of(client, f"{other.host}/team/app:1")
 
 
@@ -230,7 +226,7 @@ async def test_client_certificate(make_mirrored: MakeMirrored, authority: trustm
         registry.add("team/app", "1", INDEX)
         trusted = f'server = "{registry.url}"\nca = "{tmp_path}/ca.pem"\n'
         client = make_mirrored(registry.host, trusted)
-        with pytest.raises(RegistryUnavailable):
+        with pytest.raises(errors.RegistryUnavailable):
             await platforms_of(client, f"{registry.host}/team/app:1")
         client = make_mirrored(
             registry.host, trusted + f'client = [["{tmp_path}/client.pem", "{tmp_path}/client.pem"]]\n'
@@ -260,7 +256,7 @@ async def test_skip_verify(make_mirrored: MakeMirrored, authority: trustme.CA) -
             return web.Response(status=307, headers={"Location": f"{storage.url}{request.path}"})
 
         registry.fault = redirect
-        with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
+        with pytest.raises(errors.RegistryUnavailable, match="certificate that is not trusted"):
             await platforms_of(client, f"{registry.host}/team/app:1")
 
 
@@ -288,9 +284,9 @@ async def test_silence_on_what_is_missing_is_no_word_on_the_quota(make_client: M
         client = make_client(hub.host)
         name = parse_reference(f"{hub.host}/team/app@{hub.add('team/app', '1', INDEX)}")
         await client.head_manifest(name, ANONYMOUS)
-        with pytest.raises(ManifestNotFound):
+        with pytest.raises(errors.ManifestNotFound):
             await client.head_manifest(parse_reference(f"{hub.host}/team/app:typo"), ANONYMOUS)
-        with pytest.raises(RegistryThrottled):
+        with pytest.raises(errors.RegistryThrottled):
             await client.fetch_manifest(name, ANONYMOUS)
         assert hub.left == 5
 
@@ -303,7 +299,7 @@ async def test_old_word_on_the_quota_is_renewed_for_free(make_client: MakeClient
         name = parse_reference(f"{hub.host}/team/app@{digest}")
         await client.fetch_manifest(name, ANONYMOUS)
         hub.left = 100
-        with pytest.raises(RegistryThrottled):
+        with pytest.raises(errors.RegistryThrottled):
             await client.fetch_manifest(name, ANONYMOUS)
         clock.advance(60)
         assert (await client.fetch_manifest(name, ANONYMOUS)).digest == digest

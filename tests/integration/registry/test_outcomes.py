@@ -7,16 +7,8 @@ from collections.abc import Mapping
 import pytest
 from aiohttp import web
 
+from extender import errors
 from extender.credentials.keyring import ANONYMOUS
-from extender.errors import (
-    InvalidManifest,
-    ManifestNotFound,
-    RegistryDenied,
-    RegistryFailed,
-    RegistryRefusedImage,
-    RegistryThrottled,
-    RegistryUnavailable,
-)
 from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.metrics import REGISTRY
 from testbed.faulty_registry import Fault, FaultyRegistry
@@ -68,34 +60,39 @@ GZIP = JSON | {"Content-Encoding": "gzip"}
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        pytest.param(sends(400), RegistryRefusedImage, "refuses team/app (400)", id="400"),
-        pytest.param(sends(403), RegistryDenied, "denies access to team/app (403)", id="403"),
-        pytest.param(sends(404), ManifestNotFound, "has no team/app:1", id="404"),
-        pytest.param(sends(408), RegistryFailed, "answered 408", id="408"),
-        pytest.param(sends(412), RegistryRefusedImage, "refuses team/app (412)", id="412"),
-        pytest.param(sends(451), RegistryRefusedImage, "refuses team/app (451)", id="451"),
-        pytest.param(sends(429), RegistryThrottled, "come back later (429)", id="429"),
-        pytest.param(sends(500), RegistryFailed, "answered 500", id="500"),
-        pytest.param(sends(204, body=b""), RegistryFailed, "answered 204", id="204"),
-        pytest.param(sends(206), RegistryFailed, "answered 206", id="206"),
+        pytest.param(sends(400), errors.RegistryRefusedImage, "refuses team/app (400)", id="400"),
+        pytest.param(sends(403), errors.RegistryDenied, "denies access to team/app (403)", id="403"),
+        pytest.param(sends(404), errors.ManifestNotFound, "has no team/app:1", id="404"),
+        pytest.param(sends(408), errors.RegistryFailed, "answered 408", id="408"),
+        pytest.param(sends(412), errors.RegistryRefusedImage, "refuses team/app (412)", id="412"),
+        pytest.param(sends(451), errors.RegistryRefusedImage, "refuses team/app (451)", id="451"),
+        pytest.param(sends(429), errors.RegistryThrottled, "come back later (429)", id="429"),
+        pytest.param(sends(500), errors.RegistryFailed, "answered 500", id="500"),
+        pytest.param(sends(204, body=b""), errors.RegistryFailed, "answered 204", id="204"),
+        pytest.param(sends(206), errors.RegistryFailed, "answered 206", id="206"),
         pytest.param(
-            sends(200, {"Content-Type": "text/html; charset=utf-8"}), RegistryFailed, "a web page", id="web-page"
+            sends(200, {"Content-Type": "text/html; charset=utf-8"}), errors.RegistryFailed, "a web page", id="web-page"
         ),
-        pytest.param(sends(302), RegistryUnavailable, "an address that is none", id="redirect-to-no-place"),
-        pytest.param(break_off, RegistryUnavailable, "broke off", id="no-answer"),
-        pytest.param(talk_nonsense, RegistryUnavailable, "no HTTP answer", id="no-http"),
-        pytest.param(send_half, RegistryUnavailable, "broke off", id="half-a-body"),
-        pytest.param(sends(200, GZIP, gzip.compress(b"{}")), RegistryFailed, "an encoded body", id="gzip"),
+        pytest.param(sends(302), errors.RegistryUnavailable, "an address that is none", id="redirect-to-no-place"),
+        pytest.param(break_off, errors.RegistryUnavailable, "broke off", id="no-answer"),
+        pytest.param(talk_nonsense, errors.RegistryUnavailable, "no HTTP answer", id="no-http"),
+        pytest.param(send_half, errors.RegistryUnavailable, "broke off", id="half-a-body"),
+        pytest.param(sends(200, GZIP, gzip.compress(b"{}")), errors.RegistryFailed, "an encoded body", id="gzip"),
         pytest.param(
             sends(401, {"WWW-Authenticate": 'Bearer realm="x'}),
-            RegistryUnavailable,
+            errors.RegistryUnavailable,
             "malformed challenge",
             id="malformed-challenge",
         ),
         pytest.param(
-            sends(401, {"WWW-Authenticate": "Negotiate"}), RegistryDenied, "(401)", id="challenge-of-another-kind"
+            sends(401, {"WWW-Authenticate": "Negotiate"}),
+            errors.RegistryDenied,
+            "(401)",
+            id="challenge-of-another-kind",
         ),
-        pytest.param(sends(401, {"WWW-Authenticate": "Basic realm=x"}), RegistryDenied, "(401)", id="login-wanted"),
+        pytest.param(
+            sends(401, {"WWW-Authenticate": "Basic realm=x"}), errors.RegistryDenied, "(401)", id="login-wanted"
+        ),
     ],
 )
 async def test_outcome_of_a_fetch(make_client: MakeClient, fault: Fault, error: type[Exception], words: str) -> None:
@@ -113,7 +110,7 @@ async def test_outcome_of_a_fetch(make_client: MakeClient, fault: Fault, error: 
 async def test_stalling_registry_is_given_up(make_client: MakeClient) -> None:
     async with FaultyRegistry(stall) as registry:
         client = make_client(registry.host, timeout_seconds=0.05)
-        with pytest.raises(RegistryUnavailable, match=r"did not answer within 0\.05 s"):
+        with pytest.raises(errors.RegistryUnavailable, match=r"did not answer within 0\.05 s"):
             await client.fetch_manifest(app_at(registry), ANONYMOUS)
 
 
@@ -122,14 +119,14 @@ async def test_host_that_is_no_address(make_client: MakeClient, host: str) -> No
     """Hosts that the grammar of references lets through end as the registry's fault, never as a crash."""
     reference = ImageReference(host, APP, "1", "")
     for client in (make_client(), make_client(host)):
-        with pytest.raises(RegistryUnavailable):
+        with pytest.raises(errors.RegistryUnavailable):
             await client.fetch_manifest(reference, ANONYMOUS)
 
 
 async def test_throttling_registry_names_its_time(make_client: MakeClient) -> None:
     """Retry-After travels with the error; a date is measured by the clock that was given."""
     async with FaultyRegistry(sends(429, {"Retry-After": "Tue, 14 Nov 2023 22:15:20 GMT"})) as registry:
-        with pytest.raises(RegistryThrottled) as caught:
+        with pytest.raises(errors.RegistryThrottled) as caught:
             await make_client(registry.host).head_manifest(app_at(registry), ANONYMOUS)
     assert caught.value.retry_after_seconds == 120
 
@@ -194,7 +191,7 @@ async def test_answer_that_is_no_document_is_the_registrys_failure(
     """The image is not invalid: another request may bring it."""
     async with FaultyRegistry(sends(200, JSON | headers, body)) as registry:
         client = make_client(registry.host)
-        with pytest.raises(RegistryFailed, match="sent something that is no manifest"):
+        with pytest.raises(errors.RegistryFailed, match="sent something that is no manifest"):
             await client.fetch_manifest(app_at(registry), ANONYMOUS)
 
 
@@ -212,7 +209,7 @@ async def test_config_that_is_cut_is_the_registrys_failure(make_client: MakeClie
     config = b'{"os":"linux","architecture":"amd64"}'
     async with FaultyRegistry(sends(200, JSON, config[:-4])) as registry:
         client, reference = make_client(registry.host), app_at(registry)
-        with pytest.raises(RegistryFailed, match="sent something else than sha256:"):
+        with pytest.raises(errors.RegistryFailed, match="sent something else than sha256:"):
             await client.fetch_blob(reference, digest_of(config), ANONYMOUS)
         registry.fault = sends(200, JSON, config)
         assert await client.fetch_blob(reference, digest_of(config), ANONYMOUS) == config
@@ -222,9 +219,9 @@ async def test_bytes_that_are_not_the_digests_are_refused(make_client: MakeClien
     """By digest, manifests and blobs must be what was asked for."""
     async with FaultyRegistry(sends(200, JSON, b"{}")) as registry:
         client, reference = make_client(registry.host), app_at(registry).with_digest(INDEX.digest)
-        with pytest.raises(InvalidManifest, match=INDEX.digest):
+        with pytest.raises(errors.InvalidManifest, match=INDEX.digest):
             await client.fetch_manifest(reference, ANONYMOUS)
-        with pytest.raises(InvalidManifest, match=INDEX.digest):
+        with pytest.raises(errors.InvalidManifest, match=INDEX.digest):
             await client.fetch_blob(reference, INDEX.digest, ANONYMOUS)
 
 
@@ -279,7 +276,7 @@ async def test_why_a_registry_refuses_an_image_is_read_of_the_answer_to_a_get(ma
     async with FaultyRegistry(refuse) as registry:
         client, reference = make_client(registry.host), app_at(registry)
         assert await client.head_manifest(reference, ANONYMOUS) is None
-        with pytest.raises(RegistryRefusedImage) as caught:
+        with pytest.raises(errors.RegistryRefusedImage) as caught:
             await client.fetch_manifest(reference, ANONYMOUS)
     assert (caught.value.status, caught.value.said) == (412, "3 vulnerabilities")
 
@@ -298,7 +295,7 @@ async def test_refusal_whose_text_never_ends_is_a_refusal_of_that_image(
         return response
 
     async with FaultyRegistry(drip) as registry:
-        with pytest.raises(RegistryRefusedImage) as caught:
+        with pytest.raises(errors.RegistryRefusedImage) as caught:
             await make_client(registry.host).fetch_manifest(app_at(registry), ANONYMOUS)
     assert (caught.value.status, caught.value.said) == (412, "")
 
@@ -312,5 +309,5 @@ async def test_name_server_that_hangs_blames_no_host(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
     client = make_client(timeout_seconds=0.05)
     for repository in ("one", "two", "three", "four"):  # a host to blame would rest after three
-        with pytest.raises(RegistryUnavailable, match=r"registry.example.com did not answer within 0\.05 s"):
+        with pytest.raises(errors.RegistryUnavailable, match=r"registry.example.com did not answer within 0\.05 s"):
             await client.head_manifest(parse_reference(f"registry.example.com/{repository}:1"), ANONYMOUS)

@@ -7,26 +7,11 @@ from typing import Any
 
 import pytest
 
+from extender import errors
 from extender.credentials.keyring import ANONYMOUS, Credential
-from extender.errors import (
-    AddressRefused,
-    InvalidManifest,
-    ManifestNotFound,
-    RegistryDenied,
-    RegistryRefusedImage,
-    RegistryThrottled,
-    RegistryUnavailable,
-    UnsupportedManifest,
-)
 from extender.images.manifest import OCI_INDEX, Image, Kind
 from extender.images.reference import ImageReference, digest_of, parse_reference
-from extender.registry.image_description import (
-    LISTED_SKIPPED,
-    MAX_DEPTH,
-    MAX_PLATFORMS,
-    MAX_REQUESTS,
-    describe_image,
-)
+from extender.registry.image_description import LISTED_SKIPPED, MAX_DEPTH, MAX_PLATFORMS, MAX_REQUESTS, describe_image
 from extender.registry.registry_client import FetchedManifest, RegistryClient
 from testbed.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from tests.unit.retained import retained_bytes
@@ -41,7 +26,7 @@ class MemoryRegistry(RegistryClient):
         """`error` is that of what it lacks."""
         self.manifests = {manifest.digest: manifest for bundle in bundles for manifest in bundle.manifests}
         self.blobs = {digest_of(blob): blob for bundle in bundles for blob in bundle.blobs}
-        self.error = error or ManifestNotFound("no such thing")
+        self.error = error or errors.ManifestNotFound("no such thing")
         self.requests: Counter[str] = Counter()
 
     async def fetch_manifest(
@@ -234,7 +219,7 @@ async def test_too_many_requests_make_an_image_unsupported() -> None:
     """Over the budget the image is unknown: the platforms found so far are not all of them."""
     children = [build_manifest(f"linux/fake{number}") for number in range(MAX_REQUESTS // 2 + 1)]
     registry = MemoryRegistry(*children)
-    with pytest.raises(UnsupportedManifest, match=f"more than {MAX_REQUESTS} requests"):
+    with pytest.raises(errors.UnsupportedManifest, match=f"more than {MAX_REQUESTS} requests"):
         await describe(registry, index_of(*(child.manifests[-1] for child in children)))
     assert registry.requests.total() == MAX_REQUESTS
     registry.requests.clear()
@@ -253,7 +238,7 @@ async def test_depth_is_bounded(nested: int) -> None:
     if nested <= MAX_DEPTH:
         assert platforms_of(await describe(registry, indexes[-1])) == ["linux/amd64"]
     else:
-        with pytest.raises(UnsupportedManifest, match="nested"):
+        with pytest.raises(errors.UnsupportedManifest, match="nested"):
             await describe(registry, indexes[-1])
 
 
@@ -266,8 +251,8 @@ def index_with_optional(*children: Manifest) -> Manifest:
 
 
 LASTING = [
-    ManifestNotFound("gone"), RegistryDenied("no"), RegistryRefusedImage("no", 451), AddressRefused("no"),
-    InvalidManifest("other bytes"),
+    errors.ManifestNotFound("gone"), errors.RegistryDenied("no"), errors.RegistryRefusedImage("no", 451), errors.AddressRefused("no"),
+    errors.InvalidManifest("other bytes"),
 ]  # fmt: skip
 
 
@@ -287,7 +272,7 @@ async def test_child_that_cannot_be_had_adds_nothing_to_stated_platforms(error: 
 async def test_child_beside_an_index_that_states_platforms_is_not_optional() -> None:
     """What one index states says nothing of its neighbours: their platforms are not known without them."""
     stated, gone = build_index(["linux/amd64"]), build_manifest("linux/arm64").manifests[-1]
-    with pytest.raises(ManifestNotFound):
+    with pytest.raises(errors.ManifestNotFound):
         await describe(MemoryRegistry(stated), index_of(stated.manifests[-1], gone))
 
 
@@ -299,7 +284,9 @@ async def test_child_that_is_no_image_adds_nothing_to_stated_platforms() -> None
         assert platforms_of(image) == ["linux/amd64", "linux/arm64"]
 
 
-@pytest.mark.parametrize("error", [RegistryUnavailable("503"), RegistryThrottled("429")], ids=["down", "throttled"])
+@pytest.mark.parametrize(
+    "error", [errors.RegistryUnavailable("503"), errors.RegistryThrottled("429")], ids=["down", "throttled"]
+)
 async def test_child_that_cannot_be_had_now_is_waited_for(error: Exception) -> None:
     """What is learned of a digest holds for ever, so a moment's failure must not leave out a platform."""
     with pytest.raises(type(error)):
@@ -339,5 +326,5 @@ async def test_parts_that_do_not_run_are_listed_up_to_a_bound_and_then_counted()
 
 async def test_image_with_too_many_platforms_is_unsupported() -> None:
     """None is left out in silence: nodes of a platform that is left out would be refused."""
-    with pytest.raises(UnsupportedManifest, match="it has more than"):
+    with pytest.raises(errors.UnsupportedManifest, match="it has more than"):
         await describe(MemoryRegistry(), hostile_index(MAX_PLATFORMS + 1, 0))

@@ -5,22 +5,8 @@ from collections.abc import Sequence
 import pytest
 from yarl import URL
 
+from extender import errors
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.errors import (
-    AddressRefused,
-    EndpointUnavailable,
-    InvalidManifest,
-    ManifestNotFound,
-    NameUnresolved,
-    QuotaReserved,
-    RegistryDenied,
-    RegistryFailed,
-    RegistryNotAsked,
-    RegistryRefusedImage,
-    RegistryThrottled,
-    RegistryUnavailable,
-    RegistryUnreachable,
-)
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, CredentialScope, Endpoint
@@ -32,10 +18,14 @@ from testbed.clock import Clock
 APP = parse_reference("up.example/team/app:1")
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OWN = Credential("operator", "secret", CredentialId("operator"))
-MISSING, DENIED, WRONG = ManifestNotFound("no"), RegistryDenied("no"), InvalidManifest("no")
-REFUSED, DEAD = RegistryRefusedImage("no", 412), RegistryUnreachable("dead")
-UNASKED, UNNAMED = RegistryNotAsked("no connection"), NameUnresolved("no name")
-DOWN, FAILED, BUSY = RegistryUnavailable("down"), RegistryFailed("500"), RegistryThrottled("busy", 60.0)
+MISSING, DENIED, WRONG = errors.ManifestNotFound("no"), errors.RegistryDenied("no"), errors.InvalidManifest("no")
+REFUSED, DEAD = errors.RegistryRefusedImage("no", 412), errors.RegistryUnreachable("dead")
+UNASKED, UNNAMED = errors.RegistryNotAsked("no connection"), errors.NameUnresolved("no name")
+DOWN, FAILED, BUSY = (
+    errors.RegistryUnavailable("down"),
+    errors.RegistryFailed("500"),
+    errors.RegistryThrottled("busy", 60.0),
+)
 
 
 class World:
@@ -84,7 +74,7 @@ class World:
         self.clock.advance(0.001)
         said = self.says[name]
         if isinstance(said, Exception):
-            more = {RegistryThrottled: (60.0,), RegistryRefusedImage: (412,)}.get(type(said), ())
+            more = {errors.RegistryThrottled: (60.0,), errors.RegistryRefusedImage: (412,)}.get(type(said), ())
             raise type(said)(*said.args, *more)  # another each time, since it is marked
         return said
 
@@ -111,21 +101,21 @@ async def test_mirror_that_fails_gives_way_to_the_next(failure: Exception) -> No
 @pytest.mark.parametrize(
     ("mirror", "upstream", "verdict"),
     [
-        (MISSING, MISSING, ManifestNotFound),
-        (DENIED, MISSING, RegistryDenied),
-        (REFUSED, MISSING, RegistryRefusedImage),
-        (WRONG, MISSING, EndpointUnavailable),
-        *((down, MISSING, EndpointUnavailable) for down in (DOWN, FAILED, BUSY, DEAD, UNASKED, UNNAMED)),
-        *((DOWN, refusal, EndpointUnavailable) for refusal in (DENIED, REFUSED, WRONG)),
-        *((refusal, DOWN, EndpointUnavailable) for refusal in (MISSING, DENIED, REFUSED, WRONG)),
-        (MISSING, DENIED, RegistryDenied),
-        (MISSING, WRONG, InvalidManifest),
-        (DOWN, DOWN, RegistryUnavailable),
-        (BUSY, DOWN, RegistryUnavailable),
-        (DOWN, BUSY, RegistryThrottled),
-        (MISSING, BUSY, RegistryThrottled),
-        (FAILED, DOWN, RegistryUnavailable),
-        (DOWN, FAILED, RegistryFailed),
+        (MISSING, MISSING, errors.ManifestNotFound),
+        (DENIED, MISSING, errors.RegistryDenied),
+        (REFUSED, MISSING, errors.RegistryRefusedImage),
+        (WRONG, MISSING, errors.EndpointUnavailable),
+        *((down, MISSING, errors.EndpointUnavailable) for down in (DOWN, FAILED, BUSY, DEAD, UNASKED, UNNAMED)),
+        *((DOWN, refusal, errors.EndpointUnavailable) for refusal in (DENIED, REFUSED, WRONG)),
+        *((refusal, DOWN, errors.EndpointUnavailable) for refusal in (MISSING, DENIED, REFUSED, WRONG)),
+        (MISSING, DENIED, errors.RegistryDenied),
+        (MISSING, WRONG, errors.InvalidManifest),
+        (DOWN, DOWN, errors.RegistryUnavailable),
+        (BUSY, DOWN, errors.RegistryUnavailable),
+        (DOWN, BUSY, errors.RegistryThrottled),
+        (MISSING, BUSY, errors.RegistryThrottled),
+        (FAILED, DOWN, errors.RegistryUnavailable),
+        (DOWN, FAILED, errors.RegistryFailed),
     ],
 )
 async def test_last_word_stands_if_all_have_answered(
@@ -142,7 +132,7 @@ async def test_last_word_stands_if_all_have_answered(
     with pytest.raises(verdict) as raised:
         await world.look()
     assert type(raised.value) is verdict
-    if verdict is EndpointUnavailable:
+    if verdict is errors.EndpointUnavailable:
         assert str(raised.value) in {str(each) for each in (mirror, upstream) if each not in (MISSING, DENIED, REFUSED)}
 
 
@@ -153,14 +143,14 @@ async def test_mirror_that_the_operator_does_not_allow_is_passed_over() -> None:
     assert await world.look() == "other"
     world = World(guard=AddressGuard(allow=["a.example"]))
     world.says = {"a": MISSING, "up": "other"}
-    with pytest.raises(EndpointUnavailable):
+    with pytest.raises(errors.EndpointUnavailable):
         await world.look()
     world.says = {"a": DENIED, "up": "other"}
-    with pytest.raises(RegistryDenied):
+    with pytest.raises(errors.RegistryDenied):
         await world.look()
     world = World(guard=AddressGuard(allow=["x.example"]))
     world.says = {"a": "answer", "up": "other"}
-    with pytest.raises(AddressRefused):
+    with pytest.raises(errors.AddressRefused):
         await world.look()
     assert world.visited() == []
 
@@ -192,11 +182,11 @@ async def test_endpoint_that_is_left_out_is_not_asked() -> None:
     world.left_out = {"a": "it is blocked"}
     assert await world.look() == "other"
     world.says["up"] = MISSING
-    with pytest.raises(ManifestNotFound):
+    with pytest.raises(errors.ManifestNotFound):
         await world.look()
     world.requests.pop()
     world.left_out["up"] = "it is blocked"
-    with pytest.raises(AddressRefused, match="up is not asked: it is blocked"):
+    with pytest.raises(errors.AddressRefused, match="up is not asked: it is blocked"):
         await world.look()
     assert world.visited() == ["up"]
 
@@ -205,7 +195,7 @@ async def test_plain_http_follows_a_connection_that_did_not_come_about() -> None
     """An answer over TLS, whatever it says, is the end."""
     world = World()
     world.has_plain_root = True
-    world.says = {"a": RegistryUnreachable("no TLS"), "a over http": "plain", "up": "answer"}
+    world.says = {"a": errors.RegistryUnreachable("no TLS"), "a over http": "plain", "up": "answer"}
     assert [await world.look(), await world.look()] == ["plain", "plain"]
     assert world.visited() == ["a", "a over http"] * 2
     world.says["a"] = MISSING
@@ -220,7 +210,7 @@ async def test_capabilities_say_who_is_asked() -> None:
     world.capabilities = {"a": frozenset(("pull",))}
     assert [await world.look("resolve"), await world.look("pull")] == ["registry", "mirror"]
     world.capabilities = {"a": frozenset(), "up": frozenset()}
-    with pytest.raises(RegistryUnavailable, match=r"no place .* for tags"):
+    with pytest.raises(errors.RegistryUnavailable, match=r"no place .* for tags"):
         await world.look("resolve")
 
 
@@ -244,7 +234,7 @@ async def test_mirror_that_answers_with_an_error_is_asked_on() -> None:
     world = World()
     world.says = {"a": FAILED, "up": DOWN}
     for _ in range(2):
-        with pytest.raises(RegistryUnavailable):
+        with pytest.raises(errors.RegistryUnavailable):
             await world.look()
     world.says["a"] = "answer"
     assert await world.look() == "answer"
@@ -256,7 +246,7 @@ async def test_registry_is_asked_where_all_mirrors_have_failed() -> None:
     world = World()
     world.says = {"a": DOWN, "up": DOWN}
     for _ in range(3):
-        with pytest.raises(RegistryUnavailable):
+        with pytest.raises(errors.RegistryUnavailable):
             await world.look()
     assert world.visited() == ["a", "up", "up", "up"]
 
@@ -267,16 +257,18 @@ async def test_spared_registry_s_breaker_stays_closed() -> None:
 
     async def ask(endpoint: Endpoint, credential: Credential) -> str:
         if endpoint.name == "up":
-            raise QuotaReserved("few left", 300.0)
+            raise errors.QuotaReserved("few left", 300.0)
         return await world.ask(endpoint, credential)
 
     world.says = {"a": MISSING, "up": "answer"}
-    with pytest.raises(RegistryThrottled):
+    with pytest.raises(errors.RegistryThrottled):
         await world.failover.first_answer("resolve", APP, TENANT, ask)
     assert await world.look() == "answer"
 
 
-@pytest.mark.parametrize(("said", "visits"), [(RegistryNotAsked("no connection"), 2), (NameUnresolved("no name"), 1)])
+@pytest.mark.parametrize(
+    ("said", "visits"), [(errors.RegistryNotAsked("no connection"), 2), (errors.NameUnresolved("no name"), 1)]
+)
 async def test_mirror_rests_for_its_name_and_not_for_our_queue(said: Exception, visits: int) -> None:
     """A mirror without an address would cost each lookup its wait; our own lack of connections is not its fault."""
     world = World()

@@ -19,6 +19,8 @@ from extender.registry.image_description import RegistryImages
 from extender.resolver.image_cache import ImageQuery, References, Target
 from extender.resolver.lookups import Sources
 from extender.resolver.resolver import Resolver
+from testbed.clock import Clock
+from testbed.eventually import eventually
 
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OTHER = Credential("other", "secret", CredentialId("other"))
@@ -191,6 +193,25 @@ async def ask(
 
 def peek(resolver: Resolver, keys: Keyring = PUBLIC, image: str = APP) -> Answer:
     return resolver.peek(ImageQuery(image), keys)
+
+
+class World(FakeRegistry):
+    """A registry, a resolver that asks it, and the time, which `advance` moves."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.advance = self.clock.advance
+        self.resolver = make_resolver(self, self.clock, **settings)
+
+    async def ask(self, keys: Keyring = PUBLIC, image: str = APP, wait_seconds: float = 60, **more: bool) -> Answer:
+        return await ask(self.resolver, keys, image, wait_seconds, **more)
+
+    def peek(self, keys: Keyring = PUBLIC, image: str = APP) -> Answer:
+        return peek(self.resolver, keys, image)
+
+    async def finished(self) -> None:
+        await eventually(lambda: not self.resolver.counts()["in_flight"])
 
 
 def cause_of(answer: Answer | Image) -> Cause | None:

@@ -1,7 +1,6 @@
 """Which credentials are tried, who learns what, and credentials that have to be loaded first or may have changed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -10,27 +9,22 @@ from extender.errors import InvalidManifest, RegistryDenied, RegistryThrottled
 from extender.images.content import Cause, Failure
 from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
-from extender.resolver.resolver import Resolver
 from extender.turns import NoTurn
-from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import (
     APP,
     OTHER,
     PUBLIC,
     REPOSITORY,
     TENANT,
-    FakeRegistry,
-    ask,
+    World,
     cause_of,
     index_of,
     keyring_of,
-    peek,
 )
 
 SECOND = f"{REPOSITORY}:2"
 CONTENT = index_of("linux/arm64")
 OWN, FOREIGN = keyring_of(TENANT), keyring_of(OTHER)
-Finished = Callable[[], Awaitable[None]]
 
 
 class Loaded(Keyring):
@@ -72,135 +66,121 @@ class Loaded(Keyring):
 
 
 @pytest.fixture(autouse=True)
-def digest(registry: FakeRegistry) -> str:
-    registry.readers[REPOSITORY] = {"tenant"}
-    return registry.push(APP, "linux/arm64")
+def digest(world: World) -> str:
+    world.readers[REPOSITORY] = {"tenant"}
+    return world.push(APP, "linux/arm64")
 
 
-async def test_denied_to_all_is_denied_and_remembered(resolver: Resolver, registry: FakeRegistry) -> None:
-    """The next pod with the same credentials costs no request; the wrong secret does not spoil the right one."""
+async def test_denied_to_all_is_denied_and_remembered(world: World) -> None:
     for _ in range(2):
-        assert cause_of(await ask(resolver, FOREIGN)) is Cause.DENIED
-    assert registry.methods() == {"HEAD": 2, "GET": 2}
-    assert await ask(resolver, OWN) == CONTENT
-    assert cause_of(peek(resolver, FOREIGN)) is Cause.DENIED
+        assert cause_of(await world.ask(FOREIGN)) is Cause.DENIED
+    assert world.methods() == {"HEAD": 2, "GET": 2}
+    assert await world.ask(OWN) == CONTENT
+    assert cause_of(world.peek(FOREIGN)) is Cause.DENIED
 
 
-async def test_each_credential_proves_itself_with_one_head(
-    resolver: Resolver, registry: FakeRegistry, digest: str
-) -> None:
-    """By tag and by digest alike; the content is shared."""
-    registry.readers[REPOSITORY] = {"tenant", "other"}
+async def test_each_credential_proves_itself_with_one_head(world: World, digest: str) -> None:
+    world.readers[REPOSITORY] = {"tenant", "other"}
     by_digest = f"{REPOSITORY}@{digest}"
     for image in (APP, by_digest):
-        await ask(resolver, OWN, image)
-    registry.requests.clear()
+        await world.ask(OWN, image)
+    world.requests.clear()
     for image in (APP, by_digest):
-        assert await ask(resolver, FOREIGN, image) == CONTENT
-        assert cause_of(await ask(resolver, PUBLIC, image)) is Cause.DENIED
-    assert [each for each in registry.requests if each[2] == "other"] == [
+        assert await world.ask(FOREIGN, image) == CONTENT
+        assert cause_of(await world.ask(PUBLIC, image)) is Cause.DENIED
+    assert [each for each in world.requests if each[2] == "other"] == [
         ("HEAD", APP, "other"),
         ("HEAD", by_digest, "other"),
     ]
 
 
-async def test_a_digest_is_proven_by_get_where_there_is_no_head(
-    resolver: Resolver, registry: FakeRegistry, digest: str
-) -> None:
+async def test_a_digest_is_proven_by_get_where_there_is_no_head(world: World, digest: str) -> None:
     """The remembered fetch proves nothing, so the registry is asked, and denies or not."""
-    registry.knows_head = False
-    registry.readers[REPOSITORY] = {"tenant", "other"}
+    world.knows_head = False
+    world.readers[REPOSITORY] = {"tenant", "other"}
     image = f"{REPOSITORY}@{digest}"
     for keys in (OWN, FOREIGN):
-        assert await ask(resolver, keys, image) == CONTENT
-    assert registry.requests[-1] == ("GET", image, "other")
-    assert cause_of(await ask(resolver, PUBLIC, image)) is Cause.DENIED
+        assert await world.ask(keys, image) == CONTENT
+    assert world.requests[-1] == ("GET", image, "other")
+    assert cause_of(await world.ask(PUBLIC, image)) is Cause.DENIED
 
 
-async def test_what_is_public_or_opened_before_takes_no_loading_and_no_request(
-    resolver: Resolver, registry: FakeRegistry
-) -> None:
+async def test_what_is_public_or_opened_before_takes_no_loading_and_no_request(world: World) -> None:
     """A public image is looked up once for all; the same login in another namespace is the same credential."""
-    await ask(resolver, Loaded("shop", TENANT))
-    registry.readers.clear()
-    registry.requests.clear()
-    assert await ask(resolver, Loaded("bank", TENANT)) == CONTENT
-    assert registry.requests == []
-    await ask(resolver)
+    await world.ask(Loaded("shop", TENANT))
+    world.readers.clear()
+    world.requests.clear()
+    assert await world.ask(Loaded("bank", TENANT)) == CONTENT
+    assert world.requests == []
+    await world.ask()
     keys = Loaded("reader", OTHER)
-    registry.requests.clear()
-    assert await ask(resolver, keys) == peek(resolver, FOREIGN) == CONTENT
-    assert (keys.loads, registry.requests) == ([], [])
+    world.requests.clear()
+    assert await world.ask(keys) == world.peek(FOREIGN) == CONTENT
+    assert (keys.loads, world.requests) == ([], [])
 
 
-async def test_a_denial_has_the_credential_s_other_tags_of_the_repository_confirmed(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock
-) -> None:
+async def test_a_denial_has_the_credential_s_other_tags_of_the_repository_confirmed(world: World) -> None:
     """They serve until the registry denies them as well; for other credentials they stay fresh."""
-    registry.push(SECOND, "linux/arm64")
-    registry.readers[REPOSITORY] = {"tenant", "other"}
+    world.push(SECOND, "linux/arm64")
+    world.readers[REPOSITORY] = {"tenant", "other"}
     second = ImageQuery(SECOND)
     for keys in (OWN, FOREIGN):
-        await resolver.resolve_all([ImageQuery(APP), second], keys, 60)
-    registry.readers[REPOSITORY] = {"other"}
-    clock.advance(100)
-    assert cause_of(await ask(resolver, OWN, always=True, revalidate=True)) is Cause.DENIED
-    assert resolver.cache.fresh([second], FOREIGN) == [CONTENT]
-    assert resolver.cache.fresh([second], OWN) is None
-    assert peek(resolver, OWN, SECOND) == CONTENT
-    assert cause_of(await ask(resolver, OWN, SECOND, revalidate=True)) is Cause.DENIED
-    assert cause_of(peek(resolver, OWN, SECOND)) is Cause.DENIED
+        await world.resolver.resolve_all([ImageQuery(APP), second], keys, 60)
+    world.readers[REPOSITORY] = {"other"}
+    world.advance(100)
+    assert cause_of(await world.ask(OWN, always=True, revalidate=True)) is Cause.DENIED
+    assert world.resolver.cache.fresh([second], FOREIGN) == [CONTENT]
+    assert world.resolver.cache.fresh([second], OWN) is None
+    assert world.peek(OWN, SECOND) == CONTENT
+    assert cause_of(await world.ask(OWN, SECOND, revalidate=True)) is Cause.DENIED
+    assert cause_of(world.peek(OWN, SECOND)) is Cause.DENIED
 
 
-async def test_one_denied_tag_leaves_the_others_of_its_repository(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock
-) -> None:
+async def test_one_denied_tag_leaves_the_others_of_its_repository(world: World) -> None:
     """A registry may deny a single tag, by a rule of its own."""
-    registry.readers.clear()
-    registry.push(SECOND, "linux/arm64")
-    await ask(resolver, PUBLIC, SECOND)
-    clock.advance(100)
-    registry.fault = lambda _method, reference: RegistryDenied("403") if reference.tag == "1" else None
-    assert cause_of(await ask(resolver)) is Cause.DENIED
-    assert await ask(resolver, PUBLIC, SECOND, revalidate=True) == CONTENT
-    assert resolver.cache.fresh([ImageQuery(SECOND)], PUBLIC) == [CONTENT]
+    world.readers.clear()
+    world.push(SECOND, "linux/arm64")
+    await world.ask(PUBLIC, SECOND)
+    world.advance(100)
+    world.fault = lambda _method, reference: RegistryDenied("403") if reference.tag == "1" else None
+    assert cause_of(await world.ask()) is Cause.DENIED
+    assert await world.ask(PUBLIC, SECOND, revalidate=True) == CONTENT
+    assert world.resolver.cache.fresh([ImageQuery(SECOND)], PUBLIC) == [CONTENT]
 
 
-async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(
-    resolver: Resolver, registry: FakeRegistry, digest: str, clock: Clock
-) -> None:
+async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(world: World, digest: str) -> None:
     """Access to a digest must be proven anew even where its content is still at hand."""
     image = f"{REPOSITORY}@{digest}"
-    assert await ask(resolver, OWN, image) == CONTENT
-    registry.readers[REPOSITORY] = set()
-    clock.advance(60)
-    assert cause_of(await ask(resolver, OWN)) is Cause.DENIED
-    assert cause_of(await ask(resolver, OWN, image, revalidate=True)) is Cause.DENIED
-    registry.readers[REPOSITORY] = {"tenant"}
-    clock.advance(300)
-    assert await ask(resolver, OWN, image) == CONTENT
-    assert registry.count("GET", user="tenant") == 3
+    assert await world.ask(OWN, image) == CONTENT
+    world.readers[REPOSITORY] = set()
+    world.advance(60)
+    assert cause_of(await world.ask(OWN)) is Cause.DENIED
+    assert cause_of(await world.ask(OWN, image, revalidate=True)) is Cause.DENIED
+    world.readers[REPOSITORY] = {"tenant"}
+    world.advance(300)
+    assert await world.ask(OWN, image) == CONTENT
+    assert world.count("GET", user="tenant") == 3
 
 
-async def test_credentials_are_loaded_within_the_lookup(resolver: Resolver, finished: Finished) -> None:
+async def test_credentials_are_loaded_within_the_lookup(world: World) -> None:
     """Who asks and does not wait gets no answer yet, and starts the loading."""
     keys = Loaded("shop", TENANT)
-    assert peek(resolver, keys) is None
+    assert world.peek(keys) is None
     assert keys.loads == []
     keys.open.clear()
-    assert await ask(resolver, keys, wait_seconds=0) is None
+    assert await world.ask(keys, wait_seconds=0) is None
     keys.open.set()
-    await finished()
-    assert peek(resolver, keys) == CONTENT
+    await world.finished()
+    assert world.peek(keys) == CONTENT
     assert keys.loads == [False]
 
 
-async def test_lookups_of_two_tenants_are_not_one_while_they_load(resolver: Resolver) -> None:
+async def test_lookups_of_two_tenants_are_not_one_while_they_load(world: World) -> None:
     """Nothing of theirs is known to differ yet, and still neither may get the other's answer."""
     mine, theirs = Loaded("shop", TENANT), Loaded("bank", OTHER)
     for keys in (mine, theirs):
         keys.open.clear()
-    tasks = [asyncio.create_task(ask(resolver, keys)) for keys in (mine, theirs)]
+    tasks = [asyncio.create_task(world.ask(keys)) for keys in (mine, theirs)]
     await asyncio.sleep(0)
     for keys in (mine, theirs):
         keys.open.set()
@@ -209,72 +189,64 @@ async def test_lookups_of_two_tenants_are_not_one_while_they_load(resolver: Reso
     assert cause_of(denied) is Cause.DENIED
 
 
-async def test_pods_alike_share_loading_and_lookup(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_pods_alike_share_loading_and_lookup(world: World) -> None:
     """As many as there are; and tenants share what they ask alike, with secrets of their own for other registries."""
     keys = Loaded("shop", TENANT)
-    assert await asyncio.gather(*(ask(resolver, keys) for _ in range(50))) == [CONTENT] * 50
+    assert await asyncio.gather(*(world.ask(keys) for _ in range(50))) == [CONTENT] * 50
     assert keys.loads == [False]
-    registry.readers.clear()
+    world.readers.clear()
     tenants = [Loaded(f"tenant-{number}") for number in range(50)]
-    assert await asyncio.gather(*(ask(resolver, keys) for keys in tenants)) == [CONTENT] * 50
-    assert registry.count("GET") <= registry.count("HEAD") == 2
+    assert await asyncio.gather(*(world.ask(keys) for keys in tenants)) == [CONTENT] * 50
+    assert world.count("GET") <= world.count("HEAD") == 2
 
 
-async def test_a_denial_loads_anew_and_tries_what_has_changed(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_a_denial_loads_anew_and_tries_what_has_changed(world: World) -> None:
     """In the same lookup: a rotated secret costs one refused request."""
     keys = Loaded("shop", OTHER)
     keys.logins, keys.due, keys.elsewhere = (OTHER,), False, (TENANT,)
-    assert await ask(resolver, keys) == CONTENT
+    assert await world.ask(keys) == CONTENT
     assert keys.loads == [False, True]
-    assert registry.count("HEAD", user="other") == 1
+    assert world.count("HEAD", user="other") == 1
 
 
-async def test_an_unresolved_image_is_looked_up_again_once_loading_is_due(
-    resolver: Resolver, registry: FakeRegistry
-) -> None:
+async def test_an_unresolved_image_is_looked_up_again_once_loading_is_due(world: World) -> None:
     """So a corrected secret is found although the failure still stands; an unchanged one costs no request."""
     keys = Loaded("shop", OTHER)
     for _ in range(2):
-        assert cause_of(await ask(resolver, keys)) is Cause.DENIED
-        assert (keys.loads, registry.methods()) == ([False, True], {"HEAD": 2, "GET": 2})
+        assert cause_of(await world.ask(keys)) is Cause.DENIED
+        assert (keys.loads, world.methods()) == ([False, True], {"HEAD": 2, "GET": 2})
     keys.due = True
-    assert cause_of(await ask(resolver, keys)) is Cause.DENIED
-    assert registry.methods() == {"HEAD": 2, "GET": 2}
+    assert cause_of(await world.ask(keys)) is Cause.DENIED
+    assert world.methods() == {"HEAD": 2, "GET": 2}
     keys.due, keys.elsewhere = True, (TENANT,)
-    assert peek(resolver, keys) is None
-    assert await ask(resolver, keys) == CONTENT
+    assert world.peek(keys) is None
+    assert await world.ask(keys) == CONTENT
 
 
-async def test_a_tag_is_renewed_with_credentials_loaded_anew(
-    resolver: Resolver, clock: Clock, finished: Finished
-) -> None:
+async def test_a_tag_is_renewed_with_credentials_loaded_anew(world: World) -> None:
     """Stale content serves meanwhile; a secret that is gone takes its access along."""
     keys = Loaded("shop", TENANT)
-    await ask(resolver, keys)
-    clock.advance(900)
+    await world.ask(keys)
+    world.advance(900)
     keys.due, keys.elsewhere = True, ()
-    assert await ask(resolver, keys) == CONTENT
-    await finished()
+    assert await world.ask(keys) == CONTENT
+    await world.finished()
     assert keys.loads == [False, False, True]
-    assert cause_of(peek(resolver, keys)) is Cause.DENIED
+    assert cause_of(world.peek(keys)) is Cause.DENIED
 
 
-async def test_a_public_image_is_confirmed_without_loading(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
-) -> None:
+async def test_a_public_image_is_confirmed_without_loading(world: World) -> None:
     """What the anonymous credential has opened it most likely opens again."""
-    registry.readers.clear()
-    await ask(resolver)
-    clock.advance(900)
+    world.readers.clear()
+    await world.ask()
+    world.advance(900)
     keys = Loaded("shop", OTHER)
-    assert await ask(resolver, keys) == CONTENT
-    await finished()
-    assert (keys.loads, registry.count("HEAD")) == ([], 2)
+    assert await world.ask(keys) == CONTENT
+    await world.finished()
+    assert (keys.loads, world.count("HEAD")) == ([], 2)
 
 
-async def test_a_turn_that_is_lost_at_a_source_says_nothing_about_the_image(
-    resolver: Resolver, registry: FakeRegistry
-) -> None:
+async def test_a_turn_that_is_lost_at_a_source_says_nothing_about_the_image(world: World) -> None:
     """Nothing is remembered: the next request starts another lookup."""
 
     class Lost(Loaded):
@@ -282,60 +254,54 @@ async def test_a_turn_that_is_lost_at_a_source_says_nothing_about_the_image(
             raise NoTurn("it was dropped")
 
     keys = Lost("shop")
-    assert cause_of(await ask(resolver, keys)) is Cause.LOOKING_UP
-    assert registry.requests == []
-    assert peek(resolver, keys) is None
-    assert resolver.counts()["failed"] == 0
+    assert cause_of(await world.ask(keys)) is Cause.LOOKING_UP
+    assert world.requests == []
+    assert world.peek(keys) is None
+    assert world.resolver.counts()["failed"] == 0
 
 
-async def test_denied_to_a_keyring_that_could_not_be_read_is_unavailable(
-    resolver: Resolver, registry: FakeRegistry
-) -> None:
+async def test_denied_to_a_keyring_that_could_not_be_read_is_unavailable(world: World) -> None:
     """The secret that opens it may be the one: so the pod waits, instead of passing as unknown."""
     keys = Loaded("shop")
     keys.unread = True
-    for answer in (await ask(resolver, keys), peek(resolver, keys)):
+    for answer in (await world.ask(keys), world.peek(keys)):
         assert isinstance(answer, Failure)
         assert answer.cause is Cause.UNAVAILABLE
         assert "cannot be read" in answer.detail
-    registry.requests.clear()
+    world.requests.clear()
     keys.due = True
-    assert peek(resolver, keys) is None
-    assert cause_of(await ask(resolver, keys)) is Cause.UNAVAILABLE
-    assert registry.requests == []
+    assert world.peek(keys) is None
+    assert cause_of(await world.ask(keys)) is Cause.UNAVAILABLE
+    assert world.requests == []
     keys.due, keys.unread, keys.elsewhere = True, False, (TENANT,)
-    assert await ask(resolver, keys) == CONTENT
+    assert await world.ask(keys) == CONTENT
 
 
 @pytest.mark.parametrize("error", [RegistryThrottled("x", 5.0), InvalidManifest("x"), None], ids=str)
-async def test_what_another_credential_would_not_change_is_what_it_is(
-    resolver: Resolver, registry: FakeRegistry, error: Exception | None
-) -> None:
+async def test_what_another_credential_would_not_change_is_what_it_is(world: World, error: Exception | None) -> None:
     """Whether or not the keyring could be read. A public image needs no secret."""
-    registry.readers.clear()
-    registry.fault = lambda method, reference: error
+    world.readers.clear()
+    world.fault = lambda method, reference: error
     keys = Loaded("shop")
     keys.unread = True
     expected = {RegistryThrottled: Cause.THROTTLED, InvalidManifest: Cause.INVALID}.get(type(error))
-    assert cause_of(await ask(resolver, keys)) == cause_of(peek(resolver, keys)) == expected
+    assert cause_of(await world.ask(keys)) == cause_of(world.peek(keys)) == expected
 
 
-async def test_a_queued_image_that_another_tenant_wants_gets_that_tenant_s_turn(
-    resolver: Resolver, registry: FakeRegistry
-) -> None:
+async def test_a_queued_image_that_another_tenant_wants_gets_that_tenant_s_turn(world: World) -> None:
     """Whoever asks for an image first cannot hold it back from the others."""
     mallory, image = keyring_of(tenant="mallory"), "quick.example.com/app:1"
-    registry.push(image, "linux/arm64")
-    hanging = registry.open
+    world.push(image, "linux/arm64")
+    hanging = world.open
     hanging.clear()
     for number in range(80):  # more than may send requests, and fewer than may be in flight
-        resolver.start(ImageQuery(f"host-{number % 40}.example.com/app-{number}:1"), mallory)
-    resolver.start(ImageQuery(image), mallory)
+        world.resolver.start(ImageQuery(f"host-{number % 40}.example.com/app-{number}:1"), mallory)
+    world.resolver.start(ImageQuery(image), mallory)
     for _ in range(20):
         await asyncio.sleep(0)  # until whatever has a turn hangs; what is sent from now on is answered
-    registry.open = asyncio.Event()
-    registry.open.set()
-    assert await ask(resolver, mallory, image, 0.01) is None
+    world.open = asyncio.Event()
+    world.open.set()
+    assert await world.ask(mallory, image, 0.01) is None
     for other in (keyring_of(tenant="honest"), Loaded("reader")):
-        assert await ask(resolver, other, image, 5) == CONTENT
+        assert await world.ask(other, image, 5) == CONTENT
     hanging.set()

@@ -6,19 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from extender import errors
 from extender.credentials.keyring import Credential
-from extender.errors import (
-    InvalidManifest,
-    ManifestNotFound,
-    NameUnresolved,
-    RegistryDenied,
-    RegistryFailed,
-    RegistryRefusedImage,
-    RegistryThrottled,
-    RegistryUnavailable,
-    RegistryUnreachable,
-    UnsupportedManifest,
-)
 from extender.images.content import Cause
 from extender.images.manifest import OCI_INDEX, Image, Kind, PlatformEntry
 from extender.images.platform import parse_platform
@@ -26,7 +15,7 @@ from extender.images.reference import ImageReference, digest_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.simulated_time import run_simulated
-from tests.unit.resolver.fake_registry import FakeRegistry, LocalLooks, cause_of, index_of, keyring_of, make_resolver
+from tests.unit.resolver.fake_registry import LocalLooks, World, cause_of, index_of, keyring_of, make_resolver
 
 SHARED = "shared.example.com"
 ANSWER_SECONDS = 0.1
@@ -34,19 +23,19 @@ Outcome = Callable[[], Exception]
 
 # What a tenant's names can make a registry do that it shares with others, and what its own can do besides.
 ELSEWHERE: tuple[Outcome, ...] = (
-    lambda: ManifestNotFound("x"),
-    lambda: RegistryDenied("x"),
-    lambda: RegistryRefusedImage("x", 412),
-    lambda: RegistryFailed("5xx"),
-    lambda: RegistryUnavailable("a slow body"),
-    lambda: InvalidManifest("x"),
-    lambda: UnsupportedManifest("x"),
+    lambda: errors.ManifestNotFound("x"),
+    lambda: errors.RegistryDenied("x"),
+    lambda: errors.RegistryRefusedImage("x", 412),
+    lambda: errors.RegistryFailed("5xx"),
+    lambda: errors.RegistryUnavailable("a slow body"),
+    lambda: errors.InvalidManifest("x"),
+    lambda: errors.UnsupportedManifest("x"),
 )
 OWN: tuple[Outcome, ...] = (
     *ELSEWHERE,
-    lambda: RegistryThrottled("x", 60.0),
-    lambda: RegistryUnreachable("x"),
-    lambda: NameUnresolved("x"),
+    lambda: errors.RegistryThrottled("x", 60.0),
+    lambda: errors.RegistryUnreachable("x"),
+    lambda: errors.NameUnresolved("x"),
 )
 
 
@@ -144,17 +133,17 @@ def test_no_answer_of_one_name_keeps_another_from_being_asked_for(seed: int) -> 
 
 
 @pytest.mark.parametrize("exist", [True, False], ids=["images", "failures"])
-async def test_what_is_known_for_one_tenant_outlasts_a_flood_of_another(
-    resolver: Resolver, registry: FakeRegistry, exist: bool
-) -> None:
+async def test_what_is_known_for_one_tenant_outlasts_a_flood_of_another(world: World, exist: bool) -> None:
     """A quiet namespace is answered from memory, of images that are missing too, though nobody has asked since."""
     honest = [ImageQuery(f"ghcr.io/team/app:{number}") for number in range(333)]
     flood = [ImageQuery(f"ghcr.io/flood/app-{number}:1") for number in range(2000)]
     for query in (honest + flood) if exist else ():
-        registry.push(query.reference, "linux/arm64")
+        world.push(query.reference, "linux/arm64")
     for tenant, queries in (("team", honest), ("flood", flood)):
         for first in range(0, len(queries), 100):
-            assert None not in await resolver.resolve_all(queries[first : first + 100], keyring_of(tenant=tenant), 60)
-    for answer in resolver.peek_all(honest, keyring_of(tenant="team")):
+            assert None not in await world.resolver.resolve_all(
+                queries[first : first + 100], keyring_of(tenant=tenant), 60
+            )
+    for answer in world.resolver.peek_all(honest, keyring_of(tenant="team")):
         assert answer == index_of("linux/arm64") if exist else cause_of(answer) is Cause.MISSING
-    assert resolver.counts()["known" if exist else "failed"] == 1000
+    assert world.resolver.counts()["known" if exist else "failed"] == 1000

@@ -1,25 +1,16 @@
-"""What a lookup asks a registry, how often, and who waits for it."""
+"""What a lookup asks a registry, how often, who waits for it, and what is counted."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
-from extender.errors import (
-    InvalidManifest,
-    ManifestNotFound,
-    RegistryDenied,
-    RegistryError,
-    RegistryFailed,
-    RegistryRefusedImage,
-    RegistryThrottled,
-    RegistryUnreachable,
-)
-from extender.images.content import Cause
+from extender import errors
+from extender.credentials.keyring import Credential
+from extender.images.content import Cause, Failure
 from extender.images.reference import digest_of
-from extender.resolver.image_cache import ImageQuery
-from extender.resolver.resolver import Resolver
-from testbed.clock import Clock
+from extender.metrics import REGISTRY
+from extender.resolver.image_cache import LOOKUPS, ImageQuery
 from tests.unit.resolver.fake_registry import (
     APP,
     CALLER,
@@ -27,209 +18,277 @@ from tests.unit.resolver.fake_registry import (
     PUBLIC,
     REPOSITORY,
     TENANT,
-    FakeRegistry,
-    ask,
+    World,
     cause_of,
     index_of,
     keyring_of,
     make_resolver,
-    peek,
 )
 
 ARM64 = index_of("linux/arm64")
 KNOWN = "ghcr.io/team/known:1"
-Finished = Callable[[], Awaitable[None]]
 
 
-async def test_a_tag_takes_one_head_and_one_get(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_a_tag_takes_one_head_and_one_get(world: World) -> None:
     """HEAD, which Docker Hub does not count, tells the digest; the content is fetched by that."""
-    digest = registry.push(APP, "linux/amd64", "linux/arm64")
-    assert await ask(resolver) == index_of("linux/amd64", "linux/arm64")
-    assert registry.requests == [("HEAD", APP, "anonymous"), ("GET", f"{REPOSITORY}@{digest}", "anonymous")]
+    digest = world.push(APP, "linux/amd64", "linux/arm64")
+    assert await world.ask() == index_of("linux/amd64", "linux/arm64")
+    assert world.requests == [("HEAD", APP, "anonymous"), ("GET", f"{REPOSITORY}@{digest}", "anonymous")]
 
 
-async def test_without_head_first_a_tag_takes_one_get_while_it_was_never_known(
-    registry: FakeRegistry, clock: Clock
-) -> None:
+async def test_without_head_first_a_tag_takes_one_get_while_it_was_never_known(world: World) -> None:
     """A tag that was known is asked about by HEAD, which may save the GET."""
-    resolver = make_resolver(registry, clock, head_first=False)
-    registry.push(APP, "linux/arm64")
-    assert await ask(resolver) == ARM64
-    assert registry.requests == [("GET", APP, "anonymous")]
-    clock.advance(1000)
-    await ask(resolver, revalidate=True)
-    assert registry.methods() == {"GET": 1, "HEAD": 1}
-    await resolver.close()
+    world.resolver = make_resolver(world, world.clock, head_first=False)
+    world.push(APP, "linux/arm64")
+    assert await world.ask() == ARM64
+    assert world.requests == [("GET", APP, "anonymous")]
+    world.advance(1000)
+    await world.ask(revalidate=True)
+    assert world.methods() == {"GET": 1, "HEAD": 1}
 
 
 @pytest.mark.parametrize(
-    "refusal",
-    [ManifestNotFound("no"), RegistryDenied("no"), RegistryRefusedImage("no", 406), RegistryFailed("no")],
-    ids=lambda refusal: type(refusal).__name__,
-)
+    ("refusal", "gets"),
+    [(errors.ManifestNotFound("no"), 1), (errors.RegistryDenied("no"), 1), (errors.RegistryRefusedImage("no", 406), 1),
+     (errors.RegistryFailed("no"), 1), (errors.RegistryThrottled("later"), 0), (errors.RegistryUnreachable("no"), 0)],
+    ids=lambda each: type(each).__name__,
+)  # fmt: skip
 async def test_no_to_a_head_is_not_believed_before_a_get(
-    resolver: Resolver, registry: FakeRegistry, refusal: RegistryError
+    world: World, refusal: errors.RegistryError, gets: int
 ) -> None:
-    """Some registries know their images by GET alone, as nodes that ask by GET find out."""
-    registry.push(APP, "linux/arm64")
-    registry.fault = lambda method, _: refusal if method == "HEAD" else None
-    assert await ask(resolver) == ARM64
-    assert registry.requests == [("HEAD", APP, "anonymous"), ("GET", APP, "anonymous")]
+    """Some registries know images by GET alone; one that does not answer or wants peace is not asked again."""
+    world.push(APP, "linux/arm64")
+    world.fault = lambda method, _: refusal if method == "HEAD" else None
+    assert (await world.ask() == ARM64) == bool(gets)
+    assert world.requests == [("HEAD", APP, "anonymous"), ("GET", APP, "anonymous")][: 1 + gets]
 
 
-@pytest.mark.parametrize("refusal", [RegistryThrottled("later", 5), RegistryUnreachable("no")], ids=str)
-async def test_nobody_is_asked_again_who_does_not_answer(
-    resolver: Resolver, registry: FakeRegistry, refusal: RegistryError
-) -> None:
-    """Or who asks us to come back later."""
-    registry.push(APP, "linux/arm64")
-    registry.fault = lambda *_: refusal
-    assert cause_of(await ask(resolver)) is not None
-    assert registry.methods() == {"HEAD": 1}
-
-
-async def test_what_is_known_is_not_asked_for_again(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_what_is_known_is_not_asked_for_again(world: World) -> None:
     """Neither by the same text nor by another that means the same; a second tag of the digest takes only a HEAD."""
-    registry.push("docker.io/library/debian:12", "linux/arm64")
-    registry.push("docker.io/library/debian:bookworm", "linux/arm64")
+    world.push("docker.io/library/debian:12", "linux/arm64")
+    world.push("docker.io/library/debian:bookworm", "linux/arm64")
     for image in ("debian:12", "debian:12", "docker.io/library/debian:12"):
-        assert await ask(resolver, image=image) == ARM64
-    assert peek(resolver, image="index.docker.io/debian:12") == ARM64
-    assert registry.methods() == {"HEAD": 1, "GET": 1}
-    assert await ask(resolver, image="debian:bookworm") == ARM64
-    assert registry.methods() == {"HEAD": 2, "GET": 1}
+        assert await world.ask(image=image) == ARM64
+    assert world.peek(image="index.docker.io/debian:12") == ARM64
+    assert world.methods() == {"HEAD": 1, "GET": 1}
+    assert await world.ask(image="debian:bookworm") == ARM64
+    assert world.methods() == {"HEAD": 2, "GET": 1}
 
 
-async def test_another_repository_must_show_the_bytes_itself(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_another_repository_must_show_the_bytes_itself(world: World) -> None:
     """A repository that states a digest it does not have learns nothing of the image that has it."""
-    digest = registry.push(APP, "linux/arm64")
-    await ask(resolver)
-    registry.push("ghcr.io/mallory/app:1", "linux/amd64")
-    registry.stated["ghcr.io/mallory/app:1"] = digest
-    assert await ask(resolver, image="ghcr.io/mallory/app:1") == index_of("linux/amd64")
-    assert cause_of(await ask(resolver, image=f"ghcr.io/mallory/app@{digest}")) is Cause.MISSING
+    digest = world.push(APP, "linux/arm64")
+    await world.ask()
+    world.push("ghcr.io/mallory/app:1", "linux/amd64")
+    world.stated["ghcr.io/mallory/app:1"] = digest
+    assert await world.ask(image="ghcr.io/mallory/app:1") == index_of("linux/amd64")
+    assert cause_of(await world.ask(image=f"ghcr.io/mallory/app@{digest}")) is Cause.MISSING
 
 
-@pytest.mark.parametrize("error", [ManifestNotFound("x"), InvalidManifest("x")], ids=["missing", "other-bytes"])
-async def test_where_the_stated_digest_leads_nowhere_the_tag_decides(
-    resolver: Resolver, registry: FakeRegistry, error: Exception
-) -> None:
+@pytest.mark.parametrize(
+    "error", [errors.ManifestNotFound("x"), errors.InvalidManifest("x")], ids=["missing", "other-bytes"]
+)
+async def test_where_the_stated_digest_leads_nowhere_the_tag_decides(world: World, error: Exception) -> None:
     """Some registries state wrong digests, and a tag may move between two requests."""
-    registry.push(APP, "linux/arm64")
-    wrong = registry.stated[APP] = digest_of(b"something else")
-    registry.fault = lambda method, reference: error if reference.digest == wrong else None
-    assert await ask(resolver) == ARM64
-    assert [each[:2] for each in registry.requests[1:]] == [("GET", f"{REPOSITORY}@{wrong}"), ("GET", APP)]
+    world.push(APP, "linux/arm64")
+    wrong = world.stated[APP] = digest_of(b"something else")
+    world.fault = lambda method, reference: error if reference.digest == wrong else None
+    assert await world.ask() == ARM64
+    assert [each[:2] for each in world.requests[1:]] == [("GET", f"{REPOSITORY}@{wrong}"), ("GET", APP)]
 
 
-async def test_an_invalid_reference_costs_no_request(resolver: Resolver, registry: FakeRegistry) -> None:
-    """Peek knows it at once, too."""
-    failure = await ask(resolver, image="Not An Image")
+async def test_an_invalid_reference_costs_no_request(world: World) -> None:
+    failure = await world.ask(image="Not An Image")
     assert cause_of(failure) is Cause.INVALID_REFERENCE
-    assert peek(resolver, image="Not An Image") == failure
-    resolver.start(ImageQuery("Not An Image"), PUBLIC)
-    assert (resolver.counts()["in_flight"], registry.requests) == (0, [])
+    assert world.peek(image="Not An Image") == failure
+    world.resolver.start(ImageQuery("Not An Image"), PUBLIC)
+    assert (world.resolver.counts()["in_flight"], world.requests) == (0, [])
 
 
-async def test_five_hundred_who_ask_at_once_share_one_get(resolver: Resolver, registry: FakeRegistry) -> None:
-    """A rollout of 500 replicas is one lookup."""
-    registry.push(APP, "linux/arm64")
-    assert await asyncio.gather(*(ask(resolver) for _ in range(500))) == [ARM64] * 500
-    assert registry.methods() == {"HEAD": 1, "GET": 1}
-
-
-async def test_tags_and_keyrings_that_meet_in_one_digest_share_its_get(
-    resolver: Resolver, registry: FakeRegistry
-) -> None:
+async def test_tags_and_keyrings_that_meet_in_one_digest_share_its_get(world: World) -> None:
     """Lookups that differ in tag or in further credentials are several flights up to the digest, and one from there."""
     images = [f"{REPOSITORY}:{tag}" for tag in ("1", "1.2", "latest")]
     for image in images:
-        registry.push(image, "linux/arm64")
-    registry.readers[REPOSITORY] = {"anonymous"}
-    registry.open.clear()
+        world.push(image, "linux/arm64")
+    world.readers[REPOSITORY] = {"anonymous"}
+    world.open.clear()
     keyrings = (PUBLIC, keyring_of(TENANT), keyring_of(OTHER))
-    calls = [asyncio.create_task(ask(resolver, keys, image)) for image in images for keys in keyrings]
-    await registry.visited.wait()
-    registry.open.set()
+    calls = [asyncio.create_task(world.ask(keys, image)) for image in images for keys in keyrings]
+    await world.visited.wait()
+    world.open.set()
     assert await asyncio.gather(*calls) == [ARM64] * 9
-    assert registry.count("GET", user="anonymous") == 1
+    assert world.count("GET", user="anonymous") == 1
 
 
-async def test_a_flight_outlives_all_its_waiters(
-    resolver: Resolver, registry: FakeRegistry, finished: Finished
-) -> None:
+async def test_a_flight_outlives_all_its_waiters(world: World) -> None:
     """Neither a caller that is cancelled nor a deadline takes the lookup along; what is known is answered beside it."""
     for image in (APP, KNOWN):
-        registry.push(image, "linux/arm64")
-    await ask(resolver, image=KNOWN)
-    registry.open.clear()
-    registry.visited.clear()
-    caller = asyncio.create_task(ask(resolver))
-    await registry.visited.wait()
+        world.push(image, "linux/arm64")
+    await world.ask(image=KNOWN)
+    world.open.clear()
+    world.visited.clear()
+    caller = asyncio.create_task(world.ask())
+    await world.visited.wait()
     caller.cancel()
     for wait_seconds in (0, 0.001):
         queries = [ImageQuery(APP), ImageQuery(KNOWN)]
-        assert await resolver.resolve_all(queries, PUBLIC, wait_seconds) == [None, ARM64]
-    registry.open.set()
-    await finished()
+        assert await world.resolver.resolve_all(queries, PUBLIC, wait_seconds) == [None, ARM64]
+    world.open.set()
+    await world.finished()
     assert caller.cancelled()
-    assert peek(resolver) == ARM64
-    assert registry.methods() == {"HEAD": 2, "GET": 2}
+    assert world.peek() == ARM64
+    assert world.methods() == {"HEAD": 2, "GET": 2}
 
 
-async def test_peek_starts_nothing_and_start_waits_for_nothing(
-    resolver: Resolver, registry: FakeRegistry, finished: Finished
-) -> None:
+async def test_peek_starts_nothing_and_start_waits_for_nothing(world: World) -> None:
     """Prioritize and preempt only look; the watch on pending pods only starts."""
-    registry.push(APP, "linux/arm64")
-    assert peek(resolver) is None
-    assert resolver.counts()["in_flight"] == 0
+    world.push(APP, "linux/arm64")
+    assert world.peek() is None
+    assert world.resolver.counts()["in_flight"] == 0
     for _ in range(2):
-        resolver.start(ImageQuery(APP), PUBLIC)
-        assert resolver.counts()["in_flight"] == 1
-    await finished()
-    resolver.start(ImageQuery(APP), PUBLIC)
-    assert resolver.counts()["in_flight"] == 0
-    assert registry.methods() == {"HEAD": 1, "GET": 1}
+        world.resolver.start(ImageQuery(APP), PUBLIC)
+        assert world.resolver.counts()["in_flight"] == 1
+    await world.finished()
+    world.resolver.start(ImageQuery(APP), PUBLIC)
+    assert world.resolver.counts()["in_flight"] == 0
+    assert world.methods() == {"HEAD": 1, "GET": 1}
 
 
-async def test_no_request_sees_the_context_of_whoever_asked_first(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_no_request_sees_the_context_of_whoever_asked_first(world: World) -> None:
     """The work is done for all who wait, under nobody's trace id."""
-    registry.push(APP, "linux/arm64")
+    world.push(APP, "linux/arm64")
     CALLER.set("the first")
-    await ask(resolver)
-    assert registry.callers == {"nobody"}
+    await world.ask()
+    assert world.callers == {"nobody"}
 
 
-async def test_many_hosts_at_once_are_each_asked_once(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_many_hosts_at_once_are_each_asked_once(world: World) -> None:
     """256 lookups may ask at one moment, the others queue, and none is dropped or repeated on the way."""
     queries = [ImageQuery(f"registry-{number % 60}.example.com/app-{number}:1") for number in range(900)]
     for query in queries:
-        registry.push(query.reference, "linux/arm64")
-    registry.open.clear()
-    await resolver.resolve_all(queries, PUBLIC, 0)
+        world.push(query.reference, "linux/arm64")
+    world.open.clear()
+    await world.resolver.resolve_all(queries, PUBLIC, 0)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert len(registry.requests) == 256
-    registry.open.set()
-    assert await resolver.resolve_all(queries, PUBLIC, 60) == [ARM64] * 900
-    assert registry.methods() == {"HEAD": 900, "GET": 900}
+    assert len(world.requests) == 256
+    world.open.set()
+    assert await world.resolver.resolve_all(queries, PUBLIC, 60) == [ARM64] * 900
+    assert world.methods() == {"HEAD": 900, "GET": 900}
 
 
-async def test_closing_ends_lookups_under_way_and_memory_answers_on(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_closing_ends_lookups_under_way_and_memory_answers_on(world: World) -> None:
     """Who waits gets what is known; nothing is asked any more."""
     for image in (APP, KNOWN):
-        registry.push(image, "linux/arm64")
-    await ask(resolver, image=KNOWN)
-    registry.open.clear()
-    registry.visited.clear()
-    caller, describer = asyncio.create_task(ask(resolver)), asyncio.create_task(resolver.describe(APP, PUBLIC))
-    await registry.visited.wait()
-    await resolver.close()
+        world.push(image, "linux/arm64")
+    await world.ask(image=KNOWN)
+    world.open.clear()
+    world.visited.clear()
+    caller, describer = asyncio.create_task(world.ask()), asyncio.create_task(world.resolver.describe(APP, PUBLIC))
+    await world.visited.wait()
+    await world.resolver.close()
     assert await caller is None
     assert cause_of(await describer) is Cause.LOOKING_UP
-    requests = list(registry.requests)
-    assert await ask(resolver) is None
-    assert await ask(resolver, image=KNOWN) == ARM64
-    assert cause_of(await resolver.describe(KNOWN, PUBLIC)) is not None
-    assert registry.requests == requests
+    requests = list(world.requests)
+    assert await world.ask() is None
+    assert await world.ask(image=KNOWN) == ARM64
+    assert cause_of(await world.resolver.describe(KNOWN, PUBLIC)) is not None
+    assert world.requests == requests
+
+
+@pytest.fixture
+def counted() -> Callable[[], dict[str, float]]:
+    before = {result: count.value for result, count in LOOKUPS.items()}
+    return lambda: {each: LOOKUPS[each].value - before[each] for each in before if LOOKUPS[each].value != before[each]}
+
+
+NOTHING = dict.fromkeys(("known", "failed", "in_flight", "verified", "missing", "contradictory", "refuted"), 0)
+
+
+def images() -> dict[str, float | None]:
+    return {state: REGISTRY.get_sample_value("multiarch_images", {"state": state}) for state in NOTHING}
+
+
+async def test_every_answer_counts_once(world: World, counted: Callable[[], dict[str, float]]) -> None:
+    """By what answered: a lookup of its own, one under way, memory fresh or stale, or a failure that stands."""
+    world.push(APP, "linux/arm64")
+    await asyncio.gather(*(world.ask() for _ in range(3)))
+    assert counted() == {"fetched": 1, "shared": 2}
+    await world.resolver.resolve_all([ImageQuery(APP)] * 2, PUBLIC, 60)
+    world.peek()
+    assert counted() == {"fetched": 1, "shared": 2, "hit": 3}
+    world.advance(900)
+    await world.ask(wait_seconds=0)
+    world.peek()
+    await world.finished()
+    assert counted() == {"fetched": 2, "shared": 2, "hit": 3, "stale": 2}
+    for _ in range(2):
+        await world.ask(image="ghcr.io/team/missing:1")
+    assert counted() == {"fetched": 2, "shared": 2, "hit": 3, "stale": 2, "error": 1, "negative": 1}
+
+
+async def test_a_lookup_s_duration_is_measured_from_start_to_end(world: World) -> None:
+    before = REGISTRY.get_sample_value("multiarch_lookup_duration_seconds_sum") or 0.0
+    world.push(APP, "linux/arm64")
+    world.open.clear()
+    caller = asyncio.create_task(world.ask())
+    await world.visited.wait()
+    world.advance(3)
+    world.open.set()
+    await caller
+    assert REGISTRY.get_sample_value("multiarch_lookup_duration_seconds_sum") == before + 3
+
+
+@pytest.mark.parametrize(
+    ("image", "credentials", "tenants", "seconds"),
+    [
+        pytest.param("evil.example/team/app:1", (), (), 0, id="any-registry"),
+        pytest.param("evil.example/team/app:1", (), (TENANT,), 0, id="any-registry-with-a-pull-secret"),
+        pytest.param("docker.io/team/app:1", (), (TENANT,), 0, id="docker-hub-with-a-pull-secret"),
+        pytest.param("docker.io/team/app:1", (), (), 90, id="docker-hub"),
+        pytest.param("ghcr.io/team/app:1", (OTHER,), (), 90, id="the-operators-login"),
+        pytest.param("ghcr.io/team/app:1", (OTHER,), (TENANT,), 0, id="a-pull-secret-beside-it"),
+    ],
+)
+async def test_throttling_shows_if_it_is_the_operators(
+    world: World, image: str, credentials: tuple[Credential, ...], tenants: tuple[Credential, ...], seconds: float
+) -> None:
+    """Whoever writes a pod may name registries and logins that are throttled for ever, and raises no alert by that."""
+    world.fault = lambda method, reference: errors.RegistryThrottled("later", 90.0)
+    world.operator.tell_cluster_logins(dict.fromkeys(["ghcr.io"] * len(credentials), ("other", "secret")))
+    keyring = keyring_of(*tenants, tenant="team", operator=lambda: world.operator_id)
+    await world.ask(keyring, image)
+    assert REGISTRY.get_sample_value("multiarch_registry_throttled_seconds") == seconds
+    world.advance(90)
+    assert REGISTRY.get_sample_value("multiarch_registry_throttled_seconds") == 0
+
+
+async def test_images_are_counted_by_state_when_they_are_asked_for(world: World) -> None:
+    """Known digests, failed names, lookups in flight; all zero when the resolver has gone."""
+    world.push(APP, "linux/arm64")
+    await world.resolver.resolve_all([ImageQuery(APP), ImageQuery("ghcr.io/team/missing:1")], PUBLIC, 60)
+    world.open.clear()
+    await world.ask(image="ghcr.io/team/slow:1", wait_seconds=0)
+    assert images() == world.resolver.counts() == NOTHING | {"known": 1, "failed": 1, "in_flight": 1}
+    await world.resolver.close()
+    assert images() == NOTHING
+
+
+async def test_lookups_beyond_the_bound_stay_pending_and_count_as_refused(
+    world: World, counted: Callable[[], dict[str, float]]
+) -> None:
+    """They are looked up when they are asked for again and there is room."""
+    images = [ImageQuery(f"ghcr.io/team/app:{number}") for number in range(117)]
+    for image in images:
+        world.push(image.reference, "linux/arm64")
+    shop = keyring_of(tenant="shop")
+    world.open.clear()
+    assert await world.resolver.resolve_all(images, shop, 0) == [None] * 117
+    assert world.resolver.counts()["in_flight"] == 116
+    assert counted() == {"refused": 1}
+    world.open.set()
+    assert None not in await world.resolver.resolve_all(images[:116], shop, 60)
+    assert None not in await world.resolver.resolve_all(images, shop, 60)
+    await world.resolver.close()
+    assert isinstance(await world.resolver.describe(images[0].reference, shop), Failure)
+    assert counted()["refused"] == 2
