@@ -251,8 +251,8 @@ def index_with_optional(*children: Manifest) -> Manifest:
 
 
 LASTING = [
-    errors.ManifestNotFound("gone"), errors.RegistryDenied("no"), errors.RegistryRefusedImage("no", 451), errors.AddressRefused("no"),
-    errors.InvalidManifest("other bytes"),
+    errors.ManifestNotFound("gone"), errors.RegistryDenied("no"), errors.RegistryRefusedImage("no", 451),
+    errors.AddressRefused("no"), errors.InvalidManifest("other bytes"),
 ]  # fmt: skip
 
 
