@@ -8,12 +8,10 @@ import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 import yaml
-from typer.main import get_command
 
 import extender.cli.serve
 import extender.store.redis  # noqa: F401 -- imported late, where it is named
 from benchmarks.journey import COLD, FETCHER, RELEASE, REVIEW, SERVICE, WARM, Function, crossed_functions
-from extender.cli.main import command_line
 from extender.config.tree import settings
 from extender.metrics import REGISTRY
 from extender.placement.policy import ANNOTATIONS, Writer
@@ -93,17 +91,6 @@ def settings_of_registries() -> str:
     return settings_table(only=ABOUT_REGISTRIES)
 
 
-def commands_table() -> str:
-    """Every command as Markdown, with what its exit codes mean beside what they mean everywhere."""
-    rows = []
-    for name, command in sorted(vars(get_command(command_line(())))["commands"].items()):
-        found = re.findall(r"Exit code ([12]) (if .*?)\.(?:\s|$)", " ".join((command.help or "").split()))
-        if found and not command.hidden:
-            no, no_answer = (dict(found).get(code, "") for code in "12")
-            rows.append(f"| `{name}` | {no} | {no_answer} |")
-    return "\n".join(["| command | exit code 1 | exit code 2, too |", "|---|---|---|", *rows, ""])
-
-
 def support_table() -> str:
     """What the pins of the test bed and the pipeline's matrix name, as Markdown."""
     check = yaml.safe_load((PROJECT / ".github" / "workflows" / "check.yml").read_text())
@@ -111,7 +98,7 @@ def support_table() -> str:
     interpreters = ", ".join(map(str, sorted({*matrix, image_release()})))
     chart = yaml.safe_load((PROJECT / "deploy/helm/multiarch-extender/Chart.yaml").read_text())
     rows = {
-        "Kubernetes: API server and scheduler": _versions(*KUBERNETES.values()),
+        "API server and scheduler of Kubernetes": _versions(*KUBERNETES.values()),
         "Kubernetes that the chart takes": chart["kubeVersion"].removesuffix("-0"),
         "etcd": _versions(ETCD),
         "kubelet, on nodes that run containers": _versions(KUBERNETES["1.36"]),
@@ -123,25 +110,24 @@ def support_table() -> str:
         "kind, which only reads its configuration": _versions(KIND),
         "actionlint, krew's check of manifests": _versions(ACTIONLINT, KREW),
     }
-    return "\n".join(["| what | versions |", "|---|---|", *(f"| {what} | {each} |" for what, each in rows.items()), ""])
+    return "\n".join([*(f"- {what}: {each}" for what, each in rows.items()), ""])
 
 
 def journey_table(functions: Sequence[Function], known: Collection[tuple[str, str]] = ()) -> str:
-    """How many files have these functions, and those that are not `known`, by process and room, as Markdown.
+    """How many files have these functions, and a list of those that are not `known`, by process and room, as Markdown.
 
     They are in the order of the functions. A file is known by its process and its path.
     """
     crossed = list(dict.fromkeys((each.process, each.file) for each in functions))
     new = [each for each in crossed if each not in known]
     rows = [
-        f"| `{room}`{' in the fetcher' * (process == FETCHER)} | {', '.join(f'`{name}`' for name in names)} |"
+        f"- `{room}`{' in the fetcher' * (process == FETCHER)}: {', '.join(f'`{name}`' for name in names)}"
         for process in (SERVICE, FETCHER)
         for room, names in _by_room(file for each, file in new if each == process).items()
     ]
     there = sum(process == FETCHER for process, _ in crossed)
     counted = f"{len({file for _, file in crossed})} files" + f", {there} of them in the fetcher" * bool(there)
-    head = ["| room | files |", "|---|---|"]
-    return "\n".join(["", f"{counted}{'; beyond those above:' if known else ':'}", "", *head, *rows, "", ""])
+    return "\n".join(["", f"{counted}{'; beyond those above:' if known else ':'}", "", *rows, "", ""])
 
 
 def _by_room(files: Iterable[str]) -> Mapping[str, Sequence[str]]:
@@ -164,7 +150,6 @@ TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
     ("annotations.md", "annotations"): annotations_table,
     ("how-to/upgrade.md", "support"): support_table,
     ("security.md", "rights"): rights_table,
-    ("command-line.md", "commands"): commands_table,
 }
 """What makes the table of a page, by the page and the name in its comments."""
 
