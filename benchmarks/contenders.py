@@ -74,13 +74,15 @@ def contenders(*, nodes: int) -> Iterator[Contenders]:
     Raises:
         BinariesMissing: there is no Go to build the baseline with.
     """
-    programs = find_programs()
+    core, programs = cores().server, find_programs()
     with contextlib.ExitStack() as stack:
         registry = stack.enter_context(near_registry())
         ours = stack.enter_context(serve(registry, nodes=nodes))
         architectures = {payloads.node_name(index): payloads.architecture(index) for index in range(nodes)}
-        typed = stack.enter_context(serve_go(programs.typed, nodes=architectures, images=images_of(registry)))
-        null = stack.enter_context(serve_go(programs.null))
+        typed = stack.enter_context(
+            serve_go(programs.typed, core=core, nodes=architectures, images=images_of(registry))
+        )
+        null = stack.enter_context(serve_go(programs.null, core=core))
         multi, sidecar, single = images_of(registry)
         yield Contenders(
             {OURS: ours.urls["scheduler"], TYPED: typed.urls["address"], NULL: null.urls["address"]},
@@ -123,18 +125,20 @@ def serve(registry: FarRegistry, *, nodes: int = 5_000, tls: bool = False) -> It
 @contextlib.contextmanager
 def serve_go(
     program: Path,
-    *,
+    *flags: str,
+    host: str = "127.0.0.1",
+    core: int | None = None,
     nodes: Mapping[str, str] | None = None,
     images: Mapping[str, Sequence[str]] | None = None,
     tolerations: Sequence[Mapping[str, str]] = (),
     tls: bool = False,
 ) -> Iterator[Server]:
-    """Runs a Go program of `reference`, whose URL is `address`.
+    """Runs a Go program of `reference`, whose URL is `address`, on any core if none is given.
 
     `typed` needs the architectures of nodes and images, `webhook` those of images and the tolerations to add, `null`
     needs nothing. With `tls` it uses TLS.
     """
-    command = [str(program), "-listen", "127.0.0.1:0", "-parent-stdin"]
+    command = [str(program), "-listen", f"{host}:0", "-parent-stdin", *flags]
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as running:
         if images is not None:
             table = Path(scratch) / "table.json"
@@ -143,7 +147,7 @@ def serve_go(
         if tls:
             certificate, key = _issue(Path(scratch))
             command += [f"--certificate={certificate}", f"--key={key}"]
-        with pinned(cores().server):
+        with contextlib.nullcontext() if core is None else pinned(core):
             started = running.enter_context(run_program(command))
         yield Server(msgspec.json.decode(started.said, type=dict[str, str]), started.pid)
 

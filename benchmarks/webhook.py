@@ -117,7 +117,9 @@ def _running() -> Iterator[Mapping[Kind, Mapping[str, Target]]]:
     with near_registry() as registry, contextlib.ExitStack() as stack:
         images = images_of(registry)
         plain, secure = (stack.enter_context(serve(registry, tls=tls)) for tls in (False, True))
-        go = stack.enter_context(serve_go(program, images=images, tolerations=TOLERATIONS, tls=True))
+        go = stack.enter_context(
+            serve_go(program, core=cores().server, images=images, tolerations=TOLERATIONS, tls=True)
+        )
         urls = {
             OURS: (plain.urls["admission"], plain.pid),
             TLS: (secure.urls["admission"], secure.pid),

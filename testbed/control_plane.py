@@ -151,14 +151,9 @@ class LocalCluster:
 
     def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
         """Returns that scheduler's /metrics; may be called in any thread. Raises OSError."""
-        return self._ask_scheduler(name, "/metrics", 5).decode()
-
-    def scheduler_profile(self, name: str, seconds: int) -> bytes:
-        """Returns a CPU profile of that scheduler over the next `seconds`, for `go tool pprof`.
-
-        As `scheduler_metrics`.
-        """
-        return self._ask_scheduler(name, f"/debug/pprof/profile?seconds={seconds}", seconds + 30)
+        port = self._scheduler_ports[name]
+        connection = http.client.HTTPSConnection(LOOPBACK, port, timeout=5, context=self._tls)
+        return _ask(connection, "GET", "/metrics").decode()
 
     def stop_apiserver(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Ends kube-apiserver, and with it its watch cache and every watch; etcd and the schedulers keep running."""
@@ -220,24 +215,8 @@ class LocalCluster:
     def _ask_etcd(self, question: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the response of etcd's JSON gateway. Raises OSError."""
         connection = http.client.HTTPConnection(LOOPBACK, self._etcd_port, timeout=READY_SECONDS)
-        with closing(connection):
-            connection.request("POST", f"/v3/kv/{question}", msgspec.json.encode(body))
-            response = connection.getresponse()
-            answer = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise OSError(f"etcd answers {question} with {response.status}: {answer.decode(errors='replace')}")
+        answer = _ask(connection, "POST", f"/v3/kv/{question}", msgspec.json.encode(body))
         return msgspec.json.decode(answer, type=dict[str, Any])
-
-    def _ask_scheduler(self, name: str, path: str, timeout_seconds: float) -> bytes:
-        port = self._scheduler_ports[name]
-        connection = http.client.HTTPSConnection(LOOPBACK, port, timeout=timeout_seconds, context=self._tls)
-        with closing(connection):
-            connection.request("GET", path)
-            response = connection.getresponse()
-            answer = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise OSError(f"{name} answers {path} with {response.status}: {answer.decode(errors='replace')}")
-        return answer
 
     def _start_apiserver(self, running: ExitStack) -> None:
         flags = [
@@ -272,6 +251,17 @@ class LocalCluster:
 
     def _stop(self, name: str) -> None:
         self._processes[name].stop(GRACE_SECONDS)
+
+
+def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None) -> bytes:
+    """Returns the body of the answer, and closes the connection. Raises OSError if its status is not 200."""
+    with closing(connection):
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        answer = response.read()
+    if response.status != http.HTTPStatus.OK:
+        raise OSError(f"{path} is answered with {response.status}: {answer.decode(errors='replace')}")
+    return answer
 
 
 def _serving_flags(port: int, pair: KeyPair) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.cluster.extenders import Extender, ReferenceExtender, ServiceExtender
 from benchmarks.cluster.variants import BOTH, ExtenderChoice, Pods, Variant
+from benchmarks.contenders import serve_go
 from benchmarks.reference.programs import Programs
 from extender.cluster.views import LINGER_SECONDS
 from testbed.api_client import ApiClient
@@ -70,8 +71,6 @@ class ExtenderRunner:
     async def spec(self, variant: Variant) -> KubernetesObject:
         """Returns the fields of the pods' spec beside the containers."""
         spec: KubernetesObject = {"schedulerName": SECOND_SCHEDULER}
-        if variant.spelled:
-            return spec | variant.spelled.spec()
         if not variant.by_hand:
             return spec
         async with self._webhook(variant):
@@ -80,14 +79,17 @@ class ExtenderRunner:
 
     @contextmanager
     def _reference(self, which: ExtenderChoice) -> Iterator[ReferenceExtender]:
-        program = self._programs.typed if which is ExtenderChoice.TYPED else self._programs.null
         images = {self.images[Pods.MULTI]: list(ARCHITECTURES), self.images[Pods.SINGLE]: ["amd64"]}
-        table = {"nodes": self._nodes, "images": images}
-        reference = ReferenceExtender(which, program, self._folder, self._cluster.host_address, table)
-        try:
-            yield reference
-        finally:
-            reference.stop()
+        host = self._cluster.host_address
+        match which:
+            case ExtenderChoice.TYPED:
+                running = serve_go(self._programs.typed, host=host, nodes=self._nodes, images=images)
+            case ExtenderChoice.SCORING:
+                running = serve_go(self._programs.null, "-score", host=host)
+            case _:
+                running = serve_go(self._programs.null, host=host)
+        with running as server:
+            yield ReferenceExtender(server)
 
     @asynccontextmanager
     async def _service(

@@ -5,18 +5,12 @@ since such a run would look fast.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
-from benchmarks.cluster.variants import ExtenderChoice
+from benchmarks.contenders import Server
 from benchmarks.process_costs import bytes_read
 from testbed.extender_process import ExtenderProcess
-from testbed.processes import Process
 
-_READY_SECONDS = 30.0
-_GRACE_SECONDS = 10.0
 _LEAST_CALL_BYTES = 500  # every call is longer, since it carries a pod
 
 
@@ -46,34 +40,11 @@ class Extender(Protocol):
 
 
 class ReferenceExtender:
-    """One of the Go programs.
+    """One of the Go programs. It does not count calls, so the bytes that it has read are compared with the least."""
 
-    It does not count calls, so the bytes that it has read are compared with a lower bound.
-    """
-
-    def __init__(
-        self, which: ExtenderChoice, program: Path, folder: Path, host: str, table: Mapping[str, object]
-    ) -> None:
-        """Starts the program; returns when it listens. `typed` decides by `table`. Raises ProcessFailed."""
-        name = which.replace(" ", "-")
-        command = [str(program), "-listen", f"{host}:0"]
-        match which:
-            case ExtenderChoice.TYPED:
-                path = folder / "table.json"
-                path.write_bytes(msgspec.json.encode(table))
-                command += ["-table", str(path)]
-            case ExtenderChoice.SCORING:
-                command.append("-score")
-        self._process = Process(name, command, folder / f"{name}.log")
-        self._process.wait_until(lambda: b"\n" in self._process.log.read_bytes(), _READY_SECONDS)
-        first_line = self._process.log.read_bytes().splitlines()[0]
-        self.url = msgspec.json.decode(first_line, type=dict[str, str])["address"]
+    def __init__(self, server: Server) -> None:
+        self.url, self.pid = server.urls["address"], server.pid
         self._read = 0
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
 
     async def begin(self) -> None:
         """Starts counting the bytes read."""
@@ -83,12 +54,8 @@ class ReferenceExtender:
         """Returns no counts. Raises NotAsked if too few bytes were read."""
         read = bytes_read(self.pid) - self._read
         if read < pods * len(verbs) * _LEAST_CALL_BYTES:
-            raise NotAsked(f"{self._process.name} has read {read:,} bytes for {pods:,} pods and {' and '.join(verbs)}")
+            raise NotAsked(f"{self.url} has read {read:,} bytes for {pods:,} pods and {' and '.join(verbs)}")
         return {}
-
-    def stop(self) -> None:
-        """Ends the program."""
-        self._process.stop(_GRACE_SECONDS)
 
 
 class ServiceExtender:

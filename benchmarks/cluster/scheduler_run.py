@@ -9,7 +9,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.cluster.extender_runner import ARCHITECTURES, PREFERRED, WHERE, ExtenderRunner
@@ -70,10 +70,7 @@ class Misplaced(RuntimeError):
 
 
 class SchedulerRun:
-    """A cluster with its nodes; `set_up` creates them.
-
-    `profile` is called with the variant's name, in a thread of its own, while the pods of a variant are being bound.
-    """
+    """A cluster with its nodes; `set_up` creates them."""
 
     def __init__(
         self,
@@ -82,9 +79,8 @@ class SchedulerRun:
         registry: EmbeddedRegistry,
         programs: Programs,
         folder: Path,
-        profile: Callable[[str], None] | None = None,
     ) -> None:
-        self._cluster, self._api, self._profile = cluster, api, profile
+        self._cluster, self._api = cluster, api
         self._extenders = ExtenderRunner(cluster, api, registry, programs, folder)
         self._architectures: dict[str, str] = {}
 
@@ -156,10 +152,7 @@ class SchedulerRun:
         configuration = scheduler_configuration(Mode.SECOND, url, variant.entry(), clientConnection=dict(FAST))
         samples = [self._sample(0, extender)]
         with running_scheduler(self._cluster, configuration, SCHEDULER, scheduler_flags(Mode.SECOND)):
-            profiling = asyncio.create_task(asyncio.to_thread(self._profile, variant.name)) if self._profile else None
             text = await self._read_until_bound(samples, extender, count)
-            if profiling:
-                await profiling
             calls = await extender.check(count, variant.verbs) if extender else {}
         return samples, text, calls
 

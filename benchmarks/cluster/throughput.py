@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.cluster.measurements import Measurement
-from benchmarks.cluster.scheduler_run import FAST, SAMPLE_SECONDS, SCHEDULER, SchedulerRun
+from benchmarks.cluster.scheduler_run import FAST, SAMPLE_SECONDS, SchedulerRun
 from benchmarks.cluster.throughput_report import report_of
 from benchmarks.cluster.variants import QUICK, Variant, chosen, in_round
 from benchmarks.reference.programs import Programs, find_programs
@@ -35,7 +35,6 @@ from testbed.processes import ProcessFailed
 
 PROVIDERS = ("local", "kind")
 _SEEN_SECONDS = 25.0  # from one run of 3,000 pods to the next, on two cores
-PROFILE_SECONDS = 4  # a run of 3,000 pods takes twice as long
 _BUILD = re.compile(r'^kubernetes_build_info\{.*git_version="([^"]+)"', re.MULTILINE)
 
 
@@ -46,7 +45,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pods: int
     rounds: int
     variants: Sequence[Variant]
-    profiles: Path | None = None
 
     @property
     def runs(self) -> int:
@@ -62,11 +60,8 @@ def run(
     rounds: int = 4,
     only: Sequence[str] = (),
     provider: str = "local",
-    profiles: Path | None = None,
 ) -> Report:
     """Returns the report; `only` names variants, empty for all. Call it from the main thread (see parent_death.py).
-
-    `profiles` is a folder for a profile of kube-scheduler in each run; profiling takes a little of its time.
 
     Raises ValueError, BinariesMissing, ProcessFailed, NotAsked, Misplaced, TimeoutError.
     """
@@ -75,7 +70,6 @@ def run(
         pods=max(10, pods // fewer),
         rounds=max(1, rounds // fewer),
         variants=chosen(only),
-        profiles=profiles,
     )
     programs = find_programs()
     measurements, scheduler = _measure(plan, provider, programs, Console(stderr=True).print)
@@ -107,8 +101,7 @@ async def _play(
     text = ""
     with tempfile.TemporaryDirectory(prefix="multiarch-throughput-") as folder:
         async with connect(cluster.kubeconfig) as api, EmbeddedRegistry() as registry:
-            profile = _profiler(cluster, plan.profiles, f"{nodes}-nodes-round-{number + 1}")
-            run = SchedulerRun(cluster, api, registry, programs, Path(folder), profile)
+            run = SchedulerRun(cluster, api, registry, programs, Path(folder))
             await run.set_up(nodes)
             for variant in in_round(plan.variants, number):
                 measured, text = await run.measure(variant, plan.pods)
@@ -117,22 +110,6 @@ async def _play(
                 say(f"round {number + 1} of {plan.rounds}, {nodes:,} nodes, {variant.name}: {pace}")
     found = _BUILD.search(text)
     return measurements, found[1] if found else "?"
-
-
-def _profiler(cluster: ClusterProvider, folder: Path | None, run: str) -> Callable[[str], None] | None:
-    """Returns a function that writes kube-scheduler's profile of a variant into the folder.
-
-    None without a folder, or if the scheduler is not a process.
-    """
-    if folder is None or not isinstance(cluster, LocalCluster):
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def write(variant: str) -> None:
-        profile = cluster.scheduler_profile(SCHEDULER, PROFILE_SECONDS)
-        (folder / f"{variant.replace(' ', '-')}-{run}.pprof").write_bytes(profile)
-
-    return write
 
 
 @contextmanager
@@ -148,24 +125,17 @@ def _notes(plan: Plan, provider: str) -> list[str]:
     return [
         f"provider {provider}; {plan.pods:,} pods a run (a tenth where whole nodes are sent), created before the start",
         f"pods/s: kube-scheduler's schedule_attempts_total, read every {SAMPLE_SECONDS:g} s, from the first to",
-        "  the last reading with some pods bound and others not; the median of the rounds, the slowest and the fastest",
+        "  the last reading with some pods bound and others not; the median of the rounds",
         "ratios: of two variants in the same round, on the same cluster; the median of the rounds",
-        f"rounds: {plan.rounds}, each on a fresh control plane, every second one in reverse order; what no claim is",
-        "  made of is measured in the first round only",
-        "cores: nothing is pinned; etcd (without fsync), kube-apiserver, kube-scheduler, the extender and the reader",
-        "  of metrics share all cores as the kernel has it, in every variant alike",
-        f"kube-scheduler: the second scheduler's shipped file and flags, with clientConnection {FAST};",
-        "  without an extender the same file without its entry",
-        "kube-apiserver: its flow control (API priority and fairness) exempts kube-scheduler, whose bindings it would",
-        "  else refuse now and then for seconds",
-        "other cores: how many cores were busy with anything else, in the round with the most of it; a disturbed run",
+        f"rounds: {plan.rounds}, each on a fresh control plane, every second one in reverse order",
+        "cores: nothing is pinned; other cores: how many were busy with anything else, at most; a disturbed run",
         "  compares nothing",
+        f"kube-scheduler: the second scheduler's shipped file and flags, with clientConnection {FAST};",
+        "  the API server's flow control exempts it",
         "nodes: some 11 KB each, half amd64 and half arm64 in random order, and they never change. kube-scheduler",
         "  looks for 420 feasible ones of 1,000 and for 500 of 5,000, and asks the extender about those alone",
-        "algorithm: filtering and scoring of one pod, calls to the extender included; attempt: that and binding; both",
-        "  from kube-scheduler's histograms, linear within a bucket (each twice as wide as the one before)",
+        "algorithm: filtering and scoring of one pod, calls to the extender included; attempt: that and binding",
         "webhook: it acts at creation (created/s); when pods are scheduled nobody is asked, but the service runs",
-        "created/s: 32 requests at a time from Python on the same cores, so the client is a limit too",
     ]
 
 
@@ -177,9 +147,6 @@ def main(
     rounds: Annotated[int, typer.Option(help="Rounds; every second one goes backwards.")] = 4,
     provider: Annotated[str, typer.Option(help="local (processes) or kind (containers; not yet run).")] = "local",
     out: Annotated[Path | None, typer.Option(help="Folder to write the report into, as JSON.")] = None,
-    profiles: Annotated[
-        Path | None, typer.Option(help="Folder for profiles of kube-scheduler, for `go tool pprof` (local only).")
-    ] = None,
 ) -> None:
     """How many pods a second does a real kube-scheduler place, with and without an extender?"""
     if provider not in PROVIDERS:
@@ -190,9 +157,7 @@ def main(
     except ValueError as exc:
         raise typer.BadParameter(str(exc)) from None
     try:
-        report = run(
-            nodes=nodes or (1000, 5000), pods=pods, rounds=rounds, only=only, provider=provider, profiles=profiles
-        )
+        report = run(nodes=nodes or (1000, 5000), pods=pods, rounds=rounds, only=only, provider=provider)
     except (BinariesMissing, ProcessFailed) as exc:
         print(exc, file=sys.stderr)
         raise typer.Exit(1) from None

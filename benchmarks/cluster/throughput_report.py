@@ -45,11 +45,9 @@ COMPARISONS = (
     Comparison("ours", "null scoring", 0.85, Pods.MULTI),
     # A preference by filter leaves kube-scheduler fewer nodes to score, and needs no second call.
     Comparison("ours strict", "null", 1.05, Pods.MULTI),
-    Comparison("webhook tolerations", "none", 0.97, Pods.MULTI),
     Comparison("webhook preferred", "none", 0.97, Pods.MULTI),
     Comparison("webhook required", "none", 0.97, Pods.MULTI),
-    # These compare the webhook with pods that have the same fields already, without kube-scheduler's own cost of them.
-    Comparison("webhook tolerations", "tolerations by hand", 0.97, Pods.MULTI),
+    # Pods that have the same fields already: kube-scheduler's own cost of them.
     Comparison("webhook required", "affinity by hand", 0.97, Pods.MULTI),
 )
 

@@ -32,34 +32,12 @@ class Pods(StrEnum):
     SINGLE = "amd64-only"
 
 
-class Spelling(StrEnum):
-    """Words that keep a pod on amd64, by one label or two, in a nodeSelector or in required affinity."""
-
-    SELECTOR = "selector"
-    SELECTOR_OS = "selector and system"
-    EXPRESSION = "expression"
-    EXPRESSION_OS = "expression and system"
-
-    def spec(self) -> dict[str, Any]:
-        """Returns the fields of the pod's spec."""
-        labels = {"kubernetes.io/arch": "amd64"}
-        if self in (Spelling.SELECTOR_OS, Spelling.EXPRESSION_OS):
-            labels["kubernetes.io/os"] = "linux"
-        if self in (Spelling.SELECTOR, Spelling.SELECTOR_OS):
-            return {"nodeSelector": labels}
-        items = [{"key": key, "operator": "In", "values": [value]} for key, value in labels.items()]
-        terms = {"nodeSelectorTerms": [{"matchExpressions": items}]}
-        return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
-
-
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run the cluster. A `claimed` variant is part of a claim, so it is measured in every round.
 
     `verbs` are the extender's verbs, `by_names` is nodeCacheCapable. With `affinity` the webhook is called at creation,
-    with that `admission.node_affinity`; `none` leaves only the tolerations. With `by_hand` the pods are created with
-    what the webhook would add, and there is neither webhook nor service. `spelled` is what such pods have instead to be
-    kept on amd64: entries of a nodeSelector, or the labels of expressions. With `strict` our service prefers arm64 by
-    filter.
+    with that `admission.node_affinity`. With `by_hand` the pods are created with what the webhook would add, and there
+    is neither webhook nor service. With `strict` our service prefers arm64 by filter.
     """
 
     name: str
@@ -69,7 +47,6 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     by_names: bool = True
     affinity: str = ""
     by_hand: bool = False
-    spelled: Spelling | None = None
     strict: bool = False
     claimed: bool = False
 
@@ -92,8 +69,6 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="affinity by hand", extender=ExtenderChoice.NOBODY, affinity="required", by_hand=True, claimed=True),
     Variant(name="webhook required", extender=ExtenderChoice.NOBODY, affinity="required", claimed=True),
     Variant(name="webhook preferred", extender=ExtenderChoice.NOBODY, affinity="preferred", claimed=True),
-    Variant(name="tolerations by hand", extender=ExtenderChoice.NOBODY, affinity="none", by_hand=True, claimed=True),
-    Variant(name="webhook tolerations", extender=ExtenderChoice.NOBODY, affinity="none", claimed=True),
     _asking("null scoring", ExtenderChoice.SCORING, Pods.MULTI),
     _asking("null", ExtenderChoice.NULL, Pods.MULTI),
     _asking("ours", ExtenderChoice.OURS, Pods.MULTI),
@@ -102,45 +77,13 @@ VARIANTS: tuple[Variant, ...] = (
     _asking("null single", ExtenderChoice.NULL, Pods.SINGLE),
     _asking("ours single", ExtenderChoice.OURS, Pods.SINGLE),
     _asking("typed single", ExtenderChoice.TYPED, Pods.SINGLE),
-    Variant(name="none single", extender=ExtenderChoice.NOBODY, pods=Pods.SINGLE),
-    *(
-        Variant(
-            name=f"{each} by hand",
-            extender=ExtenderChoice.NOBODY,
-            pods=Pods.SINGLE,
-            affinity="required",
-            by_hand=True,
-            spelled=each,
-        )
-        for each in Spelling
-    ),
-    Variant(name="webhook required single", extender=ExtenderChoice.NOBODY, pods=Pods.SINGLE, affinity="required"),
-    Variant(name="ours filter", extender=ExtenderChoice.OURS, verbs=(FILTER,)),
-    Variant(name="ours filter single", extender=ExtenderChoice.OURS, pods=Pods.SINGLE, verbs=(FILTER,)),
-    Variant(name="ours prioritize", extender=ExtenderChoice.OURS, verbs=(PRIORITIZE,)),
-    Variant(name="ours prioritize single", extender=ExtenderChoice.OURS, pods=Pods.SINGLE, verbs=(PRIORITIZE,)),
     Variant(name="null whole", extender=ExtenderChoice.NULL, verbs=BOTH, by_names=False),
     Variant(name="ours whole", extender=ExtenderChoice.OURS, verbs=BOTH, by_names=False),
     Variant(name="typed whole", extender=ExtenderChoice.TYPED, verbs=BOTH, by_names=False),
 )
 """Variants that are compared are next to each other, so that drift in a cluster affects both."""
 
-QUICK = (
-    "none",
-    "affinity by hand",
-    "webhook required",
-    "webhook preferred",
-    "tolerations by hand",
-    "webhook tolerations",
-    "null scoring",
-    "null",
-    "ours",
-    "ours strict",
-    "typed",
-    "null single",
-    "ours single",
-    "typed single",
-)
+QUICK = tuple(variant.name for variant in VARIANTS if variant.claimed)
 """The variants that the claims need."""
 
 
