@@ -36,9 +36,8 @@ from extender.store.sqlite import SqliteStore
 from testbed.clock import Clock
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.hostile_layers import AMD64_ELF, ARM64_ELF
-from testbed.images import build_index
+from testbed.images import build_index, join_index, make_image
 from testbed.packed_layers import Put, gzipped
-from testbed.zoo_images import make_image, make_index
 
 MINUTE, HOUR = 60.0, 3600.0
 BOTH = ("linux/amd64", "linux/arm64")
@@ -221,7 +220,7 @@ class Simulation:
             (each, make_image(each, [gzipped([Put("app", program)])], Entrypoint=["/app"]))
             for each, program in layers.items()
         ]
-        self.hub.add("team/program", "1", make_index(images))
+        self.hub.add("team/program", "1", join_index(images))
         return "team/program:1"
 
     async def _client(self) -> RegistryClient:

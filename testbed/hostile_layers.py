@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from testbed.images import Bundle
+from testbed.images import Bundle, join_index, make_image
 from testbed.packed_layers import Layer, plain, symlink
-from testbed.zoo_images import make_image, make_index
 
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
 AMD64_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HH", 2, 62) + bytes(44)
@@ -129,7 +128,7 @@ def hostile_image(kind: str) -> Bundle:
     images = [(each, make_image(each, [layer], **process)) for each in (AMD64, ARM64)]
     if kind == "sizes that lie":
         images = [(each, with_sizes(image, [200 << 20])) for each, image in images]
-    return make_index(images)
+    return join_index(images)
 
 
 def with_sizes(image: Bundle, sizes: Sequence[int]) -> Bundle:

@@ -3,7 +3,6 @@
 The caller stores or pushes them.
 """
 
-import gzip
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ import msgspec
 from extender.images import manifest as media_type
 from extender.images.platform import Platform, parse_platform
 from extender.images.reference import digest_of
+from testbed.packed_layers import Layer, gzipped
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -37,19 +37,7 @@ DOCKER = Family(
 )
 
 
-class PackedLayer(NamedTuple):
-    """A layer as it is stored, and the digest of its tar archive."""
-
-    body: bytes
-    diff_id: str
-
-
-def make_layer(archive: bytes) -> PackedLayer:
-    """The layer of a tar archive."""
-    return PackedLayer(gzip.compress(archive, mtime=0), digest_of(archive))
-
-
-_EMPTY = make_layer(bytes(1024))  # an archive without files, for images that are never unpacked
+_EMPTY = gzipped([])  # for images that are never unpacked
 
 
 class Manifest(NamedTuple):
@@ -76,19 +64,27 @@ class Bundle(NamedTuple):
         return self.manifests[-1].digest
 
 
-def build_manifest(
-    platform: str, family: Family = OCI, *, layer: PackedLayer = _EMPTY, entrypoint: Sequence[str] = ()
-) -> Bundle:
+def build_manifest(platform: str, family: Family = OCI) -> Bundle:
     """A single image for `platform` (`linux/arm/v7`), which only its config names."""
+    return make_image(platform, [_EMPTY], family)
+
+
+def make_image(platform: str, layers: Sequence[Layer], family: Family = OCI, /, **process: object) -> Bundle:
+    """A single image of these layers, lowest first; `process` are fields of its configuration (`Entrypoint`)."""
     config = _encode(
         {
             **_platform_fields(parse_platform(platform)),
-            "config": {"Entrypoint": list(entrypoint)} if entrypoint else {},
-            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
+            "config": process,
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
         }
     )
-    manifest = _manifest(family.manifest, _descriptor(family.config, config), _descriptor(family.layer, layer.body))
-    return Bundle((config, layer.body), (manifest,))
+    listed = [
+        _descriptor(layer.media_type if family is OCI else family.layer, layer.body)
+        | {"annotations": layer.annotations}
+        for layer in layers
+    ]
+    manifest = _manifest(family.manifest, _descriptor(family.config, config), *listed)
+    return Bundle((config, *(layer.body for layer in layers)), (manifest,))
 
 
 def build_index(platforms: Sequence[str], *, attested: bool = False, family: Family = OCI) -> Bundle:
@@ -141,8 +137,8 @@ def _attestation_entry(subject: Bundle, attestation: Bundle) -> dict[str, object
     }
 
 
-def _manifest(name: str, config: dict[str, object], layer: dict[str, object]) -> Manifest:
-    return Manifest(name, _encode({"schemaVersion": 2, "mediaType": name, "config": config, "layers": [layer]}))
+def _manifest(name: str, config: dict[str, object], *layers: dict[str, object]) -> Manifest:
+    return Manifest(name, _encode({"schemaVersion": 2, "mediaType": name, "config": config, "layers": layers}))
 
 
 def _join(parts: Sequence[Bundle], outermost: Manifest) -> Bundle:

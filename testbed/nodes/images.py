@@ -1,13 +1,12 @@
 """Images that a real node can run: layers with the files given, under the platforms given."""
 
-import io
-import tarfile
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from extender.images.reference import digest_of
-from testbed.images import OCI, Bundle, Family, build_manifest, join_index, make_layer
+from testbed.images import OCI, Bundle, Family, join_index, make_image
+from testbed.packed_layers import Put, archive_of, gzipped
 
 PROGRAM = "/hello"
 
@@ -16,7 +15,7 @@ def build_image(
     platform: str, files: Mapping[str, bytes], family: Family = OCI, *, entrypoint: Sequence[str] = (PROGRAM,)
 ) -> Bundle:
     """A single image whose config says `platform`, with these executable files."""
-    return build_manifest(platform, family, layer=make_layer(_archive(files)), entrypoint=entrypoint)
+    return make_image(platform, [gzipped(_executable(files))], family, Entrypoint=list(entrypoint))
 
 
 def build_hello(architecture: str, hello: Mapping[str, bytes], family: Family = OCI) -> Bundle:
@@ -55,15 +54,8 @@ def image_archive(images: Mapping[str, Bundle]) -> bytes:
         entry = {"mediaType": root.media_type, "digest": root.digest, "size": len(root.body)}
         entries.append({**entry, "annotations": {"io.containerd.image.name": name}})
     files["index.json"] = msgspec.json.encode({"schemaVersion": 2, "manifests": entries})
-    return _archive(files)
+    return archive_of(_executable(files))
 
 
-def _archive(files: Mapping[str, bytes]) -> bytes:
-    """Returns a tar archive of executable files, always the same for the same files."""
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w") as archive:
-        for path, content in files.items():
-            entry = tarfile.TarInfo(path.lstrip("/"))
-            entry.mode, entry.size = 0o755, len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return written.getvalue()
+def _executable(files: Mapping[str, bytes]) -> list[Put]:
+    return [Put(path.lstrip("/"), content) for path, content in files.items()]

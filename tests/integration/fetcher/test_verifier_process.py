@@ -17,9 +17,8 @@ from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects
 from extender.verifier.verification import Verification
 from testbed.debian_registry import DebianRegistry
 from testbed.hostile_layers import AMD64_ELF, KINDS, hostile_image
-from testbed.images import Bundle
+from testbed.images import Bundle, join_index, make_image
 from testbed.packed_layers import Layer, Put, gzipped
-from testbed.zoo_images import make_image, make_index
 
 ARM = "linux/arm64"
 
@@ -33,7 +32,7 @@ async def client(debian_registry: DebianRegistry) -> AsyncIterator[FetcherClient
 
 
 def push(registry: DebianRegistry, name: str, layer: Layer) -> ImageReference:
-    image: Bundle = make_index([(ARM, make_image(ARM, [layer], Entrypoint=["/app"]))])
+    image: Bundle = join_index([(ARM, make_image(ARM, [layer], Entrypoint=["/app"]))])
     return parse_reference(f"{registry.host}/{name}@{registry.push(name, '1', image)}")
 
 

@@ -8,8 +8,8 @@ import pytest
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
+from testbed.images import join_index, make_image
 from testbed.packed_layers import Put, gzipped
-from testbed.zoo_images import make_image, make_index
 from tests.integration.cluster.api_server import ApiServer, namespace, node, owned, pod, serve_api, told
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, with_names
 from tests.integration.service.caller import pod as created
@@ -40,7 +40,7 @@ async def nodes_for(caller: Caller, image: str, in_namespace: str) -> list[str]:
 async def test_a_lie_is_found_in_the_background_and_told(api: ApiServer, tmp_path: Path) -> None:
     """Pods are kept off from then on, in every namespace, and the workload gets an event."""
     layers = [gzipped([Put("app", AMD64_ELF)])]
-    lying = make_index([(each, make_image(each, layers, Entrypoint=["/app"])) for each in (AMD64, ARM64)])
+    lying = join_index([(each, make_image(each, layers, Entrypoint=["/app"])) for each in (AMD64, ARM64)])
     async with EmbeddedRegistry() as registry:
         registry.add("web", "1", lying)
         image = f"{registry.host}/web:1"

@@ -10,8 +10,8 @@ import pytest
 
 from testbed.debian_archive import fetch_archives, files_of
 from testbed.debian_package import ProgramMissing
+from testbed.images import join_index, make_image
 from testbed.packed_layers import Layer
-from testbed.zoo_images import make_image, make_index
 from tests.unit.verifier.kept_blobs import look_inside
 
 PACKAGES = (
@@ -60,7 +60,7 @@ async def test_the_package_and_we_agree(archives: dict[str, dict[str, Path]]) ->
             for program in programs_in(files):
                 for claimed in ARCHITECTURES:
                     platform, layers = f"linux/{claimed}", [*base, layer_of(files)]
-                    image = make_index([(platform, make_image(platform, layers, Entrypoint=[program]))])
+                    image = join_index([(platform, make_image(platform, layers, Entrypoint=[program]))])
                     found = await look_inside(image, platform=platform)
                     states[found.state] += 1
                     if found.state != ("verified" if claimed == own else "refuted"):

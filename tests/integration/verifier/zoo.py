@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from testbed.images import Bundle
+from testbed.images import Bundle, join_index, make_image
 from testbed.packed_layers import PACKINGS, Layer, Put, folder, gzipped, hardlink, symlink
 from testbed.tiny_programs import find_tiny
-from testbed.zoo_images import make_image, make_index
 
 VERIFIED, REFUTED, CLAIMED = "verified", "refuted", "claimed"
 CONTRADICTORY = "contradictory"
@@ -26,7 +25,7 @@ class Animal(NamedTuple):
 
 
 def _listed(platform: str, layers: Sequence[Layer], **process: object) -> Bundle:
-    return make_index([(platform, make_image(platform, layers, **process))])
+    return join_index([(platform, make_image(platform, layers, **process))])
 
 
 def _one(platform: str, files: Sequence[Put], **process: object) -> Bundle:
@@ -178,10 +177,10 @@ def _indexes() -> Iterator[Animal]:
     for_arm = make_image(ARM, [gzipped([Put("app", own)])], Entrypoint=["/app"])
     for_amd = make_image(AMD, [gzipped([Put("app", other)])], Entrypoint=["/app"])
     lying = make_image(ARM, [gzipped([Put("app", other)])], Entrypoint=["/app"])
-    both = make_index([(AMD, for_amd), (ARM, for_arm)])
+    both = join_index([(AMD, for_amd), (ARM, for_arm)])
     yield Animal("both, arm64", both, ARM, VERIFIED)
     yield Animal("both, amd64", both, AMD, VERIFIED)
-    yield Animal("amd64 listed twice", make_index([(AMD, for_amd), (ARM, for_amd)]), ARM, CONTRADICTORY, AMD)
+    yield Animal("amd64 listed twice", join_index([(AMD, for_amd), (ARM, for_amd)]), ARM, CONTRADICTORY, AMD)
     yield Animal("one manifest", for_arm, ARM, VERIFIED)
     yield Animal("one manifest, wrong", lying, ARM, REFUTED)
     yield Animal("not listed", both, "linux/s390x", CLAIMED, "does not list")

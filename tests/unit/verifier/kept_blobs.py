@@ -7,9 +7,8 @@ from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.registry.registry_client import FetchedManifest, RegistryClient
 from extender.verifier.verification import Verification
-from testbed.images import Bundle
+from testbed.images import Bundle, join_index, make_image
 from testbed.packed_layers import Layer
-from testbed.zoo_images import make_image, make_index
 
 ARM = "linux/arm64"
 
@@ -59,4 +58,4 @@ async def look_inside(
 
 
 def image_of(*layers: Layer, program: str = "/app") -> Bundle:
-    return make_index([(ARM, make_image(ARM, layers, Entrypoint=[program]))])
+    return join_index([(ARM, make_image(ARM, layers, Entrypoint=[program]))])

@@ -25,6 +25,7 @@ from testbed.hostile_layers import (
     with_sizes,
     zeros,
 )
+from testbed.images import join_index, make_image
 from testbed.packed_layers import (
     PACKINGS,
     Layer,
@@ -35,7 +36,6 @@ from testbed.packed_layers import (
     symlink,
     zstandard,
 )
-from testbed.zoo_images import make_image, make_index
 from tests.unit.verifier.kept_blobs import ARM, KeptBlobs, image_of, look_inside
 
 ARM_ELF = b"\x7fELF\x01\x01\x01" + bytes(9) + struct.pack("<HH", 2, 40) + bytes(44)
@@ -130,7 +130,7 @@ async def test_a_manifest_that_lies_about_a_layers_size(size: int) -> None:
     """Too short or too long: what is read ends, and nothing is refuted."""
     bundle = image_of(gzipped([Put("app", AMD64_ELF)]))
     client = KeptBlobs(bundle)
-    lying = make_index([(ARM, with_sizes(bundle, [size]))])
+    lying = join_index([(ARM, with_sizes(bundle, [size]))])
     client.manifests |= {each.digest: each for each in lying.manifests}
     assert (await look_inside(lying, client=client, bounds=SMALL)).state == "claimed"
 
@@ -241,7 +241,7 @@ async def test_a_program_that_no_node_of_the_platform_runs_refutes(
 ) -> None:
     """No 32-bit Arm runs AArch64; nodes may run the 32-bit programs of their family."""
     program = b"\x7fELF" + bytes([bits, 1, 1]) + bytes(9) + struct.pack("<HH", 2, machine) + bytes(44)
-    bundle = make_index([(platform, make_image(platform, [gzipped([Put("app", program)])], Entrypoint=["/app"]))])
+    bundle = join_index([(platform, make_image(platform, [gzipped([Put("app", program)])], Entrypoint=["/app"]))])
     assert (await look_inside(bundle, platform=platform)).state == state
 
 
@@ -249,9 +249,9 @@ async def test_words_that_no_platform_has_contradict_nothing() -> None:
     """Runtimes choose by the index, and the program is what it says."""
     for words in ("linux/arm64v8", "ubuntu/arm64", "linux/arm64/v8.99"):
         image = make_image(words, [gzipped([Put("app", ARM64_ELF)])], Entrypoint=["/app"])
-        assert (await look_inside(make_index([(ARM, image)]))).state == "verified"
+        assert (await look_inside(join_index([(ARM, image)]))).state == "verified"
     other = make_image("linux/amd64", [gzipped([Put("app", ARM64_ELF)])], Entrypoint=["/app"])
-    assert (await look_inside(make_index([(ARM, other)]))).state == "contradictory"
+    assert (await look_inside(join_index([(ARM, other)]))).state == "contradictory"
 
 
 async def test_archives_of_another_writer() -> None:
