@@ -10,7 +10,6 @@ and the figures are those observed.
 
 import contextlib
 import itertools
-import os
 import signal
 import subprocess
 import tempfile
@@ -25,7 +24,7 @@ import msgspec
 from benchmarks.cores import pinned
 from benchmarks.loopback import connect, request_bytes
 from benchmarks.process_costs import cpu_seconds
-from testbed.debian_package import find_package
+from testbed.debian_package import find_package, with_libraries
 
 SERIAL = "@serial@"  # in a body: replaced by eight digits, different in each request
 TIMEOUT_SECONDS = 10
@@ -222,14 +221,16 @@ class _Bodies(msgspec.Struct, frozen=True):
 
     def _run(self, url: str, connections: int, seconds: float, core: int) -> Load:
         """Runs wrk for `seconds`. It takes whole seconds only, so it gets more and is interrupted, then prints."""
-        program = find_wrk()
-        libraries = ":".join(sorted({str(path.parent) for path in program.parents[1].glob("lib/**/*.so*")}))
-        command = [str(program), "--threads=1", f"--connections={connections}", f"--duration={int(seconds) + 60}s"]
+        command = [
+            *with_libraries(find_wrk()),
+            "--threads=1",
+            f"--connections={connections}",
+            f"--duration={int(seconds) + 60}s",
+        ]
         command += [f"--timeout={TIMEOUT_SECONDS}s", f"--script={SCRIPT}", url, "--", *self._arguments()]
         with pinned(core):
             process = subprocess.Popen(
                 command,
-                env=os.environ | {"LD_LIBRARY_PATH": libraries},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -1,10 +1,11 @@
 """Programs from Debian's archive, unpacked into the cache folder once. Nothing is installed."""
 
-import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+
+from testbed.binaries import cache_folder
 
 _FETCH_SECONDS = 300
 
@@ -19,13 +20,19 @@ def find_package(package: str, *more: str) -> Path:
     Raises:
         ProgramMissing: it is missing and cannot be fetched.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "multiarch-extender"
+    cache = cache_folder()
     if not (cache / package).exists():
         if not (shutil.which("apt-get") and shutil.which("dpkg")):
             raise ProgramMissing(f"{package} is not in {cache}, and there is no apt-get to fetch it with")
         cache.mkdir(parents=True, exist_ok=True)
         _fetch(cache, package, more)
     return cache / package
+
+
+def with_libraries(program: Path) -> list[str]:
+    """Returns the command that runs a program of `find_package` with the libraries that were unpacked beside it."""
+    libraries = sorted({str(path.parent) for path in program.parents[2].glob("usr/lib/**/*.so*")})
+    return ["/usr/bin/env", f"LD_LIBRARY_PATH={':'.join(libraries)}", str(program)]
 
 
 def _fetch(cache: Path, package: str, more: tuple[str, ...]) -> None:

@@ -4,7 +4,6 @@ Nothing is installed: the package is unpacked into the cache folder, once.
 """
 
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -15,29 +14,21 @@ import msgspec
 
 from testbed.debian_package import find_package
 from testbed.eventually import eventually
-from testbed.processes import free_port
+from testbed.processes import Process, free_port
 
 _PACKAGE = "prometheus"
-_END_SECONDS = 10
+_END_SECONDS = 10.0
 CHANGE_SECONDS = 60.0
 """How long `until` waits."""
 
 
 def find_promtool() -> Path:
-    """Returns the path of the promtool program.
-
-    Raises:
-        ProgramMissing: it is missing and cannot be fetched.
-    """
+    """Returns the path of the promtool program. Raises ProgramMissing."""
     return find_package(_PACKAGE) / "usr" / "bin" / "promtool"
 
 
 def find_prometheus() -> Path:
-    """Returns the path of the prometheus program.
-
-    Raises:
-        ProgramMissing: it is missing and cannot be fetched.
-    """
+    """Returns the path of the prometheus program. Raises ProgramMissing."""
     return find_package(_PACKAGE) / "usr" / "bin" / _PACKAGE
 
 
@@ -75,15 +66,13 @@ class DebianPrometheus:
         ]
 
     def __enter__(self) -> Self:
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
+        self._process = Process(_PACKAGE, self._command, self._log)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait(_END_SECONDS)
+        self._process.stop(_END_SECONDS)
 
 
 def shortened(rules: str, window: str) -> str:

@@ -5,9 +5,6 @@ Nothing is installed: the package is unpacked into the cache folder, once.
 
 import base64
 import re
-import subprocess
-import threading
-from collections import deque
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
@@ -20,18 +17,15 @@ import msgspec
 from extender.images.reference import digest_of
 from testbed.debian_package import find_package
 from testbed.images import Bundle
+from testbed.processes import Process
 
 _PACKAGE = "docker-registry"
-_END_SECONDS = 10
+_READY_SECONDS, _END_SECONDS = 30.0, 10.0
 _LISTENING = re.compile(rb'"listening on (?P<host>127\.0\.0\.1:\d+)')
 
 
 def find_docker_registry() -> Path:
-    """Returns the path of the docker-registry program.
-
-    Raises:
-        ProgramMissing: it is missing and cannot be fetched.
-    """
+    """Returns the path of the docker-registry program. Raises ProgramMissing."""
     return find_package(_PACKAGE) / "usr" / "bin" / _PACKAGE
 
 
@@ -53,7 +47,7 @@ class DebianRegistry:
     ) -> None:
         self.host = ""
         self._scheme = "https" if http and "tls" in http else "http"
-        self._command = [str(program), "serve", str(folder / "registry.yml")]
+        self._command, self._log = [str(program), "serve", str(folder / "registry.yml")], folder / "registry.log"
         configuration = {
             "version": "0.1",
             "log": {"level": "info", "formatter": "json", "accesslog": {"disabled": True}},
@@ -69,26 +63,17 @@ class DebianRegistry:
         return f"{self._scheme}://{self.host}"
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        assert self._process.stderr is not None
-        said = []
-        for line in self._process.stderr:
-            said.append(line)
-            if found := _LISTENING.search(line):
-                self.host = found["host"].decode()
-                break
-        else:
-            self._end()
-            raise AssertionError(f"the registry did not start: {b''.join(said).decode()}")
-        # Unless the pipe is read, it fills up and blocks the process that writes to it.
-        self._reader = threading.Thread(target=deque, args=(self._process.stderr, 0), daemon=True)
-        self._reader.start()
+        self._process = Process(_PACKAGE, self._command, self._log)
+        self._process.wait_until(lambda: bool(_LISTENING.search(self._log.read_bytes())), _READY_SECONDS)
+        found = _LISTENING.search(self._log.read_bytes())
+        assert found
+        self.host = found["host"].decode()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        self._process.stop(_END_SECONDS)
 
     def push(
         self,
@@ -121,18 +106,6 @@ class DebianRegistry:
     def delete(self, repository: str, digest: str) -> None:
         """Deletes a manifest, also one that an index lists."""
         _send("DELETE", f"{self.url}/v2/{repository}/manifests/{digest}", b"", {}, None)
-
-    def _end(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if hasattr(self, "_reader"):
-            self._reader.join()
-        if self._process.stderr:
-            self._process.stderr.close()
 
 
 def _send(method: str, url: str, body: bytes, headers: dict[str, str], tls: SSLContext | None) -> str:
