@@ -696,7 +696,7 @@ VERIFIER = (
 
 LISTENERS = _broken(
     "extender/server/http.py",
-    _tests("integration/server", "limits", "listener", "connection"),
+    _tests("integration/server", "limits", "connection"),
     (
         "a body without a stated length is read up to the limit",
         "                    if size > limit_bytes:\n                        return too_large\n",

@@ -7,6 +7,8 @@ from email.message import Message
 
 from extender.server.http import Listener
 
+_MOST_SECONDS = 60
+
 
 class RawConnection:
     """A client's connection."""
@@ -16,15 +18,16 @@ class RawConnection:
 
     async def read(self) -> tuple[int, Message, bytes]:
         """Status, headers and body of the next answer."""
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)).decode()
-        line, _, fields = head.partition("\r\n")
-        headers = email.message_from_string(fields)
-        return int(line.split()[1]), headers, await self.reader.readexactly(int(headers["Content-Length"]))
+        async with asyncio.timeout(_MOST_SECONDS):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            line, _, fields = head.partition("\r\n")
+            headers = email.message_from_string(fields)
+            return int(line.split()[1]), headers, await self.reader.readexactly(int(headers["Content-Length"]))
 
     async def ends(self) -> bytes:
-        """What arrives until the other side ends the connection, within some seconds."""
+        """What arrives until the other side ends the connection."""
         with suppress(ConnectionError):
-            return await asyncio.wait_for(self.reader.read(), 5)
+            return await asyncio.wait_for(self.reader.read(), _MOST_SECONDS)
         return b""
 
     async def abort(self) -> None:

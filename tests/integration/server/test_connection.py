@@ -17,6 +17,7 @@ from extender.server.routes import PostRoutes, Reply, Route
 from testbed.eventually import eventually
 from tests.integration.server.raw_http import RawConnection, port_of
 
+pytestmark = pytest.mark.usefixtures("simulated_time")
 LIMIT_BYTES = 1000
 PATH = "/scheduler/filter"
 

@@ -8,22 +8,23 @@ import resource
 import socket
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, suppress
 from email.message import Message
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
-import trustme
 
-from extender.server import http as limits_module
-from extender.server.http import MIB, REFUSALS, Connection, Limits, Listener, open_listener
+from extender.server.http import HEAD_SECONDS, MIB, REFUSALS, Connection, Limits, Listener, open_listener
 from extender.server.operations import Operations
 from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
+from testbed.certificates import Authority
 from testbed.eventually import eventually
 from tests.integration.server.raw_http import RawConnection, port_of
 
+pytestmark = pytest.mark.usefixtures("simulated_time")
 LIMITS = Limits(connections=30, body_bytes=50_000, pending_bytes=100_000)
 # Heads as a usual client writes them, and as only aiohttp reads them.
 HEADS = {"usual": "", "unusual": "X-Unusual: yes\r\n"}
@@ -32,7 +33,7 @@ GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 async def answer(body: bytes) -> Reply:
     if body.startswith(b"wait"):
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(HEAD_SECONDS + 1 if body == b"wait long" else 0.3)
     return Reply(b"%d" % len(body))
 
 
@@ -58,7 +59,6 @@ class Scene:
 
     def __init__(self, stack: AsyncExitStack, folder: Path) -> None:
         self._stack = stack
-        self._authority = trustme.CA()
         self._folder = folder
         self.listener: Listener
         self._client: ssl.SSLContext | None = None
@@ -66,12 +66,10 @@ class Scene:
     async def open(self, limits: Limits = LIMITS, *, tls: bool = False) -> None:
         context = None
         if tls:
-            leaf = self._authority.issue_cert("localhost", "127.0.0.1")
-            leaf.private_key_pem.write_to_path(self._folder / "tls.key")
-            leaf.cert_chain_pems[0].write_to_path(self._folder / "tls.crt")
-            context = TlsFiles("admission", str(self._folder / "tls.crt"), str(self._folder / "tls.key"), "").context
-            self._client = ssl.create_default_context()
-            self._authority.configure_trust(self._client)
+            authority = Authority(self._folder)
+            leaf = authority.issue("localhost")
+            context = TlsFiles("admission", str(leaf.certificate), str(leaf.key), "").context
+            self._client = authority.trust(leaf)
         route = Route("admission", answer, lambda _body, _id: b"")
         service = PostRoutes({"/pods": route}, draining=bool)
         self.listener = open_listener("admission", service, "127.0.0.1", 0, context, limits=limits)
@@ -105,11 +103,6 @@ async def some_turns() -> None:
         await asyncio.sleep(0.001)
 
 
-@pytest.fixture(autouse=True)
-def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.server.http.LINGER_SECONDS", 0.2)
-
-
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     """A listener to be opened; when its connections have ended, it counts nothing more."""
@@ -127,11 +120,8 @@ async def any_scene(scene: Scene, request: pytest.FixtureRequest) -> Scene:
 
 
 @pytest.mark.parametrize("start", [b"", b"PO", GET[:-2]], ids=["nothing", "word", "line"])
-async def test_connection_without_a_whole_head_is_ended(
-    any_scene: Scene, monkeypatch: pytest.MonkeyPatch, start: bytes
-) -> None:
+async def test_connection_without_a_whole_head_is_ended(any_scene: Scene, start: bytes) -> None:
     """After some seconds, on any listener, the next one as well."""
-    monkeypatch.setattr(limits_module, "HEAD_SECONDS", 0.1)
     before = REFUSALS["time"].value
     for _ in range(2):
         half = await any_scene.connect()
@@ -140,34 +130,22 @@ async def test_connection_without_a_whole_head_is_ended(
     assert REFUSALS["time"].value == before + 2
 
 
-async def test_half_a_head_behind_a_request_is_not_kept_either(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request is answered; who then begins another one and does not go on is like who never asked."""
-    monkeypatch.setattr(limits_module, "HEAD_SECONDS", 0.1)
+async def test_connection_that_has_asked_may_idle_but_not_begin_a_head(scene: Scene) -> None:
+    """The pool of a client keeps its connections for long; an answer may take longer than a head."""
     await scene.open()
-    idle, half = await scene.connect(), await scene.connect()
+    idle, waiting, half = await scene.connect(), await scene.connect(), await scene.connect()
     assert await idle.is_open()
     assert await half.is_open()
     half.writer.write(head_of(1)[:-2])
+    assert (await waiting.ask(b"wait long"))[0] == 200
     assert await half.ends() == b""
-    assert await idle.is_open()
-
-
-async def test_connection_that_has_asked_may_idle(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool of a client keeps its connections for long."""
-    monkeypatch.setattr(limits_module, "HEAD_SECONDS", 0.1)
-    await scene.open()
-    idle, waiting, silent = await scene.connect(), await scene.connect(), await scene.connect()
-    assert (await idle.ask())[0] == 200
-    assert (await waiting.ask(b"wait"))[0] == 200  # for longer than a head may take
-    assert await silent.ends() == b""
     assert await idle.is_open()
     assert await waiting.is_open()
 
 
 @pytest.mark.parametrize("head", HEADS)
-async def test_late_body_is_answered_with_408(scene: Scene, monkeypatch: pytest.MonkeyPatch, head: str) -> None:
+async def test_late_body_is_answered_with_408(scene: Scene, head: str) -> None:
     """And what arrived of it is not kept."""
-    monkeypatch.setattr(limits_module, "BODY_SECONDS", 0.1)
     await scene.open()
     late = await scene.connect()
     late.writer.write(head_of(50, HEADS[head]) + b"x" * 49)
@@ -292,9 +270,7 @@ async def test_connections_in_the_queue_are_answered_when_the_listener_closes(sc
     with contextlib.ExitStack() as stack:
         waiting = [stack.enter_context(socket.socket()) for _ in range(10)]
         for each in waiting:
-            each.connect(
-                ("127.0.0.1", port_of(scene.listener))
-            )  # the kernel accepts it; the event loop has no turn meanwhile
+            each.connect(("127.0.0.1", port_of(scene.listener)))  # in the kernel; the event loop has no turn meanwhile
             each.sendall(head_of(4) + b"wait")
         await scene.listener.close()
         for each in waiting:
@@ -350,72 +326,47 @@ async def test_listener_without_descriptors_waits_for_them(scene: Scene) -> None
     assert REFUSALS["descriptors"].value == before + 1
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
-async def test_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(scene: Scene, *, tls: bool) -> None:
-    """Its TLS buffers take 100 KB and more, and a full collection may be minutes away."""
-    await scene.open(tls=tls)
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nothing is left to the garbage collector; a full collection may be minutes away."""
     gc.collect()
     before = connections_in_memory()
     gc.disable()
-    try:
-        for _ in range(5):
-            connection = await scene.connect()
-            assert await connection.ask()
-            connection.writer.write(head_of(20_000) + b"x" * 10_000)
-            await eventually(lambda: scene.pending_bytes >= 10_000)
-            await connection.abort()
-            await eventually(lambda: scene.listener.count == 0)
-        await some_turns()
-        assert connections_in_memory() == before
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("ends", ["client", "service"])
-async def test_handshake_that_fails_leaves_nothing_to_the_garbage_collector(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, ends: str
-) -> None:
-    """Whether the client goes, or does not go on in time."""
-    monkeypatch.setattr(limits_module, "HEAD_SECONDS", 0.3 if ends == "service" else 60)
-    await scene.open(tls=True)
-    gc.collect()
-    before = connections_in_memory()
-    gc.disable()
-    try:
-        clients = await scene.flood(5, plain=True)
-        await eventually(lambda: connections_in_memory() == before + 5)
-        if ends == "client":
-            for client in clients:
-                await client.abort()
-        await eventually(lambda: connections_in_memory() == before)
-        assert scene.listener.count == 0
-    finally:
-        gc.enable()
+    yield
+    left = connections_in_memory() - before
+    gc.enable()
+    assert left == 0
 
 
 def connections_in_memory() -> int:
     return sum(type(each) is Connection for each in gc.get_objects())
 
 
-class _Sent(asyncio.Transport):
-    """Takes what is written, as a peer that reads at once, and keeps its length."""
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+async def test_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(scene: Scene, *, tls: bool) -> None:
+    """Its TLS buffers take 100 KB and more."""
+    await scene.open(tls=tls)
+    for _ in range(5):
+        connection = await scene.connect()
+        assert await connection.ask()
+        connection.writer.write(head_of(20_000) + b"x" * 10_000)
+        await eventually(lambda: scene.pending_bytes >= 10_000)
+        await connection.abort()
+        await eventually(lambda: scene.listener.count == 0)
 
-    length = 0
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.length += len(data)
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        self.length += sum(map(len, list_of_data))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        pass
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("ends", ["client", "service"])
+async def test_handshake_that_fails_leaves_nothing_to_the_garbage_collector(scene: Scene, ends: str) -> None:
+    """Whether the client goes, or does not go on in time."""
+    await scene.open(tls=True)
+    clients = await scene.flood(5, plain=True)
+    await eventually(lambda: scene.listener.count == 5)
+    if ends == "client":
+        for client in clients:
+            await client.abort()
+    await eventually(lambda: scene.listener.count == 0)
 
 
 async def test_a_large_body_is_joined_once_and_not_copied() -> None:
@@ -427,8 +378,8 @@ async def test_a_large_body_is_joined_once_and_not_copied() -> None:
     route = Route("filter", echo, lambda body, _: body)
     limits = Limits(body_bytes=64 * MIB, pending_bytes=64 * MIB)
     connection = Connection(Listener("scheduler", PostRoutes({"/pods": route}, draining=bool), limits))
-    sent, pieces = _Sent(), 512
-    connection.connection_made(sent)
+    peer, pieces = create_autospec(asyncio.Transport, instance=True), 512  # which reads at once
+    connection.connection_made(peer)
     await asyncio.sleep(0)
     tracemalloc.start()
     try:
@@ -441,5 +392,5 @@ async def test_a_large_body_is_joined_once_and_not_copied() -> None:
         tracemalloc.stop()
         connection.connection_lost(None)
         await asyncio.sleep(0)
-    assert sent.length > pieces * 64 * 1024
+    assert sum(len(call.args[0]) for call in peer.write.call_args_list) > pieces * 64 * 1024
     assert peak < 2.5 * pieces * 64 * 1024

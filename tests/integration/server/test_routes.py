@@ -1,4 +1,4 @@
-"""What holds for every request on a hot path, over real HTTP."""
+"""Which addresses a listener takes, and what holds for every request on a hot path, over real HTTP."""
 
 import io
 from collections.abc import AsyncIterator
@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from extender.errors import InvalidRequest
+from extender.errors import ConfigError, InvalidRequest
 from extender.server.http import Limits, Listener, open_listener
+from extender.server.operations import Operations
 from extender.server.routes import PostRoutes, Reply, Route
+from tests.integration.server.raw_http import port_of
 
 LIMIT_BYTES = 1000
 
 
 async def answer(body: bytes) -> Reply:
-    """Echo, or a refusal."""
     if body == b"invalid":
         raise InvalidRequest("$.Pod: expected an object")
     return Reply(b'{"echo":%d}' % len(body))
@@ -27,13 +28,6 @@ async def listener() -> AsyncIterator[Listener]:
     opened = open_listener("scheduler", service, "127.0.0.1", 0, limits=Limits(body_bytes=LIMIT_BYTES))
     yield opened
     await opened.close()
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A client."""
-    async with aiohttp.ClientSession() as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(
@@ -52,11 +46,36 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
     ],
 )
 async def test_every_request_gets_a_status_and_a_reason(
-    listener: Listener, session: aiohttp.ClientSession, method: str, path: str, body: bytes, status: int, says: str
+    listener: Listener, method: str, path: str, body: bytes, status: int, says: str
 ) -> None:
     """Answers are 200; anything else says why in JSON."""
-    async with session.request(method, f"http://{listener.address}{path}", data=io.BytesIO(body)) as response:
+    url = f"http://{listener.address}{path}"
+    async with aiohttp.ClientSession() as session, session.request(method, url, data=io.BytesIO(body)) as response:
         text = await response.text()
         assert (response.status, response.content_type) == (status, "application/json")
         assert says in text
         assert response.headers["Content-Length"] == str(len(text))
+
+
+@pytest.fixture
+async def everywhere() -> AsyncIterator[Listener]:
+    """A listener on a free port of every address."""
+    opened = open_listener("admission", Operations({}, {}), "", 0)
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_empty_host_is_every_address_of_both_families(everywhere: Listener, host: str) -> None:
+    """One port answers on IPv4 and on IPv6, and the listener's address names it."""
+    assert everywhere.address == f"[::]:{port_of(everywhere)}"
+    url = f"http://{host}:{port_of(everywhere)}/livez"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        assert await response.text() == "ok\n"
+
+
+async def test_port_that_is_taken_is_refused_with_its_address(everywhere: Listener) -> None:
+    """The error names the setting and the address, also if that has no host."""
+    port = port_of(everywhere)
+    with pytest.raises(ConfigError, match=rf"operations\.listen: cannot listen on :{port}"):
+        open_listener("operations", Operations({}, {}), "", port)
