@@ -67,6 +67,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         work.add_done_callback(self._leave_thread)
         return work
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002  # since 3.12
+        """Waits for its threads, in real time."""
+        self._jumping.in_threads += 1
+        await super().shutdown_default_executor()
+
     def _leave_thread(self, _work: object) -> None:
         self._jumping.in_threads -= 1
 

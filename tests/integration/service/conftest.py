@@ -8,7 +8,6 @@ import pytest
 
 from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
-from extender.drift import drift_watch as drift
 from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import ClusterView
 from extender.service.compose import open_service
@@ -70,11 +69,3 @@ async def api() -> AsyncIterator[ApiServer]:
         server.put("/api/v1/nodes", node("a"))
         server.put("/api/v1/namespaces", namespace("shop"))
         yield server
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tags are asked for again at each request, and changes looked into at once."""
-    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 0.001)
-    monkeypatch.setattr(drift, "SETTLE_SECONDS", 0.02)
-    monkeypatch.setattr(drift, "PAUSE_SECONDS", 0.02)

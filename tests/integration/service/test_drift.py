@@ -1,5 +1,6 @@
 """Tags that move in a registry while pods of a cluster use them, on the whole service."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,11 +26,15 @@ from tests.integration.cluster.api_server import (
 from tests.integration.service.caller import AMD64, ARM64, Caller
 from tests.integration.service.watching import service_in, until_ready, write_pull_secret
 
+pytestmark = pytest.mark.usefixtures("simulated_time")
+TAG_SECONDS = 5.0
+
 REPLICASETS = "/apis/apps/v1/namespaces/default/replicasets"
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[ApiServer]:
+async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
+    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", TAG_SECONDS)
     async with serve_api() as server:
         server.put(NODES.path, node("amd", "amd64"))
         server.put(NODES.path, node("arm", "arm64"))
@@ -68,13 +73,13 @@ async def using(
         asking["spec"] |= spec
 
         async def ask() -> None:
+            await asyncio.sleep(1.1 * TAG_SECONDS)
             await caller.review(asking, namespace="default")
 
         await ask()
         yield caller, ask
 
 
-@pytest.mark.usefixtures("soon")
 async def test_a_platform_that_running_pods_need_is_missed(api: ApiServer, tmp_path: Path) -> None:
     """One line of the log, one count, and one event on the Deployment, with the digest to go back to."""
     async with EmbeddedRegistry() as registry:
@@ -112,7 +117,6 @@ async def test_a_platform_that_running_pods_need_is_missed(api: ApiServer, tmp_p
     assert counted() == {"lost": 1}
 
 
-@pytest.mark.usefixtures("soon")
 async def test_a_platform_that_unblocks_a_workload_is_told(api: ApiServer, tmp_path: Path) -> None:
     """Of pods whose other images have it; a pod that another image keeps away is not concerned."""
     async with EmbeddedRegistry() as registry:
@@ -135,7 +139,6 @@ async def test_a_platform_that_unblocks_a_workload_is_told(api: ApiServer, tmp_p
     assert counted() == {"gained": 1}
 
 
-@pytest.mark.usefixtures("soon")
 async def test_a_change_that_concerns_nobody_is_only_counted(api: ApiServer, tmp_path: Path) -> None:
     """A platform that no pod runs on and no node has."""
     async with EmbeddedRegistry() as registry:
@@ -152,7 +155,6 @@ async def test_a_change_that_concerns_nobody_is_only_counted(api: ApiServer, tmp
     assert told(api) == []
 
 
-@pytest.mark.usefixtures("soon")
 async def test_without_the_right_to_list_pods_a_change_is_unchecked(api: ApiServer, tmp_path: Path) -> None:
     """It is counted and logged, and the service goes on."""
     async with EmbeddedRegistry() as registry:
@@ -170,7 +172,6 @@ async def test_without_the_right_to_list_pods_a_change_is_unchecked(api: ApiServ
     assert [line["first"] for line in lines if line["event"] == "image.drift_unchecked"] == [image]
 
 
-@pytest.mark.usefixtures("soon")
 async def test_nobody_is_told_of_an_image_that_their_own_credentials_do_not_open(
     api: ApiServer, tmp_path: Path
 ) -> None:
@@ -191,5 +192,6 @@ async def test_nobody_is_told_of_an_image_that_their_own_credentials_do_not_open
             await eventually(lambda: told(api))
             registry.add_index("web", "latest", [AMD64, ARM64])
             # Those of the move before have been sent when one of the next one is.
-            await eventually(ask, lambda _: "ImageGainedPlatform" in {event["reason"] for event in told(api)})
+            await ask()
+            await eventually(lambda: "ImageGainedPlatform" in {event["reason"] for event in told(api)})
     assert {event["involvedObject"]["name"] for event in told(api)} == {"mine"}

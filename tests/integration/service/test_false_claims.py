@@ -36,7 +36,7 @@ async def nodes_for(caller: Caller, image: str, in_namespace: str) -> list[str]:
     return sorted(kept(result)) if not result["Error"] else ["amd", "arm"]
 
 
-@pytest.mark.usefixtures("soon")
+@pytest.mark.usefixtures("simulated_time")
 async def test_a_lie_is_found_in_the_background_and_told(api: ApiServer, tmp_path: Path) -> None:
     """Pods are kept off from then on, in every namespace, and the workload gets an event."""
     layers = [gzipped([Put("app", AMD64_ELF)])]

@@ -1,5 +1,6 @@
 """When the service holds pods that are being created, and lets them go: only while somebody provably lifts gates."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import pytest
 from extender.cluster.views import PODS
 from extender.config.tree import GateConfig
 from extender.placement.gate import GATE, GATED_LABEL
-from extender.service import gates
+from extender.service.gates import START_SECONDS
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Document
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.watching import HOLDING, checks, service_in, until_ready
+
+pytestmark = pytest.mark.usefixtures("simulated_time")
 
 LEASE = GateConfig().lease
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -86,14 +89,11 @@ async def test_nothing_is_held_without_the_rights_to_let_go(
         assert (await until_ready(caller))["gates"] == "[+]"
 
 
-async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(
-    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(api: ApiServer, tmp_path: Path) -> None:
     """A policy of the API server holds every new pod, so a rollout has to fail, and says why."""
-    monkeypatch.setattr(gates, "START_SECONDS", 0.0)
     api.forbidden = {("patch", "pods")}
     async with service_in(api, tmp_path, "", "admission.listen=''", *HOLDING) as caller:
-        await eventually(lambda: lease(api))
+        await asyncio.sleep(START_SECONDS + 1)
         status, marks = await checks(caller, "/readyz")
         assert (status, marks["gates"]) == (503, "[-]")
         api.forbidden = set()
@@ -101,12 +101,12 @@ async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(
 
 
 async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_held_pods(
-    api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
     """Nothing is held without the rights, so reviews go on; but held pods that nobody lets go are no good start."""
-    monkeypatch.setattr(gates, "START_SECONDS", 0.0)
     api.forbidden = {("patch", "pods")}
     async with service_in(api, tmp_path, "", *HOLDING, registries=[registry.host]) as caller:
+        await asyncio.sleep(START_SECONDS + 1)
         await until_ready(caller)
         api.put(PODS, held(f"{registry.host}/late:1"))
         await eventually(lambda: checks(caller, "/readyz"), lambda found: found[0] != 200)
@@ -116,10 +116,9 @@ async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_
 
 
 async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more(
-    api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
     """Each by what is known of its image; no new pod is held, and readiness does not depend on it."""
-    monkeypatch.setattr(gates, "RELEASE_SECONDS", 3.0)
     registry.add_index("app", "1", ["linux/arm64"])
     for name, image in (("known", "app:1"), ("unknown", "late:1")):
         api.put(PODS, held(f"{registry.host}/{image}", name=name))

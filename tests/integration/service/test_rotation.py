@@ -11,6 +11,8 @@ from testbed.faulty_registry import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
 
+pytestmark = pytest.mark.usefixtures("simulated_time")
+
 CHECK_SECONDS = "extender.fetcher.sources.FILE_CHECK_SECONDS"
 LOADED = 'multiarch_file_reloads_total{outcome="loaded",setting="registry.docker_config"}'
 REFUSED = 'multiarch_file_reloads_total{outcome="refused",setting="registry.docker_config"}'

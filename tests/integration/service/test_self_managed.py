@@ -32,6 +32,8 @@ from extender.service.self_managed import LIFETIME, LOOK_SECONDS, SelfManaged
 from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Refusal, Request, serve_api, write_kubeconfig
 
+pytestmark = pytest.mark.usefixtures("simulated_time")
+
 SECRETS = "/api/v1/namespaces/default/secrets"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 BY_SERVICE = {"service": {"name": "webhook", "namespace": "default", "path": "/admission/pods", "port": 443}}

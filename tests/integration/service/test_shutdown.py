@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +17,7 @@ from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
 from extender.server.operations import CheckResult
 from extender.service.cluster_view import ClusterView
-from extender.service.compose import open_service
+from extender.service.compose import Service, open_service
 from extender.service.process import run_service
 from testbed.eventually import eventually
 from tests.integration.cluster.api_server import serve_api, write_kubeconfig
@@ -29,28 +30,29 @@ SETTINGS = (
 )
 
 
+@pytest.mark.usefixtures("simulated_time")
 async def test_service_that_lingers_answers_and_is_not_ready() -> None:
     """For a quarter of the grace after the stop a new connection still gets its answer; an idle service ends then."""
     config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=8"])
-    entered = asyncio.Event()
     leave = asyncio.Event()
-    urls: list[str] = []
+    services: list[Service] = []
 
     async def serve() -> None:
         async with open_service(config, ClusterView(), open_local_sources) as service:
-            urls.extend((service.operations_url, service.scheduler_url))
-            entered.set()
+            services.append(service)
             await leave.wait()
 
     serving = asyncio.create_task(serve())
-    await asyncio.wait_for(entered.wait(), 10)
+    await eventually(lambda: services)
+    left_at = time.monotonic()
     leave.set()
     async with aiohttp.ClientSession() as session:
-        async with session.get(f"{urls[0]}/readyz") as response:
+        async with session.get(f"{services[0].operations_url}/readyz") as response:
             assert response.status == 503
-        async with session.post(f"{urls[1]}/scheduler/filter", data=b"no JSON") as response:
+        async with session.post(f"{services[0].scheduler_url}/scheduler/filter", data=b"no JSON") as response:
             assert (response.status, response.headers["Connection"]) == (400, "close")
-    await asyncio.wait_for(serving, 7)
+    await serving
+    assert time.monotonic() - left_at == pytest.approx(2, abs=0.5)
 
 
 async def test_a_signal_before_all_is_open_ends_the_process_well(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ async def test_a_signal_at_the_first_moment_is_not_lost() -> None:
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.wait_for(serving, 10)
+        await serving
     assert "service.stopped" in [each["event"] for each in logs]
 
 

@@ -28,6 +28,8 @@ from tests.integration.service.caller import (
 )
 from tests.integration.service.conftest import StartService
 
+pytestmark = pytest.mark.usefixtures("simulated_time")
+
 Form = Callable[[Json], Json]
 FORMS = pytest.mark.parametrize("form", [with_nodes, with_names], ids=["whole nodes", "node names"])
 KEYS = {"Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"}

@@ -27,6 +27,8 @@ from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of, w
 from tests.integration.service.caller import pod as asked_pod
 from tests.integration.service.watching import checks, service_in, until_ready, write_pull_secret
 
+pytestmark = pytest.mark.usefixtures("simulated_time")
+
 VIEWS = {NODES.path, NAMESPACES.path}
 ALWAYS = VIEWS | {"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"}  # whether held pods may be let go
 MODES = pytest.mark.parametrize(
