@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +76,7 @@ class ApiServer:
 
     def __init__(self) -> None:
         self.url = ""
+        self.stop: Callable[[], Awaitable[None]]
         self.requests: list[Request] = []
         self.tokens: set[str] = set()  # that are accepted; if empty, requests need no token
         self.refusals: list[tuple[Kind | Literal["patch"], Refusal]] = []  # one for the next request of its kind
@@ -272,7 +273,7 @@ async def serve_api(ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=ssl_context)
     await site.start()
     host, port = runner.addresses[0][:2]
-    server.url = f"{'https' if ssl_context else 'http'}://{host}:{port}"
+    server.url, server.stop = f"{'https' if ssl_context else 'http'}://{host}:{port}", runner.cleanup
     try:
         yield server
     finally:

@@ -1,4 +1,4 @@
-"""A client of the API server that a test has as `api`."""
+"""An API server on loopback, which files of tests fill for themselves, and a client of it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from extender.cluster.client import ClusterClient, open_cluster
-from tests.integration.cluster.api_server import ApiServer, write_kubeconfig
+from testbed.clock import Clock
+from tests.integration.cluster.api_server import ApiServer, serve_api, write_kubeconfig
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    async with serve_api() as server:
+        yield server
 
 
 @pytest.fixture
@@ -14,3 +21,8 @@ async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]
     opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

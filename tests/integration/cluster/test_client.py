@@ -4,10 +4,10 @@ import asyncio
 import json
 import ssl
 import sys
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ from extender.cluster.client import (
 from extender.errors import ClusterError
 from testbed.clock import Clock
 from testbed.eventually import eventually
-from tests.integration.cluster.api_server import ApiServer, Refusal, node, serve_api
+from tests.integration.cluster.api_server import ApiServer, Refusal, node, serve_api, write_contexts
 
 NODES = "/api/v1/nodes"
 NODE = f"{NODES}/a"
@@ -36,10 +36,9 @@ SECRET = "s3cr3t-t0ken"
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[ApiServer]:
-    async with serve_api() as server:
-        server.put(NODES, node("a"))
-        yield server
+def api(api: ApiServer) -> ApiServer:
+    api.put(NODES, node("a"))
+    return api
 
 
 @pytest.fixture
@@ -67,16 +66,25 @@ def write_kubeconfig(path: Path, server: str, user: dict[str, Any], **cluster: A
     return str(path)
 
 
-async def open_plain(api: ApiServer, folder: Path, clock: Clock | None = None, token: str = SECRET) -> ClusterClient:
-    kubeconfig = write_kubeconfig(folder / "config", api.url, {"token": token})
-    return await open_cluster("kubeconfig", kubeconfig, clock=clock or Clock())
+Connect = Callable[..., Awaitable[ClusterClient]]
 
 
 @pytest.fixture
-async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    opened = await open_plain(api, tmp_path)
-    yield opened
-    await opened.close()
+async def connect() -> AsyncIterator[Connect]:
+    """Opens clients as `open_cluster` does, and closes them at the end."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(*arguments: Any, **options: Any) -> ClusterClient:
+            client = await open_cluster(*arguments, **options)
+            stack.push_async_callback(client.close)
+            return client
+
+        yield opened
+
+
+@pytest.fixture
+async def client(api: ApiServer, connect: Connect, tmp_path: Path) -> ClusterClient:
+    return await connect("kubeconfig", write_kubeconfig(tmp_path / "config", api.url, {"token": SECRET}))
 
 
 async def test_get_gives_the_bytes_of_the_answer(api: ApiServer, client: ClusterClient) -> None:
@@ -93,46 +101,34 @@ async def test_get_gives_the_bytes_of_the_answer(api: ApiServer, client: Cluster
 
 
 async def test_proxies_of_the_environment_are_not_used(
-    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: int
 ) -> None:
-    """They are for registries: lists and watches reach the API server itself, and no proxy sees a connection."""
-    connections = []
-
-    def count(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(writer)
-        writer.close()
-
-    async with await asyncio.start_server(count, "127.0.0.1", 0) as proxy:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
-        opened = await open_plain(api, tmp_path)
-        try:
-            await opened.get(NODE)
-            async with aclosing(opened.stream(NODES, WATCH, stall_seconds=5)) as lines:
-                api.bookmark(NODES)
-                await anext(lines)
-        finally:
-            await opened.close()
-    assert connections == []
+    """They are for registries: lists and watches reach the API server itself."""
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port}")
+    client = await connect("kubeconfig", write_kubeconfig(tmp_path / "config", api.url, {"token": SECRET}))
+    assert await client.get(NODE)
+    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
+        await anext(lines)
 
 
-@pytest.mark.parametrize("status", [403, 410, 429, 500, 301])
-async def test_refusal_carries_its_status_and_its_words(api: ApiServer, client: ClusterClient, status: int) -> None:
-    """Callers tell statuses apart; the operator reads what the API server said."""
-    api.refusals.append(("get", Refusal(status, "nodes is forbidden", {"Retry-After": "7", "Location": "/elsewhere"})))
+@pytest.mark.parametrize(
+    ("method", "status"),
+    [("get", 403), ("get", 410), ("get", 429), ("get", 500), ("get", 301), ("send", 409), ("send", 500)],
+)
+async def test_refusal_carries_its_status_and_its_words(
+    api: ApiServer, client: ClusterClient, method: Literal["get", "send"], status: int
+) -> None:
+    """Callers tell statuses apart; the operator reads what the API server said, cut. Nothing is sent twice."""
+    words = "nodes is forbidden" + "x" * 10_000
+    api.refusals.append((method, Refusal(status, words, {"Retry-After": "7", "Location": "/elsewhere"})))
     with pytest.raises(ClusterRefused, match=f"HTTP {status} nodes is forbidden") as caught:
-        await client.get(NODE)
+        await (client.get(NODE) if method == "get" else client.send("PATCH", NODE, b"{}", MERGE_PATCH))
     assert (caught.value.status, caught.value.retry_after_seconds) == (status, 7.0)
-
-
-async def test_long_words_of_a_refusal_are_cut(api: ApiServer, client: ClusterClient) -> None:
-    """A message from outside does not fill the log."""
-    api.refusals.append(("get", Refusal(500, "x" * 10_000)))
-    with pytest.raises(ClusterRefused) as caught:
-        await client.get(NODE)
     assert len(str(caught.value)) < 300
+    assert len(api.requests) == 1
 
 
-async def test_answer_beyond_the_cap_is_refused(api: ApiServer, client: ClusterClient) -> None:
+async def test_answer_beyond_the_cap_is_refused(client: ClusterClient) -> None:
     """A body is read up to the caller's limit and no further."""
     assert len(await client.get(NODE, body_bytes=10_000)) > 100
     with pytest.raises(ClusterError, match="longer than 100 bytes"):
@@ -140,32 +136,20 @@ async def test_answer_beyond_the_cap_is_refused(api: ApiServer, client: ClusterC
 
 
 async def test_slow_answer_is_an_error(api: ApiServer, client: ClusterClient) -> None:
-    """A request has a time limit, from the connection to the last byte."""
+    """A request has a time limit, from the connection to the last byte. One that was given up takes no other along."""
     api.is_open.clear()
     with pytest.raises(ClusterError, match="TimeoutError"):
         await client.get(NODE, timeout_seconds=0.02)
-
-
-async def test_cancelled_request_leaves_the_client_usable(api: ApiServer, client: ClusterClient) -> None:
-    """A caller that gives up while a list is slow takes nobody with it."""
-    api.is_open.clear()
-    listing = asyncio.create_task(client.get(NODES, LIST))
-    await eventually(lambda: api.received("list"))
-    listing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await listing
     api.is_open.set()
     assert await client.get(NODE)
 
 
-async def test_unreachable_server_is_an_error(closed_port: int, tmp_path: Path) -> None:
+async def test_unreachable_server_is_an_error(api: ApiServer, client: ClusterClient) -> None:
     """Nobody listens: a ClusterError that names the host, without a status."""
-    kubeconfig = write_kubeconfig(tmp_path / "config", f"http://127.0.0.1:{closed_port}", {"token": SECRET})
-    client = await open_cluster("kubeconfig", kubeconfig)
+    await api.stop()
     with pytest.raises(ClusterError, match=r"127\.0\.0\.1") as caught:
         await client.get(NODE)
     assert not isinstance(caught.value, ClusterRefused)
-    await client.close()
 
 
 async def test_send_changes_an_object_and_gives_it_back(api: ApiServer, client: ClusterClient) -> None:
@@ -182,16 +166,6 @@ async def test_send_changes_an_object_and_gives_it_back(api: ApiServer, client: 
     assert json.loads(await client.send("POST", NODES, created))["metadata"]["name"] == "new"
 
 
-@pytest.mark.parametrize("status", [409, 500])
-async def test_refused_change_carries_its_status(api: ApiServer, client: ClusterClient, status: int) -> None:
-    """And is sent once."""
-    api.refusals.append(("send", Refusal(status, "no")))
-    with pytest.raises(ClusterRefused, match=f"HTTP {status} no") as caught:
-        await client.send("PATCH", NODE, b"{}", MERGE_PATCH)
-    assert caught.value.status == status
-    assert len(api.received("send")) == 1
-
-
 async def test_change_is_sent_again_after_a_401(api: ApiServer, client: ClusterClient) -> None:
     """The API server has changed nothing then."""
     api.refusals.append(("send", Refusal(401)))
@@ -199,16 +173,11 @@ async def test_change_is_sent_again_after_a_401(api: ApiServer, client: ClusterC
     assert len(api.received("send")) == 2
 
 
-async def test_namespace_is_that_of_the_context(api: ApiServer, tmp_path: Path) -> None:
+async def test_namespace_is_that_of_the_context(api: ApiServer, connect: Connect, tmp_path: Path) -> None:
     """As kubectl takes it; without one `default`."""
-    kubeconfig = write_kubeconfig(tmp_path / "config", api.url, {"token": SECRET})
-    document = yaml.safe_load(Path(kubeconfig).read_text())
-    for namespace in ("default", "shop"):
-        client = await open_cluster("kubeconfig", kubeconfig)
-        assert client.namespace == namespace
-        await client.close()
-        document["contexts"][0]["context"]["namespace"] = "shop"
-        Path(kubeconfig).write_text(yaml.safe_dump(document))
+    for namespace in ("", "shop"):
+        client = await connect("kubeconfig", str(write_contexts(tmp_path, {"x": (api, namespace)})))
+        assert client.namespace == (namespace or "default")
 
 
 async def test_stream_gives_whole_lines(api: ApiServer, client: ClusterClient) -> None:
@@ -223,29 +192,20 @@ async def test_stream_gives_whole_lines(api: ApiServer, client: ClusterClient) -
         assert [line async for line in lines] == [b'{"c":3}']
 
 
-async def test_silent_stream_is_a_loss(client: ClusterClient) -> None:
-    """No byte within the stall deadline: the peer may be long gone."""
-    async with aclosing(client.stream(NODES, WATCH, stall_seconds=0.05)) as lines:
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [(b"", "Timeout"), (ConnectionError(), NODES), (b"x" * 1001, "longer than 1000 bytes")],
+    ids=["silent", "broken", "an endless line"],
+)
+async def test_stream_that_does_not_end_in_order_is_a_loss(
+    api: ApiServer, client: ClusterClient, sent: bytes | ConnectionError, words: str
+) -> None:
+    """It is told apart from a watch that the server ended."""
+    stall_seconds = 5.0 if sent else 0.05
+    async with aclosing(client.stream(NODES, WATCH, stall_seconds=stall_seconds, line_bytes=1000)) as lines:
         await anext(lines)
-        with pytest.raises(ClusterError, match="Timeout"):
-            await anext(lines)
-
-
-async def test_broken_stream_is_a_loss(api: ApiServer, client: ClusterClient) -> None:
-    """A connection that breaks is told apart from a watch that the server ended."""
-    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
-        await anext(lines)
-        api.send(NODES, ConnectionError())
-        with pytest.raises(ClusterError):
-            await anext(lines)
-
-
-async def test_endless_line_is_an_error(api: ApiServer, client: ClusterClient) -> None:
-    """A line that never ends does not fill the memory."""
-    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5, line_bytes=1000)) as lines:
-        await anext(lines)
-        api.send(NODES, b"x" * 1001)
-        with pytest.raises(ClusterError, match="longer than 1000 bytes"):
+        api.send(NODES, sent)
+        with pytest.raises(ClusterError, match=words):
             await anext(lines)
 
 
@@ -257,41 +217,30 @@ async def test_closed_stream_ends_the_watch_at_the_server(api: ApiServer, client
     await eventually(lambda: not api.watchers(NODES))
 
 
-async def test_token_that_was_replaced_is_read_again(api: ApiServer, tmp_path: Path) -> None:
-    """A 401 makes us load the configuration anew and ask once more: the caller notices nothing."""
-    client = await open_plain(api, tmp_path, token="first")
-    api.tokens = {"second"}
-    write_kubeconfig(tmp_path / "config", api.url, {"token": "second"})
-    assert await client.get(NODE)
-    assert [request.headers["Authorization"] for request in api.requests] == ["Bearer first", "Bearer second"]
-    assert await client.get(NODE)
-    assert len(api.requests) == 3
-    await client.close()
-
-
-async def test_requests_under_way_survive_a_new_token(api: ApiServer, tmp_path: Path) -> None:
-    """A watch that was admitted goes on while another request makes us change the credentials."""
-    client = await open_plain(api, tmp_path, token="first")
+async def test_token_that_was_replaced_is_read_again(api: ApiServer, client: ClusterClient, tmp_path: Path) -> None:
+    """A 401 makes us load the configuration anew and ask once more: the caller notices nothing, nor does a watch."""
     async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
         await anext(lines)
         api.tokens = {"second"}
         write_kubeconfig(tmp_path / "config", api.url, {"token": "second"})
-        bodies = await asyncio.gather(*(client.get(NODE) for _ in range(5)))
-        assert len(set(bodies)) == 1
+        assert await client.get(NODE)
+        assert [request.headers["Authorization"][7:] for request in api.requests[1:]] == [SECRET, "second"]
+        assert len(set(await asyncio.gather(*(client.get(NODE) for _ in range(5))))) == 1
+        assert len(api.requests) == 8
         api.send(NODES, b"{}\n")
         assert await anext(lines) == b"{}"
-    await client.close()
 
 
-async def test_wrong_token_is_401_and_not_loaded_again_at_once(api: ApiServer, tmp_path: Path) -> None:
+async def test_wrong_token_is_401_and_not_loaded_again_at_once(
+    api: ApiServer, connect: Connect, clock: Clock, tmp_path: Path
+) -> None:
     """Credentials that are refused are reloaded at most once in ten seconds, whether they can be read or not."""
-    clock = Clock()
-    client = await open_plain(api, tmp_path, clock, token="wrong")
+    kubeconfig = write_kubeconfig(tmp_path / "config", api.url, {"token": "wrong"})
+    client = await connect("kubeconfig", kubeconfig, clock=clock)
     api.tokens = {"right"}
     for _ in range(2):
-        with pytest.raises(ClusterRefused, match="401 Unauthorized") as caught:
+        with pytest.raises(ClusterRefused, match="401 Unauthorized"):
             await client.get(NODE)
-        assert caught.value.status == 401
     (tmp_path / "config").unlink()
     clock.advance(9)
     with pytest.raises(ClusterRefused):
@@ -302,11 +251,12 @@ async def test_wrong_token_is_401_and_not_loaded_again_at_once(api: ApiServer, t
     write_kubeconfig(tmp_path / "config", api.url, {"token": "right"})
     clock.advance(10)
     assert await client.get(NODE)
-    await client.close()
 
 
 @pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")  # kubernetes-asyncio, Python 3.12
-async def test_credential_plugin_is_run_again_when_its_token_is_refused(api: ApiServer, tmp_path: Path) -> None:
+async def test_credential_plugin_is_run_again_when_its_token_is_refused(
+    api: ApiServer, tmp_path: Path, connect: Connect
+) -> None:
     """An exec plugin, as EKS, GKE and AKS have it, provides the token, and a new one when that expired."""
     credential = tmp_path / "credential.json"
     version = "client.authentication.k8s.io/v1"
@@ -317,14 +267,13 @@ async def test_credential_plugin_is_run_again_when_its_token_is_refused(api: Api
 
     plugin = {"apiVersion": version, "command": "cat", "args": [str(credential)]}
     issue("first")
-    client = await open_cluster("kubeconfig", write_kubeconfig(tmp_path / "config", api.url, {"exec": plugin}))
+    client = await connect("kubeconfig", write_kubeconfig(tmp_path / "config", api.url, {"exec": plugin}))
     api.tokens = {"first"}
     assert await client.get(NODE)
     issue("second")
     api.tokens = {"second"}
     assert await client.get(NODE)
     assert [request.headers["Authorization"][7:] for request in api.requests] == ["first", "first", "second"]
-    await client.close()
 
 
 @pytest.fixture
@@ -343,36 +292,30 @@ async def pod(
         yield api, tmp_path
 
 
-async def test_in_cluster_uses_the_service_account(pod: tuple[ApiServer, Path]) -> None:
-    """Inside a pod, `auto` takes host, CA and token from where the kubelet puts them, and a rotated token in time."""
+async def test_in_cluster_uses_the_service_account(
+    pod: tuple[ApiServer, Path], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside a pod, `auto` takes host, CA and token from where the kubelet puts them, and a rotated token in time.
+
+    One that cannot be read, empty in the middle of a change or gone, leaves the last one in use.
+    """
     api, folder = pod
     api.tokens = {"first"}
-    client = await open_cluster("auto")
+    client = await connect("auto")
     assert await client.get(NODE)
     assert client.namespace == "shop"
     (folder / "token").write_text("second")
     api.tokens = {"second"}
     assert await client.get(NODE)
-    await client.close()
-
-
-async def test_in_cluster_token_that_cannot_be_read_leaves_the_last_one_in_use(
-    pod: tuple[ApiServer, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Empty in the middle of a change, or gone: no request fails for it."""
     monkeypatch.setattr(configuration, "TOKEN_SECONDS", 0.0)
-    api, folder = pod
-    token = folder / "token"
-    client = await open_cluster("auto")
-    assert await client.get(NODE)
-    token.write_text("")
-    assert await client.get(NODE)
-    token.unlink()
-    assert await client.get(NODE)
-    token.write_text("second")
-    assert await client.get(NODE)
-    assert [request.headers["Authorization"][7:] for request in api.requests] == ["first"] * 3 + ["second"]
-    await client.close()
+    for text in ("", "third"):
+        (folder / "token").write_text(text)
+        assert await client.get(NODE)
+        (folder / "token").unlink()
+        assert await client.get(NODE)
+        api.tokens.add("third")
+    used = [request.headers["Authorization"][7:] for request in api.requests]
+    assert used == ["first", "first", "second", "second", "second", "third", "third"]
 
 
 async def test_commands_and_pods_import_no_kubernetes_library_and_a_kubeconfig_none_of_its_models(
@@ -405,23 +348,21 @@ async def test_object_that_is_not_there_is_none(client: ClusterClient) -> None:
     assert await client.find(f"{NODES}/absent", decoder) is None
 
 
-async def test_replaced_authority_is_loaded_again(authority: trustme.CA, tmp_path: Path) -> None:
+async def test_replaced_authority_is_loaded_again(authority: trustme.CA, tmp_path: Path, connect: Connect) -> None:
     """A server certificate we cannot verify makes us read the CA again: it may have been rotated."""
     (tmp_path / "ca.crt").write_bytes(trustme.CA().cert_pem.bytes())
     async with serve_api(server_context(authority)) as api:
         api.put(NODES, node("a"))
-        kubeconfig = write_kubeconfig(
-            tmp_path / "config", api.url, {"token": SECRET}, **{"certificate-authority": str(tmp_path / "ca.crt")}
-        )
-        client = await open_cluster("kubeconfig", kubeconfig)
+        ca = {"certificate-authority": "ca.crt"}
+        kubeconfig = write_kubeconfig(tmp_path / "config", api.url, {"token": SECRET}, **ca)
+        client = await connect("kubeconfig", kubeconfig)
         with pytest.raises(ClusterError, match="CertificateError"):
             await client.get(NODE)
         (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
         assert await client.get(NODE)
-        await client.close()
 
 
-async def test_client_certificate_is_presented(authority: trustme.CA, tmp_path: Path) -> None:
+async def test_client_certificate_is_presented(authority: trustme.CA, tmp_path: Path, connect: Connect) -> None:
     """A kubeconfig with certificates works where the server insists on one."""
     identity = authority.issue_cert("admin@example.com")
     identity.private_key_pem.write_to_path(tmp_path / "key.pem")
@@ -430,35 +371,22 @@ async def test_client_certificate_is_presented(authority: trustme.CA, tmp_path: 
     user = {"client-certificate": "cert.pem", "client-key": "key.pem"}
     async with serve_api(server_context(authority, client_certificates=True)) as api:
         api.put(NODES, node("a"))
-        kubeconfig = write_kubeconfig(
-            tmp_path / "config", api.url, user, **{"certificate-authority": str(tmp_path / "ca.pem")}
-        )
-        client = await open_cluster("kubeconfig", kubeconfig)
+        ca = {"certificate-authority": "ca.pem"}
+        kubeconfig = write_kubeconfig(tmp_path / "config", api.url, user, **ca)
+        client = await connect("kubeconfig", kubeconfig)
         assert await client.get(NODE)
-        await client.close()
 
 
 async def test_context_chooses_the_cluster(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A context that is named beats the current one, and $KUBECONFIG is where it is sought by default."""
-    kubeconfig = {
-        "current-context": "other",
-        "contexts": [
-            {"name": "other", "context": {"cluster": "nowhere", "user": "u"}},
-            {"name": "wanted", "context": {"cluster": "here", "user": "u"}},
-        ],
-        "clusters": [
-            {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}},
-            {"name": "here", "cluster": {"server": api.url}},
-        ],
-        "users": [{"name": "u", "user": {"token": SECRET}}],
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    for choice in ("auto#wanted", f"{tmp_path / 'config'}#wanted"):
-        client = await open_chosen_cluster(choice)
-        assert await client.get(NODE)
-        await client.close()
+    async with serve_api() as other:
+        kubeconfig = str(write_contexts(tmp_path, {"other": (other, ""), "wanted": (api, "")}))
+        monkeypatch.setenv("KUBECONFIG", kubeconfig)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        for choice in ("auto#wanted", f"{kubeconfig}#wanted"):
+            client = await open_chosen_cluster(choice)
+            assert await client.get(NODE)
+            await client.close()
 
 
 @pytest.mark.parametrize(

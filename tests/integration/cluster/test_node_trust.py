@@ -2,37 +2,29 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster.client import ClusterClient
-from extender.cluster.node_trust import (
-    CLUSTER,
-    HOSTS,
-    PROXY,
-    PULL_SECRET,
-    NamedObject,
-    read_node_trust,
-)
-from extender.cluster.openshift_objects import DIGEST_MIRRORS, FollowedMirrors
+from extender.cluster.node_trust import CLUSTER, HOSTS, PROXY, PULL_SECRET, NamedObject, read_node_trust
+from extender.cluster.openshift_objects import DIGEST_MIRRORS, KEEP_SECONDS, FollowedMirrors
 from extender.cluster.secrets import ClusterSecrets
 from extender.kubernetes.openshift_v1 import NodeTrust
-from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api
+from tests.integration.cluster.api_server import ApiServer, Document, Refusal
 
 LOGINS = {"quay.io": ("ann", "hunter2"), "mirror.example:5000": ("bob", "pass")}
 FOUND = NodeTrust("proxy's\ncluster's", {"m.io:5000": "m's", "n.io": "n's"}, LOGINS)
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[ApiServer]:
-    async with serve_api() as server:
-        put(server, HOSTS, {"data": {"m.io..5000": "m's", "n.io": "n's"}})
-        put(server, PROXY, {"data": {"ca-bundle.crt": "proxy's", "other": "x"}})
-        put(server, CLUSTER, {"data": {"ca-bundle.crt": "cluster's"}})
-        put(server, PULL_SECRET, pull_secret(LOGINS))
-        yield server
+def api(api: ApiServer) -> ApiServer:
+    put(api, HOSTS, {"data": {"m.io..5000": "m's", "n.io": "n's"}})
+    put(api, PROXY, {"data": {"ca-bundle.crt": "proxy's", "other": "x"}})
+    put(api, CLUSTER, {"data": {"ca-bundle.crt": "cluster's"}})
+    put(api, PULL_SECRET, pull_secret(LOGINS))
+    return api
 
 
 def path_of(what: NamedObject) -> str:
@@ -71,47 +63,43 @@ async def test_what_is_missing_is_named(api: ApiServer, client: ClusterClient, w
     assert [each.what for each in problems] == ([] if (what, status) == (CLUSTER, 404) else [what])
 
 
-async def test_changes_are_followed_and_problems_said_once(api: ApiServer, client: ClusterClient) -> None:
-    """A pull secret that breaks leaves the logins as they were; an API server that fails leaves everything."""
-    told: list[NodeTrust] = []
-    waits: list[float] = []
-
-    steps = [
-        lambda: put(api, PULL_SECRET, pull_secret_of("{")),
-        lambda: None,
-        lambda: put(api, PULL_SECRET, pull_secret({"n.io": ("ann", "new")})),
-        lambda: api.refusals.append(("get", Refusal(500))),
-    ]
-
-    class Enough(Exception):
-        """All steps are done."""
+async def followed(client: ClusterClient, *changes: Callable[[], object]) -> tuple[list[NodeTrust], list[float]]:
+    """What is told and the pauses between readings, in which the changes are made."""
+    told, pauses = list[NodeTrust](), list[float]()
 
     async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        if not steps:
-            raise Enough
-        steps.pop(0)()
+        pauses.append(seconds)
+        if len(pauses) > len(changes):
+            raise ConnectionAbortedError
+        changes[len(pauses) - 1]()
 
-    with capture_logs() as logs, pytest.raises(Enough):
-        await FollowedMirrors(client, sleep).run(lambda objects: told.append(objects.trust))
+    mirrors = FollowedMirrors(client, sleep)
+    with pytest.raises(ConnectionAbortedError):
+        await mirrors.run(lambda objects: told.append(objects.trust))
+    assert mirrors.are_known == bool(told)
+    return told, pauses
+
+
+async def test_changes_are_followed_and_problems_said_once(api: ApiServer, client: ClusterClient) -> None:
+    """A pull secret that breaks leaves the logins as they were; an API server that fails leaves everything."""
+    with capture_logs() as logs:
+        told, pauses = await followed(
+            client,
+            lambda: put(api, PULL_SECRET, pull_secret_of("{")),
+            lambda: None,
+            lambda: put(api, PULL_SECRET, pull_secret({"n.io": ("ann", "new")})),
+            lambda: api.refusals.append(("get", Refusal(500))),
+        )
     assert [each.logins for each in told] == [LOGINS, {"n.io": ("ann", "new")}]
-    assert waits == [30.0] * 5
+    assert pauses == [KEEP_SECONDS] * 5
     refused = [each["why"] for each in logs if each["event"] == "file.refused"]
     assert [words.partition(": ")[0] for words in refused] == [str(PULL_SECRET), DIGEST_MIRRORS.path("")]
 
 
 async def test_first_reading_is_tried_again_soon(api: ApiServer, client: ClusterClient) -> None:
-    """Since no registry is asked before there is one."""
-    waits: list[float] = []
-    told: list[NodeTrust] = []
-    api.refusals += [("get", Refusal(500)), ("get", Refusal(500))]
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 2:
-            raise ConnectionAbortedError
-
-    with pytest.raises(ConnectionAbortedError):
-        await FollowedMirrors(client, sleep).run(lambda objects: told.append(objects.trust))
-    assert told == []
-    assert waits == [1.0, 1.0]
+    """Since no registry is asked before there is one, which says nothing on a cluster without such objects."""
+    for what in (HOSTS, PROXY, CLUSTER, PULL_SECRET):
+        api.remove(path_of(what), what.name)
+    api.refusals += [("get", Refusal(500))] * 2
+    assert await followed(client, lambda: None) == ([], [1.0, 1.0])
+    assert await followed(client) == ([NodeTrust()], [KEEP_SECONDS])

@@ -1,90 +1,54 @@
 """What the API server says of our own rights, and for how long that counts."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable
 
-from extender.cluster.client import open_cluster
+import pytest
+
+from extender.cluster.client import ClusterClient
 from extender.cluster.own_rights import CHECK_SECONDS, PROVEN_SECONDS, RETRY_SECONDS, OwnRights
 from extender.kubernetes.api_groups import ResourceAttributes
 from testbed.clock import Clock
-from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api, write_kubeconfig
+from tests.integration.cluster.api_server import ApiServer, Refusal
 
 WANTED = [ResourceAttributes("watch", "pods"), ResourceAttributes("patch", "pods")]
+PROVEN = (CHECK_SECONDS, True)
 
 
-class Checks:
-    """The checks of one OwnRights: each begins when `next` is called, which returns the pause after it."""
+async def checked(client: ClusterClient, clock: Clock, *changes: Callable[[], object]) -> list[tuple[float, bool]]:
+    """The pause after each check and whether the rights are proven then; between two checks there is a change."""
+    found: list[tuple[float, bool]] = []
 
-    def __init__(self, api: ApiServer, clock: Clock) -> None:
-        self.api = api
-        self.clock = clock
-        self._pauses: asyncio.Queue[float] = asyncio.Queue()
-        self._go = asyncio.Event()
+    async def sleep(seconds: float) -> None:
+        found.append((seconds, rights.are_proven()))
+        if len(found) > len(changes):
+            raise ConnectionAbortedError
+        changes[len(found) - 1]()
 
-    async def sleep(self, seconds: float) -> None:
-        self._pauses.put_nowait(seconds)
-        await self._go.wait()
-        self._go.clear()
-
-    async def first(self) -> float:
-        return await asyncio.wait_for(self._pauses.get(), 5)
-
-    async def next(self) -> float:
-        self._go.set()
-        return await self.first()
+    rights = OwnRights(client, WANTED, clock=clock, sleep=sleep)
+    assert not rights.are_proven()
+    with pytest.raises(ConnectionAbortedError):
+        await rights.run()
+    return found
 
 
-@asynccontextmanager
-async def checked(folder: Path) -> AsyncIterator[tuple[Checks, OwnRights]]:
-    clock = Clock()
-    async with serve_api() as api:
-        client = await open_cluster("kubeconfig", str(write_kubeconfig(api, folder)))
-        checks = Checks(api, clock)
-        rights = OwnRights(client, WANTED, clock=clock, sleep=checks.sleep)
-        running = asyncio.create_task(rights.run())
-        try:
-            yield checks, rights
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await client.close()
+async def test_rights_count_for_a_while_once_all_are_allowed(
+    api: ApiServer, client: ClusterClient, clock: Clock
+) -> None:
+    """An API server that cannot be asked disproves nothing."""
+
+    def fail(seconds: float) -> None:
+        api.refusals.append(("send", Refusal(500)))
+        clock.advance(seconds)
+
+    found = await checked(
+        client, clock, lambda: fail(PROVEN_SECONDS - 1), lambda: fail(1), lambda: clock.advance(PROVEN_SECONDS)
+    )
+    assert found == [PROVEN, (RETRY_SECONDS, True), (RETRY_SECONDS, False), PROVEN]
 
 
-async def test_rights_count_once_all_are_allowed(tmp_path: Path) -> None:
-    """And for a while without another check."""
-    async with checked(tmp_path) as (checks, rights):
-        assert not rights.are_proven()
-        assert await checks.first() == CHECK_SECONDS
-        assert rights.are_proven()
-        checks.clock.advance(PROVEN_SECONDS)
-        assert not rights.are_proven()
-        await checks.next()
-        assert rights.are_proven()
-
-
-async def test_one_right_that_is_missing_is_enough(tmp_path: Path) -> None:
-    """It is looked for again soon, and what was proven before counts no more."""
-    async with checked(tmp_path) as (checks, rights):
-        await checks.first()
-        checks.api.forbidden = {("patch", "pods")}
-        assert [await checks.next() for _ in range(7)] == [RETRY_SECONDS * n for n in (1, 2, 4, 8, 16)] + [
-            CHECK_SECONDS
-        ] * 2
-        assert not rights.are_proven()
-        checks.api.forbidden = set()
-        assert await checks.next() == CHECK_SECONDS
-        assert rights.are_proven()
-
-
-async def test_api_server_that_cannot_be_asked_disproves_nothing(tmp_path: Path) -> None:
-    """What was proven lasts for its time."""
-    async with checked(tmp_path) as (checks, rights):
-        await checks.first()
-        checks.api.refusals += [("send", Refusal(500))] * 2
-        assert await checks.next() == RETRY_SECONDS
-        assert rights.are_proven()
-        checks.clock.advance(PROVEN_SECONDS)
-        assert await checks.next() == RETRY_SECONDS
-        assert not rights.are_proven()
+async def test_one_right_that_is_missing_is_enough(api: ApiServer, client: ClusterClient, clock: Clock) -> None:
+    """It is looked for again soon, then less often, and what was proven before counts no more."""
+    missing = {("patch", "pods")}
+    found = await checked(client, clock, *[lambda: api.forbidden.update(missing)] * 7, api.forbidden.clear)
+    pauses = [*(RETRY_SECONDS * factor for factor in (1, 2, 4, 8, 16)), *[CHECK_SECONDS] * 2]
+    assert found == [PROVEN, *((seconds, False) for seconds in pauses), PROVEN]

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,7 +10,7 @@ from extender.cluster.client import ClusterClient
 from extender.cluster.secrets import ClusterSecrets
 from extender.credentials.logins import InvalidLogins, Login
 from extender.errors import ClusterError
-from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api
+from tests.integration.cluster.api_server import ApiServer, Document, Refusal
 
 SECRETS = "/api/v1/namespaces/shop/secrets"
 JSON_TYPE, LEGACY_TYPE = "kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"
@@ -27,12 +26,6 @@ def secret(kind: str, **data: object) -> Document:
     """The secret `pull`; `json=` and `legacy=` fill the two keys that are read."""
     keys = {"json": ".dockerconfigjson", "legacy": ".dockercfg"}
     return {"metadata": {"name": "pull"}, "type": kind, "data": {keys.get(key, key): data[key] for key in data}}
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[ApiServer]:
-    async with serve_api() as server:
-        yield server
 
 
 @pytest.fixture
@@ -128,17 +121,8 @@ async def test_other_refusals_say_nothing_of_the_secret(api: ApiServer, secrets:
 
 @pytest.mark.parametrize(
     ("namespace", "name"),
-    [
-        ("shop", "../pods/pull"),
-        ("shop", "pull?watch=true"),
-        ("shop", "Pull"),
-        ("shop", "-pull"),
-        ("shop", "p" * 254),
-        ("..", "pull"),
-        ("", "pull"),
-        ("shop/secrets", "pull"),
-        ("shop", "pull\n"),
-    ],
+    [("shop", name) for name in ("../pods/pull", "pull?watch=true", "Pull", "-pull", "p" * 254, "pull\n")]
+    + [(namespace, "pull") for namespace in ("..", "", "shop/secrets")],
 )
 async def test_what_is_no_name_is_not_asked_for(
     api: ApiServer, secrets: ClusterSecrets, namespace: str, name: str

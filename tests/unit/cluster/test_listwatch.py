@@ -15,7 +15,7 @@ from extender.cluster.views import NODES, PENDING_PODS
 from extender.errors import ClusterError
 from extender.metrics import REGISTRY
 from testbed.clock import Clock
-from tests.unit.cluster.scripted_api import LOST, ScriptedApi
+from tests.unit.cluster.scripted_api import LOST, Script, ScriptedApi
 
 NAMESPACES = Resource(name="namespaces", path="/api/v1/namespaces", list_accept="a", watch_accept="b")
 GONE = ClusterRefused("too old", 410)
@@ -36,6 +36,8 @@ def event(kind: str, name: str = "", version: str = "", **others: Any) -> bytes:
     ).encode()
 
 
+ADDED = event("ADDED", "x", "11")
+AGAIN = event("BOOKMARK", version="11")
 EXPIRED = event("ERROR", code=410, reason="Expired", message="too old resource version")
 
 
@@ -61,14 +63,16 @@ class RecordingHandler:
 class Run:
     """A ListWatch run over a script, without time: `delays` are the pauses it asked for, the last of which ended it."""
 
-    def __init__(self, reader: ScriptedApi, pauses: int = 1, chance: float = 0.0) -> None:
+    def __init__(
+        self, reader: ScriptedApi, pauses: int = 1, chance: float = 0.0, resource: Resource = NAMESPACES
+    ) -> None:
         self.reader = reader
         self.handler = RecordingHandler()
         self.delays: list[float] = []
         self.clock = Clock()
         self.pauses = pauses
         self.watch = ListWatch(
-            reader, NAMESPACES, self.handler, clock=self.clock, random=lambda: chance, sleep=self._sleep
+            reader, resource, self.handler, clock=self.clock, random=lambda: chance, sleep=self._sleep
         )
 
     async def _sleep(self, seconds: float) -> None:
@@ -84,18 +88,21 @@ class Run:
 
 
 async def test_list_is_read_in_pages_and_then_watched_from_its_version() -> None:
-    """Every page is asked for with the token of the one before, and the watch begins at the list's version."""
-    reader = ScriptedApi([page("a", "b", more="T1"), page("c", more="T2"), page("d")], [[]])
-    run = await Run(reader).to_the_end()
-    assert reader.lists == [
-        {"limit": "250"},
-        {"limit": "250", "continue": "T1"},
-        {"limit": "250", "continue": "T2"},
-    ]
+    """Every page is asked for with the token of the one before, and the watch begins at the list's version.
+
+    A metadata-only list has another media type than the objects of its watch, which replicas end at other times. Go
+    writes null for a list without items.
+    """
+    last = b'{"metadata":{"resourceVersion":"10"},"items":null}'
+    reader = ScriptedApi([page("a", "b", more="T1"), page("c", more="T2"), last], [[]])
+    run = await Run(reader, chance=0.5).to_the_end()
+    assert reader.lists == [{"limit": "250"}, *({"limit": "250", "continue": token} for token in ("T1", "T2"))]
     assert reader.watches == [
-        {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "10", "timeoutSeconds": "240"}
+        {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "10", "timeoutSeconds": "210"}
     ]
-    assert run.handler.calls == [*(("upsert", name) for name in "abcd"), ("keep_only", {"a", "b", "c", "d"})]
+    assert run.handler.calls == [*(("upsert", name) for name in "abc"), ("keep_only", {"a", "b", "c"})]
+    assert reader.accepted == ["a", "a", "a", "b"]
+    assert reader.stalls[0] > WATCH_SECONDS  # silence is a loss once the server itself should have ended it
 
 
 async def test_selection_goes_with_list_and_watch_and_keys_have_the_namespace() -> None:
@@ -103,47 +110,17 @@ async def test_selection_goes_with_list_and_watch_and_keys_have_the_namespace() 
     items = [{"metadata": {"name": "web", "namespace": where, "resourceVersion": "5"}} for where in ("a", "b")]
     body = json.dumps({"metadata": {"resourceVersion": "10"}, "items": items}).encode()
     gone = json.dumps({"type": "DELETED", "object": items[1]}).encode()
-    run = Run(ScriptedApi([body], [[gone]]))
-    resource = Resource(name="namespaces", path=NAMESPACES.path, query={"labelSelector": "x=y"})
-    run.watch = ListWatch(
-        run.reader,
-        resource,
-        run.handler,
-        clock=run.clock,
-        random=lambda: 0.0,
-        sleep=run._sleep,  # noqa: SLF001
-    )
-    await run.to_the_end()
+    selected = Resource(name="namespaces", path=NAMESPACES.path, query={"labelSelector": "x=y"})
+    run = await Run(ScriptedApi([body], [[gone]]), resource=selected).to_the_end()
     assert run.reader.lists == [{"limit": "250", "labelSelector": "x=y"}]
     assert run.reader.watches[0]["labelSelector"] == "x=y"
     assert run.handler.calls[-2:] == [("keep_only", {"a/web", "b/web"}), ("delete", "b/web")]
 
 
-async def test_list_and_watch_ask_for_their_own_representation_and_time() -> None:
-    """A metadata-only list has another media type than the objects of its watch, which replicas end at other times."""
-    reader = ScriptedApi([page()], [[]])
-    await Run(reader, chance=0.5).to_the_end()
-    assert reader.accepted == ["a", "b"]
-    assert reader.watches[0]["timeoutSeconds"] == "210"
-    assert reader.stalls[0] > WATCH_SECONDS  # silence is a loss once the server itself should have ended it
-
-
-async def test_missing_items_are_an_empty_list() -> None:
-    """Go writes null for a list without items."""
-    run = await Run(ScriptedApi([b'{"metadata":{"resourceVersion":"3"},"items":null}'], [[]])).to_the_end()
-    assert run.handler.calls == [("keep_only", set())]
-    assert run.reader.versions() == ["3"]
-
-
 async def test_events_reach_the_handler_in_order() -> None:
     """ADDED and MODIFIED are both the object as it is now; bookmarks and unknown types are no object at all."""
-    lines = [
-        event("ADDED", "x", "11"),
-        event("MODIFIED", "x", "12"),
-        event("BOOKMARK", version="13"),
-        event("NOVELTY", "y", "14"),
-        event("DELETED", "x", "15"),
-    ]
+    lines = [ADDED, event("MODIFIED", "x", "12"), event("BOOKMARK", version="13"), event("NOVELTY", "y", "14")]
+    lines += [event("DELETED", "x", "15")]
     run = await Run(ScriptedApi([page()], [lines])).to_the_end()
     assert run.handler.calls == [("keep_only", set()), ("upsert", "x"), ("upsert", "x"), ("delete", "x")]
 
@@ -152,15 +129,15 @@ async def test_events_reach_the_handler_in_order() -> None:
     ("lines", "version"),
     [
         pytest.param([], "10", id="nothing happened"),
-        pytest.param([event("ADDED", "x", "11")], "11", id="event"),
-        pytest.param([event("ADDED", "x", "11"), event("BOOKMARK", version="20")], "20", id="bookmark"),
-        pytest.param([event("ADDED", "x", "11"), event("DELETED", "x", "12")], "12", id="deletion"),
-        pytest.param([event("ADDED", "x", "11"), LOST], "11", id="lost connection"),
-        pytest.param([event("ADDED", "x", "11"), ClusterRefused("busy", 429)], "11", id="429"),
-        pytest.param([event("ADDED", "x", "11"), event("ERROR", code=500, message="etcd")], "11", id="error event"),
-        pytest.param([event("ADDED", "x", "11"), b'{"type":"ADDED","obj'], "11", id="half a line"),
-        pytest.param([event("ADDED", "x", "11"), b"[]"], "11", id="no event"),
-        pytest.param([event("ADDED", "x", "11"), b'{"type":"ADDED","object":{"metadata":7}}'], "11", id="no object"),
+        pytest.param([ADDED], "11", id="event"),
+        pytest.param([ADDED, event("BOOKMARK", version="20")], "20", id="bookmark"),
+        pytest.param([ADDED, event("DELETED", "x", "12")], "12", id="deletion"),
+        pytest.param([ADDED, LOST], "11", id="lost connection"),
+        pytest.param([ADDED, ClusterRefused("busy", 429)], "11", id="429"),
+        pytest.param([ADDED, event("ERROR", code=500, message="etcd")], "11", id="error event"),
+        pytest.param([ADDED, b'{"type":"ADDED","obj'], "11", id="half a line"),
+        pytest.param([ADDED, b"[]"], "11", id="no event"),
+        pytest.param([ADDED, b'{"type":"ADDED","object":{"metadata":7}}'], "11", id="no object"),
         pytest.param([event("ADDED", "odd", "11")], "11", id="object that the handler refused"),
     ],
 )
@@ -172,18 +149,12 @@ async def test_watch_goes_on_from_the_last_version_seen(lines: list[bytes | Clus
     assert len(reader.lists) == 1
 
 
-@pytest.mark.parametrize(
-    ("first", "ending"),
-    [
-        pytest.param([event("ADDED", "x", "11"), GONE], "HTTP", id="410 answer"),
-        pytest.param([event("ADDED", "x", "11"), EXPIRED], "event", id="410 event"),
-    ],
-)
-async def test_end_of_history_starts_over_with_a_list(first: list[bytes | ClusterError], ending: str) -> None:
+@pytest.mark.parametrize("gone", [GONE, EXPIRED], ids=["HTTP", "event"])
+async def test_end_of_history_starts_over_with_a_list(gone: bytes | ClusterError) -> None:
     """410 in either form means that events were missed: only a list can say what is gone."""
-    reader = ScriptedApi([page("a"), page("b", version="50")], [first, []])
+    reader = ScriptedApi([page("a"), page("b", version="50")], [[ADDED, gone], []])
     run = await Run(reader, pauses=2).to_the_end()
-    assert reader.versions() == ["10", "50"], ending
+    assert reader.versions() == ["10", "50"]
     assert run.handler.calls[-2:] == [("upsert", "b"), ("keep_only", {"b"})]
 
 
@@ -197,38 +168,24 @@ async def test_list_that_breaks_off_begins_anew(failure: bytes | ClusterError) -
     assert reader.versions() == ["12"]
 
 
-async def test_version_that_never_works_is_given_up() -> None:
-    """A server restored from a backup refuses our version for ever, and not always with 410."""
-    refusals: list[list[bytes | ClusterError]] = [[ClusterRefused("too large resource version", 504)]] * 5
-    reader = ScriptedApi([page(version="900"), page(version="7")], [*refusals, []])
+@pytest.mark.parametrize("watch", [[ClusterRefused("too large resource version", 504)], []], ids=["refused", "ended"])
+async def test_version_that_never_works_is_given_up(watch: list[bytes | ClusterError]) -> None:
+    """A server restored from a backup refuses our version, and not always with 410; a proxy may cut each watch."""
+    reader = ScriptedApi([page(version="900"), page(version="7")], [*[watch] * 5, []])
     await Run(reader, pauses=6).to_the_end()
     assert reader.versions() == ["900"] * 5 + ["7"]
 
 
-async def test_version_that_is_never_reached_is_given_up() -> None:
-    """Nor does a restored server refuse each: it may keep watches open, say nothing, and end them in order."""
-    reader = ScriptedApi([page("a", version="900"), page("b", version="7")], [[], []])
+@pytest.mark.parametrize(
+    ("lines", "version"), [([], "7"), ([event("BOOKMARK", version="901")], "901")], ids=["silence", "a bookmark"]
+)
+async def test_version_that_is_never_reached_is_given_up(lines: list[bytes], version: str) -> None:
+    """A restored server may keep watches open and say nothing; a bookmark proves that the version is reached."""
+    reader = ScriptedApi([page("a", version="900"), page("b", version="7")], [lines, []])
     run = Run(reader, pauses=2)
     reader.while_watching = lambda: run.clock.advance(WATCH_SECONDS)
     await run.to_the_end()
-    assert reader.versions() == ["900", "7"]
-    assert run.handler.calls[-1] == ("keep_only", {"b"})
-
-
-async def test_watches_that_end_at_once_without_a_word_are_given_up() -> None:
-    """As behind a proxy that cuts them: the list shows what has changed meanwhile."""
-    reader = ScriptedApi([page(version="900"), page(version="7")], [[]] * 6)
-    await Run(reader, pauses=6).to_the_end()
-    assert reader.versions() == ["900"] * 5 + ["7"]
-
-
-async def test_watch_with_bookmarks_alone_is_not_listed_again() -> None:
-    """A bookmark proves that the version is reached, however long nothing changes."""
-    reader = ScriptedApi([page(version="900")], [[event("BOOKMARK", version="901")], []])
-    run = Run(reader, pauses=2)
-    reader.while_watching = lambda: run.clock.advance(WATCH_SECONDS)
-    await run.to_the_end()
-    assert reader.versions() == ["900", "901"]
+    assert reader.versions() == ["900", version]
 
 
 async def test_odd_object_is_passed_over_and_said_so() -> None:
@@ -243,44 +200,28 @@ async def test_odd_object_is_passed_over_and_said_so() -> None:
 
 
 @pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.5), (1.0, 1.0)], ids=["least", "most"])
-async def test_pauses_double_up_to_half_a_minute(chance: float, factor: float) -> None:
-    """From failure to failure we come back half as often, with up to half of the pause left to chance."""
-    run = await Run(ScriptedApi([]), pauses=8, chance=chance).to_the_end()
-    assert run.delays == [factor * seconds for seconds in (1, 2, 4, 8, 16, 30, 30, 30)]
-
-
-async def test_line_of_a_watch_ends_the_backoff() -> None:
-    """A server that talks is healthy again: the pause is back at its shortest, and never zero."""
-    reader = ScriptedApi([LOST, LOST, LOST, page()], [[event("BOOKMARK", version="11"), LOST], []])
-    run = await Run(reader, pauses=5).to_the_end()
-    assert run.delays == [0.5, 1.0, 2.0, 0.25, 0.5]
-
-
-@pytest.mark.parametrize("gone", [GONE, EXPIRED], ids=["HTTP", "event"])
-@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.5), (1.0, 1.0)], ids=["least", "most"])
-async def test_expired_version_ends_the_backoff_of_the_outage_before(
-    gone: bytes | ClusterError, chance: float, factor: float
-) -> None:
-    """A 410 is an answer: the list starts within the first delay, and replicas still spread theirs."""
-    reader = ScriptedApi([page(), page(version="50")], [[LOST], [LOST], [LOST], [gone], []])
-    run = await Run(reader, pauses=5, chance=chance).to_the_end()
-    assert run.delays == [factor * seconds for seconds in (1, 2, 4, 1, 2)]
-    assert len(reader.lists) == 2
-
-
-async def test_list_alone_does_not_end_the_backoff() -> None:
-    """Lists that work beside watches that are always gone would be an expensive loop."""
-    reader = ScriptedApi([page()] * 4, [[EXPIRED]] * 4)
-    run = await Run(reader, pauses=4).to_the_end()
-    assert len(reader.lists) == 4
-    assert run.delays == [0.5, 1.0, 2.0, 4.0]
-
-
 @pytest.mark.parametrize(
-    ("retry_after_seconds", "delay"),
-    [(None, 0.5), (0.0, 0.5), (7.0, 7.0), (3600.0, 30.0)],
-    ids=["none", "at once", "longer than ours", "beyond our longest"],
+    ("pages", "watches", "seconds"),
+    [
+        pytest.param([], [], [1, 2, 4, 8, 16, 30, 30, 30], id="nothing works"),
+        pytest.param([LOST, LOST, LOST, page()], [[AGAIN, LOST], []], [1, 2, 4, 0.5, 1], id="a watch that works"),
+        pytest.param([page(), page()], [[LOST]] * 3 + [[GONE], []], [1, 2, 4, 1, 2], id="410 after an outage"),
+        pytest.param([page(), page()], [[LOST]] * 3 + [[EXPIRED], []], [1, 2, 4, 1, 2], id="its event"),
+        pytest.param([page()] * 4, [[EXPIRED]] * 4, [1, 2, 4, 8], id="lists alone"),
+    ],
 )
+async def test_pauses_double_up_to_half_a_minute(
+    pages: list[bytes | ClusterError], watches: list[Script], seconds: list[float], chance: float, factor: float
+) -> None:
+    """With up to half of each left to chance. A server that talks is healthy again, and so is one that says 410 once.
+
+    Lists that work beside watches that are always gone would be an expensive loop.
+    """
+    run = await Run(ScriptedApi(pages, watches), pauses=len(seconds), chance=chance).to_the_end()
+    assert run.delays == [factor * each for each in seconds]
+
+
+@pytest.mark.parametrize(("retry_after_seconds", "delay"), [(None, 0.5), (0.0, 0.5), (7.0, 7.0), (3600.0, 30.0)])
 async def test_retry_after_is_honoured(retry_after_seconds: float | None, delay: float) -> None:
     """A throttling server's Retry-After lengthens the pause, within reason."""
     reader = ScriptedApi([ClusterRefused("busy", 429, retry_after_seconds)])
@@ -289,7 +230,7 @@ async def test_retry_after_is_honoured(retry_after_seconds: float | None, delay:
 
 async def test_age_counts_from_the_last_proof() -> None:
     """List, event and bookmark prove that the view is current; trying to reconnect proves nothing."""
-    reader = ScriptedApi([LOST, LOST, page()], [[event("BOOKMARK", version="11"), LOST]])
+    reader = ScriptedApi([LOST, LOST, page()], [[AGAIN, LOST]])
     run = Run(reader, pauses=3)
     assert run.watch.age_seconds() == 0.0
     run.clock.advance(2)
@@ -305,29 +246,20 @@ async def test_loss_and_recovery_are_logged_once_each() -> None:
     """Start, loss, resumption and a new list are state changes, each one line."""
     reader = ScriptedApi(
         [page("a"), page("b", version="30")],
-        [[event("BOOKMARK", version="11"), LOST], [event("BOOKMARK", version="12"), EXPIRED], []],
+        [[AGAIN, LOST], [event("BOOKMARK", version="12"), EXPIRED], []],
     )
     with capture_logs() as logs:
         await Run(reader, pauses=3).to_the_end()
     assert [entry["event"] for entry in logs] == [
-        "watch.started",
-        "watch.lost",
-        "watch.resumed",
-        "watch.lost",
-        "watch.relisted",
-    ]
+        "watch.started", "watch.lost", "watch.resumed", "watch.lost", "watch.relisted",
+    ]  # fmt: skip
     assert logs[1] == {
-        "event": "watch.lost",
-        "log_level": "warning",
-        "resource": "namespaces",
-        "error": "connection reset",
+        "event": "watch.lost", "log_level": "warning", "resource": "namespaces", "error": "connection reset",
         "retry_in_seconds": 0.25,
-    }
+    }  # fmt: skip
 
 
 FORBIDDEN = ClusterRefused("/api/v1/namespaces: HTTP 403 namespaces is forbidden", 403)
-
-
 TAKEN = event("ERROR", code=403, message="not any more")
 
 
@@ -335,7 +267,7 @@ async def test_missing_right_is_named_once() -> None:
     """Each of the two, however the server tells of it; another failure meanwhile is said."""
     reader = ScriptedApi(
         [FORBIDDEN, page("a")],
-        [[FORBIDDEN], [LOST], [FORBIDDEN], [event("BOOKMARK", version="11")], [TAKEN]],
+        [[FORBIDDEN], [LOST], [FORBIDDEN], [AGAIN], [TAKEN]],
     )
     with capture_logs() as logs:
         await Run(reader, pauses=6).to_the_end()
@@ -343,26 +275,13 @@ async def test_missing_right_is_named_once() -> None:
     assert refused == [("list namespaces", "error"), ("watch namespaces", "error"), ("watch namespaces", "error")]
     assert "is forbidden" in logs[0]["error"]
     assert [entry["event"] for entry in logs] == [
-        "watch.refused",
-        "watch.started",
-        "watch.refused",
-        "watch.lost",
-        "watch.resumed",
-        "watch.refused",
-    ]
+        "watch.refused", "watch.started", "watch.refused", "watch.lost", "watch.resumed", "watch.refused",
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("resource", "granted_as"),
-    [
-        (NODES, "nodes"),
-        (PENDING_PODS, "pods"),
-        (GATED_PODS, "pods"),
-        (Resource(name="jobs", path="/apis/batch/v1/jobs"), "jobs.batch"),
-    ],
-)
-def test_right_is_named_as_roles_have_it(resource: Resource, granted_as: str) -> None:
-    assert resource.granted_as == granted_as
+def test_right_is_named_as_roles_have_it() -> None:
+    resources = NODES, PENDING_PODS, GATED_PODS, Resource(name="jobs", path="/apis/batch/v1/jobs")
+    assert [each.granted_as for each in resources] == ["nodes", "pods", "pods", "jobs.batch"]
 
 
 async def test_run_that_was_ended_goes_on_where_it_was() -> None:

@@ -1,7 +1,5 @@
 """Namespaces: what of their annotations is kept, and for how long."""
 
-import json
-
 import msgspec
 import pytest
 
@@ -13,13 +11,12 @@ from extender.placement.policy import ADDED, MODE, NAMESPACE_KEYS, PREFER
 
 def namespace(name: str, annotations: dict[str, str] | None = None) -> msgspec.Raw:
     document = {"kind": "PartialObjectMetadata", "metadata": {"name": name, "uid": "u", "annotations": annotations}}
-    return msgspec.Raw(json.dumps(document).encode())
+    return msgspec.Raw(msgspec.json.encode(document))
 
 
 def test_only_our_annotations_are_kept_and_of_bounded_size() -> None:
     """Whoever may annotate namespaces has 256 KiB on each, and keys under our prefix as others."""
     view = NamespaceView()
-    assert not view.synced
     assert view.annotations_of("a") == {}
     others = {"example.com/notes": "x" * 1000, "multiarch-extender.io.evil/x": "y", f"{PREFIX}other": "y", ADDED: "1"}
     view.upsert(namespace("a", {MODE: "x" * 200_000, **others}))
@@ -30,26 +27,20 @@ def test_only_our_annotations_are_kept_and_of_bounded_size() -> None:
 
 
 @pytest.mark.parametrize("annotations", [None, {}, {"example.com/team": "a"}], ids=["null", "empty", "foreign"])
-def test_change_replaces_the_annotations(annotations: dict[str, str] | None) -> None:
-    """An annotation that was taken away no longer holds."""
-    view = NamespaceView()
-    view.upsert(namespace("a", {MODE: "observe", PREFER: "arm64"}))
-    view.upsert(namespace("a", {PREFER: "none"}))
-    assert view.annotations_of("a") == {PREFER: "none"}
-    view.upsert(namespace("a", annotations))
-    assert view.annotations_of("a") == {}
-
-
-def test_a_namespace_that_is_gone_has_none() -> None:
-    """Deleted, or not named by a list, after which the view is synced; deleting an unknown one changes nothing."""
+def test_an_annotation_that_was_taken_away_no_longer_holds(annotations: dict[str, str] | None) -> None:
+    """Nor do those of a namespace that is gone: deleted, or not named by a list, after which the view is synced."""
     view = NamespaceView()
     for name in "abcd":
-        view.upsert(namespace(name, {MODE: "ignore"}))
-    view.delete("a")
+        view.upsert(namespace(name, {MODE: "ignore", PREFER: "arm64"}))
+    view.upsert(namespace("a", {PREFER: "none"}))
+    view.upsert(namespace("b", annotations))
+    view.delete("c")
     view.delete("unknown")
-    view.keep_only({"b", "c"})
-    assert view.synced
-    assert [dict(view.annotations_of(name)) for name in "abcd"] == [{}, {MODE: "ignore"}, {MODE: "ignore"}, {}]
+    assert [dict(view.annotations_of(name)) for name in "abc"] == [{PREFER: "none"}, {}, {}]
+    synced = [view.synced]
+    view.keep_only({"a"})
+    assert [*synced, view.synced] == [False, True]
+    assert [bool(view.annotations_of(name)) for name in "ad"] == [True, False]
 
 
 def test_namespace_of_another_shape_is_refused_whole() -> None:

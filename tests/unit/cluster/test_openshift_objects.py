@@ -1,25 +1,17 @@
-"""OpenShift's objects: what they say together, when that is told, and kinds that a cluster does not have."""
+"""OpenShift's objects: what they say together, and kinds that a cluster does not have."""
 
 import json
-from collections.abc import Callable
 from typing import cast
 
 import msgspec
 import pytest
 
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.openshift_objects import (
-    DIGEST_MIRRORS,
-    IMAGE_CONFIGURATIONS,
-    KEEP_SECONDS,
-    TAG_MIRRORS,
-    FollowedMirrors,
-    list_mirror_objects,
-)
+from extender.cluster.openshift_objects import DIGEST_MIRRORS, IMAGE_CONFIGURATIONS, list_mirror_objects
 from extender.kubernetes.openshift_v1 import MirrorObjects, RegistrySources, SourceMirrors
 from tests.unit.cluster.scripted_api import ListedApi
 
-DIGESTS, IMAGES, TAGS = (each.path("") for each in (DIGEST_MIRRORS, IMAGE_CONFIGURATIONS, TAG_MIRRORS))
+DIGESTS, IMAGES = DIGEST_MIRRORS.path(""), IMAGE_CONFIGURATIONS.path("")
 
 
 def document(name: str, **spec: object) -> msgspec.Raw:
@@ -45,32 +37,3 @@ async def test_kind_that_the_cluster_does_not_have_is_empty() -> None:
     )
     with pytest.raises(ClusterRefused):
         await list_mirror_objects(cast("ClusterClient", ListedApi({}, absent=403)))
-
-
-async def test_what_the_objects_say_is_told_at_first_and_when_it_changes() -> None:
-    """A cluster that cannot be read leaves what was told."""
-    reader, told, pauses = ListedApi({}, absent=404), list[MirrorObjects](), list[float]()
-    tags = [document("a", imageTagMirrors=[one("a.io", "m.io")])]
-    changes: list[Callable[[], None]] = [
-        lambda: None,
-        lambda: reader.lists.update({TAGS: tags}),
-        lambda: setattr(reader, "absent", 500),
-        lambda: setattr(reader, "absent", 404),
-        reader.lists.clear,
-    ]
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if not changes:
-            raise ConnectionAbortedError
-        changes.pop(0)()
-
-    followed = FollowedMirrors(cast("ClusterClient", reader), sleep)
-    known = [followed.are_known]
-    with pytest.raises(ConnectionAbortedError):
-        await followed.run(told.append)
-    assert [*known, followed.are_known] == [False, True]
-    assert told == [
-        MirrorObjects(), MirrorObjects(tag_mirrors=(SourceMirrors("a.io", ("m.io",)),)), MirrorObjects()
-    ]  # fmt: skip
-    assert pauses == [KEEP_SECONDS] * 6

@@ -4,10 +4,9 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
-from structlog.testing import capture_logs
-
-from extender.cluster.client import ClusterRefused
+from extender.background import in_background
 from extender.cluster.views import PODS, PendingPods
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import images_of
@@ -20,8 +19,6 @@ POD = (
     b'{"metadata":{"name":"web","namespace":"shop","uid":"u1","managedFields":[{}]},"status":{"phase":"Pending"},'
     b'"spec":{"containers":[{"image":"web:1","resources":{}}],"volumes":[{"image":{"reference":"models:2"}},{}]}}'
 )
-ODD = b'{"metadata":{"name":"odd"},"spec":{"containers":"none"}}'
-REFUSED = ClusterRefused("/api/v1/pods: HTTP 403", 403)
 FOREVER = 60.0
 
 
@@ -34,34 +31,29 @@ def api(*watches: Script) -> ScriptedApi:
     return ScriptedApi(watches=watches, then=(None,))
 
 
-class Running:
-    """Pending pods of that cluster as they are announced; `delays` are the pauses that were made."""
+class Running(NamedTuple):
+    """Pods of a cluster as they are announced, and the pauses that were made."""
 
-    def __init__(self, cluster: ScriptedApi, linger_seconds: float) -> None:
-        self.announced: list[Pod] = []
-        self.delays: list[float] = []
-        self.pods = PendingPods(
-            cluster, clock=Clock(), random=lambda: 1.0, sleep=self._sleep, linger_seconds=linger_seconds
-        )
-        self.task = asyncio.create_task(self.pods.run(self.announced.append))
-
-    async def _sleep(self, seconds: float) -> None:
-        self.delays.append(seconds)
-        await asyncio.sleep(0)
+    pods: PendingPods
+    announced: list[Pod]
+    delays: list[float]
 
 
 @asynccontextmanager
-async def running(cluster: ScriptedApi, linger_seconds: float = FOREVER) -> AsyncIterator[Running]:
-    run = Running(cluster, linger_seconds)
-    try:
-        yield run
-    finally:
-        run.task.cancel()
-        await asyncio.wait([run.task])
+async def running(cluster: ScriptedApi) -> AsyncIterator[Running]:
+    delays, announced = list[float](), list[Pod]()
+
+    async def sleep(seconds: float) -> None:
+        delays.append(seconds)
+        await asyncio.sleep(0)
+
+    pods = PendingPods(cluster, clock=Clock(), random=lambda: 1.0, sleep=sleep, linger_seconds=FOREVER)
+    async with in_background(pods.run(announced.append)):
+        yield Running(pods, announced, delays)
 
 
-async def test_nothing_is_asked_before_somebody_wants_to_know() -> None:
-    """A watch costs the API server two events for every pod."""
+async def test_pods_that_wait_are_asked_of_the_cache_of_the_api_server_once_somebody_wants_to_know() -> None:
+    """A watch costs the API server two events for every pod. It is of those without a node, by fields it supports."""
     cluster = api()
     async with running(cluster) as run:
         for _ in range(20):
@@ -69,17 +61,8 @@ async def test_nothing_is_asked_before_somebody_wants_to_know() -> None:
         assert cluster.watches == []
         run.pods.look()
         await eventually(lambda: cluster.open)
-    assert cluster.open == 0
-
-
-async def test_pods_that_wait_are_asked_of_the_cache_of_the_api_server() -> None:
-    """Those without a node, by fields it supports, at whatever version it has; a watch that hangs ends later."""
-    cluster = api()
-    async with running(cluster) as run:
-        run.pods.look()
-        await eventually(lambda: cluster.open)
     (query,) = cluster.watches
-    assert (cluster.paths, query["resourceVersion"], cluster.lists) == ([PODS], "0", [])
+    assert (cluster.open, cluster.paths, query["resourceVersion"], cluster.lists) == (0, [PODS], "0", [])
     assert query["fieldSelector"] == "spec.nodeName=,status.phase=Pending"
     assert cluster.stalls[0] > int(query["timeoutSeconds"])
 
@@ -91,8 +74,7 @@ async def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
         run.pods.look()
         await cluster.said.wait()
     assert [[image.reference for image in images_of(pod)] for pod in run.announced] == [["web:1", "models:2"]] * 2
-    assert run.announced[0].metadata is not None
-    assert run.announced[0].metadata.uid == "u1"
+    assert [pod.metadata and pod.metadata.uid for pod in run.announced] == ["u1"] * 2
 
 
 async def test_many_pods_that_come_together_hold_up_nobody() -> None:
@@ -106,18 +88,6 @@ async def test_many_pods_that_come_together_hold_up_nobody() -> None:
             seen.append(len(run.announced))
     assert seen[-1] == 50
     assert max(after - before for before, after in itertools.pairwise(seen)) == 1
-
-
-async def test_pod_of_another_shape_hides_no_other() -> None:
-    """It is said which one is passed over."""
-    cluster = api([event("ADDED", ODD), event("ADDED"), None])
-    with capture_logs() as logs:
-        async with running(cluster) as run:
-            run.pods.look()
-            await eventually(lambda: run.announced)
-    assert [(entry["event"], entry["resource"], entry["name"]) for entry in logs] == [
-        ("watch.object_skipped", "pods", "odd")
-    ]
 
 
 def test_watch_ends_when_nobody_has_wanted_to_know_for_a_while() -> None:

@@ -1,4 +1,4 @@
-"""Nodes that a request names and that are not in view."""
+"""The view of nodes: those that a request names and that are not in it, and what it says of labels."""
 
 import asyncio
 import itertools
@@ -9,8 +9,9 @@ import pytest
 from extender.cluster.views import WatchedNodes
 from extender.kubernetes.core_v1 import NodeName
 from extender.placement.nodes import NodeLookup
+from testbed.clock import Clock
 from testbed.simulated_time import run_simulated
-from tests.builders import node
+from tests.builders import AMD64, node
 from tests.unit.cluster.scripted_api import ScriptedApi
 
 NEW = (NodeName("y"), NodeName("z"))
@@ -31,3 +32,16 @@ def test_a_missing_node_costs_at_most_its_wait() -> None:
         assert sorted(api.paths) == ["/api/v1/nodes/y", "/api/v1/nodes/z"]
 
     run_simulated(run())
+
+
+def test_platforms_of_nodes_whose_labels_do_not_state_them() -> None:
+    """Are there as long as the cluster has such a node."""
+    view = WatchedNodes(ScriptedApi(), clock=Clock())
+    beta = {"labels": {"beta.kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux"}}
+    for name in ("virtual-1", "virtual-2"):
+        view.upsert(msgspec.json.encode(node(name) | {"metadata": {"name": name, **beta}}))
+    assert view.unlabelled == AMD64.platforms
+    view.delete("virtual-1")
+    assert view.unlabelled == AMD64.platforms
+    view.upsert(msgspec.json.encode(node("virtual-2")))
+    assert (view.unlabelled, view.platforms[NodeName("virtual-2")]) == (frozenset(), *AMD64.platforms)
