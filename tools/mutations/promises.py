@@ -458,7 +458,7 @@ AUTHENTICATION = _broken(
 
 RESTS = _broken(
     "extender/registry/rests.py",
-    _tests("unit/registry", "rests", "mirror_failover"),
+    _tests("unit/registry", "mirror_failover"),
     (
         "a host rests only when several repositories cannot be reached",
         "return len(self.unreached) >= _REPOSITORIES",

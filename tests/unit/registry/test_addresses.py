@@ -140,45 +140,38 @@ def test_pattern_matches_a_host(pattern: str, host: str, matches: bool) -> None:
     assert not reaches(AddressGuard(allow=[pattern], deny=[pattern]), host) or not matches
 
 
-@pytest.mark.parametrize("allow", ["127.0.0.1", "127.0.0.1:443", "127.0.0.*", "127.*:443", "0x7f.1"])
-def test_host_that_allow_names_may_be_anywhere(allow: str) -> None:
-    """The operator knows that a registry is at such an address."""
-    assert reaches(AddressGuard(allow=["*", allow]), "127.0.0.1")
+@pytest.mark.parametrize(
+    ("patterns", "may_be_inside"),
+    [
+        ("127.0.0.1 127.0.0.1:443 127.0.0.* 127.*:443 0x7f.1", True),
+        ("* *.* *.*.*.* *:443 127.0.0.1:5000 localhost", False),  # another port is another service
+    ],
+)
+def test_host_that_allow_names_may_be_anywhere(patterns: str, may_be_inside: bool) -> None:
+    """The operator knows that a registry is at such an address. An empty `allow` leaves token servers to their names."""
+    for allow in patterns.split():
+        assert reaches(AddressGuard(allow=["*", allow]), "127.0.0.1") == may_be_inside
+    assert not reaches(AddressGuard(allow=[]), "registry.example.com")
+    AddressGuard(allow=[]).check_host(url("auth.example.com"))
 
 
-@pytest.mark.parametrize("allow", ["*", "*.*", "*.*.*.*", "*:443", "127.0.0.1:5000", "localhost"])
-def test_host_that_allow_does_not_name_may_not(allow: str) -> None:
-    """Another port is another service, and another name another host."""
-    assert not reaches(AddressGuard(allow=["*", allow]), "127.0.0.1")
-
-
-def test_name_that_allow_lists_may_lead_inside() -> None:
-    """By its port too, and to no other name's advantage."""
-    guard = AddressGuard(allow=["*", "cache.example.com:5000"])
-    assert guard.keep_reachable("Cache.example.com", 5000, found("127.0.0.1"))
-    for host, port in (("cache.example.com", 443), ("evil.example.com", 5000)):
-        with pytest.raises(AddressRefused):
-            guard.keep_reachable(host, port, found("127.0.0.1"))
-
-
-def test_inner_addresses_of_a_host_are_passed_over() -> None:
-    """What is left is what may be connected to."""
-    kept = AddressGuard().keep_reachable("a.example", 443, found("127.0.0.1", "1.1.1.1", "::1", "2606:4700::1"))
-    assert [result["host"] for result in kept] == ["1.1.1.1", "2606:4700::1"]
-
-
-def test_deny_holds_for_addresses_behind_names() -> None:
-    """An address is denied by whatever name it is asked for, even one that `allow` names."""
-    guard = AddressGuard(allow=["*", "a.example"], deny=["10.0.0.*"])
-    kept = guard.keep_reachable("a.example", 443, found("10.0.0.1", "10.0.1.1"))
-    assert [result["host"] for result in kept] == ["10.0.1.1"]
-
-
-def test_nothing_allowed_is_nothing_asked() -> None:
-    """An empty `allow` closes every registry, and leaves token servers to their names and addresses."""
-    guard = AddressGuard(allow=[])
-    assert not reaches(guard, "registry.example.com")
-    guard.check_host(url("auth.example.com"))
+@pytest.mark.parametrize(
+    ("allow", "deny", "name", "addresses", "kept"),
+    [
+        ("cache.example.com:5000", "", "Cache.example.com:5000", "127.0.0.1", "127.0.0.1"),
+        ("cache.example.com:5000", "", "cache.example.com:443", "127.0.0.1", ""),
+        ("cache.example.com:5000", "", "evil.example.com:5000", "127.0.0.1", ""),
+        ("*", "", "a.example:443", "127.0.0.1 1.1.1.1 ::1 2606:4700::1", "1.1.1.1 2606:4700::1"),
+        ("a.example", "10.0.0.*", "a.example:443", "10.0.0.1 10.0.1.1", "10.0.1.1"),
+    ],
+)
+def test_addresses_behind_a_name(allow: str, deny: str, name: str, addresses: str, kept: str) -> None:
+    """`allow` lets a name lead inside, by its port, and no other; `deny` holds for addresses by whatever name."""
+    guard, (host, port) = AddressGuard(allow=["*", allow], deny=deny.split()), name.split(":")
+    try:
+        assert guard.keep_reachable(host, int(port), found(*addresses.split())) == found(*kept.split())
+    except AddressRefused:
+        assert not kept
 
 
 OPEN_TO_NONE = AddressGuard(private_addresses=False)

@@ -13,7 +13,7 @@ from extender.images.manifest import OCI_INDEX, Image, Kind
 from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.registry.image_description import LISTED_SKIPPED, MAX_DEPTH, MAX_PLATFORMS, MAX_REQUESTS, describe_image
 from extender.registry.registry_client import FetchedManifest, RegistryClient
-from testbed.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
+from testbed.images import DOCKER, OCI, Bundle, Manifest, build_artifact, build_index, build_manifest
 from tests.unit.retained import retained_bytes
 
 APP = parse_reference("registry.example.com/team/app:1")
@@ -66,49 +66,38 @@ def platforms_of(image: Image) -> list[str]:
     return [str(entry.platform) for entry in image.entries]
 
 
-async def test_index_that_states_its_platforms_costs_no_request() -> None:
-    """The children are never fetched; attestations are skipped, with the reason."""
-    bundle = build_index(["linux/amd64", "linux/arm64"], attested=True)
-    registry = MemoryRegistry(bundle)
-    image = await describe(registry, bundle.manifests[-1])
-    assert (image.kind, image.digest, image.media_type) == (Kind.INDEX, bundle.digest, OCI.index)
-    assert platforms_of(image) == ["linux/amd64", "linux/arm64"]
-    assert [skipped.why for skipped in image.skipped] == ["an attestation", "an attestation"]
-    assert image.states_platforms
-    assert not registry.requests
+BOTH = ["linux/amd64", "linux/arm64"]
+INDEX, INNER, CHART = build_index(BOTH, attested=True), build_index(BOTH), build_artifact()
+SINGLE, CHILDREN = build_manifest("linux/arm/v6", DOCKER), (build_manifest(BOTH[0]), build_manifest("windows/amd64"))
+IMAGES: dict[str, tuple[tuple[Bundle, ...], Manifest, Kind, list[str], bool, dict[str, int], list[str]]] = {
+    "index": ((INDEX,), INDEX.manifests[-1], Kind.INDEX, BOTH, True, {}, ["an attestation"] * 2),
+    "single": ((SINGLE,), SINGLE.manifests[-1], Kind.MANIFEST, ["linux/arm/v6"], False, {"blobs": 1}, []),
+    "artifact": ((CHART,), CHART.manifests[-1], Kind.ARTIFACT, [], False, {}, ["helm"]),
+    "children without platform": (
+        CHILDREN, index_of(*(child.manifests[-1] for child in CHILDREN)),
+        Kind.INDEX, ["linux/amd64", "windows/amd64"], False, {"manifests": 2, "blobs": 2}, [],
+    ),
+    "nested index": ((INNER,), index_of(INNER.manifests[-1]), Kind.INDEX, BOTH, True, {"manifests": 1}, []),
+    "of artifacts": ((CHART,), index_of(CHART.manifests[-1]), Kind.ARTIFACT, [], False, {"manifests": 1}, ["helm"]),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("family", [OCI, DOCKER], ids=["oci", "docker"])
-async def test_single_image_costs_its_config(family: Family) -> None:
-    """Only the config names the platform; the size is that of all a node pulls."""
-    bundle = build_manifest("linux/arm/v6", family)
-    registry = MemoryRegistry(bundle)
-    image = await describe(registry, bundle.manifests[-1])
-    assert (image.kind, platforms_of(image), image.states_platforms) == (Kind.MANIFEST, ["linux/arm/v6"], False)
-    assert image.entries[0].digest == bundle.digest
-    assert image.entries[0].size_bytes == len(bundle.manifests[0].body) + sum(map(len, bundle.blobs))
-    assert registry.requests == {"blobs": 1}
-
-
-async def test_artifact_is_nothing_to_run() -> None:
-    """A chart has no platform, and costs no request."""
-    bundle = build_artifact()
-    registry = MemoryRegistry(bundle)
-    image = await describe(registry, bundle.manifests[-1])
-    assert (image.kind, image.entries) == (Kind.ARTIFACT, ())
-    assert [(skipped.digest, "helm" in skipped.why) for skipped in image.skipped] == [(bundle.digest, True)]
-    assert not registry.requests
-
-
-async def test_children_without_platform_are_read() -> None:
-    """Each costs its manifest and its config."""
-    children = [build_manifest(platform) for platform in ("linux/amd64", "windows/amd64")]
-    registry = MemoryRegistry(*children)
-    image = await describe(registry, index_of(*(child.manifests[-1] for child in children)))
-    assert (image.kind, platforms_of(image)) == (Kind.INDEX, ["linux/amd64", "windows/amd64"])
-    assert [entry.digest for entry in image.entries] == [child.digest for child in children]
-    assert not image.states_platforms
-    assert registry.requests == {"manifests": 2, "blobs": 2}
+@pytest.mark.parametrize(
+    ("served", "manifest", "kind", "platforms", "states", "requests", "skipped"), IMAGES.values(), ids=IMAGES
+)
+async def test_what_an_image_is_and_what_it_costs_to_know(
+    served: tuple[Bundle, ...], manifest: Manifest, kind: Kind, platforms: list[str], states: bool,
+    requests: dict[str, int], skipped: list[str],
+) -> None:  # fmt: skip
+    """What an index states is not fetched; of others a config alone names the platform. Each part left out has why."""
+    registry = MemoryRegistry(*served)
+    image = await describe(registry, manifest)
+    assert (image.kind, platforms_of(image), image.states_platforms) == (kind, platforms, states)
+    assert (image.digest, image.media_type, registry.requests) == (manifest.digest, manifest.media_type, requests)
+    assert all(word in each.why for word, each in zip(skipped, image.skipped, strict=True))
+    if kind is Kind.MANIFEST:  # the size is that of all a node pulls
+        [entry] = image.entries
+        assert entry.size_bytes == len(manifest.body) + sum(map(len, served[0].blobs))
 
 
 async def test_stated_platforms_come_before_those_that_had_to_be_read() -> None:
@@ -130,23 +119,6 @@ async def test_stated_platforms_come_before_those_that_had_to_be_read() -> None:
         (read.digest, "an earlier entry is for linux/amd64 too")
     ]
     assert image.states_platforms
-
-
-async def test_nested_index_counts_like_its_entries() -> None:
-    """An index within an index is read, and its platforms are the image's."""
-    inner = build_index(["linux/amd64", "linux/arm64"])
-    registry = MemoryRegistry(inner)
-    image = await describe(registry, index_of(inner.manifests[-1]))
-    assert (platforms_of(image), image.states_platforms) == (["linux/amd64", "linux/arm64"], True)
-    assert registry.requests == {"manifests": 1}
-
-
-async def test_index_of_artifacts_is_an_artifact() -> None:
-    """Nothing in it can be run, and every reason is kept."""
-    chart = build_artifact()
-    image = await describe(MemoryRegistry(chart), index_of(chart.manifests[-1]))
-    assert (image.kind, image.entries, image.media_type) == (Kind.ARTIFACT, (), OCI_INDEX)
-    assert [skipped.digest for skipped in image.skipped] == [chart.digest]
 
 
 async def test_config_without_platform_makes_an_artifact() -> None:
@@ -258,15 +230,18 @@ LASTING = [
 
 @pytest.mark.parametrize("error", LASTING, ids=lambda error: type(error).__name__)
 async def test_child_that_cannot_be_had_adds_nothing_to_stated_platforms(error: Exception) -> None:
-    """Runtimes look at it last. It is told among what does not run, be it the child, its config or one further in."""
+    """Runtimes look at it last. It is told among what does not run, be it the child, its config or one further in.
+
+    So it is where its bytes are no document, and of a kind that runtimes no longer pull.
+    """
     gone, broken = build_manifest("linux/s390x").manifests[-1], single_image({"os": "linux", "architecture": "ppc64le"})
     inner = index_of(gone)
-    registry = MemoryRegistry(Bundle((), (*broken.manifests, inner)), error=error)
-    for child, failing in ((gone, gone), (broken.manifests[-1], broken.manifests[-1]), (inner, gone)):
+    odd = [Manifest(OCI.manifest, body) for body in (b"[]", b'{"schemaVersion": 1, "fsLayers": []}')]
+    registry = MemoryRegistry(Bundle((), (*broken.manifests, inner, *odd)), error=error)
+    for child in (gone, broken.manifests[-1], inner, *odd):
         image = await describe(registry, index_with_optional(child))
-        assert (image.kind, platforms_of(image)) == (Kind.INDEX, ["linux/amd64", "linux/arm64"])
-        assert image.states_platforms
-        assert [skipped.digest for skipped in image.skipped] == [failing.digest]
+        assert (image.kind, platforms_of(image), image.states_platforms) == (Kind.INDEX, BOTH, True)
+        assert [skipped.digest for skipped in image.skipped] == [(gone if child is inner else child).digest]
 
 
 async def test_child_beside_an_index_that_states_platforms_is_not_optional() -> None:
@@ -274,14 +249,6 @@ async def test_child_beside_an_index_that_states_platforms_is_not_optional() -> 
     stated, gone = build_index(["linux/amd64"]), build_manifest("linux/arm64").manifests[-1]
     with pytest.raises(errors.ManifestNotFound):
         await describe(MemoryRegistry(stated), index_of(stated.manifests[-1], gone))
-
-
-async def test_child_that_is_no_image_adds_nothing_to_stated_platforms() -> None:
-    """Bytes that are no document, and a kind that runtimes no longer pull."""
-    for body in (b"[]", b'{"schemaVersion": 1, "fsLayers": []}'):
-        child = Manifest(OCI.manifest, body)
-        image = await describe(MemoryRegistry(Bundle((), (child,))), index_with_optional(child))
-        assert platforms_of(image) == ["linux/amd64", "linux/arm64"]
 
 
 @pytest.mark.parametrize(
@@ -309,22 +276,16 @@ def hostile_index(platforms: int, skipped: int) -> Manifest:
 
 
 async def test_hostile_image_keeps_little_memory() -> None:
-    """The largest image that is accepted keeps less than 100 KB, however long its texts are."""
+    """The largest image that is accepted keeps less than 100 KB. Of one with more platforms none is left out in silence.
+
+    Parts that do not run are listed up to a bound and then counted; a text of the registry is cut.
+    """
     image = await describe(MemoryRegistry(), hostile_index(MAX_PLATFORMS, 1000))
     assert len(image.entries) == MAX_PLATFORMS
     assert retained_bytes(image) < 100_000
     assert retained_bytes(frozenset(entry.platform for entry in image.entries)) < 32_000
-
-
-async def test_parts_that_do_not_run_are_listed_up_to_a_bound_and_then_counted() -> None:
-    """The last row has the number of the others and no digest; a text of the registry is cut."""
-    image = await describe(MemoryRegistry(), hostile_index(1, LISTED_SKIPPED + 3))
     assert len(image.skipped) == LISTED_SKIPPED + 1
-    assert (image.skipped[-1].digest, image.skipped[-1].why) == ("", "3 more parts do not run")
+    assert (image.skipped[-1].digest, image.skipped[-1].why) == ("", f"{1000 - LISTED_SKIPPED} more parts do not run")
     assert all(len(skipped.why) <= 150 for skipped in image.skipped)
-
-
-async def test_image_with_too_many_platforms_is_unsupported() -> None:
-    """None is left out in silence: nodes of a platform that is left out would be refused."""
     with pytest.raises(errors.UnsupportedManifest, match="it has more than"):
         await describe(MemoryRegistry(), hostile_index(MAX_PLATFORMS + 1, 0))

@@ -1,4 +1,4 @@
-"""Mirrors in turn: who is asked, who is shown which credential, and whose failure counts."""
+"""Mirrors in turn: who is asked and shown which credential, whose failure counts, and who rests after which."""
 
 from collections.abc import Sequence
 
@@ -15,37 +15,31 @@ from extender.registry.rests import Rests
 from extender.registry_figures import MIRRORS
 from testbed.clock import Clock
 
-APP = parse_reference("up.example/team/app:1")
+APP, REPOSITORIES = parse_reference("up.example/team/one:1"), ("team/one", "team/two", "team/three")
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OWN = Credential("operator", "secret", CredentialId("operator"))
 MISSING, DENIED, WRONG = errors.ManifestNotFound("no"), errors.RegistryDenied("no"), errors.InvalidManifest("no")
 REFUSED, DEAD = errors.RegistryRefusedImage("no", 412), errors.RegistryUnreachable("dead")
 UNASKED, UNNAMED = errors.RegistryNotAsked("no connection"), errors.NameUnresolved("no name")
-DOWN, FAILED, BUSY = (
-    errors.RegistryUnavailable("down"),
-    errors.RegistryFailed("500"),
-    errors.RegistryThrottled("busy", 60.0),
-)
+DOWN, FAILED = errors.RegistryUnavailable("down"), errors.RegistryFailed("500")
+BUSY, SPARED = errors.RegistryThrottled("busy", 90.0), errors.QuotaReserved("few left", 300.0)
 
 
 class World:
-    """Endpoints a, b (mirrors) and up, and what each says: an answer, or an error of this kind."""
+    """Endpoints a, b (mirrors) and up, and what each says: an answer or an error. Backoffs do not vary."""
 
-    def __init__(self, *, guard: AddressGuard | None = None) -> None:
-        self.says: dict[str, str | Exception] = {}
+    def __init__(self, guard: AddressGuard | None = None, **says: str | Exception) -> None:
+        self.says = says
         self.capabilities: dict[str, frozenset[Capability]] = {}
-        self.requests: list[tuple[str, str]] = []
-        self.clock = Clock()
         self.mirror_credentials: tuple[Credential, ...] = (ANONYMOUS,)
         self.left_out: dict[str, str] = {}
         self.has_plain_root = False
         self.scope: CredentialScope = "operator"
-        self.keyring_requests: list[str] = []
+        self.requests, self.keyring_requests = list[tuple[str, str]](), list[str]()
+        self.clock = Clock()
+        self.rests = Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0)
         self.failover = MirrorFailover(
-            self.endpoints_for,
-            mirror_credentials=self.credentials_for,
-            guard=guard,
-            rests=Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
+            self.endpoints_for, mirror_credentials=self.credentials_for, guard=guard, rests=self.rests
         )
 
     def endpoints_for(self, reference: ImageReference) -> Sequence[Endpoint]:
@@ -74,14 +68,28 @@ class World:
         self.clock.advance(0.001)
         said = self.says[name]
         if isinstance(said, Exception):
-            more = {errors.RegistryThrottled: (60.0,), errors.RegistryRefusedImage: (412,)}.get(type(said), ())
-            raise type(said)(*said.args, *more)  # another each time, since it is marked
+            raise said
         return said
 
     async def look(
-        self, capability: Capability = "resolve", image: str = "up.example/team/app:1", credential: Credential = TENANT
-    ) -> str:
-        return await self.failover.first_answer(capability, parse_reference(image), credential, self.ask)
+        self, image: str = "up.example/team/one", credential: Credential = TENANT, capability: Capability = "resolve"
+    ) -> str | Exception:
+        """What comes of it: an answer, or the error that is raised."""
+        try:
+            return await self.failover.first_answer(capability, parse_reference(f"{image}:1"), credential, self.ask)
+        except (errors.RegistryError, errors.InvalidManifest) as exc:
+            return exc
+
+    async def lose(self, *repositories: str) -> None:
+        self.says["up"] = DEAD
+        for repository in repositories:
+            await self.look(f"up.example/{repository}")
+
+    async def rest_seconds(self, credential: Credential = TENANT) -> float | None:
+        """For how long the endpoint is said to rest; None if it was asked."""
+        self.requests.clear()
+        said = await self.look(credential=credential)
+        return None if self.requests else getattr(said, "retry_after_seconds", None)
 
     def visited(self) -> list[str]:
         names = [name for name, _ in self.requests]
@@ -92,8 +100,7 @@ class World:
 @pytest.mark.parametrize("failure", [MISSING, DENIED, WRONG, DOWN, FAILED, BUSY], ids=lambda it: type(it).__name__)
 async def test_mirror_that_fails_gives_way_to_the_next(failure: Exception) -> None:
     """Whatever is wrong with it: it is never the reason that an image is not found."""
-    world = World()
-    world.says = {"a": failure, "b": failure, "up": "answer"}
+    world = World(a=failure, b=failure, up="answer")
     assert await world.look() == "answer"
     assert world.visited() == ["a", "b", "up"]
 
@@ -119,83 +126,67 @@ async def test_mirror_that_fails_gives_way_to_the_next(failure: Exception) -> No
     ],
 )
 async def test_last_word_stands_if_all_have_answered(
-    mirror: Exception,
-    upstream: Exception,
-    verdict: type[Exception],
+    mirror: Exception, upstream: Exception, verdict: type[Exception]
 ) -> None:
-    """It is the registry's own.
-
-    While one of them fails, none of the others can say that there is no such image, and nobody is denied it.
-    """
-    world = World()
-    world.says = {"a": mirror, "up": upstream}
-    with pytest.raises(verdict) as raised:
-        await world.look()
-    assert type(raised.value) is verdict
+    """While one fails, none of the others can say that there is no such image, and nobody is denied it."""
+    said = await World(a=mirror, up=upstream).look()
+    assert type(said) is verdict
     if verdict is errors.EndpointUnavailable:
-        assert str(raised.value) in {str(each) for each in (mirror, upstream) if each not in (MISSING, DENIED, REFUSED)}
+        assert str(said) in {str(each) for each in (mirror, upstream) if each not in (MISSING, DENIED, REFUSED)}
 
 
-async def test_mirror_that_the_operator_does_not_allow_is_passed_over() -> None:
-    """So is a registry, and nodes may find there what we may not ask for; that nobody may be asked is a reason."""
-    world = World(guard=AddressGuard(allow=["*"], deny=["a.example"]))
-    world.says = {"a": "answer", "up": "other"}
-    assert await world.look() == "other"
-    world = World(guard=AddressGuard(allow=["a.example"]))
-    world.says = {"a": MISSING, "up": "other"}
-    with pytest.raises(errors.EndpointUnavailable):
-        await world.look()
-    world.says = {"a": DENIED, "up": "other"}
-    with pytest.raises(errors.RegistryDenied):
-        await world.look()
-    world = World(guard=AddressGuard(allow=["x.example"]))
-    world.says = {"a": "answer", "up": "other"}
-    with pytest.raises(errors.AddressRefused):
-        await world.look()
-    assert world.visited() == []
+@pytest.mark.parametrize(
+    ("allow", "deny", "mirror", "verdict", "visited"),
+    [
+        (["*"], ["a.example"], "answer", str, ["up"]),
+        (["a.example"], [], MISSING, errors.EndpointUnavailable, ["a"]),  # nodes may find it where we may not ask
+        (["a.example"], [], DENIED, errors.RegistryDenied, ["a"]),
+        (["x.example"], [], "answer", errors.RegistryNotAllowed, []),
+    ],
+)
+async def test_endpoint_that_the_operator_does_not_allow_is_passed_over(
+    allow: list[str], deny: list[str], mirror: str | Exception, verdict: type, visited: list[str]
+) -> None:
+    """That nobody may be asked is a reason."""
+    world = World(AddressGuard(allow=allow, deny=deny), a=mirror, up="other")
+    assert type(await world.look()) is verdict
+    assert world.visited() == visited
 
 
-async def test_mirror_of_cri_o_is_not_shown_the_images_credentials() -> None:
-    """It gets the operator's for it, asked for by the name that it knows the repository by."""
-    world = World()
-    world.mirror_credentials = (OWN, ANONYMOUS)
-    world.says = {"a": DENIED, "b": MISSING, "up": "answer"}
+@pytest.mark.parametrize(
+    ("scope", "shown"),
+    [
+        ("operator", [("a", "operator"), ("a", "anonymous"), ("b", "operator"), ("up", "tenant")]),
+        ("both", [("a", "tenant"), ("a", "operator"), ("a", "anonymous"), ("b", "tenant"), ("up", "tenant")]),
+    ],
+    ids=["CRI-O", "containerd"],
+)
+async def test_mirror_is_shown_the_operators_credentials(scope: CredentialScope, shown: list[tuple[str, str]]) -> None:
+    """Those by its own name for the repository; one of containerd's, before them, the image's, as on nodes."""
+    world = World(a=DENIED, b=MISSING, up="answer")
+    world.scope, world.mirror_credentials = scope, (OWN, ANONYMOUS)
     assert await world.look() == "answer"
-    assert world.requests == [("a", "operator"), ("a", "anonymous"), ("b", "operator"), ("up", "tenant")]
-    assert world.keyring_requests == ["a/hub/team/app", "b/team/app"]
-
-
-async def test_mirror_of_containerd_is_shown_the_images_credential_first() -> None:
-    """As by containerd, which has one login for all endpoints of a pull; then come the operator's."""
-    world = World()
-    world.scope = "both"
-    world.mirror_credentials = (OWN, ANONYMOUS)
-    world.says = {"a": DENIED, "up": "answer"}
-    assert await world.look() == "answer"
-    assert world.requests == [("a", "tenant"), ("a", "operator"), ("a", "anonymous"), ("up", "tenant")]
+    assert world.requests == shown
+    assert world.keyring_requests == ["a/hub/team/one", "b/team/one"]
 
 
 async def test_endpoint_that_is_left_out_is_not_asked() -> None:
     """What the files block gets no request, and is the reason only where nobody else was asked."""
-    world = World()
-    world.says = {"a": "answer", "up": "other"}
+    world = World(a="answer", up="other")
     world.left_out = {"a": "it is blocked"}
     assert await world.look() == "other"
     world.says["up"] = MISSING
-    with pytest.raises(errors.ManifestNotFound):
-        await world.look()
-    world.requests.pop()
+    assert await world.look() is MISSING
     world.left_out["up"] = "it is blocked"
-    with pytest.raises(errors.AddressRefused, match="up is not asked: it is blocked"):
-        await world.look()
-    assert world.visited() == ["up"]
+    said = await world.look()
+    assert (type(said), str(said)) == (errors.AddressRefused, "up is not asked: it is blocked")
+    assert world.visited() == ["up", "up"]
 
 
 async def test_plain_http_follows_a_connection_that_did_not_come_about() -> None:
     """An answer over TLS, whatever it says, is the end."""
-    world = World()
-    world.has_plain_root = True
-    world.says = {"a": errors.RegistryUnreachable("no TLS"), "a over http": "plain", "up": "answer"}
+    world = World(a=DEAD, up="answer")
+    world.says["a over http"], world.has_plain_root = "plain", True
     assert [await world.look(), await world.look()] == ["plain", "plain"]
     assert world.visited() == ["a", "a over http"] * 2
     world.says["a"] = MISSING
@@ -205,19 +196,16 @@ async def test_plain_http_follows_a_connection_that_did_not_come_about() -> None
 
 async def test_capabilities_say_who_is_asked() -> None:
     """A mirror may be trusted with digests and not with tags."""
-    world = World()
-    world.says = {"a": "mirror", "up": "registry"}
+    world = World(a="mirror", up="registry")
     world.capabilities = {"a": frozenset(("pull",))}
-    assert [await world.look("resolve"), await world.look("pull")] == ["registry", "mirror"]
+    assert [await world.look(), await world.look(capability="pull")] == ["registry", "mirror"]
     world.capabilities = {"a": frozenset(), "up": frozenset()}
-    with pytest.raises(errors.RegistryUnavailable, match=r"no place .* for tags"):
-        await world.look("resolve")
+    assert str(await world.look()) == "no place that has images of up.example may be asked for tags"
 
 
 async def test_dead_mirror_is_left_alone_for_a_while() -> None:
     """It costs a time-out once, not once per lookup; then one lookup goes to see."""
-    world = World()
-    world.says = {"a": DOWN, "up": "answer"}
+    world = World(a=DOWN, up="answer")
     before = {outcome: MIRRORS[outcome].value for outcome in MIRRORS}
     for _ in range(3):
         assert await world.look() == "answer"
@@ -229,49 +217,116 @@ async def test_dead_mirror_is_left_alone_for_a_while() -> None:
     assert counted == {"answered": 2, "missing": 0, "failed": 1, "resting": 2}
 
 
-async def test_mirror_that_answers_with_an_error_is_asked_on() -> None:
-    """It may have the next image."""
-    world = World()
-    world.says = {"a": FAILED, "up": DOWN}
-    for _ in range(2):
-        with pytest.raises(errors.RegistryUnavailable):
-            await world.look()
-    world.says["a"] = "answer"
-    assert await world.look() == "answer"
-    assert world.visited() == ["a", "up", "a", "a"]
+async def test_mirror_rests_for_one_registry_and_where_another_may_be_asked() -> None:
+    """Whoever can create a pod names a registry that hangs; the mirror serves the others as before."""
+    world = World(a=DOWN, up="answer")
+    await world.look()
+    world.mirror_credentials, world.says["a"] = (OWN,), "mirror"
+    assert [await world.look(), await world.look("quay.io/team/one")] == ["answer", "mirror"]
+    del world.says["up"]
+    assert await world.look() == "mirror"
 
 
-async def test_registry_is_asked_where_all_mirrors_have_failed() -> None:
-    """However ill it was: its own breaker is elsewhere, and somebody has to try."""
-    world = World()
-    world.says = {"a": DOWN, "up": DOWN}
+@pytest.mark.parametrize(("mirror", "visited"), [(DOWN, ["a", *["up"] * 3]), (FAILED, ["a", "up", "a", "a"])])
+async def test_registry_is_asked_where_all_mirrors_have_failed(mirror: Exception, visited: list[str]) -> None:
+    """However ill it is, since somebody has to try. A mirror that answers with an error may have the next image."""
+    world = World(a=mirror, up=DOWN)
     for _ in range(3):
-        with pytest.raises(errors.RegistryUnavailable):
-            await world.look()
-    assert world.visited() == ["a", "up", "up", "up"]
+        assert isinstance(await world.look(), errors.RegistryUnavailable)
+    assert world.visited() == visited
 
 
-async def test_spared_registry_s_breaker_stays_closed() -> None:
-    """What is withheld to save its quota says nothing against it."""
-    world = World()
-
-    async def ask(endpoint: Endpoint, credential: Credential) -> str:
-        if endpoint.name == "up":
-            raise errors.QuotaReserved("few left", 300.0)
-        return await world.ask(endpoint, credential)
-
-    world.says = {"a": MISSING, "up": "answer"}
-    with pytest.raises(errors.RegistryThrottled):
-        await world.failover.first_answer("resolve", APP, TENANT, ask)
-    assert await world.look() == "answer"
-
-
-@pytest.mark.parametrize(
-    ("said", "visits"), [(errors.RegistryNotAsked("no connection"), 2), (errors.NameUnresolved("no name"), 1)]
-)
+@pytest.mark.parametrize(("said", "visits"), [(UNASKED, 2), (SPARED, 2), (UNNAMED, 1)])
 async def test_mirror_rests_for_its_name_and_not_for_our_queue(said: Exception, visits: int) -> None:
-    """A mirror without an address would cost each lookup its wait; our own lack of connections is not its fault."""
-    world = World()
-    world.says = {"a": said, "b": "answer", "up": "answer"}
+    """Without an address it would cost each lookup its wait; want of connections or of a quota is not its fault."""
+    world = World(a=said, b="answer", up="answer")
     assert [await world.look(), await world.look()] == ["answer"] * 2
     assert world.visited().count("a") == visits
+
+
+async def test_host_rests_when_no_connection_for_three_repositories_comes_about() -> None:
+    """For everybody and ten seconds, which each is told; one repository is one, however many of its names fail."""
+    world = World()
+    await world.lose(*["team/one"] * 20, "team/two")
+    assert await world.rest_seconds() is None
+    await world.lose("team/three")
+    assert await world.rest_seconds(OWN) == pytest.approx(10)
+    world.clock.advance(9.99)
+    assert await world.rest_seconds() == 1.0
+    world.clock.advance(0.02)
+    assert await world.rest_seconds() is None
+
+
+@pytest.mark.parametrize("error", [DOWN, UNNAMED], ids=lambda error: type(error).__name__)
+async def test_host_that_is_the_last_hope_rests_for_nothing_that_an_author_can_choose(error: Exception) -> None:
+    """A slow body, or a name for which the host does not answer, rests that name alone, elsewhere."""
+    world = World(up=error)
+    for number in range(50):
+        await world.look(f"up.example/team/{number}")
+    assert world.visited() == ["up"] * 50
+
+
+@pytest.mark.parametrize("answer", ["answer", errors.RegistryThrottled("later", 1.0)], ids=["answer", "throttled"])
+async def test_answer_clears_what_failed_before_and_speaks_for_the_host_for_ten_seconds(
+    answer: str | Exception,
+) -> None:
+    """A throttled account has been answered, too."""
+    world = World()
+    await world.lose("team/one", "team/two")
+    world.says["up"] = answer
+    await world.look(credential=OWN)
+    world.clock.advance(9)
+    await world.lose(*REPOSITORIES, "team/four")
+    assert await world.rest_seconds() is None
+    world.clock.advance(1)
+    await world.lose("team/one", "team/two")
+    assert await world.rest_seconds() is None
+    await world.lose("team/three")
+    assert await world.rest_seconds() is not None
+
+
+async def test_one_probe_goes_first_and_rests_the_host_for_longer_each_time_it_fails() -> None:
+    """10 s, then 20, then 40; its answer ends that for everybody."""
+    world = World()
+    await world.lose(*REPOSITORIES)
+    world.says["up"] = DOWN
+    for seconds in (10, 20, 40):
+        world.clock.advance(seconds - 0.5)
+        assert await world.rest_seconds() is not None
+        world.clock.advance(0.51)
+        assert [await world.rest_seconds(each) is None for each in (OWN, TENANT)] == [True, False]
+    world.clock.advance(80)
+    world.says["up"] = "answer"
+    assert [await world.rest_seconds() for _ in range(3)] == [None] * 3
+    world.clock.advance(10)
+    await world.lose(*REPOSITORIES)
+    assert await world.rest_seconds() == pytest.approx(10)
+
+
+async def test_probe_that_comes_to_nothing_gives_way_to_the_next() -> None:
+    """It says nothing about the host, which would otherwise never be asked again."""
+    world = World()
+    await world.lose(*REPOSITORIES)
+    world.clock.advance(10)
+    world.says["up"] = UNASKED
+    assert [await world.rest_seconds() is None for _ in range(2)] == [True, False]
+    world.clock.advance(4.9)
+    assert await world.rest_seconds() is not None
+    world.clock.advance(0.11)
+    assert await world.rest_seconds() is None
+
+
+async def test_throttled_account_rests_as_long_as_the_host_said_and_no_other() -> None:
+    """To the second, whatever else is answered there; of two requests throttled together the longer time holds."""
+    world = World(up=BUSY)
+    await world.look()
+    [up] = world.endpoints_for(APP)
+    world.rests.record_failure(up, TENANT.id, errors.RegistryThrottled("later", 5.0), is_last_hope=True)
+    world.says["up"] = "answer"
+    for account in (OWN.id, TENANT.id):  # the tenant's was asked before it was throttled
+        world.rests.record_answer(up, account)
+    world.clock.advance(30)
+    assert await world.rest_seconds() == pytest.approx(60, abs=0.1)
+    assert await world.rest_seconds(OWN) is None
+    world.clock.advance(60)
+    assert await world.rest_seconds() is None
