@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from extender.circuit_breaker import Backoff
 from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import ConfigError, RegistryNotAsked
@@ -42,6 +43,12 @@ Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
 def settings_for(*hosts: str, **more: object) -> RegistryConfig:
     values: dict[str, object] = {"timeout_seconds": 5.0, "plain_http": hosts, "allow": ("*", *hosts), **more}
     return RegistryConfig(**values)  # type: ignore[arg-type]  # of the fields' own types
+
+
+@pytest.fixture(autouse=True)
+def _starts_follow_each_other_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since processes are ended here before they have lived for a second."""
+    monkeypatch.setattr(fetcher_client, "_RESTART", Backoff(first_seconds=0.01, max_seconds=0.01))
 
 
 @pytest.fixture
@@ -100,6 +107,10 @@ async def endlessly(writer: asyncio.StreamWriter, head: bytes, piece: bytes) -> 
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.oci.image.index.v1+json\r\n"
+STATED = (
+    f"HTTP/1.1 200 OK\r\nDocker-Content-Digest: {IMAGE.digest}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+).encode()
+SHORT = HEAD + b"Content-Length: 4194304\r\n\r\n" + b"x" * ((4 << 20) - 1)
 FLOODS = [
     pytest.param(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000, id="interim-answers"),
     pytest.param(HEAD + b"\r\n", b"x" * 65536, id="body"),
@@ -158,8 +169,7 @@ async def test_two_hundred_lookups_are_known_soon_after_it_was_killed(monkeypatc
         nonlocal asked
         asked += 1
         await asyncio.sleep(0.3)
-        head = f"HTTP/1.1 200 OK\r\nDocker-Content-Digest: {IMAGE.digest}\r\nContent-Length: 0\r\nConnection: close"
-        writer.write(f"{head}\r\n\r\n".encode())
+        writer.write(STATED)
 
     alone = _record_alone(monkeypatch)
     async with talking(take_time) as slow, open_fetcher(settings_for(slow)) as client:
@@ -219,13 +229,15 @@ async def test_want_of_something_at_a_start_is_followed_by_another(
     assert ENDS["unstarted"].value - unstarted == (where != "thread")
 
 
-async def test_process_that_hangs_is_replaced(registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_that_hangs_is_replaced(registry: EmbeddedRegistry) -> None:
     """It answers no ping."""
-    monkeypatch.setattr(child_module, "_PONG_SECONDS", 0.3)
     silent = ENDS["silent"].value
     async with open_fetcher(settings_for(registry.host)) as client:
         assert await state(client, app_at(registry)) == IMAGE.digest
-        os.kill(await pid_of(client), signal.SIGSTOP)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(child_module, "_PONG_SECONDS", 0.3)  # of this process alone, which is stopped
+            os.kill(await pid_of(client), signal.SIGSTOP)
+            await eventually(lambda: ENDS["silent"].value > silent)
         assert await state(client, app_at(registry)) == IMAGE.digest
     assert ENDS["silent"].value - silent == 1
 
@@ -251,12 +263,15 @@ async def test_endless_answers_end_their_own_lookup(registry: EmbeddedRegistry, 
 
 async def test_bodies_that_stop_short_of_the_limit_give_way(registry: EmbeddedRegistry) -> None:
     """Forty of them would be 160 MB: those that take longest are given up, and nothing ends."""
-    body = b"x" * ((4 << 20) - 1)
-    end = asyncio.Event()
+    end, over = asyncio.Event(), 0
 
     async def stop_short(writer: asyncio.StreamWriter) -> None:
-        writer.write(HEAD + b"Content-Length: 4194304\r\n\r\n" + body)
-        await writer.drain()
+        nonlocal over
+        try:
+            writer.write(SHORT)
+            await writer.drain()
+        finally:
+            over += 1
         await end.wait()
 
     async with talking(stop_short) as hostile, open_fetcher(settings_for(registry.host, hostile)) as client:
@@ -266,9 +281,10 @@ async def test_bodies_that_stop_short_of_the_limit_give_way(registry: EmbeddedRe
         attack = [asyncio.create_task(describe(client, image, tenant="mallory", seconds=8)) for image in images]
         for _ in range(20):
             assert await state(client, app_at(registry), seconds=5) == IMAGE.digest
+        await eventually(lambda: over == 40)
+        end.set()
         assert set(await asyncio.gather(*attack)) == {UNAVAILABLE}
         assert await pid_of(client) == first
-        end.set()
 
 
 async def test_what_makes_it_too_large_leaves_others_their_images(
@@ -281,12 +297,12 @@ async def test_what_makes_it_too_large_leaves_others_their_images(
     alone = _record_alone(monkeypatch)
     monkeypatch.setattr(fetcher_client, "RESIDENT_BYTES", 62 << 20)
     monkeypatch.setattr(fetcher_client, "_ALONE_SECONDS", 1.0)
+    monkeypatch.setattr(fetcher_client, "PATIENCE_SECONDS", 0.0)
     over = ENDS["over"].value
-    body = b"x" * ((4 << 20) - 1)
     end = asyncio.Event()
 
     async def stop_short(writer: asyncio.StreamWriter) -> None:
-        writer.write(HEAD + b"Content-Length: 4194304\r\n\r\n" + body)
+        writer.write(SHORT)
         await writer.drain()
         await end.wait()
 
@@ -313,17 +329,21 @@ async def test_what_makes_it_too_large_leaves_others_their_images(
     assert {image.domain for image in alone} == {hostile}
 
 
-async def test_want_of_descriptors_is_no_fault_of_the_host(registry: EmbeddedRegistry) -> None:
-    """The image is asked for again."""
-    async with open_fetcher(settings_for(registry.host)) as client:
-        assert await state(client, app_at(registry)) == IMAGE.digest
-        await asyncio.sleep(1.5)  # the connection is no longer kept
+async def test_want_of_descriptors_is_no_fault_of_the_host() -> None:
+    """The image is asked for again. Its registry closes each connection, so that each question takes another."""
+
+    async def state_digest(writer: asyncio.StreamWriter) -> None:
+        writer.write(STATED)
+
+    async with talking(state_digest) as host, open_fetcher(settings_for(host)) as client:
+        image = parse_reference(f"{host}/team/app:1")
+        assert await state(client, image) == IMAGE.digest
         pid = await pid_of(client)
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
-        assert await state(client, app_at(registry)) == NOT_ASKED
+        assert await state(client, image) == NOT_ASKED
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
-        assert await state(client, app_at(registry)) == IMAGE.digest
+        assert await state(client, image) == IMAGE.digest
 
 
 async def test_helper_runs_there_and_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
