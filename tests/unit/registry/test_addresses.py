@@ -148,7 +148,7 @@ def test_pattern_matches_a_host(pattern: str, host: str, matches: bool) -> None:
     ],
 )
 def test_host_that_allow_names_may_be_anywhere(patterns: str, may_be_inside: bool) -> None:
-    """The operator knows that a registry is at such an address. An empty `allow` leaves token servers to their names."""
+    """The operator knows that a registry is at such an address. An empty `allow` closes no token server."""
     for allow in patterns.split():
         assert reaches(AddressGuard(allow=["*", allow]), "127.0.0.1") == may_be_inside
     assert not reaches(AddressGuard(allow=[]), "registry.example.com")

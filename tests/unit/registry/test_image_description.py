@@ -276,7 +276,7 @@ def hostile_index(platforms: int, skipped: int) -> Manifest:
 
 
 async def test_hostile_image_keeps_little_memory() -> None:
-    """The largest image that is accepted keeps less than 100 KB. Of one with more platforms none is left out in silence.
+    """The largest image that is accepted keeps less than 100 KB. One with more platforms is unsupported.
 
     Parts that do not run are listed up to a bound and then counted; a text of the registry is cut.
     """
