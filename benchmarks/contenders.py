@@ -20,6 +20,7 @@ from benchmarks.observed_process import observed_process
 from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.reference.programs import find_programs
 from benchmarks.wrk import Target
+from testbed.certificates import KeyPair, write_pair
 from testbed.child import run_program
 
 OURS, TYPED, NULL = "ours", "typed Go", "null Go"
@@ -152,13 +153,11 @@ def serve_go(
         yield Server(msgspec.json.decode(started.said, type=dict[str, str]), started.pid)
 
 
-def _issue(folder: Path) -> tuple[Path, Path]:
-    """Writes a certificate for loopback and its key, and returns their paths."""
-    issued = trustme.CA(organization_name="multiarch-extender benchmarks").issue_cert("127.0.0.1")
-    certificate, key = folder / "server.crt", folder / "server.key"
-    issued.cert_chain_pems[0].write_to_path(certificate)
-    issued.private_key_pem.write_to_path(key)
-    return certificate, key
+def _issue(folder: Path) -> KeyPair:
+    """Writes a certificate for loopback."""
+    return write_pair(
+        trustme.CA(organization_name="multiarch-extender benchmarks").issue_cert("127.0.0.1"), folder / "server"
+    )
 
 
 def chosen(answer: bytes) -> Mapping[str, int]:

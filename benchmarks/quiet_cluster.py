@@ -19,7 +19,7 @@ from aiohttp import web
 from benchmarks.payloads import node
 from testbed.child import child
 
-_KUBECONFIG = """
+KUBECONFIG = """
 apiVersion: v1
 kind: Config
 current-context: quiet
@@ -51,7 +51,7 @@ def quiet_cluster(
     with child(program, core, nodes, *more) as process, tempfile.TemporaryDirectory() as scratch:
         url = msgspec.json.decode(process.said, type=str)
         kubeconfig = Path(scratch) / "kubeconfig"
-        kubeconfig.write_text(_KUBECONFIG.format(url=url))
+        kubeconfig.write_text(KUBECONFIG.format(url=url))
         yield QuietCluster(url, kubeconfig)
 
 

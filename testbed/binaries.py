@@ -27,6 +27,8 @@ from typing import NamedTuple
 import msgspec
 
 MODULES = Path(__file__).with_name("pins")
+ASSETS = "; or set KUBEBUILDER_ASSETS to a folder that holds etcd, kube-apiserver and kube-scheduler"
+CONTROL_PLANE = "controlplane"
 PINNED = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 
@@ -45,7 +47,7 @@ class Binaries(NamedTuple):
 class GoModule(msgspec.Struct, frozen=True, kw_only=True):
     """One pinned Go module: its folder under `MODULES`, the dependency that gives the version, and what to build.
 
-    `room` is the folder of the cache that it is built into; `instead` says what a user without Go can do.
+    `room` is the folder of the cache that it is built into.
     """
 
     name: str
@@ -55,8 +57,7 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
     stamps: tuple[str, ...] = ()  # packages whose gitVersion, gitMajor and gitMinor are set as upstream's build does
     tags: tuple[str, ...] = ()  # of the build
     files: tuple[str, ...] = ()  # of the dependency's folder, which are put beside the programs
-    room: str = "controlplane"
-    instead: str = "; or set KUBEBUILDER_ASSETS to a folder that holds etcd, kube-apiserver and kube-scheduler"
+    room: str = CONTROL_PLANE
 
     @property
     def folder(self) -> Path:
@@ -89,13 +90,14 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ETCD = GoModule(name="etcd", dependency="go.etcd.io/etcd/server/v3", programs={"etcd": "go.etcd.io/etcd/server/v3"})
+STAMPS = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 KUBERNETES: Mapping[str, GoModule] = {
     release: GoModule(
         name="kubernetes",
         dependency="k8s.io/kubernetes",
         programs={name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kube-apiserver", "kube-scheduler")},
         release=release,
-        stamps=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
+        stamps=STAMPS,
     )
     for release in ("1.36", "1.35", "1.34")
 }
@@ -108,7 +110,6 @@ CONTAINERD = GoModule(
     },
     tags=("no_btrfs", "no_zfs", "no_devmapper"),
     room="nodes",
-    instead="",
 )
 KARPENTER = GoModule(
     name="karpenter",
@@ -121,7 +122,6 @@ KARPENTER = GoModule(
         "pkg/apis/crds/karpenter.sh_nodepools.yaml",
     ),
     room="autoscalers",
-    instead="",
 )
 HELM = GoModule(
     name="helm",
@@ -129,7 +129,6 @@ HELM = GoModule(
     programs={"helm": "helm.sh/helm/v4/cmd/helm"},
     release="4",
     room="charts",
-    instead="",
 )
 HELM_3 = msgspec.structs.replace(
     HELM, dependency="helm.sh/helm/v3", programs={"helm": "helm.sh/helm/v3/cmd/helm"}, release="3"
@@ -138,48 +137,42 @@ KUBECTL = GoModule(
     name="kubectl",
     dependency="k8s.io/kubernetes",
     programs={"kubectl": "k8s.io/kubernetes/cmd/kubectl"},
-    stamps=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
+    stamps=STAMPS,
     room="clients",
-    instead="",
 )
 ACTIONLINT = GoModule(
     name="actionlint",
     dependency="github.com/rhysd/actionlint",
     programs={"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"},
     room="pipelines",
-    instead="",
 )
 KIND = GoModule(
     name="kind",
     dependency="sigs.k8s.io/kind",
     programs={"kind": "sigs.k8s.io/kind"},
     room="pipelines",
-    instead="",
 )
 KREW = GoModule(
     name="krew",
     dependency="sigs.k8s.io/krew",
     programs={"validate-krew-manifest": "sigs.k8s.io/krew/cmd/validate-krew-manifest"},
     room="pipelines",
-    instead="",
 )
 CONTAINERS_IMAGE = GoModule(
     name="containers-image",
     dependency="go.podman.io/image/v5",
     programs={"registries": "."},
     room="nodes",
-    instead="",
 )
 RUNTIME_UTILS = GoModule(
     name="runtime-utils",
     dependency="github.com/openshift/runtime-utils",
     programs={"openshift-registries": "."},
     room="nodes",
-    instead="",
 )
-PULL_SECRETS = msgspec.structs.replace(NEWEST, programs={"pull-secrets": "."}, room="nodes", instead="")
+PULL_SECRETS = msgspec.structs.replace(NEWEST, programs={"pull-secrets": "."}, room="nodes")
 """What the kubelet reads in pull secrets."""
-READ_MANIFESTS = msgspec.structs.replace(NEWEST, programs={"read-manifests": "./manifests"}, room="clients", instead="")
+READ_MANIFESTS = msgspec.structs.replace(NEWEST, programs={"read-manifests": "./manifests"}, room="clients")
 """What kubectl reads in manifests."""
 KUEUE = GoModule(
     name="kueue",
@@ -196,7 +189,6 @@ KUEUE = GoModule(
         "config/components/webhook/manifests.yaml",
     ),
     room="queues",
-    instead="",
 )  # fmt: skip
 QUEUED_KINDS = tuple(
     msgspec.structs.replace(KUEUE, dependency=dependency, programs={}, files=(file,))
@@ -280,7 +272,7 @@ def build(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path
     if go is None:
         raise BinariesMissing(
             f"{' and '.join(module.programs)} must be built once, which needs Go 1.26 or later on the PATH"
-            + module.instead
+            + (ASSETS if module.room == CONTROL_PLANE else "")
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.parent / f"{module.key}.lock"):
@@ -309,9 +301,9 @@ def _pinned_like(apiserver: Path, wanted: str) -> GoModule:
     return ours
 
 
-def _with_program(kubernetes: GoModule, name: str, room: str = "controlplane") -> GoModule:
+def _with_program(kubernetes: GoModule, name: str, room: str = CONTROL_PLANE) -> GoModule:
     """Returns the module with that program alone, which is built only for those who use it."""
-    return msgspec.structs.replace(kubernetes, programs={name: f"k8s.io/kubernetes/cmd/{name}"}, room=room, instead="")
+    return msgspec.structs.replace(kubernetes, programs={name: f"k8s.io/kubernetes/cmd/{name}"}, room=room)
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:

@@ -1,4 +1,4 @@
-"""The certificates and kubeconfig files of a control plane on loopback, from an authority of its own.
+"""Certificates in files; those of a control plane on loopback, with its kubeconfig files, from an authority of its own.
 
 Kubernetes takes the user from the subject's common name and the group from its organisation.
 """
@@ -19,6 +19,14 @@ class KeyPair(NamedTuple):
     key: Path
 
 
+def write_pair(issued: trustme.LeafCert, stem: Path) -> KeyPair:
+    """Writes a certificate and its key into files beside each other, which end with .crt and .key."""
+    pair = KeyPair(stem.with_name(f"{stem.name}.crt"), stem.with_name(f"{stem.name}.key"))
+    issued.cert_chain_pems[0].write_to_path(pair.certificate)
+    issued.private_key_pem.write_to_path(pair.key)
+    return pair
+
+
 class Authority:
     """An authority that issues all certificates of a cluster into one folder, which must be private to this user."""
 
@@ -33,12 +41,9 @@ class Authority:
 
         It is good for 127.0.0.1 and localhost, and for the Service kubernetes, by which pods find the API server.
         """
-        pair = KeyPair(self._folder / f"{name}.crt", self._folder / f"{name}.key")
         hosts = ("127.0.0.1", "localhost", "10.0.0.1", "kubernetes.default.svc")
         issued = self._authority.issue_cert(*hosts, common_name=name, organization_name=group or name)
-        issued.cert_chain_pems[0].write_to_path(pair.certificate)
-        issued.private_key_pem.write_to_path(pair.key)
-        return pair
+        return write_pair(issued, self._folder / name)
 
     def trust(self, identity: KeyPair) -> ssl.SSLContext:
         """Returns a client's TLS context that trusts this authority only and presents that identity."""

@@ -18,6 +18,7 @@ import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.api_client import ApiClient
+from testbed.certificates import write_pair
 from testbed.processes import Process, ProcessFailed, free_port
 from testbed.shipped_environment import as_shipped
 from testbed.shipped_files import Mode, identity_manifests, service_configuration, webhook_manifests
@@ -246,11 +247,7 @@ def _token(answer: Mapping[str, Any]) -> dict[str, str]:
 
 def _issue(folder: Path, name: str, host: str) -> ServingCertificate:
     authority = trustme.CA(organization_name="multiarch-extender tests")
-    issued = authority.issue_cert(host)
-    serving = ServingCertificate(folder / f"{name}.crt", folder / f"{name}.key", authority.cert_pem.bytes())
-    issued.cert_chain_pems[0].write_to_path(serving.certificate)
-    issued.private_key_pem.write_to_path(serving.key)
-    return serving
+    return ServingCertificate(*write_pair(authority.issue_cert(host), folder / name), authority.cert_pem.bytes())
 
 
 def _session() -> aiohttp.ClientSession:

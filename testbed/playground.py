@@ -63,13 +63,13 @@ CONTRADICTION = '{"spec": {"nodeSelector": {"kubernetes.io/arch": "arm64"}}}'
 ARCHITECTURES: tuple[Architecture, ...] = ("amd64", "arm64")
 OPTED_IN = {"metadata": {"labels": {"multiarch-extender.io/scheduler": SECOND_SCHEDULER}}}
 WELCOME = """
-A cluster with 3 amd64 and 4 arm64 nodes, none of which runs anything: pods are placed, and wait there. There are no
-controllers either, so create pods, not Deployments. Pods of the namespace default go to multiarch-scheduler.
+{nodes}
+There are no controllers, so create pods, not Deployments. Pods of the namespace default go to multiarch-scheduler.
 
   export KUBECONFIG={kubeconfig}
 
   kubectl get nodes -L kubernetes.io/arch -o wide
-  kubectl run web    --image={registry}/shop/web:1.0      # multi-arch: on arm64, the tainted pool open to it
+  kubectl run web    --image={registry}/shop/web:1.0      # multi-arch: on arm64, taints open to it
   kubectl run legacy --image={registry}/shop/legacy:1.0   # amd64-only
   kubectl run edge   --image={registry}/shop/edge:1.0     # arm64-only
   kubectl run lost   --image={registry}/shop/legacy:1.0 --overrides='{contradiction}'
@@ -77,32 +77,18 @@ controllers either, so create pods, not Deployments. Pods of the namespace defau
   kubectl get pods -o wide
   kubectl describe pod lost typo                          # why they wait
   kubectl get pod web -o yaml                             # the tolerations and the affinity added
-  curl -s {operations}/metrics | grep multiarch_requests_total.*answered
-
-Images of real registries work as well, where those can be reached. The service's log: {log}
-Ctrl-C ends it all.
-"""
-
-WELCOME_TO_REAL_NODES = """
-A cluster of two nodes that run containers: amd64, and one that says arm64, where qemu runs the programs for arm64.
-There are no controllers, so create pods, not Deployments. Pods of the namespace default go to multiarch-scheduler.
-
-  export KUBECONFIG={kubeconfig}
-
-  kubectl get nodes -L kubernetes.io/arch -o wide
-  kubectl run web    --image={registry}/shop/web:1.0      # multi-arch: on arm64
-  kubectl run legacy --image={registry}/shop/legacy:1.0   # amd64-only
-  kubectl run edge   --image={registry}/shop/edge:1.0     # arm64-only
-  kubectl run lost   --image={registry}/shop/legacy:1.0 --overrides='{contradiction}'
-  kubectl run blind  --image={registry}/shop/legacy:1.0 --annotations=multiarch-extender.io/mode=ignore \\
-      --overrides='{contradiction}'
-  kubectl get pods -o wide
-  kubectl describe pod lost                               # why it waits
-  kubectl logs blind                                      # what becomes of it without the service
-  curl -s {operations}/metrics | grep multiarch_requests_total.*answered
+{more}  curl -s {operations}/metrics | grep multiarch_requests_total.*answered
 
 Images of real registries are placed as well, where those can be reached. The service's log: {log}
 Ctrl-C ends it all.
+"""
+
+FAKE_NODES = "A cluster with 3 amd64 and 4 arm64 nodes, none of which runs anything: pods are placed, and wait there."
+REAL_NODES = "A cluster of two nodes that run containers: amd64, and one that says arm64, where qemu runs programs."
+ON_REAL_NODES = """\
+  kubectl run blind  --image={registry}/shop/legacy:1.0 --annotations=multiarch-extender.io/mode=ignore \\
+      --overrides='{contradiction}'
+  kubectl logs blind                                      # what becomes of it without the service
 """
 
 WELCOME_WITHOUT_SERVICE = """
@@ -167,7 +153,9 @@ async def open_playground(cluster: LocalCluster, folder: Path, *, real: bool = F
         for mode, url in ((Mode.SECOND, service.scheduler_url), (Mode.DEFAULT, "")):
             configuration = scheduler_configuration(mode, url)
             stack.enter_context(running_scheduler(cluster, configuration, f"kube-{mode}", scheduler_flags(mode)))
-        yield (WELCOME_TO_REAL_NODES if real else WELCOME).format(
+        yield WELCOME.format(
+            nodes=REAL_NODES if real else FAKE_NODES,
+            more=ON_REAL_NODES.format(registry=registry, contradiction=CONTRADICTION) if real else "",
             kubeconfig=cluster.kubeconfig,
             registry=registry,
             contradiction=CONTRADICTION,

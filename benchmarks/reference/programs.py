@@ -49,7 +49,6 @@ REFERENCE = SourceModule(
     dependency="k8s.io/kube-scheduler",
     programs={"typed": "./typed", "null": "./null", "webhook": "./webhook"},
     room="reference",
-    instead="",
 )
 
 

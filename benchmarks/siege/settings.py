@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 import trustme
 
+from benchmarks.quiet_cluster import KUBECONFIG
 from benchmarks.siege.network import (
     API_PORT,
     API_SERVER,
@@ -20,16 +21,8 @@ from benchmarks.siege.network import (
     UPSTREAMS,
 )
 from benchmarks.siege.registries import KINDS
+from testbed.certificates import write_pair
 from testbed.shipped_files import Mode, service_configuration
-
-_KUBECONFIG = f"""
-apiVersion: v1
-kind: Config
-current-context: siege
-contexts: [{{name: siege, context: {{cluster: siege, user: service}}}}]
-clusters: [{{name: siege, cluster: {{server: "http://{API_SERVER}:{API_PORT}"}}}}]
-users: [{{name: service, user: {{token: none}}}}]
-"""
 
 
 class Files(NamedTuple):
@@ -46,9 +39,10 @@ def write_files(folder: Path) -> Files:
     authority = trustme.CA(organization_name="multiarch-extender siege")
     authority.cert_pem.write_to_path(folder / "authority.pem")
     kinds = (f"*.{kind}.{ATTACKING_ZONE}" for kind in sorted({*KINDS}))
-    registries = _issue(authority, folder / "registries", f"*.{HONEST_ZONE}", *kinds)
-    certificate, key = _issue(authority, folder / "admission", "multiarch-scheduler.multiarch-extender.svc")
-    (folder / "kubeconfig").write_text(_KUBECONFIG)
+    registries = write_pair(authority.issue_cert(f"*.{HONEST_ZONE}", *kinds), folder / "registries")
+    name = "multiarch-scheduler.multiarch-extender.svc"
+    certificate, key = write_pair(authority.issue_cert(name), folder / "admission")
+    (folder / "kubeconfig").write_text(KUBECONFIG.format(url=f"http://{API_SERVER}:{API_PORT}"))
     for registry in (MIRRORED, *UPSTREAMS):
         hosts = folder / "certs.d" / registry / "hosts.toml"
         hosts.parent.mkdir(parents=True)
@@ -63,11 +57,3 @@ def write_files(folder: Path) -> Files:
     configuration = folder / "config.yaml"
     configuration.write_bytes(msgspec.yaml.encode(settings))
     return Files(folder, configuration, *registries)
-
-
-def _issue(authority: trustme.CA, stem: Path, *names: str) -> tuple[Path, Path]:
-    issued = authority.issue_cert(*names)
-    certificate, key = stem.with_suffix(".crt"), stem.with_suffix(".key")
-    issued.cert_chain_pems[0].write_to_path(certificate)
-    issued.private_key_pem.write_to_path(key)
-    return certificate, key
