@@ -18,7 +18,7 @@ REQUESTS = counter(
 )
 MIRRORS = counter(
     "multiarch_mirror_requests_total",
-    "Requests to mirrors; missing: it lacks or denies it; resting: it failed lately and was not asked.",
+    "Requests to mirrors; missing: it lacks or denies the image; resting: it failed lately and was not asked.",
     "outcome",
     ("answered", "missing", "failed", "resting"),
 )

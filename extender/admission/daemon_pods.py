@@ -36,8 +36,7 @@ REASON = "DaemonPodCannotRun"
 _REPORTED, _HELD = "reported", "held"
 MISPLACED = counter(
     "multiarch_daemon_pods_misplaced_total",
-    "Pods of DaemonSets that were created for a node on which an image does not run; held: kept Pending; "
-    "reported: only that.",
+    "Pods that DaemonSets made for a node on which an image does not run; held: kept Pending; reported: only that.",
     "treatment",
     (_REPORTED, _HELD),
 )

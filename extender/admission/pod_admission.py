@@ -45,8 +45,7 @@ log = structlog.get_logger()
 _SKIPPED, _UNREADABLE, _CANARY = "skipped", "unreadable", "canary"
 ADMISSIONS = counter(
     "multiarch_admissions_total",
-    "Reviews, by outcome; unresolved: an image was not known; skipped: no creation of a pod; canary: a dry run of "
-    "ours.",
+    "Reviews, by outcome; unresolved: an image was not known; skipped: no creation of a pod; canary: our dry run.",
     "outcome",
     (*AdmissionOutcome, _SKIPPED, _UNREADABLE, _CANARY),
 )

@@ -48,8 +48,8 @@ log = structlog.get_logger()
 
 ENDS = counter(
     "multiarch_fetcher_ends_total",
-    "Processes that ask registries and have ended; over: it became too large; silent: it answered no ping; garbled: "
-    "it sent nonsense; refused: its files cannot be used; unstarted: it did not start.",
+    "Ends of the process that asks registries; over: it became too large; silent: it answered no ping; garbled: it "
+    "sent nonsense; refused: its files cannot be used; unstarted: it did not start.",
     "cause",
     ("ended", "over", "silent", "garbled", "refused", "unstarted"),
 )

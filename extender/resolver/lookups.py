@@ -31,8 +31,7 @@ log = structlog.get_logger()
 
 THROTTLED = Gauge(
     "multiarch_registry_throttled_seconds",
-    "Seconds until requests with the operator's login, or to Docker Hub without one, are made again after a 429; 0: "
-    "none wait.",
+    "Seconds until Docker Hub, or a registry with the operator's login, is asked again after a 429; 0: none waits.",
     registry=REGISTRY,
 )
 

@@ -23,8 +23,7 @@ log = structlog.get_logger()
 
 LOOKS = counter(
     "multiarch_verifications_total",
-    "Platforms that were verified, by the result; failed: the registry did not answer; dropped: too many images "
-    "waited.",
+    "Platforms that were verified, by the result; failed: the registry did not answer; dropped: too many waited.",
     "outcome",
     (PlatformState.VERIFIED, PlatformState.REFUTED, PlatformState.CONTRADICTORY, PlatformState.MISSING,
      PlatformState.CLAIMED, "failed", "dropped"),

@@ -46,7 +46,7 @@ LINGER_SECONDS = 1.0
 
 REFUSALS = counter(
     "multiarch_listener_refusals_total",
-    "What listeners refused or ended, by what it had too much of; descriptors: the process had none left.",
+    "Connections that were refused or ended, by what there was too much of; descriptors: the process had none left.",
     "reason",
     ("connections", "bytes", "time", "descriptors"),
 )

@@ -31,8 +31,7 @@ RIGHT_SECONDS = 120.0
 
 CANARIES = counter(
     "multiarch_canaries_total",
-    "Canaries. patched: the API server reaches the webhook; unpatched: it does not; webhook_failed: a webhook with "
-    "failurePolicy Fail did not answer; refused: the pod was; unreachable: no answer.",
+    "Canaries, by what came back; patched: the API server reaches the webhook.",
     "result",
     tuple(ProbeOutcome),
 )

@@ -44,7 +44,7 @@ RELEASE_SECONDS = 5.0
 """How long pods wait for their images that were held before, where none is held any more."""
 LIFTING = gauge(
     "multiarch_gates_lifting",
-    "Whether this replica is to hold pods (wanted), and whether some replica can remove gates (able).",
+    "wanted: this replica is to hold pods; able: some replica can remove gates.",
     "state",
     ("wanted", "able"),
 )
