@@ -32,7 +32,6 @@ STORIES: Mapping[str, Sequence[str]] = {
     "webhook": (
         "docs/how-to/install-with-helm.md",
         "docs/modes/webhook-only.md",
-        "docs/quickstart.md#run-it-in-your-cluster",
         "docs/how-to/doctor.md",
         "docs/how-to/observe.md",
         "docs/how-to/read-a-refusal.md",
