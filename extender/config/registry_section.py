@@ -67,7 +67,7 @@ class RegistryConfig(Section, frozen=True):
     ] = ""
     verify: Annotated[
         Literal["off", "background"],
-        Meta(description="`background`: reads layers of images in use, to see for which machine their programs are."),
+        Meta(description="`background` reads layers of images in use, to see for which machine their programs are."),
     ] = "off"
     pull_secrets: Annotated[
         bool | tuple[str, ...],

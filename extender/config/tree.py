@@ -71,7 +71,7 @@ class SchedulerConfig(Section, frozen=True):
     ] = Choice.PASS
     assume: Annotated[
         tuple[str, ...],
-        Meta(description="What `assume` takes such an image to run on. It earns no score and no toleration."),
+        Meta(description="What `assume` takes such an image to run on."),
     ] = ("linux/amd64",)
 
 
@@ -171,7 +171,7 @@ class AdmissionConfig(Section, frozen=True):
 class PlacementConfig(Section, frozen=True):
     mode: Annotated[
         Literal["enforce", "observe"],
-        Meta(description="`observe`: decisions are recorded, without effect."),
+        Meta(description="`observe` records decisions, without effect."),
     ] = "enforce"
     preference: Annotated[
         dict[str, Boost],
@@ -179,7 +179,7 @@ class PlacementConfig(Section, frozen=True):
     ] = msgspec.field(default_factory=lambda: {"arm64": 10})
     preference_by: Annotated[
         PreferenceBy,
-        Meta(description="`filter`: keeps only the nodes of the highest score; leave `prioritizeVerb` out."),
+        Meta(description="`filter` keeps only the nodes of the highest score; leave `prioritizeVerb` out."),
     ] = PreferenceBy.SCORE
     preferred_nodes: Annotated[
         dict[str, str],
@@ -198,7 +198,7 @@ class PlacementConfig(Section, frozen=True):
     compatibility: Annotated[
         tuple[Literal["386-on-amd64", "arm-on-arm64"], ...],
         Meta(
-            description="`386-on-amd64`, `arm-on-arm64`: what nodes run beside their own. containerd 1.6 runs both, "
+            description="What nodes run beside their own: `386-on-amd64`, `arm-on-arm64`. containerd 1.6 runs both, "
             "2.3 single manifests only, CRI-O neither."
         ),
     ] = ()
@@ -249,16 +249,16 @@ class Config(Section, frozen=True):
     installation: Annotated[
         str,
         Meta(
-            description="Name of this part's MutatingWebhookConfiguration, and the first part of the names of its "
-            "Secret and its namespace of canaries."
+            description="Name of this part's MutatingWebhookConfiguration; those of its Secret and its namespace of "
+            "canaries begin with it."
         ),
     ] = "multiarch-webhook"
     log: LogConfig = LogConfig()
     cluster: Annotated[
         str,
         Meta(
-            description="`auto`: the cluster we run in, else $KUBECONFIG or ~/.kube/config; a kubeconfig's path, with"
-            " `#CONTEXT`; or `none`: kube-scheduler must send whole nodes."
+            description="`auto` is the cluster we run in, else $KUBECONFIG or ~/.kube/config. Or a kubeconfig's path, "
+            "with `#CONTEXT`, or `none`: kube-scheduler must send whole nodes."
         ),
     ] = "auto"
     scheduler: SchedulerConfig = SchedulerConfig()

@@ -46,14 +46,14 @@ WRITERS = {
 
 
 def metrics_table() -> str:
-    """Every metric of ours as Markdown, by name."""
+    """Every metric of ours with its labels as Markdown, by name."""
     rows = []
     for metric in sorted(REGISTRY.collect(), key=lambda metric: metric.name):
         declared: Sequence[str] = getattr(metric, "_labelnames", ())  # a family may have no series yet
         labels = sorted({*declared, *(label for sample in metric.samples for label in sample.labels if label != "le")})
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        rows.append(f"| `{name}` | {', '.join(labels)} | {metric.documentation} |")
-    return "\n".join(["| metric | labels | meaning |", "|---|---|---|", *rows, ""])
+        rows.append(f"- `{name}{{{','.join(labels)}}}`: {metric.documentation}".replace("{}", ""))
+    return "\n".join([*rows, ""])
 
 
 def annotations_table() -> str:
@@ -67,13 +67,13 @@ def annotations_table() -> str:
 
 
 def settings_table(*, only: Container[str] | None = None, leave_out: Container[str] = ()) -> str:
-    """The settings as a Markdown table: of the sections in `only`, or of all, without those in `leave_out`."""
+    """The settings with their defaults as Markdown, of the sections in `only`, or of all but those in `leave_out`."""
     rows = [
-        f"| `{setting.path}` | `{setting.default}` | {setting.documentation} |"
+        f"- `{setting.path}: {setting.default}`: {setting.documentation}"
         for setting in settings()
         if (only is None or setting.section in only) and setting.section not in leave_out
     ]
-    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows, ""]).replace("|` ", "\\|` ")
+    return "\n".join([*rows, ""])
 
 
 def settings_of_the_service() -> str:
