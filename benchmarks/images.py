@@ -1,7 +1,7 @@
 """What does it cost to look up images: one for many callers at once, and many at once?
 
-Compared with aiohttp sending the same requests and ignoring the answers, and with one lookup after another. The
-registry is a process of its own on the other core, answers after 50 ms, and counts requests.
+Compared with aiohttp sending the same requests and ignoring the answers. The registry is a process of its own on the
+other core, answers after 50 ms, and counts requests.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ QUESTION = "What does it take to get to know images: one that many want at the s
 DELAY_SECONDS = 0.05
 BURST = 500
 KINDS = ("multi-arch", "single")
-COLD, COLD_ONE_HOST, ONE_BY_ONE = 10_000, 1_000, 100
+COLD, COLD_ONE_HOST = 10_000, 1_000
 PER_HOST = 16  # lookups that the service has under way at one registry host
 TENANTS = [Keyring(tenant=f"team-{number}") for number in range(16)]  # together they may ask as much as anybody may
 TENANTS_LOOKUPS = 64  # of one tenant, under way or waiting: fewer than it may have, so that none is put off
@@ -85,7 +85,6 @@ async def _measure(registry: FarRegistry, fewer: int) -> Report:
     one = await _cold(registry, names_at(registry.hosts[:1], max(COLD_ONE_HOST // fewer, 4)), "one")
     many = await _cold(registry, names_at(registry.hosts, max(COLD // fewer, 4)), "many")
     floor = await _floor(registry, names_at(registry.hosts, max(COLD // fewer, 4)))
-    naive = await _one_by_one(registry, names_at(registry.hosts, max(ONE_BY_ONE // fewer, 2)))
     return Report(
         name="images",
         question=QUESTION,
@@ -98,14 +97,12 @@ async def _measure(registry: FarRegistry, fewer: int) -> Report:
                     one.row("one registry host"),
                     many.row(f"{len(registry.hosts)} hosts"),
                     floor.row("bare aiohttp, as many hosts"),
-                    naive.row("bare aiohttp, one by one"),
                 ],
             ),
         ],
         claims=[
             *(claim for kind, burst in bursts.items() for claim in _burst_claims(kind, burst)),
             _claim("cold images a second over bare aiohttp's", many.per_second / floor.per_second, at_least=0.5),
-            _claim("cold images a second over one by one", many.per_second / naive.per_second, at_least=8 / fewer),
             Claim(
                 what="most requests to one host at a time", value=max(one.peak, many.peak), unit="", at_most=PER_HOST
             ),
@@ -176,16 +173,6 @@ async def _floor(registry: FarRegistry, names: Sequence[str]) -> Cold:
 
         seconds = await _timed(lambda: asyncio.gather(*map(fetch, names)))
     return Cold(len(names), seconds, registry.counts())
-
-
-async def _one_by_one(registry: FarRegistry, names: Sequence[str]) -> Cold:
-    """Looks up one image after another with aiohttp, as a script does."""
-    registry.forget()
-    started = time.perf_counter()
-    async with aiohttp.ClientSession() as session:
-        for name in names:
-            await _fetch(session, name)
-    return Cold(len(names), time.perf_counter() - started, registry.counts())
 
 
 async def _fetch(session: aiohttp.ClientSession, name: str) -> None:

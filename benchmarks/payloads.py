@@ -1,5 +1,6 @@
 """Realistic requests: pods of about 3 KB, node names of cloud length, whole nodes of about 11 KB."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -168,20 +169,24 @@ def held_pod(image: str, serial: str) -> bytes:
 
 def review(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, pool: str = "") -> bytes:
     """Returns the AdmissionReview of the pod's creation, about 3 KB with two images."""
+    return review_of(pod(images, serial=serial, template=template, pool=pool), f"705ab4f5-6393-11e8-b7cc-0000{serial}")
+
+
+def review_of(created: Mapping[str, Any], uid: str) -> bytes:
+    """Returns the AdmissionReview of a pod's creation."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
-    created = pod(images, serial=serial, template=template, pool=pool)
     resource = {"group": "", "version": "v1", "resource": "pods"}
     return msgspec.json.encode(
         {
             "kind": "AdmissionReview",
             "apiVersion": "admission.k8s.io/v1",
             "request": {
-                "uid": f"705ab4f5-6393-11e8-b7cc-0000{serial}",
+                "uid": uid,
                 "kind": kind,
                 "resource": resource,
                 "requestKind": kind,
                 "requestResource": resource,
-                "namespace": "shop",
+                "namespace": created["metadata"]["namespace"],
                 "operation": "CREATE",
                 "userInfo": {
                     "username": "system:serviceaccount:kube-system:replicaset-controller",

@@ -10,8 +10,6 @@ import msgspec
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat after the name, which may hold anything but ends with the last ")".
 _PARENT, _USED = 1, slice(11, 13)
-_IDLE = (3, 4)  # positions of idle and iowait in the first line of /proc/stat
-_GUEST = 8  # guest and guest_nice, from this position on, are included in user and nice
 
 
 class ResidentMemory(msgspec.Struct, frozen=True):
@@ -41,13 +39,6 @@ def children(pid: int) -> Iterator[int]:
     for member in family:
         family += (child for child, parent in parents.items() if parent == member)
     yield from family[1:]
-
-
-def machine_seconds() -> float:
-    """Returns the processor time used on this machine, on all cores together, without idle and iowait."""
-    _, *numbers = Path("/proc/stat").read_text().partition("\n")[0].split()
-    busy = sum(int(number) for number in numbers[:_GUEST]) - sum(int(numbers[index]) for index in _IDLE)
-    return busy / _TICKS_PER_SECOND
 
 
 def memory(pid: int) -> ResidentMemory:

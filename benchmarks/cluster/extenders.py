@@ -4,7 +4,7 @@ Each checks that it was called: a reference that was not, or a service that did 
 since such a run would look fast.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from benchmarks.contenders import Server
@@ -25,37 +25,29 @@ class Extender(Protocol):
     def url(self) -> str:
         """The base URL."""
 
-    @property
-    def pid(self) -> int:
-        """The process id."""
-
     async def begin(self) -> None:
         """Starts counting calls."""
 
-    async def check(self, pods: int, verbs: Sequence[str]) -> Mapping[str, float]:
-        """Returns the calls per pod of each verb, if the extender counts them.
-
-        Raises NotAsked if a verb was called less often than once per pod.
-        """
+    async def check(self, pods: int, verbs: Sequence[str]) -> None:
+        """Raises NotAsked if a verb was called less often than once per pod."""
 
 
 class ReferenceExtender:
     """One of the Go programs. It does not count calls, so the bytes that it has read are compared with the least."""
 
     def __init__(self, server: Server) -> None:
-        self.url, self.pid = server.urls["address"], server.pid
+        self.url, self._pid = server.urls["address"], server.pid
         self._read = 0
 
     async def begin(self) -> None:
         """Starts counting the bytes read."""
-        self._read = bytes_read(self.pid)
+        self._read = bytes_read(self._pid)
 
-    async def check(self, pods: int, verbs: Sequence[str]) -> Mapping[str, float]:
-        """Returns no counts. Raises NotAsked if too few bytes were read."""
-        read = bytes_read(self.pid) - self._read
+    async def check(self, pods: int, verbs: Sequence[str]) -> None:
+        """Raises NotAsked if too few bytes were read."""
+        read = bytes_read(self._pid) - self._read
         if read < pods * len(verbs) * _LEAST_CALL_BYTES:
             raise NotAsked(f"{self.url} has read {read:,} bytes for {pods:,} pods and {' and '.join(verbs)}")
-        return {}
 
 
 class ServiceExtender:
@@ -70,17 +62,12 @@ class ServiceExtender:
         """The URL for kube-scheduler; empty if kube-scheduler does not call it."""
         return self._service.scheduler_url
 
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._service.pid
-
     async def begin(self) -> None:
         """Starts counting calls."""
         self._before = {verb: await self._service.calls(verb) for verb in self._verbs}
 
-    async def check(self, pods: int, verbs: Sequence[str]) -> Mapping[str, float]:
-        """Returns the calls per pod. Raises NotAsked, also if a call has not been answered."""
+    async def check(self, pods: int, verbs: Sequence[str]) -> None:
+        """Raises NotAsked, also if a call has not been answered."""
         calls = {verb: await self._service.calls(verb) - self._before[verb] for verb in verbs}
         if short := [verb for verb, count in calls.items() if count < pods]:
             raise NotAsked(f"the service was asked too rarely for {' and '.join(short)}: {calls} for {pods:,} pods")
@@ -88,4 +75,3 @@ class ServiceExtender:
             answered = await self._service.metric("multiarch_requests_total", endpoint=verb, outcome="answered")
             if (total := await self._service.calls(verb)) != answered:
                 raise NotAsked(f"the service did not answer {total - answered:g} of {total} calls of {verb}")
-        return {verb: count / pods for verb, count in calls.items()}

@@ -6,18 +6,16 @@ files choose the variants and print the figures.
 
 import asyncio
 import itertools
-import os
 import random
+import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.cluster.extender_runner import ARCHITECTURES, PREFERRED, WHERE, ExtenderRunner
 from benchmarks.cluster.extenders import Extender
 from benchmarks.cluster.measurements import Measurement, Sample, pace_of
-from benchmarks.cluster.scheduler_metrics import ALGORITHM, ATTEMPT, quantiles, scheduled
 from benchmarks.cluster.variants import FILTER, ExtenderChoice, Pods, Variant
-from benchmarks.process_costs import cpu_seconds, machine_seconds
+from benchmarks.process_costs import cpu_seconds
 from benchmarks.reference.programs import Programs
 from testbed.api_client import ApiClient
 from testbed.cluster_provider import ClusterProvider, running_scheduler
@@ -63,6 +61,7 @@ The API server deletes the objects of one part in sequence.
 """
 QUIET_SHARE, QUIET_SECONDS, QUIETED_SECONDS = 0.15, 0.5, 30.0
 SCHEDULER = "kube-scheduler"
+_SCHEDULED = re.compile(r'^scheduler_schedule_attempts_total\{[^}]*result="scheduled"[^}]*\} (\S+)$', re.MULTILINE)
 
 
 class Misplaced(RuntimeError):
@@ -109,7 +108,7 @@ class SchedulerRun:
             async with self._extenders.extender_of(variant) as extender:
                 created_per_second = await self._create(variant, extender, count, spec)
                 await self._quiet()
-                samples, text, calls = await self._schedule(variant, extender, count)
+                samples, text = await self._schedule(variant, extender, count)
             await self._judge(variant, count)
         finally:
             await self._clear(count)
@@ -119,9 +118,6 @@ class SchedulerRun:
             pods=count,
             pace=pace_of(samples),
             created_per_second=created_per_second,
-            algorithm=quantiles(text, ALGORITHM),
-            attempt=quantiles(text, ATTEMPT, label='result="scheduled"'),
-            calls_per_pod=calls,
         )
         return measured, text
 
@@ -141,22 +137,21 @@ class SchedulerRun:
             await extender.check(count, ["admission"])
         return count / seconds
 
-    async def _schedule(
-        self, variant: Variant, extender: Extender | None, count: int
-    ) -> tuple[list[Sample], str, Mapping[str, float]]:
-        """Runs kube-scheduler until all pods are bound; returns the samples, its last metrics, and the calls per pod.
+    async def _schedule(self, variant: Variant, extender: Extender | None, count: int) -> tuple[list[Sample], str]:
+        """Runs kube-scheduler until all pods are bound; returns the samples and its last metrics.
 
         The first sample is from before its start.
         """
         url = extender.url if extender else ""
         configuration = scheduler_configuration(Mode.SECOND, url, variant.entry(), clientConnection=dict(FAST))
-        samples = [self._sample(0, extender)]
+        samples = [Sample(time.perf_counter(), 0)]
         with running_scheduler(self._cluster, configuration, SCHEDULER, scheduler_flags(Mode.SECOND)):
-            text = await self._read_until_bound(samples, extender, count)
-            calls = await extender.check(count, variant.verbs) if extender else {}
-        return samples, text, calls
+            text = await self._read_until_bound(samples, count)
+            if extender:
+                await extender.check(count, variant.verbs)
+        return samples, text
 
-    async def _read_until_bound(self, samples: list[Sample], extender: Extender | None, count: int) -> str:
+    async def _read_until_bound(self, samples: list[Sample], count: int) -> str:
         """Adds a sample for each reading until so many pods are bound; returns the last metrics.
 
         Raises TimeoutError.
@@ -165,26 +160,12 @@ class SchedulerRun:
             async with asyncio.timeout(BOUND_SECONDS):
                 while True:
                     text = await asyncio.to_thread(self._cluster.scheduler_metrics, SCHEDULER)
-                    samples.append(self._sample(scheduled(text), extender))
+                    samples.append(Sample(time.perf_counter(), scheduled(text)))
                     if samples[-1].bound >= count:
                         return text
                     await asyncio.sleep(SAMPLE_SECONDS)
         except TimeoutError:
             raise TimeoutError(f"{samples[-1].bound} of {count} pods bound in {BOUND_SECONDS:g} s") from None
-
-    def _sample(self, bound: int, extender: Extender | None) -> Sample:
-        """Returns a sample of this moment.
-
-        Before kube-scheduler's start its time is 0, so that an earlier run does not count.
-        """
-        pids = {process.name: process.pid for process in self._cluster.processes if process.is_running}
-        spent = {SCHEDULER: 0.0} if pids else {}
-        spent |= {name: cpu_seconds(pid) for name, pid in pids.items()}
-        if extender:
-            spent["asked"] = cpu_seconds(extender.pid)
-        if pids:
-            spent["reader"] = cpu_seconds(os.getpid())
-        return Sample(time.perf_counter(), bound, spent, machine_seconds() if pids else 0.0)
 
     async def _judge(self, variant: Variant, count: int) -> None:
         """Raises Misplaced unless every pod is on an allowed node and has what the webhook adds."""
@@ -216,6 +197,11 @@ class SchedulerRun:
 
     def _control_plane_seconds(self) -> float:
         return sum(cpu_seconds(process.pid) for process in self._cluster.processes if process.is_running)
+
+
+def scheduled(metrics: str) -> int:
+    """Returns how many pods have been bound; 0 if the counter is missing, as it is at the start."""
+    return sum(int(float(value)) for value in _SCHEDULED.findall(metrics))
 
 
 def _is_patched(found: KubernetesObject, variant: Variant) -> bool:

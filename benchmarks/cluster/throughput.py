@@ -128,13 +128,11 @@ def _notes(plan: Plan, provider: str) -> list[str]:
         "  the last reading with some pods bound and others not; the median of the rounds",
         "ratios: of two variants in the same round, on the same cluster; the median of the rounds",
         f"rounds: {plan.rounds}, each on a fresh control plane, every second one in reverse order",
-        "cores: nothing is pinned; other cores: how many were busy with anything else, at most; a disturbed run",
-        "  compares nothing",
+        "cores: nothing is pinned, and a disturbed run compares nothing",
         f"kube-scheduler: the second scheduler's shipped file and flags, with clientConnection {FAST};",
         "  the API server's flow control exempts it",
         "nodes: some 11 KB each, half amd64 and half arm64 in random order, and they never change. kube-scheduler",
         "  looks for 420 feasible ones of 1,000 and for 500 of 5,000, and asks the extender about those alone",
-        "algorithm: filtering and scoring of one pod, calls to the extender included; attempt: that and binding",
         "webhook: it acts at creation (created/s); when pods are scheduled nobody is asked, but the service runs",
     ]
 

@@ -1,27 +1,19 @@
-"""The report of the throughput benchmark: two tables per number of nodes, and the claims.
+"""The report of the throughput benchmark: a table per number of nodes, and the claims.
 
 This module is pure.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from benchmarks.cluster.measurements import Measurement, Summary, summarize
-from benchmarks.cluster.scheduler_metrics import Quantiles
-from benchmarks.cluster.variants import BOTH, Pods
+from benchmarks.cluster.variants import Pods
 from benchmarks.report import Cell, Claim, Machine, Report, Table
 
 NAME = "throughput"
 QUESTION = "How many pods a second does a real kube-scheduler place, with and without an extender?"
-PROCESSES = ("etcd", "kube-apiserver", "kube-scheduler", "asked")
-PACES = ("asked", "pods/s", "slowest", "fastest", "created/s", "pods", "rounds", "other cores")
-COSTS = (
-    "asked",
-    *(f"{part} {quantile} ms" for part in ("algorithm", "attempt") for quantile in ("p50", "p99")),
-    *(f"{name.removeprefix('kube-')} CPU ms" for name in PROCESSES),
-    *(f"{verb} calls" for verb in BOTH),
-)
+COLUMNS = ("asked", "pods/s", "slowest", "fastest", "created/s", "pods", "rounds")
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -60,7 +52,10 @@ def report_of(measurements: Sequence[Measurement], machine: Machine, notes: Sequ
     return Report(
         name=NAME,
         question=QUESTION,
-        tables=[table for nodes, summaries in by_nodes.items() for table in _tables(nodes, summaries)],
+        tables=[
+            Table(f"{nodes:,} nodes", COLUMNS, [_row(each) for each in summaries])
+            for nodes, summaries in by_nodes.items()
+        ],
         claims=[claim for nodes, summaries in by_nodes.items() for claim in claims_of(nodes, summaries)],
         notes=[*notes, *_unsteady(measurements)],
         machine=machine,
@@ -76,34 +71,9 @@ def claims_of(nodes: int, summaries: Sequence[Summary]) -> Iterator[Claim]:
             yield Claim(what=what, value=found[each.variant].over(found[each.over]), at_least=each.at_least)
 
 
-def _tables(nodes: int, summaries: Sequence[Summary]) -> list[Table]:
-    return [
-        Table(f"{nodes:,} nodes", PACES, [_pace(summary) for summary in summaries]),
-        Table(f"{nodes:,} nodes, what a pod costs", COSTS, [_cost(summary) for summary in summaries]),
-    ]
-
-
-def _pace(found: Summary) -> list[Cell]:
+def _row(found: Summary) -> list[Cell]:
     paces: list[Cell] = [found.pods_per_second, min(found.paces), max(found.paces)]
-    return [found.variant, *paces, found.created_per_second, found.pods, len(found.paces), found.other_cores]
-
-
-def _cost(found: Summary) -> list[Cell]:
-    return [
-        found.variant,
-        *_quantiles(found.algorithm),
-        *_quantiles(found.attempt),
-        *_cells(found.cpu_milliseconds, PROCESSES),
-        *_cells(found.calls_per_pod, BOTH),
-    ]
-
-
-def _quantiles(found: Quantiles | None) -> list[Cell]:
-    return [found.p50, found.p99] if found else [None, None]
-
-
-def _cells(figures: Mapping[str, float], names: Sequence[str]) -> list[Cell]:
-    return [figures.get(name) for name in names]
+    return [found.variant, *paces, found.created_per_second, found.pods, len(found.paces)]
 
 
 def _unsteady(measurements: Sequence[Measurement]) -> list[str]:

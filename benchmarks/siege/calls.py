@@ -59,11 +59,7 @@ def new_pod(namespace: str, number: int, images: Sequence[str], secrets: Sequenc
 
 def review_of(pod: dict[str, Any]) -> bytes:
     """Returns the AdmissionReview of the pod's creation."""
-    review = msgspec.json.decode(payloads.review(("x",)))
-    metadata = pod["metadata"]
-    created = {"kind": "Pod", "apiVersion": "v1", **pod}
-    review["request"] |= {"uid": metadata["uid"], "namespace": metadata["namespace"], "object": created}
-    return msgspec.json.encode(review)
+    return payloads.review_of(pod, pod["metadata"]["uid"])
 
 
 def filter_of(pod: dict[str, Any]) -> bytes:

@@ -37,13 +37,9 @@ def column(table: Table, name: str) -> dict[str, float]:
 def test_every_kind_of_variant_is_measured() -> None:
     """Whom kube-scheduler asks is asked for each pod, and all pods stand rightly: the benchmark itself sees to that."""
     report = throughput.run(nodes=(20,), pods=60, rounds=1, only=VARIANTS)
-    paces, costs = report.tables
+    [paces] = report.tables
     assert column(paces, "pods") == {**dict.fromkeys(VARIANTS, 60), "ours whole": 6}
     for name in ("pods/s", "created/s"):
         assert min(column(paces, name).values()) > 0
-    assert min(column(costs, "scheduler CPU ms").values()) > 0
-    ours = {"ours", "ours single", "ours whole"}
-    assert column(costs, "filter calls").keys() == ours | {"ours strict"}
-    assert column(costs, "prioritize calls").keys() == ours
     assert report.claims
     assert report.machine

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from benchmarks.cluster.measurements import Measurement, Pace, Sample, pace_of, summarize
-from benchmarks.cluster.scheduler_metrics import ATTEMPT, quantile, quantiles
 from benchmarks.report import Claim
 from benchmarks.siege.answers import NAMES, Judgement, judge_filter, judge_review, required, tolerated
 from benchmarks.siege.calls import new_pod
@@ -18,14 +17,6 @@ PRINTED = """Requests/sec:   3167.41
 
 {"requests":4,"microseconds":20000,"connect":0,"read":0,"write":0,"status":0,"timeout":0,\
 "latencies":{"250":2,"300":1,"9000":1}}
-"""
-METRICS = """
-scheduler_scheduling_attempt_duration_seconds_bucket{profile="p",result="scheduled",le="0.001"} 0
-scheduler_scheduling_attempt_duration_seconds_bucket{profile="p",result="scheduled",le="0.002"} 60
-scheduler_scheduling_attempt_duration_seconds_bucket{profile="p",result="scheduled",le="0.004"} 100
-scheduler_scheduling_attempt_duration_seconds_bucket{profile="p",result="scheduled",le="+Inf"} 100
-scheduler_scheduling_attempt_duration_seconds_bucket{profile="p",result="unschedulable",le="0.001"} 900
-scheduler_scheduling_attempt_duration_seconds_bucket{profile="p",result="unschedulable",le="+Inf"} 900
 """
 BOTH = (AMD64, ARM64)
 POD = new_pod("team-1", 7, ["registry-1.honest.test/team-1/app-7:1"])
@@ -77,46 +68,19 @@ def test_a_percentile_is_the_least_latency_not_exceeded_by_that_many(percent: fl
     assert load.percentile(percent) == milliseconds
 
 
-@pytest.mark.parametrize(
-    ("buckets", "part", "expected"),
-    [
-        ([(1.0, 10), (2.0, 10), (float("inf"), 10)], 0.5, 0.5),
-        ([(1.0, 0), (2.0, 10), (float("inf"), 10)], 0.5, 1.5),
-        ([(1.0, 5), (2.0, 5), (4.0, 10), (float("inf"), 10)], 0.75, 3.0),
-        ([(1.0, 0), (2.0, 1), (float("inf"), 10)], 0.99, 2.0),
-    ],
-    ids=["first bucket", "second bucket", "after an empty bucket", "beyond the last bound"],
-)
-def test_a_quantile_is_linear_within_its_bucket(
-    buckets: list[tuple[float, float]], part: float, expected: float
-) -> None:
-    """As histogram_quantile of Prometheus has it."""
-    assert quantile(buckets, part) == pytest.approx(expected)
-
-
-def test_quantiles_are_of_the_series_asked_for() -> None:
-    """Pods that were not scheduled would pull the median down."""
-    found = quantiles(METRICS, ATTEMPT, label='result="scheduled"')
-    assert found is not None
-    assert [found.p50, found.p99] == pytest.approx([1 + 50 / 60, 2 + 2 * 39 / 40])
-
-
 def test_the_pace_leaves_out_start_and_end() -> None:
     """Two seconds of start-up, and the time from the last pod to the last reading."""
     readings = [(0.0, 0), (2.0, 0), (3.0, 100), (4.0, 300), (5.0, 500), (9.0, 520)]
-    pace = pace_of([Sample(at, bound, {"etcd": at / 10, "later": 1.0}) for at, bound in readings])
+    pace = pace_of([Sample(at, bound) for at, bound in readings])
     assert (pace.pods_per_second, pace.is_steady) == (200.0, True)
-    assert pace.cpu_milliseconds == {"etcd": pytest.approx(0.5), "later": 0.0}
 
 
 def test_ratios_are_of_one_round() -> None:
     """A cluster that is slow for both variants says nothing about either: 0.9, 2 and 3, though both medians are 100."""
 
     def measured(variant: str, pods_per_second: float) -> Measurement:
-        pace = Pace(pods_per_second, {}, is_steady=True)
-        return Measurement(
-            variant=variant, nodes=1000, pods=3000, pace=pace, created_per_second=900.0, algorithm=None, attempt=None
-        )
+        pace = Pace(pods_per_second, is_steady=True)
+        return Measurement(variant=variant, nodes=1000, pods=3000, pace=pace, created_per_second=900.0)
 
     ours = [measured("ours", pace) for pace in (90.0, 100.0, 300.0)]
     one, other = summarize(ours + [measured("null", pace) for pace in (100.0, 50.0, 100.0)])
