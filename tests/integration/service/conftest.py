@@ -13,7 +13,7 @@ from extender.service.cluster_view import ClusterView
 from extender.service.compose import open_service
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
-from tests.integration.service.caller import Caller
+from tests.integration.service.caller import AMD64, ARM64, Caller, Json, pod
 
 StartService = Callable[..., Awaitable[Caller]]
 
@@ -61,6 +61,35 @@ async def start_service() -> AsyncIterator[StartService]:
             return await stack.enter_async_context(running_service(*settings, plain_http=plain_http, nodes=nodes))
 
         yield start
+
+
+class World:
+    """A registry with an image of each kind, and services that may ask it."""
+
+    def __init__(self, registry: EmbeddedRegistry, start: StartService) -> None:
+        self.registry = registry
+        self.host = registry.host
+        self._start = start
+
+    async def serve(self, *settings: str, nodes: object = None) -> Caller:
+        """A service with these settings; `nodes` stand in for its view of the cluster's."""
+        return await self._start(*settings, plain_http=self.host, nodes=nodes)
+
+    def image(self, name: str) -> str:
+        return f"{self.host}/{name}"
+
+    def pod(self, *images: str, **metadata: object) -> Json:
+        return pod(*map(self.image, images), **metadata)
+
+
+@pytest.fixture
+async def world(registry: EmbeddedRegistry, start_service: StartService) -> World:
+    registry.add_index("multi", "1", [AMD64, ARM64])
+    registry.add_manifest("amd", "1", AMD64)
+    registry.add_manifest("amd", "2", AMD64)
+    registry.add_manifest("arm", "1", ARM64)
+    registry.add_artifact("chart", "1")
+    return World(registry, start_service)
 
 
 @pytest.fixture

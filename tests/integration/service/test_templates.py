@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from extender.cluster.views import WatchedNodes
-from testbed.embedded_registry import EmbeddedRegistry
-from tests.integration.service.caller import AMD64, ARM64, Caller, Json, node, pod
-from tests.integration.service.conftest import StartService
+from tests.integration.service.caller import Caller, Json, node
+from tests.integration.service.conftest import World
 from tests.unit.cluster.scripted_api import ScriptedApi
 from tests.unit.placement.json_patch import apply
 
@@ -24,7 +23,7 @@ ARCHITECTURE = "kubernetes.io/arch"
 
 def view_of(*nodes: Json) -> WatchedNodes:
     view = WatchedNodes(ScriptedApi(), clock=lambda: 0.0)
-    for each in nodes:
+    for each in copy.deepcopy(nodes):
         labels = {ARCHITECTURE: each["status"]["nodeInfo"]["architecture"], "kubernetes.io/os": "linux"}
         each["metadata"]["labels"] = labels | each["metadata"].get("labels", {})
         view.upsert(msgspec.json.encode(each))
@@ -36,17 +35,8 @@ def tainted(name: str, architecture: str, key: str) -> Json:
     return node(name, architecture, spec={"taints": [{"key": key, "value": "yes", "effect": "NoSchedule"}]})
 
 
-@pytest.fixture
-async def images(registry: EmbeddedRegistry) -> EmbeddedRegistry:
-    registry.add_index("multi", "1", [AMD64, ARM64])
-    registry.add_manifest("amd", "1", AMD64)
-    registry.add_manifest("amd", "2", AMD64)
-    registry.add_manifest("arm", "1", ARM64)
-    return registry
-
-
-def template(*images: str, **spec: object) -> Json:
-    return {"metadata": {"creationTimestamp": None}, "spec": {**pod(*images)["spec"], **spec}}
+def template(world: World, *images: str, **spec: object) -> Json:
+    return {"metadata": {"creationTimestamp": None}, "spec": {**world.pod(*images)["spec"], **spec}}
 
 
 def workload(kind: str, spec: Json, labels: Json | None = None, **metadata: object) -> Json:
@@ -80,13 +70,11 @@ async def warned(caller: Caller, created: Json, stored: Json | None = None) -> l
 # --- queues
 
 
-async def test_templates_of_a_queued_object_get_what_their_pods_would_get(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_templates_of_a_queued_object_get_what_their_pods_would_get(world: World) -> None:
     """The same selector, affinity, tolerations and annotations; a second review, and its pods, change nothing."""
-    caller = await start_service(REQUIRED, plain_http=images.host)
+    caller = await world.serve(REQUIRED)
     for name in ("amd", "multi"):
-        made = template(f"{images.host}/{name}:1")
+        made = template(world, f"{name}:1")
         alone = {"apiVersion": "v1", "kind": "Pod", **made}
         expected = apply(alone, msgspec.json.encode((await caller.review(alone))["patch"]))
         job_set = workload(
@@ -95,7 +83,7 @@ async def test_templates_of_a_queued_object_get_what_their_pods_would_get(
             QUEUED,
         )
         for created in (job_of(made), job_set):
-            _, stored = await reviewed(caller, copy.deepcopy(created))
+            _, stored = await reviewed(caller, created)
             found = list(templates_in(stored))
             assert found
             assert all(each == {key: expected[key] for key in ("metadata", "spec")} for each in found)
@@ -134,13 +122,13 @@ OWN: dict[str, Json] = {
 RULE = "admission.tolerations=[{key: arch, operator: Exists, platforms: [linux/amd64]}]"
 
 
-async def test_applying_a_manifest_again_changes_nothing(start_service: StartService, images: EmbeddedRegistry) -> None:
+async def test_applying_a_manifest_again_changes_nothing(world: World) -> None:
     """An apply overwrites atomic fields that its author names; what was added comes back, without a lookup."""
-    caller = await start_service(REQUIRED, RULE, plain_http=images.host)
-    blind = await start_service(REQUIRED, RULE, "registry.deny=['*']")
+    caller = await world.serve(REQUIRED, RULE)
+    blind = await world.serve(REQUIRED, RULE, "registry.deny=['*']")
     for own, name in product(OWN.values(), ("amd", "multi")):
-        created = job_of(template(f"{images.host}/{name}:1", **own))
-        _, stored = await reviewed(caller, copy.deepcopy(created))
+        created = job_of(template(world, f"{name}:1", **own))
+        _, stored = await reviewed(caller, created)
         assert stored != created
         for overwritten in (created, stored):  # all, or what the author names
             again = copy.deepcopy(overwritten)
@@ -150,14 +138,14 @@ async def test_applying_a_manifest_again_changes_nothing(start_service: StartSer
             assert "warnings" not in response
 
 
-async def test_other_images_are_decided_about_anew(start_service: StartService, images: EmbeddedRegistry) -> None:
+async def test_other_images_are_decided_about_anew(world: World) -> None:
     """Additions are taken back, narrowed or made; what was overwritten does not matter."""
-    caller = await start_service(REQUIRED, plain_http=images.host)
-    stateful = workload("apps/v1/StatefulSet", {"template": template(f"{images.host}/amd:1")}, QUEUED)
-    _, stored = await reviewed(caller, copy.deepcopy(stateful))
+    caller = await world.serve(REQUIRED)
+    stateful = workload("apps/v1/StatefulSet", {"template": template(world, "amd:1")}, QUEUED)
+    _, stored = await reviewed(caller, stateful)
     assert stored["spec"]["template"]["spec"]["nodeSelector"][ARCHITECTURE] == "amd64"
     moved = copy.deepcopy(stored)
-    moved["spec"]["template"]["spec"]["containers"][0]["image"] = f"{images.host}/multi:1"
+    moved["spec"]["template"]["spec"]["containers"][0]["image"] = world.image("multi:1")
     _, after = await reviewed(caller, moved, stored)
     assert "nodeSelector" not in after["spec"]["template"]["spec"]
     back = copy.deepcopy(after)
@@ -166,61 +154,55 @@ async def test_other_images_are_decided_about_anew(start_service: StartService, 
     assert rolled_back["spec"]["template"] == stored["spec"]["template"]
 
 
-async def test_a_stored_job_without_additions_gets_none(start_service: StartService, images: EmbeddedRegistry) -> None:
+async def test_a_stored_job_without_additions_gets_none(world: World) -> None:
     """It was created while we were away, and its template is immutable."""
-    caller = await start_service(REQUIRED, plain_http=images.host)
-    stored = job_of(template(f"{images.host}/amd:1"))
+    caller = await world.serve(REQUIRED)
+    stored = job_of(template(world, "amd:1"))
     changed = copy.deepcopy(stored)
     changed["spec"]["template"]["spec"]["nodeSelector"] = {"disk": "ssd"}
     assert (await reviewed(caller, changed, stored))[0]["patch"] == []
 
 
-async def test_other_templates_are_left_as_they_are(start_service: StartService, images: EmbeddedRegistry) -> None:
+async def test_other_templates_are_left_as_they_are(world: World) -> None:
     """No gate and no annotation is put into a template either, even where pods are held."""
-    caller = await start_service(REQUIRED, "admission.wait_seconds=0.2", plain_http=images.host)
+    caller = await world.serve(REQUIRED, "admission.wait_seconds=0.2")
     for labels, spec, image in (
         ({}, {}, "amd:1"),
         ({"kueue.x-k8s.io/queue-name": ""}, {}, "amd:1"),
         (QUEUED, {"nodeName": "n"}, "amd:1"),
         (QUEUED, {}, "absent:1"),
     ):
-        response, _ = await reviewed(caller, job_of(template(f"{images.host}/{image}", **spec), labels))
+        response, _ = await reviewed(caller, job_of(template(world, f"{image}", **spec), labels))
         assert response["patch"] == [], (labels, spec, image)
 
 
 @pytest.mark.parametrize("image", [None, "$(IMAGE)"])
-async def test_a_template_that_gets_an_image_later_is_left_as_it_is(
-    start_service: StartService, images: EmbeddedRegistry, image: str | None
-) -> None:
+async def test_a_template_that_gets_an_image_later_is_left_as_it_is(world: World, image: str | None) -> None:
     """What the other container requires could contradict it; the pod is decided about when it has its images."""
-    caller = await start_service(REQUIRED, plain_http=images.host)
-    made = template(f"{images.host}/amd:1")
+    caller = await world.serve(REQUIRED)
+    made = template(world, "amd:1")
     made["spec"]["containers"].append({"name": "later", **({} if image is None else {"image": image})})
     response, _ = await reviewed(caller, job_of(made))
     assert (response["patch"], response.get("warnings", [])) == ([], [])
-    made["spec"]["containers"][1]["image"] = f"{images.host}/multi:1"
+    made["spec"]["containers"][1]["image"] = world.image("multi:1")
     assert (await reviewed(caller, job_of(made)))[0]["patch"] != []
 
 
 @pytest.mark.parametrize("annotations", [{}, {"multiarch-extender.io/unknown": "assume"}], ids=["setting", "author"])
-async def test_no_assumption_is_put_into_a_template(
-    start_service: StartService, images: EmbeddedRegistry, annotations: Json
-) -> None:
+async def test_no_assumption_is_put_into_a_template(world: World, annotations: Json) -> None:
     """A queue plans by the template for as long as the Job waits; pods are decided about when they are created."""
     settings = [] if annotations else ["admission.unknown=assume"]
-    caller = await start_service(REQUIRED, "admission.wait_seconds=0.2", *settings, plain_http=images.host)
-    made = template(f"{images.host}/absent:1")
+    caller = await world.serve(REQUIRED, "admission.wait_seconds=0.2", *settings)
+    made = template(world, "absent:1")
     made["metadata"]["annotations"] = annotations
     assert (await reviewed(caller, job_of(made)))[0]["patch"] == []
     assert (await caller.review({"apiVersion": "v1", "kind": "Pod", **made}))["patch"] != []
 
 
-async def test_places_that_take_no_words_get_warnings_only(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_places_that_take_no_words_get_warnings_only(world: World) -> None:
     """Knative refuses them; a PodSpec without metadata has nowhere to record them."""
-    caller = await start_service(REQUIRED, plain_http=images.host)
-    torn = template(f"{images.host}/amd:1", f"{images.host}/arm:1")
+    caller = await world.serve(REQUIRED)
+    torn = template(world, "amd:1", "arm:1")
     knative = workload("serving.knative.dev/v1/Service", {"template": torn}, QUEUED)
     bare = workload("serving.kserve.io/v1beta1/InferenceService", {"predictor": torn["spec"]}, QUEUED)
     for created, place in ((knative, "spec.template"), (bare, "spec.predictor")):
@@ -260,13 +242,13 @@ WARNED: list[tuple[str, list[str], Json, str]] = [
 ]  # fmt: skip
 
 
-async def test_authors_are_warned_of_what_they_must_mend(start_service: StartService, images: EmbeddedRegistry) -> None:
+async def test_authors_are_warned_of_what_they_must_mend(world: World) -> None:
     """Once a change of a template, by its place and image; what the pods' webhook mends is no warning."""
-    caller = await start_service(REQUIRED, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
+    caller = await world.serve(REQUIRED, nodes=view_of(*NODES))
     for kind, names, spec, says in WARNED:
-        made = template(*(f"{images.host}/{name}" for name in names), **spec)
+        made = template(world, *names, **spec)
         created = workload(f"apps/v1/{kind}", {"template": made})
-        expected = [f"spec.template: {says.replace('HOST', images.host)}"] if says else []
+        expected = [f"spec.template: {says.replace('HOST', world.host)}"] if says else []
         assert await warned(caller, created) == expected
         assert (
             await warned(caller, copy.deepcopy(created) | {"spec": {**created["spec"], "replicas": 3}}, created) == []
@@ -279,26 +261,22 @@ async def test_authors_are_warned_of_what_they_must_mend(start_service: StartSer
         assert await warned(caller, owned) == []
 
 
-async def test_taints_that_leave_no_node_are_said_unless_the_webhook_gives_the_toleration(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_taints_that_leave_no_node_are_said_unless_the_webhook_gives_the_toleration(world: World) -> None:
     """An arm64-only image, and arm64 nodes behind a taint."""
     nodes = (node("a", "amd64"), tainted("b", "arm64", "pool"))
-    created = workload("apps/v1/Deployment", {"template": template(f"{images.host}/arm:1")})
-    caller = await start_service(REQUIRED, plain_http=images.host, nodes=view_of(*copy.deepcopy(nodes)))
+    created = workload("apps/v1/Deployment", {"template": template(world, "arm:1")})
+    caller = await world.serve(REQUIRED, nodes=view_of(*nodes))
     [line] = await warned(caller, created)
     assert line.endswith("runs on linux/arm64 only: its selector, affinity or tolerations allow none")
     rule = "admission.tolerations=[{key: pool, operator: Exists, platforms: [linux/arm64]}]"
-    mending = await start_service(REQUIRED, rule, plain_http=images.host, nodes=view_of(*copy.deepcopy(nodes)))
+    mending = await world.serve(REQUIRED, rule, nodes=view_of(*nodes))
     assert await warned(mending, created) == []
 
 
-async def test_an_object_that_cannot_be_read_is_allowed_with_a_warning(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_an_object_that_cannot_be_read_is_allowed_with_a_warning(world: World) -> None:
     """And one without templates, a deletion and a subresource are none of our business."""
-    caller = await start_service(REQUIRED, plain_http=images.host)
-    odd = job_of(template(f"{images.host}/amd:1", tolerations="none"))
+    caller = await world.serve(REQUIRED)
+    odd = job_of(template(world, "amd:1", tolerations="none"))
     response, _ = await reviewed(caller, odd)
     assert response["patch"] == []
     assert response["warnings"][0].startswith("multiarch-extender cannot read a pod template here: ")
@@ -310,18 +288,16 @@ async def test_an_object_that_cannot_be_read_is_allowed_with_a_warning(
 # --- DaemonSets
 
 
-def daemon_set(image: str, **spec: object) -> Json:
-    return workload("apps/v1/DaemonSet", {"template": template(image, **spec)})
+def daemon_set(world: World, *images: str, **spec: object) -> Json:
+    return workload("apps/v1/DaemonSet", {"template": template(world, *images, **spec)})
 
 
 @pytest.mark.parametrize("own", ["nothing", "a selector", "terms"])
-async def test_a_guarded_daemon_set_is_kept_to_the_platforms_of_its_image(
-    start_service: StartService, images: EmbeddedRegistry, own: str
-) -> None:
+async def test_a_guarded_daemon_set_is_kept_to_the_platforms_of_its_image(world: World, own: str) -> None:
     """In the carrier that its author left empty; gone with a multi-arch image, and back with a rollback."""
-    caller = await start_service(GUARD, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
-    created = daemon_set(f"{images.host}/amd:1", **OWN[own])
-    response, stored = await reviewed(caller, copy.deepcopy(created))
+    caller = await world.serve(GUARD, nodes=view_of(*NODES))
+    created = daemon_set(world, "amd:1", **OWN[own])
+    response, stored = await reviewed(caller, created)
     spec = stored["spec"]["template"]["spec"]
     assert "warnings" not in response
     if own == "a selector":
@@ -336,7 +312,7 @@ async def test_a_guarded_daemon_set_is_kept_to_the_platforms_of_its_image(
     again["spec"]["template"]["spec"] |= OWN[own]
     assert (await reviewed(caller, again, stored))[1] == stored
     moved = copy.deepcopy(stored)
-    moved["spec"]["template"]["spec"]["containers"][0]["image"] = f"{images.host}/multi:1"
+    moved["spec"]["template"]["spec"]["containers"][0]["image"] = world.image("multi:1")
     _, multi = await reviewed(caller, moved, stored)
     assert {key: value for key, value in multi["spec"]["template"]["spec"].items() if key != "containers"} == OWN[own]
     assert ADDED not in multi["spec"]["template"]["metadata"].get("annotations", {})
@@ -345,12 +321,10 @@ async def test_a_guarded_daemon_set_is_kept_to_the_platforms_of_its_image(
     assert (await reviewed(caller, rolled, multi))[1]["spec"]["template"] == stored["spec"]["template"]
 
 
-async def test_an_existing_daemon_set_is_guarded_only_when_its_template_changes(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_an_existing_daemon_set_is_guarded_only_when_its_template_changes(world: World) -> None:
     """A patch of its own would replace all pods; a restart replaces them anyway."""
-    caller = await start_service(GUARD, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
-    stored = daemon_set(f"{images.host}/amd:1")
+    caller = await world.serve(GUARD, nodes=view_of(*NODES))
+    stored = daemon_set(world, "amd:1")
     other = copy.deepcopy(stored)
     other["metadata"]["annotations"] = {"note": "x"}
     other["spec"]["minReadySeconds"] = 3
@@ -361,22 +335,20 @@ async def test_an_existing_daemon_set_is_guarded_only_when_its_template_changes(
     assert after["spec"]["template"]["spec"]["nodeSelector"][ARCHITECTURE] == "amd64"
 
 
-async def test_without_guard_a_daemon_set_is_left_as_it_is(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_without_guard_a_daemon_set_is_left_as_it_is(world: World) -> None:
     """And with it, one that no node is right for, or whose image is not known."""
-    caller = await start_service(REQUIRED, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
-    assert (await reviewed(caller, daemon_set(f"{images.host}/amd:1")))[0]["patch"] == []
-    guarding = await start_service(GUARD, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
-    torn = workload("apps/v1/DaemonSet", {"template": template(f"{images.host}/amd:1", f"{images.host}/arm:1")})
-    for created in (torn, daemon_set(f"{images.host}/absent:1")):
+    caller = await world.serve(REQUIRED, nodes=view_of(*NODES))
+    assert (await reviewed(caller, daemon_set(world, "amd:1")))[0]["patch"] == []
+    guarding = await world.serve(GUARD, nodes=view_of(*NODES))
+    torn = daemon_set(world, "amd:1", "arm:1")
+    for created in (torn, daemon_set(world, "absent:1")):
         assert (await reviewed(guarding, created))[0]["patch"] == []
 
 
-def daemon_pod(image: str, name: str) -> Json:
+def daemon_pod(world: World, image: str, name: str) -> Json:
     """A pod as the controller of a DaemonSet makes it for that node."""
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agents", "uid": "u", "controller": True}
-    made = pod(image, ownerReferences=[owner])
+    made = world.pod(image, ownerReferences=[owner])
     field = {"key": "metadata.name", "operator": "In", "values": [name]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     made["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -385,15 +357,15 @@ def daemon_pod(image: str, name: str) -> Json:
 
 @pytest.mark.parametrize("guards", [True, False])
 async def test_a_daemon_pod_for_a_node_that_does_not_run_it_is_counted_and_held_under_guard(
-    start_service: StartService, images: EmbeddedRegistry, guards: bool
+    world: World, guards: bool
 ) -> None:
     """Its selector leaves it Pending there, with its reason; pods of other nodes are left alone, and none is denied."""
     settings = [GUARD] if guards else []
-    caller = await start_service(*settings, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
+    caller = await world.serve(*settings, nodes=view_of(*NODES))
     series = 'multiarch_daemon_pods_misplaced_total{treatment="' + ("held" if guards else "reported") + '"}'
     before = await caller.metric(series)
     for name, image, is_wrong in (("a", "amd:1", False), ("b", "amd:1", True), ("b", "multi:1", False)):
-        created = {"apiVersion": "v1", "kind": "Pod", **daemon_pod(f"{images.host}/{image}", name)}
+        created = {"apiVersion": "v1", "kind": "Pod", **daemon_pod(world, f"{image}", name)}
         response = await caller.review(created)
         assert bool(response["patch"]) == (is_wrong and guards)
         if response["patch"]:
@@ -403,12 +375,8 @@ async def test_a_daemon_pod_for_a_node_that_does_not_run_it_is_counted_and_held_
     assert await caller.metric(series) - before == 1
 
 
-async def test_a_daemon_pod_for_an_unknown_node_or_of_an_unknown_image_is_left_alone(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_a_daemon_pod_for_an_unknown_node_or_of_an_unknown_image_is_left_alone(world: World) -> None:
     """Not knowing is no reason to hold it."""
-    caller = await start_service(
-        GUARD, "admission.wait_seconds=0.2", plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES))
-    )
+    caller = await world.serve(GUARD, "admission.wait_seconds=0.2", nodes=view_of(*NODES))
     for name, image in (("z", "amd:1"), ("b", "absent:1")):
-        assert (await caller.review(daemon_pod(f"{images.host}/{image}", name)))["patch"] == []
+        assert (await caller.review(daemon_pod(world, f"{image}", name)))["patch"] == []

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from extender.fetcher.sources import LocalSources
 from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.facts import images_of
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Overrides
@@ -74,22 +74,15 @@ class TenantRegistry(EmbeddedRegistry):
         return web.Response(status=401, headers={"WWW-Authenticate": f'Bearer realm="{self.url}/token",service="test"'})
 
 
+@dataclass
 class World:
     """A cluster with secrets, a registry with users, and what we know between them."""
 
-    def __init__(
-        self,
-        api: ApiServer,
-        registry: TenantRegistry,
-        pod_resolver: PodResolver,
-        operator: OperatorKeyring,
-        clock: Clock,
-    ) -> None:
-        self.api = api
-        self.operator = operator
-        self.registry = registry
-        self.pod_resolver = pod_resolver
-        self.clock = clock
+    api: ApiServer
+    registry: TenantRegistry
+    pod_resolver: PodResolver
+    operator: OperatorKeyring
+    clock: Clock
 
     @property
     def secret_reads(self) -> int:
@@ -118,29 +111,26 @@ class World:
             },
         }
 
-    def question(self, pod: Pod, namespace: str, *, may_read: bool = True) -> PodQuestion:
+    def question(self, namespace: str, *secrets: str, image: str = "team/app:1", may_read: bool = True) -> PodQuestion:
+        pod = msgspec.convert(self.pod(namespace, *secrets, image=image), Pod)
         return self.pod_resolver.question(pod, namespace, Overrides(), may_read=may_read)
+
+    def peek(self, question: PodQuestion) -> str:
+        (answer,) = self.pod_resolver.peek(question)
+        return words_of(answer)
+
+    async def answer(self, question: PodQuestion) -> str:
+        (answer,) = await self.pod_resolver.resolve(question, 60)
+        return words_of(answer)
 
     async def verdict(self, namespace: str, *secrets: str, image: str = "team/app:1") -> str:
         """What a pod's image runs on, or the cause why that is not known; the service and `inspect` agree on it."""
-        pod = msgspec.convert(self.pod(namespace, *secrets, image=image), Pod)
-        question = self.question(pod, namespace)
-        (answer,) = await self.pod_resolver.resolve(question, 60)
-        (peeked,) = self.pod_resolver.peek(question)
+        question = self.question(namespace, *secrets, image=image)
+        answer = await self.answer(question)
         described = await self.pod_resolver.resolver.describe(question.images[0].reference, question.keyring)
-        assert words_of(answer) == words_of(peeked)
-        assert question.keyring.is_unread() or words_of(answer) == words_of(described)  # commands read no secrets
-        return words_of(answer)
-
-
-def verbs_of(world: World) -> SchedulerVerbs:
-    return SchedulerVerbs(
-        world.pod_resolver,
-        nodes=None,
-        wait_seconds=10,
-        pending_limit_seconds=30,
-        clock=world.clock,
-    )
+        assert self.peek(question) == answer
+        assert question.keyring.is_unread() or answer == words_of(described)  # commands read no secrets
+        return answer
 
 
 def words_of(answer: Answer | Image) -> str:
@@ -165,35 +155,17 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         stack.push_async_callback(cluster.close)
         clock = Clock()
         operator = OperatorKeyring()
-        resolver = await open_resolver(stack, registry.host, operator, clock)
+        session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
+        client = RegistryClient(session, timeout_seconds=10, plain_http=frozenset({registry.host}))
+        resolver = Resolver(
+            LocalSources(client, operator, None), size=1000, tag_seconds=900, stale_seconds=86_400, clock=clock,
+            random=lambda: 0.0,
+        )  # fmt: skip
+        stack.push_async_callback(resolver.close)
         secrets = PullSecrets(ClusterSecrets(cluster).read_logins, key=KEY, clock=clock)
         keyring = Keyring(operator=lambda: operator.id)
-        yield World(
-            api,
-            registry,
-            PodResolver(resolver, keyring, policy_of(Config()), lambda _: None, lambda: None, secrets),
-            operator,
-            clock,
-        )
-
-
-async def open_resolver(stack: AsyncExitStack, plain_http: str, operator: OperatorKeyring, clock: Clock) -> Resolver:
-    session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
-    client = RegistryClient(
-        session,
-        timeout_seconds=10,
-        plain_http=frozenset({plain_http}),
-    )
-    resolver = Resolver(
-        LocalSources(client, operator, None),
-        size=1000,
-        tag_seconds=900,
-        stale_seconds=86_400,
-        clock=clock,
-        random=lambda: 0.0,
-    )
-    stack.push_async_callback(resolver.close)
-    return resolver
+        pod_resolver = PodResolver(resolver, keyring, policy_of(Config()), lambda _: None, lambda: None, secrets)
+        yield World(api, registry, pod_resolver, operator, clock)
 
 
 async def test_private_to_one_tenant(world: World) -> None:
@@ -235,10 +207,7 @@ async def test_public_image_with_a_stale_secret(world: World) -> None:
     world.registry.forget()
     world.write_secret("b", "bob", "b-secret")
     reads = world.secret_reads
-    pod = msgspec.convert(world.pod("b", "pull", image="public/app:1"), Pod)
-    question = world.question(pod, "b")
-    (answer,) = await world.pod_resolver.resolve(question, 60)
-    assert words_of(answer) == ARM64
+    assert await world.answer(world.question("b", "pull", image="public/app:1")) == ARM64
     assert (world.registry.requests, world.secret_reads) == ({}, reads)
 
 
@@ -267,10 +236,8 @@ async def test_hot_path_asks_the_cluster_nothing(world: World) -> None:
     world.write_secret("a", "ann", "a-secret")
     await world.verdict("a", "pull")
     reads = world.secret_reads
-    pod = msgspec.convert(world.pod("a", "pull"), Pod)
     for _ in range(1000):
-        question = world.question(pod, "a")
-        assert words_of(world.pod_resolver.peek(question)[0]) == ARM64
+        assert world.peek(world.question("a", "pull")) == ARM64
         world.clock.advance(0.5)
     assert world.secret_reads == reads
 
@@ -336,7 +303,7 @@ def at_once(verbs: SchedulerVerbs, body: bytes) -> Reply | None:
 async def test_a_decision_is_the_namespace_s_own_and_ends_with_a_denial(world: World) -> None:
     """Pods of one template get it from memory; the same pod elsewhere does not, nor does one after a denial."""
     world.write_secret("a", "ann", "a-secret")
-    verbs = verbs_of(world)
+    verbs = SchedulerVerbs(world.pod_resolver, nodes=None, wait_seconds=10, pending_limit_seconds=30, clock=world.clock)
 
     def request(namespace: str, name: str) -> bytes:
         document = world.pod(namespace, "pull")
@@ -355,9 +322,9 @@ async def test_a_decision_is_the_namespace_s_own_and_ends_with_a_denial(world: W
     world.clock.advance(899.5)
     assert at_once(verbs, request("a", "four"))
     world.clock.advance(0.9)
-    pod = msgspec.convert(world.pod("a", "pull"), Pod)
-    question = world.question(pod, "a")
-    (answer,) = await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], question.keyring, 60, revalidate=True)
+    question = world.question("a", "pull")
+    lookup = ImageQuery(question.images[0].reference)
+    (answer,) = await world.pod_resolver.resolver.resolve_all([lookup], question.keyring, 60, revalidate=True)
     assert words_of(answer) == "denied"
     reply = await verbs.filter(request("a", "five"))
     assert len(msgspec.json.decode(reply.body)["Nodes"]["items"]) == len(NODES)
@@ -366,12 +333,11 @@ async def test_a_decision_is_the_namespace_s_own_and_ends_with_a_denial(world: W
 async def test_pending_pods_warm_up_with_their_secrets(world: World) -> None:
     """What the watch announces is the cluster's own word, and serves callers that may read the pod's secrets."""
     world.write_secret("a", "ann", "a-secret")
-    pod = msgspec.convert(world.pod("a", "pull"), Pod)
-    world.pod_resolver.warm(pod)
-    question = world.question(pod, "a")
-    await world.pod_resolver.resolve(question, 60)
+    world.pod_resolver.warm(msgspec.convert(world.pod("a", "pull"), Pod))
+    question = world.question("a", "pull")
+    await world.answer(question)
     assert world.secret_reads == 1
-    assert words_of(world.pod_resolver.peek(question)[0]) == ARM64
+    assert world.peek(question) == ARM64
 
 
 @pytest.mark.parametrize("image", ["team/app:1", "team/app:2"], ids=["known", "not known yet"])
@@ -381,31 +347,25 @@ async def test_who_may_not_read_borrows_nothing_that_was_read_for_others(world: 
     world.write_secret("a", "ann", "a-secret")
     assert await world.verdict("a", "pull") == ARM64
     world.registry.users.clear()
-    pod = msgspec.convert(world.pod("a", "pull", image=image), Pod)
-    stranger = world.question(pod, "a", may_read=False)
-    assert words_of(world.pod_resolver.peek(stranger)[0]) == "pending"
-    (answer,) = await world.pod_resolver.resolve(stranger, 60)
-    assert words_of(answer) == "denied"
+    stranger = world.question("a", "pull", image=image, may_read=False)
+    assert world.peek(stranger) == "pending"
+    assert await world.answer(stranger) == "denied"
     assert set(world.registry.users) <= {""}
     assert world.secret_reads == 1
 
 
 async def test_who_may_not_read_is_one_tenant_whatever_it_names(world: World) -> None:
     """Forged pods of 40 namespaces would otherwise fill the table of lookups under as many names."""
-    pods = [msgspec.convert(world.pod(namespace, "pull"), Pod) for namespace in ("a", "b")]
-    known = [world.question(pod, namespace, may_read=True) for pod, namespace in zip(pods, "ab", strict=True)]
-    forged = [world.question(pod, namespace, may_read=False) for pod, namespace in zip(pods, "ab", strict=True)]
-    assert [question.keyring.tenant for question in known] == ["a", "b"]
-    assert [question.keyring.tenant for question in forged] == [UNAUTHENTICATED, UNAUTHENTICATED]
+    for may_read, tenants in ((True, ["a", "b"]), (False, [UNAUTHENTICATED] * 2)):
+        questions = [world.question(namespace, "pull", may_read=may_read) for namespace in "ab"]
+        assert [question.keyring.tenant for question in questions] == tenants
 
 
 async def test_who_may_not_read_gets_what_is_public_and_what_the_operator_opens(world: World) -> None:
     """As a pod that names no secret."""
     world.operator.tell_cluster_logins({f"{world.registry.host}/team": ("ann", "a-secret")})
     for image in ("public/app:1", "team/app:1"):
-        pod = msgspec.convert(world.pod("b", "pull", image=image), Pod)
-        (answer,) = await world.pod_resolver.resolve(world.question(pod, "b", may_read=False), 60)
-        assert words_of(answer) == ARM64
+        assert await world.answer(world.question("b", "pull", image=image, may_read=False)) == ARM64
     assert world.secret_reads == 0
 
 
@@ -422,7 +382,3 @@ async def test_nothing_that_is_logged_or_counted_holds_a_secret(
     assert "secret.malformed" in captured.out + captured.err
     for text in ("ann-user", "wrong-secret"):
         assert text not in captured.out + captured.err
-
-
-def lookup_of(pod: Pod) -> ImageQuery:
-    return ImageQuery(images_of(pod)[0].reference)

@@ -8,19 +8,11 @@ import structlog
 
 from extender.placement.dry_run_mark import is_marked
 from extender.placement.policy import CANARY
-from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, changes_of, pod
-from tests.integration.service.conftest import StartService
+from tests.integration.service.conftest import World
 from tests.unit.placement.json_patch import apply
 
 POOL = ["kubernetes.io/arch", "arch"]
-
-
-@pytest.fixture
-async def images(registry: EmbeddedRegistry) -> EmbeddedRegistry:
-    registry.add_index("multi", "1", [AMD64, ARM64])
-    registry.add_manifest("amd", "1", AMD64)
-    return registry
 
 
 def keys_of(created: Json) -> list[str]:
@@ -33,9 +25,9 @@ async def created_with(caller: Caller, created: Json, **request: object) -> Json
     return stored
 
 
-async def test_only_creations_of_pods_are_patched(start_service: StartService, images: EmbeddedRegistry) -> None:
+async def test_only_creations_of_pods_are_patched(world: World) -> None:
     """Anything else is allowed as it is."""
-    caller = await start_service(plain_http=images.host)
+    caller = await world.serve()
     changes: list[tuple[Json, bool]] = [
         ({}, True),
         ({"dryRun": True}, True),
@@ -48,31 +40,31 @@ async def test_only_creations_of_pods_are_patched(start_service: StartService, i
         ({"object": {}}, False),
     ]
     for change, patched in changes:
-        response = await caller.review(pod(f"{images.host}/multi:1"), **change)
+        response = await caller.review(world.pod("multi:1"), **change)
         assert bool(response["patch"]) == patched, change
 
 
-async def test_what_is_no_review_is_refused_with_a_reason(start_service: StartService) -> None:
+async def test_what_is_no_review_is_refused_with_a_reason(world: World) -> None:
     """400, so that the API server follows the failurePolicy; the service lives on."""
-    caller = await start_service()
+    caller = await world.serve()
     for body in (b"", b"{}", b"null", b'{"request":{}}', b'{"request":{"uid":""}}', b"[", b"\xff"):
         async with caller.session.post(f"{caller.service.admission_url}/admission/pods", data=body) as response:
             assert response.status == 400
             assert (await response.json())["error"]
 
 
-async def test_pod_that_cannot_be_read_is_allowed_with_a_warning(start_service: StartService) -> None:
+async def test_pod_that_cannot_be_read_is_allowed_with_a_warning(world: World) -> None:
     """The API server knows better what a Pod is: a field of a type we do not know must not keep anybody's pod out."""
-    caller = await start_service()
+    caller = await world.serve()
     response = await caller.review({"spec": {"containers": 3}})
     assert response["patch"] == []
     assert "containers" in response["warnings"][0]
 
 
-async def test_generated_name_and_unknown_fields_survive(start_service: StartService, images: EmbeddedRegistry) -> None:
+async def test_generated_name_and_unknown_fields_survive(world: World) -> None:
     """A controller's pod has no name yet; what this code has never heard of stays where it is."""
-    caller = await start_service("admission.node_affinity=required", plain_http=images.host)
-    created = pod(f"{images.host}/multi:1")
+    caller = await world.serve("admission.node_affinity=required")
+    created = world.pod("multi:1")
     created["metadata"] = {"generateName": "web-", "x-future": {"deep": [1, None]}}
     created["spec"] |= {"x-future": "kept", "affinity": {"podAffinity": {"x": 1}, "x-future": True}}
     stored = await created_with(caller, created)
@@ -83,27 +75,25 @@ async def test_generated_name_and_unknown_fields_survive(start_service: StartSer
 
 
 async def test_a_tag_that_has_moved_is_seen_before_affinity_is_written(
-    start_service: StartService, registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Required affinity stays in the pod, so an answer that is no longer fresh is confirmed first."""
     monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 0.001)
-    caller = await start_service("admission.node_affinity=required", plain_http=registry.host)
+    caller = await world.serve("admission.node_affinity=required")
     for architecture, platform in (("amd64", AMD64), ("arm64", ARM64)):
-        registry.add_manifest("moving", "1", platform)
-        stored = await created_with(caller, pod(f"{registry.host}/moving:1"))
+        world.registry.add_manifest("moving", "1", platform)
+        stored = await created_with(caller, world.pod("moving:1"))
         assert stored["spec"]["nodeSelector"]["kubernetes.io/arch"] == architecture
 
 
-async def test_sidecar_of_another_webhook_takes_back_what_was_added(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_sidecar_of_another_webhook_takes_back_what_was_added(world: World) -> None:
     """The second pass sees an amd64-only sidecar: tolerations go, the affinity narrows."""
-    caller = await start_service("admission.node_affinity=required", plain_http=images.host)
-    first = await created_with(caller, pod(f"{images.host}/multi:1"))
+    caller = await world.serve("admission.node_affinity=required")
+    first = await created_with(caller, world.pod("multi:1"))
     assert keys_of(first) == POOL
     assert _required(first) == [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]}]
     assert (await caller.review(first))["patch"] == []
-    first["spec"]["containers"].append({"name": "sidecar", "image": f"{images.host}/amd:1"})
+    first["spec"]["containers"].append({"name": "sidecar", "image": world.image("amd:1")})
     second = await created_with(caller, first)
     assert keys_of(second) == []
     assert second["spec"]["nodeSelector"] == {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux"}
@@ -118,26 +108,24 @@ def _required(created: Json) -> list[Json]:
     return [item for item in term["matchExpressions"] if item["key"] == "kubernetes.io/arch"]
 
 
-async def test_scheduler_name_is_given_to_pods_of_the_default_scheduler(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_scheduler_name_is_given_to_pods_of_the_default_scheduler(world: World) -> None:
     """Even when nothing is known of the images; a pod that names another scheduler keeps it."""
-    caller = await start_service("admission.scheduler_name=multiarch-scheduler", plain_http=images.host)
+    caller = await world.serve("admission.scheduler_name=multiarch-scheduler")
     for named, stored in ((None, "multiarch-scheduler"), ("default-scheduler", "multiarch-scheduler"), ("own", "own")):
-        created = pod(f"{images.host}/missing:1")
+        created = world.pod("missing:1")
         if named:
             created["spec"]["schedulerName"] = named
         assert (await created_with(caller, created))["spec"]["schedulerName"] == stored
 
 
-async def test_reviews_are_counted_by_outcome(start_service: StartService, images: EmbeddedRegistry) -> None:
+async def test_reviews_are_counted_by_outcome(world: World) -> None:
     """Patched, unchanged and skipped."""
-    caller = await start_service("admission.node_affinity=none", plain_http=images.host)
+    caller = await world.serve("admission.node_affinity=none")
     series = [f'multiarch_admissions_total{{outcome="{outcome}"}}' for outcome in ("patched", "unchanged", "skipped")]
     before = [await caller.metric(name) for name in series]
-    await caller.review(pod(f"{images.host}/multi:1"))
-    await caller.review(pod(f"{images.host}/amd:1"))
-    await caller.review(pod(f"{images.host}/amd:1"), operation="UPDATE")
+    await caller.review(world.pod("multi:1"))
+    await caller.review(world.pod("amd:1"))
+    await caller.review(world.pod("amd:1"), operation="UPDATE")
     assert [await caller.metric(name) - old for name, old in zip(series, before, strict=True)] == [1, 1, 1]
 
 
@@ -155,53 +143,49 @@ NAMED: list[tuple[Json, Json, bool]] = [
 """Parts of pods, and whether the webhook that names the scheduler does so."""
 
 
-async def test_webhook_of_its_own_names_the_scheduler_and_does_nothing_else(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_webhook_of_its_own_names_the_scheduler_and_does_nothing_else(world: World) -> None:
     """No image is looked up, so the answer does not depend on a registry. The setting is empty by default."""
-    caller = await start_service("admission.scheduler_name=second", plain_http=images.host)
+    caller = await world.serve("admission.scheduler_name=second")
     for spec, metadata, named in NAMED:
-        created = pod(f"{images.host}/multi:1", **metadata)
+        created = world.pod("multi:1", **metadata)
         created["spec"].update(spec)
         response = await caller.review_at("/admission/scheduler-names", created)
         expected = [{"op": "add", "path": "/spec/schedulerName", "value": "second"}]
         assert response["patch"] == (expected if named else []), (spec, metadata)
     for change in ({"operation": "UPDATE"}, {"kind": {"group": "apps", "kind": "Deployment"}}):
         assert (await caller.review_at("/admission/scheduler-names", pod("a:1"), **change))["patch"] == []
-    unset = await start_service(plain_http=images.host)
+    unset = await world.serve()
     assert (await unset.review_at("/admission/scheduler-names", pod("a:1")))["patch"] == []
-    assert not images.requests
+    assert not world.registry.requests
 
 
 def canary(image: str, **annotations: str) -> Json:
     return pod(image, annotations={CANARY: "n-1", **annotations})
 
 
-async def test_a_canary_is_marked_and_nothing_else(start_service: StartService, images: EmbeddedRegistry) -> None:
+async def test_a_canary_is_marked_and_nothing_else(world: World) -> None:
     """No lookup, no warning and no other change, and no word in the log: anyone may send one."""
-    caller = await start_service("installation=ours", "admission.scheduler_name=ours", plain_http=images.host)
+    caller = await world.serve("installation=ours", "admission.scheduler_name=ours")
     series = [f'multiarch_admissions_total{{outcome="{outcome}"}}' for outcome in ("canary", "unresolved", "patched")]
     before = [await caller.metric(name) for name in series]
     modes: tuple[dict[str, str], ...] = ({}, {"multiarch-extender.io/mode": "ignore"})
     for mode in modes:
         with structlog.testing.capture_logs() as logs:
-            response = await caller.review(canary(f"{images.host}/never:seen", **mode), dryRun=True)
+            response = await caller.review(canary(world.image("never:seen"), **mode), dryRun=True)
         (operation,) = response["patch"]
         assert is_marked(apply(canary(""), msgspec.json.encode(response["patch"])), "n-1", "ours-canary")
         assert operation["path"] == "/metadata/annotations/multiarch-extender.io~1canary"
         assert "warnings" not in response
         assert response["auditAnnotations"] == {"verdict": "a canary"}
         assert logs == []
-    assert images.requests == {}
+    assert world.registry.requests == {}
     assert [await caller.metric(name) - old for name, old in zip(series, before, strict=True)] == [2, 0, 0]
 
 
-async def test_other_pods_with_the_annotation_are_reviewed(
-    start_service: StartService, images: EmbeddedRegistry
-) -> None:
+async def test_other_pods_with_the_annotation_are_reviewed(world: World) -> None:
     """One that is stored, and one with another value: the annotation frees no pod from what its images need."""
-    caller = await start_service("installation=ours", plain_http=images.host)
+    caller = await world.serve("installation=ours")
     for dry_run, annotations in ((None, {}), (False, {}), (True, {CANARY: "not a nonce"})):
-        response = await caller.review(canary(f"{images.host}/multi:1", **annotations), dryRun=dry_run)
+        response = await caller.review(canary(world.image("multi:1"), **annotations), dryRun=dry_run)
         assert changes_of(response)
         assert not [operation for operation in response["patch"] if "canary" in operation["path"]]
