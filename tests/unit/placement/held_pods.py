@@ -1,9 +1,44 @@
-"""What an API server makes of a patch of a pod that a gate holds, and what it allows."""
+"""Pods that a gate holds, what takes the gate off, and what an API server makes of that and allows."""
 
 from typing import Any
 
-from extender.placement.gate import GATE
-from tests.builders import REQUIRED
+import msgspec
+
+from extender.kubernetes.core_v1 import CreatedPod
+from extender.placement.facts import ImageFact, images_of
+from extender.placement.gate import GATE, GATED, GATED_LABEL
+from extender.placement.nodes import NO_NODES, ClusterNodes
+from extender.placement.planning import AdmissionSettings
+from extender.placement.policy import read_overrides
+from extender.placement.ungating import Ungating, UngatingPlanner
+from tests.builders import REQUIRED, created, pod
+from tests.unit.placement.mutating import POLICY, settings
+
+OURS, OTHERS = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}
+HOLDING = settings("both", unknown="gate")
+
+
+def held(images: int = 1, annotations: dict[str, str] | None = None, uid: str = "u1", **spec: Any) -> CreatedPod:
+    labels = {"app": "a", GATED_LABEL: GATED}
+    metadata = {"name": "p", "uid": uid, "resourceVersion": "7", "labels": labels, "annotations": annotations or {}}
+    return created(pod(images, metadata=metadata, schedulingGates=[OURS], **spec))
+
+
+def release(
+    stored: CreatedPod,
+    *facts: ImageFact,
+    expired: bool = False,
+    admission: AdmissionSettings = HOLDING,
+    namespace: dict[str, str] | None = None,
+    cluster: ClusterNodes = NO_NODES,
+) -> Ungating:
+    overrides = read_overrides(stored.metadata.annotations if stored.metadata else None, namespace)
+    planner, images = UngatingPlanner(POLICY, admission), images_of(stored)
+    return planner.plan(stored, images, facts, overrides, cluster, expired=expired)
+
+
+def patch_of(found: Ungating) -> Any:
+    return msgspec.json.decode(found.patch)
 
 
 def merged(stored: Any, patch: Any) -> Any:

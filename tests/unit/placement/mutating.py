@@ -1,29 +1,30 @@
 """Operators' settings for the tests of the mutation, and the pod that an API server would store."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from extender.images.platform import Platform
+from extender.images.content import Answer, Cause
 from extender.placement.affinity import AffinityMode
-from extender.placement.facts import ImageFact, RuntimeClass, images_of
+from extender.placement.facts import ImageFact, Pending, RuntimeClass, Unknown, facts_of, images_of
 from extender.placement.gate import AfterGate, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import Mutation, Mutator
-from extender.placement.nodes import ClusterNodes
+from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import ADDED, Policy, read_overrides
+from extender.placement.policy import ADDED, Overrides, Policy, read_overrides
+from extender.placement.scheduling import Decision
 from extender.placement.tolerations import TolerationRule
 from tests.builders import ARCH, REQUIRED, created
 from tests.unit.placement.json_patch import apply
 
-BOTH_RULE = TolerationRule(
-    key="multi", operator="Equal", value="yes", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
-)
-ARM_RULE = TolerationRule(key=ARCH, operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/arm64",))
 BOTH_TOLERATION = {"key": "multi", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
 ARM_TOLERATION = {"key": ARCH, "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}
-
+BOTH_RULE = msgspec.convert({**BOTH_TOLERATION, "platforms": ("linux/amd64", "linux/arm64")}, TolerationRule)
+ARM_RULE = msgspec.convert({**ARM_TOLERATION, "platforms": ("linux/arm64",)}, TolerationRule)
 POLICY = Policy(preference={"arm64": 10}, runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})
+COLD, DENIED = Pending(Cause.LOOKING_UP, "its lookup has not ended yet"), Unknown(Cause.DENIED, "x")
+NEVER_PULLED = Unknown(Cause.NEVER_PULLED, "x")
 
 
 def settings(
@@ -53,7 +54,7 @@ def mutate(
     admission: AdmissionSettings | None = None,
     policy: Policy = POLICY,
     namespace: dict[str, str] | None = None,
-    cluster: frozenset[Platform] = frozenset(),
+    cluster: ClusterNodes = NO_NODES,
     may_hold: bool = False,
 ) -> Mutation:
     """Returns the mutation of the pod, with one fact for each of its images in order."""
@@ -62,12 +63,36 @@ def mutate(
     images, mutator = images_of(decoded), Mutator(policy, admission or settings())
     assert len(images) == len(facts)
     return mutator.skip(decoded, overrides) or mutator.mutate(
-        decoded, images, facts, overrides, ClusterNodes(cluster), may_hold=may_hold
+        decoded, images, facts, overrides, cluster, may_hold=may_hold
     )
 
 
 def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:
     return apply(document, mutate(document, *facts, **arguments).patch)
+
+
+def mutated(document: Any, *facts: ImageFact, **arguments: Any) -> tuple[Mutation, Any]:
+    """Returns the mutation and the pod after it."""
+    mutation = mutate(document, *facts, **arguments)
+    return mutation, apply(document, mutation.patch)
+
+
+class Judged(NamedTuple):
+    """What filter and the webhook make of a pod."""
+
+    decision: Decision
+    mutation: Mutation
+
+
+def judge(
+    document: Any, answers: Sequence[Answer], policy: Policy = POLICY, admission: AdmissionSettings | None = None
+) -> Judged:
+    """Returns what is made of the pod by what is known of its images, with required affinity unless otherwise said."""
+    pod, none = created(document), Overrides()
+    images = images_of(pod, policy.runtime_classes)
+    facts = facts_of(images, answers, may_be_pending=False)
+    mutation = Mutator(policy, admission or settings("required")).mutate(pod, images, facts, none)
+    return Judged(Decision(images, facts, policy, none), mutation)
 
 
 def record_of(document: Any) -> Any:

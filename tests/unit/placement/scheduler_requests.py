@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from extender.images.content import Cause
 from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import ExtenderArgs, decode_args, encode_filter_result
-from extender.placement.facts import ImageFact, Pending, PodImage
+from extender.placement.facts import ImageFact, PodImage
 from extender.placement.nodes import NodePlatforms, list_nodes
 from extender.placement.policy import Overrides, Policy
 from extender.placement.scheduling import Decision, filter_nodes
@@ -19,7 +18,6 @@ from tests.builders import node
 NAMES, NODES = "NodeNames", "Nodes"
 Nodes = Mapping[str, str | None]
 MIXED: Nodes = {"b": "linux/arm64", "a": "linux/amd64", "c": "linux/arm64", "z": "linux/amd64"}
-LOOKING_UP = Pending(Cause.LOOKING_UP, "its lookup has not ended yet")
 
 both_forms = pytest.mark.parametrize("form", [NAMES, NODES])
 

@@ -1,7 +1,5 @@
 """Templates of pods, and what becomes of them when their object is created."""
 
-from typing import Any
-
 import msgspec
 
 from extender.kubernetes.pod_templates import PodTemplate, pod_templates
@@ -16,8 +14,8 @@ from extender.placement.templates import (
     Templates,
     read_template,
 )
+from tests.builders import Json
 
-Json = dict[str, Any]
 NOBODY = TemplateOwner({})
 
 

@@ -6,20 +6,36 @@ import msgspec
 import pytest
 
 from extender.images.content import Cause
+from extender.images.platform import Platform
 from extender.kubernetes.pod_templates import pod_templates
 from extender.placement.additions import read_record
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.facts import MOST_IMAGES, ImageFact, Unknown, fact_of, images_of
 from extender.placement.gate import GATE
-from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
-from extender.placement.policy import ADDED, REASON, Overrides
+from extender.placement.mutation import AdmissionOutcome, Mutation
+from extender.placement.nodes import ClusterNodes
+from extender.placement.planning import AdmissionSettings, Planner
+from extender.placement.policy import ADDED, REASON, Policy
 from extender.placement.template_problems import LINE_CHARACTERS, Problem
 from extender.placement.templates import QUEUE_LABEL, TemplateOwner, Templates
-from extender.placement.ungating import UngatingOutcome, UngatingPlanner
-from tests.builders import AMD64, ARCH, built_for, created, expression, pod, with_terms
+from extender.placement.ungating import UngatingOutcome
+from extender.tables import caches
+from tests.builders import AMD64, ARCH, built_for, created, expression, platforms, pod, with_terms
+from tests.unit.placement.held_pods import OURS, patch_of, release
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, POLICY, settings, terms_of
+from tests.unit.placement.mutating import (
+    ARM_TOLERATION,
+    BOTH_TOLERATION,
+    DENIED,
+    NEVER_PULLED,
+    POLICY,
+    mutate,
+    settings,
+    terms_of,
+)
 from tests.unit.placement.template_reviews import reviewed
+from tests.unit.placement.terms import matching
+from tests.unit.retained import retained_bytes
 
 Json = Any
 ADMISSION = settings("both", "multiarch", unknown="gate")
@@ -27,8 +43,8 @@ WIDE = built_for(*(f"system{number % 8}/architecture{number}" for number in rang
 
 
 def terms(number: int, requirements: int = 1) -> Json:
-    first = {"matchExpressions": [expression("zone", "a", operator="NotIn")] * requirements}
-    return with_terms(first, *({"matchExpressions": [expression("zone", f"z{each}")]} for each in range(number - 1)))
+    first = matching(*[expression("zone", "a", operator="NotIn")] * requirements)
+    return with_terms(first, *(matching(expression("zone", f"z{each}")) for each in range(number - 1)))
 
 
 def filling(size_bytes: int) -> Json:
@@ -37,12 +53,10 @@ def filling(size_bytes: int) -> Json:
     return [{"key": "k" * (size_bytes - len(msgspec.json.encode(empty)))}]
 
 
-def decide(document: Json, *facts: ImageFact, may_hold: bool = False) -> Mutation:
-    decoded = created(document)
-    images = images_of(decoded)
-    return Mutator(POLICY, ADMISSION).mutate(
-        decoded, images, facts if len(facts) > 1 else facts * len(images), Overrides(), may_hold=may_hold
-    )
+def decide(document: Json, fact: ImageFact, *, may_hold: bool = False) -> Mutation:
+    """Returns the mutation; the fact counts for all images."""
+    facts = [fact] * len(images_of(created(document)))
+    return mutate(document, *facts, admission=ADMISSION, may_hold=may_hold)
 
 
 WITHIN = {
@@ -65,10 +79,9 @@ def test_a_pod_within_the_bounds_gets_what_any_other_gets(document: Json) -> Non
     mutation = decide(document, AMD64)
     assert mutation.outcome is AdmissionOutcome.PATCHED
     patched = apply(document, mutation.patch)
-    selector = patched["spec"].get("nodeSelector", {})
-    assert ARCH in selector or ARCH in str(terms_of(patched))
-    unknown = [Unknown(Cause.NEVER_PULLED, "x")] * len(images_of(created(document)))
-    assert apply(patched, decide(patched, *unknown).patch)["spec"] == {**document["spec"], "schedulerName": "multiarch"}
+    assert ARCH in patched["spec"].get("nodeSelector", {}) or ARCH in str(terms_of(patched))
+    taken = apply(patched, decide(patched, NEVER_PULLED).patch)
+    assert taken["spec"] == {**document["spec"], "schedulerName": "multiarch"}
 
 
 beyond = pytest.mark.parametrize("document", BEYOND.values(), ids=BEYOND.keys())
@@ -77,7 +90,7 @@ beyond = pytest.mark.parametrize("document", BEYOND.values(), ids=BEYOND.keys())
 @beyond
 def test_a_pod_beyond_the_bounds_is_left_with_a_warning(document: Json) -> None:
     """It is allowed, and held for nothing."""
-    for fact, may_hold in ((AMD64, False), (Unknown(Cause.DENIED, "x"), True)):
+    for fact, may_hold in ((AMD64, False), (DENIED, True)):
         mutation = decide(document, fact, may_hold=may_hold)
         assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.EXEMPT, b"")
         [warning] = mutation.warnings
@@ -88,13 +101,11 @@ def test_a_pod_beyond_the_bounds_is_left_with_a_warning(document: Json) -> None:
 @beyond
 def test_a_pod_beyond_the_bounds_that_is_held_is_let_go(document: Json) -> None:
     """With a reason, and nothing else."""
-    stored = created({**document, "spec": {**document["spec"], "schedulingGates": [{"name": GATE}]}})
-    images = images_of(stored)
-    release = UngatingPlanner(POLICY, ADMISSION).plan(stored, images, [AMD64] * len(images), Overrides(), expired=False)
-    assert release.outcome is UngatingOutcome.PASSED
-    patch = msgspec.json.decode(release.patch)
-    assert patch["metadata"]["annotations"] == {REASON: release.reason}
-    assert patch["spec"] == {"schedulingGates": [{"$patch": "delete", "name": GATE}]}
+    stored = created({**document, "spec": {**document["spec"], "schedulingGates": [OURS]}})
+    found = release(stored, *[AMD64] * len(images_of(stored)), admission=ADMISSION)
+    assert found.outcome is UngatingOutcome.PASSED
+    assert patch_of(found)["metadata"]["annotations"] == {REASON: found.reason}
+    assert patch_of(found)["spec"] == {"schedulingGates": [{"$patch": "delete", **OURS}]}
 
 
 def test_a_gate_of_a_policy_is_taken_off_a_pod_of_too_many_terms() -> None:
@@ -134,10 +145,27 @@ def test_what_was_added_goes_from_a_pod_that_has_grown_too_large() -> None:
     """Another webhook has added terms, so that affinity would no longer be taken back."""
     document = pod(affinity=terms(40))
     patched = apply(document, decide(document, AMD64).patch)
-    terms_of(patched).extend({"matchExpressions": [expression("zone", f"y{each}")]} for each in range(20))
+    terms_of(patched).extend(matching(expression("zone", f"y{each}")) for each in range(20))
     taken = apply(patched, decide(patched, WIDE).patch)
     assert ARCH not in str(taken["spec"])
     assert ADDED not in taken["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("images", [1, 10])
+def test_what_images_have_in_common_takes_the_memory_that_is_declared(images: int) -> None:
+    """Images' authors choose up to 64 platforms of long words for each, and pods name any number of images."""
+    planner = Planner(Policy(), AdmissionSettings())
+    for first in range(0, 60 * images, images):
+        numbers = range(first, first + images)
+        known = frozenset(frozenset(_long_platform(number, each) for each in range(64)) for number in numbers)
+        planner.common(known, ClusterNodes(platforms("linux/amd64", "linux/arm64", "windows/amd64")))
+    declared = {spec.name: spec.most_mb for spec in caches()}["placement.planning.common"]
+    planners = 4  # pods, templates, pods of DaemonSets, held pods
+    assert 200_000 < retained_bytes(planner) < declared * 1_000_000 / planners
+
+
+def _long_platform(image: int, number: int) -> Platform:
+    return Platform(f"{image:016d}{number % 8:016d}", f"{image:016d}{number:016d}", f"v{number:031d}")
 
 
 def test_a_patch_has_a_bound_of_its_own() -> None:
@@ -145,7 +173,7 @@ def test_a_patch_has_a_bound_of_its_own() -> None:
     others = [{}, {"key": "a"}] * 3_000
     record = msgspec.json.encode({"tolerations": [ARM_TOLERATION, BOTH_TOLERATION]}).decode()
     document = pod(metadata={"annotations": {ADDED: record}}, tolerations=[ARM_TOLERATION, *others, BOTH_TOLERATION])
-    mutation = decide(document, Unknown(Cause.NEVER_PULLED, "x"))
+    mutation = decide(document, NEVER_PULLED)
     assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.EXEMPT, b"")
     assert mutation.warnings[0].endswith(f": its patch would have more than {PATCH_BYTES // 1024} KiB")
 

@@ -1,4 +1,4 @@
-"""The gate at creation: who is held, who is let go in the same request, and what happens to those let through."""
+"""The gate: which pods are held at creation and which are let through, and the one patch that lets a held pod go."""
 
 from typing import Any
 
@@ -7,18 +7,29 @@ import pytest
 
 from extender.images.content import RETRYABLE, Cause
 from extender.placement.facts import ImageFact, Pending, Unknown
-from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate
+from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate, encode_ungating
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN
-from tests.builders import AMD64, ARCH, MULTI, OS, pod
+from extender.placement.ungating import UngatingOutcome
+from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, Json, pod, with_terms
+from tests.unit.placement.held_pods import OTHERS, OURS, held, patch_of, release
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import after, mutate, settings
+from tests.unit.placement.mutating import (
+    ARM_TOLERATION,
+    BOTH_TOLERATION,
+    COLD,
+    DENIED,
+    NEVER_PULLED,
+    after,
+    mutate,
+    settings,
+    terms_of,
+)
+from tests.unit.placement.terms import IN_AMD64, IN_ARM64, IN_BOTH, LINUX, NO_NODE, ZONE, matching
 
 HOLDING = settings("required", unknown="gate")
-COLD = Pending(Cause.LOOKING_UP, "its lookup has not ended yet")
-DENIED = Unknown(Cause.DENIED, "x")
-OURS, OTHERS = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}
-HELD = "image app-0:1 is not known yet (looking-up: its lookup has not ended yet); the pod is held until it is known"
+COLD_TEXT = "image app-0:1 is not known yet (looking-up: its lookup has not ended yet)"
+HELD = f"{COLD_TEXT}; the pod is held until it is known"
 MAY_END: list[ImageFact] = [*(Pending(cause, "x") for cause in sorted(RETRYABLE)), DENIED]
 OF_DAEMON_SET = {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}
 
@@ -47,15 +58,18 @@ def test_pod_of_an_image_that_may_become_known_is_held(labels: Any, gates: Any) 
         document["metadata"]["labels"] = labels
     if gates is not ...:
         document["spec"]["schedulingGates"] = gates
+    admission = settings("required", "multiarch", unknown="gate")
     for fact in MAY_END:
-        mutation = mutate(document, fact, AMD64, admission=HOLDING, may_hold=True)
+        mutation = mutate(document, fact, AMD64, admission=admission, may_hold=True)
         assert mutation.outcome is AdmissionOutcome.GATED
         patched = apply(document, mutation.patch)
         assert gates_of(patched) == ([OTHERS, OURS] if gates not in (..., None) and OTHERS in gates else [OURS])
         assert patched["metadata"]["labels"] == {**(labels if isinstance(labels, dict) else {}), GATED_LABEL: GATED}
         assert patched["metadata"]["annotations"][REASON].startswith("image app-0:1 is ")
         assert "affinity" not in patched["spec"]
-        assert mutate(patched, fact, AMD64, admission=HOLDING, may_hold=True).patch == b""
+        assert patched["spec"]["schedulerName"] == "multiarch"  # which cannot be given later
+        assert ADDED in patched["metadata"]["annotations"]
+        assert mutate(patched, fact, AMD64, admission=admission, may_hold=True).patch == b""
 
 
 @pytest.mark.parametrize("then", ["pass", "assume"])
@@ -66,27 +80,20 @@ def test_image_that_waiting_cannot_make_known_holds_no_pod(then: str) -> None:
     for cause in (Cause.INVALID_REFERENCE, Cause.NOT_ALLOWED, Cause.ARTIFACT, Cause.UNSUPPORTED, Cause.INVALID):
         mutation = mutate(pod(), Unknown(cause, "x"), admission=admission, may_hold=True)
         assert mutation.outcome is outcomes[then]
-    mutation = mutate(pod(), Unknown(Cause.NEVER_PULLED, "x"), admission=admission, may_hold=True)
+    mutation = mutate(pod(), NEVER_PULLED, admission=admission, may_hold=True)
     assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.UNCHANGED, b"")
 
 
-def test_pod_passes_with_a_reason_while_nobody_lets_pods_go() -> None:
-    """A pod that nobody lets go would be held for ever."""
-    mutation = mutate(pod(), COLD, admission=HOLDING, may_hold=False)
-    assert mutation.outcome is AdmissionOutcome.UNRESOLVED
-    patched = after(pod(), COLD, admission=HOLDING, may_hold=False)
-    assert gates_of(patched) == []
-    assert patched["metadata"]["annotations"][REASON] == (
-        "image app-0:1 is not known yet (looking-up: its lookup has not ended yet); the pod was let through without "
-        "it, as nobody is there to remove its gate later"
-    )
-
-
-def test_pod_that_a_policy_holds_stays_held_while_nobody_lets_pods_go() -> None:
-    """The policy's author wants it to wait."""
-    patched = after(gated(), COLD, admission=HOLDING, may_hold=False)
-    assert gates_of(patched) == [OURS]
-    assert patched["metadata"]["annotations"][REASON] == HELD
+@pytest.mark.parametrize(
+    ("document", "gates", "reason"),
+    [(pod(), [], f"{COLD_TEXT}; the pod was let through without it, as nobody is there to remove its gate later"),
+     (gated(), [OURS], HELD)],
+    ids=["new", "held by a policy"],
+)  # fmt: skip
+def test_pod_passes_while_nobody_lets_pods_go(document: Any, gates: list[Any], reason: str) -> None:
+    """It would be held for ever; but a policy's author wants it to wait."""
+    patched = after(document, COLD, admission=HOLDING, may_hold=False)
+    assert (gates_of(patched), patched["metadata"]["annotations"][REASON]) == (gates, reason)
 
 
 @pytest.mark.parametrize("gates", [[OURS], [OURS, OTHERS], [OTHERS, OURS]])
@@ -135,7 +142,7 @@ def test_annotation_overrides_the_setting(annotation: str | None, outcomes: dict
 
 
 def test_assumed_image_gives_affinity_and_nothing_else() -> None:
-    """No toleration and no preference, which are for what is known; the reason says that it is an assumption."""
+    """No toleration and no preference, which are for what is known; nothing where no affinity is written."""
     admission = settings("both", unknown="assume")
     patched = after(pod(2), MULTI, COLD, admission=admission)
     assert patched["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
@@ -144,12 +151,8 @@ def test_assumed_image_gives_affinity_and_nothing_else() -> None:
         "image app-1:1 is not known yet and is taken to run only on linux/amd64 (operator's setting)"
     )
     assert mutate(patched, MULTI, COLD, admission=admission).patch == b""
-
-
-def test_nothing_is_assumed_without_required_affinity() -> None:
-    """The pod is let through, which is counted."""
-    mutation = mutate(pod(), COLD, admission=settings("preferred", unknown="assume"))
-    assert mutation.outcome is AdmissionOutcome.UNRESOLVED
+    unwritten = mutate(pod(), COLD, admission=settings("preferred", unknown="assume"))
+    assert unwritten.outcome is AdmissionOutcome.UNRESOLVED
 
 
 @pytest.mark.parametrize("mode", ["observe", "ignore"])
@@ -181,14 +184,6 @@ def test_gate_of_a_policy_that_does_not_know_better_is_taken_off(
     assert patched == pod(metadata=own, **spec)
 
 
-def test_scheduler_name_is_given_to_held_pods() -> None:
-    """It cannot be given later."""
-    admission = settings("required", "multiarch", unknown="gate")
-    patched = after(pod(), COLD, admission=admission, may_hold=True)
-    assert patched["spec"]["schedulerName"] == "multiarch"
-    assert ADDED in patched["metadata"]["annotations"]
-
-
 @pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical"])
 def test_critical_pod_is_not_held(name: str) -> None:
     """It goes by what is known of its other images; a policy's gate comes off too."""
@@ -202,11 +197,99 @@ def test_pod_of_a_class_that_the_operator_exempts_is_not_held() -> None:
     """Beside the critical ones; its own annotation counts first."""
     gate = msgspec.structs.replace(HOLDING.gate, exempt_classes=frozenset({"mine"}), after=AfterGate.ASSUME)
     exempting = msgspec.structs.replace(HOLDING, gate=gate)
-    plain = pod(priorityClassName="mine")
-    annotated = pod(metadata={"annotations": {UNKNOWN: "pass"}}, priorityClassName="mine")
-    for admission, document, expected in (
-        (HOLDING, plain, AdmissionOutcome.GATED),
-        (exempting, plain, AdmissionOutcome.ASSUMED),
-        (exempting, annotated, AdmissionOutcome.UNRESOLVED),
+    for admission, own, expected in (
+        (HOLDING, {}, AdmissionOutcome.GATED),
+        (exempting, {}, AdmissionOutcome.ASSUMED),
+        (exempting, {UNKNOWN: "pass"}, AdmissionOutcome.UNRESOLVED),
     ):
+        document = pod(metadata={"annotations": own}, priorityClassName="mine")
         assert mutate(document, COLD, admission=admission, may_hold=True).outcome is expected
+
+
+OWN = with_terms({}, matching(ZONE))
+LETTING_GO = [{"$patch": "delete", "name": GATE}]
+
+
+def test_patch_lets_go_of_a_known_pod_in_one_request() -> None:
+    """It names uid and version, takes off gate and label, and has whole lists, as the API server replaces them."""
+    own = {"key": "tenant", "operator": "Exists"}
+    found = release(held(tolerations=[own]), MULTI)
+    assert found.outcome is UngatingOutcome.KNOWN
+    metadata, spec = (patch_of(found)[part] for part in ("metadata", "spec"))
+    assert (metadata["uid"], metadata["resourceVersion"]) == ("u1", "7")
+    assert metadata["labels"] == {GATED_LABEL: None}
+    assert metadata["annotations"][REASON] == found.reason
+    assert ADDED in metadata["annotations"]
+    required = {"nodeSelectorTerms": [matching(IN_BOTH, LINUX)]}
+    preferred = [{"weight": 100, "preference": matching(IN_ARM64)}]
+    assert spec == {
+        "schedulingGates": LETTING_GO,
+        "tolerations": [own, BOTH_TOLERATION, ARM_TOLERATION],
+        "affinity": {"nodeAffinity": {REQUIRED: required, PREFERRED: preferred}},
+    }
+
+
+def test_pod_stays_held_for_an_image_that_is_not_known() -> None:
+    """Nothing is sent, unless its author does not want it held."""
+    found = release(held(2), AMD64, COLD)
+    assert (found.outcome, found.patch) == (UngatingOutcome.HOLD, b"")
+    assert found.reason.startswith("image app-1:1 is not known yet (looking-up")
+    assert release(held(annotations={UNKNOWN: "pass"}), COLD).outcome is UngatingOutcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("then", "outcome", "term"),
+    [
+        ("pass", UngatingOutcome.PASSED, matching(IN_BOTH, LINUX)),
+        ("assume", UngatingOutcome.ASSUMED, matching(IN_AMD64, LINUX)),
+    ],
+)
+def test_expired_pod_is_let_go_as_the_operator_wants(then: str, outcome: UngatingOutcome, term: Json) -> None:
+    """By what is known of the other images, or by the assumption."""
+    admission = settings("required", rules=(), unknown="gate", after_gate=then)
+    found = release(held(2), MULTI, COLD, expired=True, admission=admission)
+    assert (found.outcome, terms_of(patch_of(found))) == (outcome, [term])
+    assert ("let through without it, as it was held for long enough" in found.reason) is (then == "pass")
+    assert patch_of(found)["metadata"]["annotations"][REASON] == found.reason
+
+
+@pytest.mark.parametrize("impossible", ["pend", "deny"])
+def test_impossible_pod_is_let_go_to_wait_with_its_reason(impossible: str) -> None:
+    """At once, even if other images are not known. It exists, so it cannot be denied."""
+    admission = settings("required", unknown="gate", impossible=impossible)
+    for own, terms in ((None, [matching(NO_NODE)]), (OWN, [{}, matching(ZONE, NO_NODE)])):
+        found = release(held(3, affinity=own), AMD64, ARM64, COLD, admission=admission)
+        assert (found.outcome, terms_of(patch_of(found))) == (UngatingOutcome.IMPOSSIBLE, terms)
+        assert found.reason.startswith("no platform is common to all images: ")
+
+
+def test_pods_of_one_template_get_one_patch() -> None:
+    """Apart from uid and version."""
+    one, other = release(held(uid="a"), MULTI), release(held(uid="b"), MULTI)
+    assert one.patch.replace(b'"uid":"a"', b'"uid":"b"') == other.patch
+
+
+@pytest.mark.parametrize("mode", ["observe", "ignore"])
+def test_pod_that_is_not_enforced_is_let_go_alone(mode: str) -> None:
+    """At once, with nothing added, and without the reason that the policy has written."""
+    found = release(held(annotations={REASON: "held"}), COLD, namespace={MODE: mode})
+    assert found.outcome is (UngatingOutcome.OBSERVED if mode == "observe" else UngatingOutcome.EXEMPT)
+    gone = {"annotations": {REASON: None}, "labels": {GATED_LABEL: None}}
+    assert patch_of(found) == {
+        "metadata": {"uid": "u1", "resourceVersion": "7", **gone},
+        "spec": {"schedulingGates": LETTING_GO},
+    }
+
+
+def test_annotations_of_the_hold_are_replaced_or_taken_off() -> None:
+    """A pod that gets nothing keeps no reason to wait."""
+    found = release(held(annotations={REASON: "held", ADDED: "{}"}), MULTI, admission=settings("none", rules=()))
+    assert patch_of(found)["metadata"]["annotations"] == {REASON: None, ADDED: None}
+
+
+def test_what_ungates_a_pod_takes_off_gate_label_and_reason_alone() -> None:
+    """Of that pod, whatever version it has by now."""
+    assert msgspec.json.decode(encode_ungating("u1")) == {
+        "metadata": {"uid": "u1", "annotations": {REASON: None}, "labels": {GATED_LABEL: None}},
+        "spec": {"schedulingGates": LETTING_GO},
+    }

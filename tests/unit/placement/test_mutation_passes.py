@@ -6,22 +6,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.images.content import Cause
-from extender.images.platform import parse_platform
 from extender.placement.additions import NOTHING, read_record, take_back
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
-from extender.placement.facts import Unknown
 from extender.placement.mutation import AdmissionOutcome
+from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import JsonObject
 from extender.placement.policy import ADDED, REASON, SERVICE_KEYS
-from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, expression, pod, with_terms
-from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, after, mutate, settings, terms_of
+from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, expression, platforms, pod, with_terms
+from tests.unit.placement.mutating import (
+    ARM_TOLERATION,
+    BOTH_TOLERATION,
+    DENIED,
+    NEVER_PULLED,
+    after,
+    mutate,
+    settings,
+    terms_of,
+)
+from tests.unit.placement.terms import IN_AMD64, ZONE, matching
 
 ALL = settings("both", "multiarch", platforms_annotation=True)
-NEVER_PULLED = Unknown(Cause.NEVER_PULLED, "x")  # lets a pod through without a word
-LINUX = expression(OS, "linux")
-ZONE, AMD = expression("zone", "a"), expression(ARCH, "amd64")
-TENANT = {"key": "tenant", "operator": "Exists"}
+TENANT, MESH = ({"key": key, "operator": "Exists"} for key in ("tenant", "mesh"))
 TEXTS: JsonObject = {REQUIRED: {"nodeSelectorTerms": [7, {"matchExpressions": 7}]}}
 
 
@@ -46,46 +51,36 @@ def test_node_selector_is_taken_back_from_beside_the_entries_of_others() -> None
 
 def test_words_that_a_cluster_makes_needless_are_taken_back() -> None:
     """The pod was made when no node was known, and comes again when all are: one word, or none, is enough."""
-    cluster = frozenset(map(parse_platform, ("linux/amd64", "linux/arm64")))
+    cluster, required = ClusterNodes(platforms("linux/amd64", "linux/arm64")), settings("required")
     for fact, selector in ((AMD64, {ARCH: "amd64"}), (MULTI, None)):
-        patched = after(
-            after(pod(), fact, admission=settings("required")), fact, admission=settings("required"), cluster=cluster
-        )
+        patched = after(after(pod(), fact, admission=required), fact, admission=required, cluster=cluster)
         assert patched["spec"].get("nodeSelector") == selector
         assert "affinity" not in patched["spec"]
-        assert patched == after(pod(), fact, admission=settings("required"), cluster=cluster)
-
-
-def test_toleration_is_taken_back_from_between_others() -> None:
-    """Those of the author and of other webhooks stay in their order, and so do their annotations."""
-    mesh = {"key": "mesh", "operator": "Exists"}
-    patched = with_sidecar(after(pod(metadata={"annotations": None}, tolerations=[TENANT]), MULTI))
-    patched["spec"]["tolerations"].append(mesh)
-    patched["metadata"]["annotations"]["mesh"] = "on"
-    again = after(patched, MULTI, ARM64)
-    assert again["spec"]["tolerations"] == [TENANT, mesh, ARM_TOLERATION]
-    gone = after(patched, MULTI, AMD64)
-    assert gone["spec"]["tolerations"] == [TENANT, mesh]
-    assert gone["metadata"]["annotations"] == {"mesh": "on"}
+        assert patched == after(pod(), fact, admission=required, cluster=cluster)
 
 
 def test_what_others_did_in_between_is_kept() -> None:
-    """A requirement ANDed to our term, a term beside it, another kind of affinity, an annotation."""
-    patched = with_sidecar(after(pod(metadata={"annotations": None}), MULTI, admission=ALL))
+    """A requirement ANDed to our term, a term beside it, a toleration behind ours, another affinity, an annotation."""
+    patched = with_sidecar(after(pod(metadata={"annotations": None}, tolerations=[TENANT]), MULTI, admission=ALL))
     terms_of(patched)[0]["matchExpressions"].append(ZONE)
-    terms_of(patched).append({"matchExpressions": [ZONE]})
+    terms_of(patched).append(matching(ZONE))
+    patched["spec"]["tolerations"].append(MESH)
     patched["spec"]["affinity"]["podAffinity"] = {"x": []}
     patched["metadata"]["annotations"]["mesh"] = "on"
-    again = after(patched, MULTI, AMD64, admission=ALL)
-    assert terms_of(again) == [{"matchExpressions": [ZONE]}, {"matchExpressions": [ZONE]}]
-    assert again["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
+    again = after(patched, MULTI, ARM64, admission=ALL)
+    assert terms_of(again) == [matching(ZONE), matching(ZONE)]
+    assert again["spec"]["nodeSelector"] == {ARCH: "arm64", OS: "linux"}
+    assert again["spec"]["tolerations"] == [TENANT, MESH, ARM_TOLERATION]
     assert again["spec"]["affinity"]["podAffinity"] == {"x": []}
     assert again["metadata"]["annotations"]["mesh"] == "on"
+    gone = after(patched, MULTI, NEVER_PULLED)
+    assert gone["spec"]["tolerations"] == [TENANT, MESH]
+    assert gone["metadata"]["annotations"] == {"mesh": "on"}
 
 
 def test_pass_that_would_only_reorder_changes_nothing() -> None:
     """Others have put theirs behind ours; that is no reason to move."""
-    patched = after(pod(affinity=with_terms({"matchExpressions": [ZONE]})), MULTI, admission=ALL)
+    patched = after(pod(affinity=with_terms(matching(ZONE))), MULTI, admission=ALL)
     patched["spec"]["tolerations"].append(TENANT)
     terms_of(patched)[0]["matchExpressions"].append(expression("tenant", "a"))
     patched["spec"]["affinity"]["podAffinity"] = {}
@@ -126,13 +121,11 @@ UNREADABLE = {
     "nested without end": '{"tolerations":' + "[" * 5_000,
     "unknown key": {"removed": []},
     "toleration that is none": {"tolerations": [7]},
-    "index below zero": {"required": [{"index": -1, "matchExpressions": [AMD]}]},
+    "index below zero": {"required": [matching(IN_AMD64, index=-1)]},
     "entry of another label": {"nodeSelector": {"tenant": "a"}},
     "entry that is no text": {"nodeSelector": {ARCH: 7}},
-    "preference of another label": {"preferred": [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}]},
-    "preference of a field": {
-        "preferred": [{"weight": 1, "preference": {"matchExpressions": [AMD], "matchFields": [ZONE]}}]
-    },
+    "preference of another label": {"preferred": [{"weight": 1, "preference": matching(ZONE)}]},
+    "preference of a field": {"preferred": [{"weight": 1, "preference": matching(IN_AMD64, matchFields=[ZONE])}]},
     "preference of nothing": {"preferred": [{"weight": 1, "preference": {}}]},
     "another scheduler": {"schedulerNameWas": "volcano"},
     "too many items": {"tolerations": [{"key": f"k{each}"} for each in range(RECORD_ITEMS + 1)]},
@@ -144,11 +137,9 @@ RICH = {
     "affinity": {
         "nodeAffinity": {
             **with_terms(
-                {"matchExpressions": [expression("tenant", "a")]},
-                {"matchExpressions": [expression(ARCH, "amd64", operator="NotIn")]},
-                {},
+                matching(expression("tenant", "a")), matching(expression(ARCH, "amd64", operator="NotIn")), {}
             )["nodeAffinity"],
-            PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}],
+            PREFERRED: [{"weight": 1, "preference": matching(ZONE)}],
         }
     },
     "schedulerName": "multiarch",
@@ -174,9 +165,9 @@ def test_every_annotation_of_ours_is_taken_back() -> None:
 CLAIMS = {
     "a toleration of no rule": {"tolerations": [TENANT]},
     "a toleration that is not there": {"tolerations": [BOTH_TOLERATION]},
-    "a term that says otherwise": {"required": [{"index": 0, "matchExpressions": [AMD]}]},
-    "a term that is not there": {"required": [{"index": 9, "matchExpressions": [AMD]}]},
-    "the empty term": {"required": [{"index": 2, "matchExpressions": [AMD], "whole": True}]},
+    "a term that says otherwise": {"required": [matching(IN_AMD64, index=0)]},
+    "a term that is not there": {"required": [matching(IN_AMD64, index=9)]},
+    "the empty term": {"required": [matching(IN_AMD64, index=2, whole=True)]},
 }
 
 
@@ -198,12 +189,10 @@ def test_one_claim_removes_one_toleration() -> None:
 
 def test_claim_never_leaves_a_term_that_matches_nothing_or_more() -> None:
     """An author's term of our form cannot be emptied, and a copy goes only beside its equal."""
-    affinity = with_terms({"matchExpressions": [AMD]}, {"matchExpressions": [AMD, ZONE]})
-    first, second = {"index": 0, "matchExpressions": [AMD]}, {"index": 1, "matchExpressions": [AMD], "whole": True}
-    patched = after(
-        claiming({"required": [first, second]}, affinity=affinity), Unknown(Cause.DENIED, "x"), admission=ALL
-    )
-    assert terms_of(patched) == [{"matchExpressions": [AMD]}, {"matchExpressions": [ZONE]}]
+    affinity = with_terms(matching(IN_AMD64), matching(IN_AMD64, ZONE))
+    first, second = matching(IN_AMD64, index=0), matching(IN_AMD64, index=1, whole=True)
+    patched = after(claiming({"required": [first, second]}, affinity=affinity), DENIED, admission=ALL)
+    assert terms_of(patched) == [matching(IN_AMD64), matching(ZONE)]
 
 
 @pytest.mark.parametrize("affinity", [None, [7], "text", {"nodeAffinity": [7]}, {"nodeAffinity": TEXTS}], ids=str)

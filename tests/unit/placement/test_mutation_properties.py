@@ -16,12 +16,10 @@ from extender.placement.nodes import ClusterNodes, NodeConditions
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, Overrides
 from extender.placement.tolerations import TolerationRule
-from tests.builders import ARCH, OS, PREFERRED, REQUIRED, built_for, created
+from tests.builders import ARCH, LEVEL, OS, PREFERRED, REQUIRED, built_for, created
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import ARM_RULE, ARM_TOLERATION, BOTH_RULE, POLICY, after, settings
-
-LEVEL = "multiarch-extender.io/level"
-NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
+from tests.unit.placement.terms import NO_NODE
 
 RULES: tuple[TolerationRule, ...] = (BOTH_RULE, ARM_RULE)
 KNOWN = st.sets(

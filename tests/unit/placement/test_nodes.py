@@ -1,11 +1,16 @@
-"""Platforms by node name: what a dictionary would say."""
+"""Platforms of nodes: what a node says of itself, and a view of many by name."""
 
+import gc
+import tracemalloc
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.platform import Platform, parse_platform
-from extender.kubernetes.core_v1 import NodeName
-from extender.placement.nodes import NodePlatforms
+from extender.kubernetes.core_v1 import Node, NodeName
+from extender.placement.nodes import NodePlatforms, list_nodes, platform_of_node
+from tests.builders import ARCH, LEVEL, OS, decoded, node
 
 AMD64, ARM64, S390X = (parse_platform(f"linux/{name}") for name in ("amd64", "arm64", "s390x"))
 names = st.integers(0, 9).map(lambda number: NodeName(f"n{number}"))
@@ -66,3 +71,79 @@ def test_platforms_that_have_left_are_forgotten() -> None:
     for number in range(1000):
         nodes.put(NodeName(f"n{number}"), Platform("linux", f"kind{number}"))
     assert len(nodes.distinct) == 1001
+
+
+KUBELET = {"architecture": "arm64", "operatingSystem": "linux", "kernelVersion": "6.8"}
+LABELS = {ARCH: "amd64", OS: "windows"}
+BETA = {"beta.kubernetes.io/arch": "ppc64le", "beta.kubernetes.io/os": "linux"}
+LINUX = {OS: "linux"}
+
+
+def node_of(info: dict[str, str] | None, labels: dict[str, str] | None) -> Node:
+    return decoded({"metadata": {"name": "n", "labels": labels}, "status": info and {"nodeInfo": info}}, Node)
+
+
+@pytest.mark.parametrize(
+    ("info", "labels", "platform"),
+    [
+        pytest.param(KUBELET, None, "linux/arm64", id="kubelet"),
+        pytest.param(KUBELET, LABELS | BETA, "linux/arm64", id="kubelet before labels"),
+        pytest.param(None, LABELS, "windows/amd64", id="labels"),
+        pytest.param({}, LABELS | BETA, "windows/amd64", id="empty info"),
+        pytest.param({"architecture": "", "operatingSystem": ""}, LABELS, "windows/amd64", id="empty words"),
+        pytest.param(None, BETA, "linux/ppc64le", id="beta"),
+        pytest.param({"architecture": "riscv64"}, {**LINUX, ARCH: "amd64"}, "linux/riscv64", id="each by itself"),
+        pytest.param(None, {ARCH: "aarch64", "beta.kubernetes.io/os": "linux"}, "linux/arm64", id="mixed"),
+        pytest.param(None, {**LINUX, ARCH: "arm"}, "linux/arm/v7", id="arm"),
+        pytest.param(None, {**LINUX, ARCH: ""}, None, id="empty label"),
+        pytest.param(None, {ARCH: "amd64"}, None, id="no system"),
+        pytest.param({"operatingSystem": "linux"}, {}, None, id="no architecture"),
+        pytest.param(None, None, None, id="nothing"),
+    ],
+)
+def test_a_node_is_what_it_says(
+    info: dict[str, str] | None, labels: dict[str, str] | None, platform: str | None
+) -> None:
+    """The kubelet's word, else the labels, else the beta labels; half a platform is none."""
+    expected = parse_platform(platform) if platform else None
+    assert platform_of_node(node_of(info, labels)) == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "level", "variant"),
+    [
+        ("amd64", "v3", "/v3"), ("amd64", "amd64-v2", "/v2"), ("amd64", "amd64/v4", "/v4"), ("arm", "v6", "/v6"),
+        ("amd64", "x86-64-v3", "/v3"), ("amd64", "x86_64_v3", "/v3"), ("amd64", "v1", ""), ("amd64", "arm64-v9", ""),
+        ("amd64", "fast", ""), ("amd64", "", ""), ("amd64", "v3-beta", ""), ("arm64", "arm64/v9", "/v9"),
+        ("arm64", "aarch64-v8.2", "/v8.2"), ("arm64", "v8", ""),
+    ],
+)  # fmt: skip
+def test_the_level_label_states_the_variant(architecture: str, level: str, variant: str) -> None:
+    """One that speaks of another architecture, or says nothing of the kind, changes nothing, nor does another label."""
+    info = {"architecture": architecture, "operatingSystem": "linux"}
+    labels = {LEVEL: level, "example.com/level": "v3", "": "v3"}
+    assert platform_of_node(node_of(info, labels)) == parse_platform(f"linux/{architecture}{variant}")
+
+
+def test_nodes_of_a_request_are_listed_by_name() -> None:
+    """With a None for the one that states no platform, which is not among the distinct ones."""
+    listed = list_nodes([decoded(each, Node) for each in (node("a"), node("b", None), node("c"))])
+    amd64 = parse_platform("linux/amd64")
+    assert listed == {"a": amd64, "b": None, "c": amd64}
+    assert listed.distinct == {amd64}
+
+
+def test_long_words_of_a_node_are_not_kept() -> None:
+    """A kubelet may state a megabyte in its node's status, another one at each heartbeat."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            info = {"architecture": f"{number:0100000d}", "operatingSystem": "linux"}
+            platform = platform_of_node(node_of(info, {}))
+            assert platform is not None
+            assert platform.architecture == info["architecture"]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000

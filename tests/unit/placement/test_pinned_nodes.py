@@ -7,16 +7,14 @@ import pytest
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import NodeMeta, NodeName
 from extender.kubernetes.reported_v1 import ReportedNode
-from extender.placement.facts import ImageFact, images_of
-from extender.placement.mutation import Mutator
+from extender.placement.facts import ImageFact
 from extender.placement.node_kinds import HOST_NAME
 from extender.placement.nodes import ClusterNodes
 from extender.placement.pinned_nodes import names_of_node
-from extender.placement.policy import Overrides
 from extender.placement.template_problems import Problem
 from extender.placement.templates import Templates
-from tests.builders import AMD64, MULTI, created, expression, pod, with_terms
-from tests.unit.placement.mutating import POLICY, settings
+from tests.builders import AMD64, MULTI, expression, pod, with_terms
+from tests.unit.placement.mutating import POLICY, mutate, settings
 from tests.unit.placement.template_reviews import job, reviewed, template_of
 
 NODES: dict[NodeName, Platform | None] = {
@@ -38,41 +36,34 @@ def terms(*names: tuple[str, str]) -> dict[str, Any]:
     return {"affinity": with_terms(*({kind: [expression(keys[kind], name)]} if name else {} for kind, name in names))}
 
 
-def warnings(spec: dict[str, Any], fact: ImageFact, cluster: ClusterNodes = CLUSTER) -> tuple[str, ...]:
-    decoded = created(pod(**spec))
-    mutation = Mutator(POLICY, settings("required")).mutate(decoded, images_of(decoded), [fact], Overrides(), cluster)
-    return tuple(mutation.warnings)
+RIGHT, WRONG_ARM = "", "node arm, which is linux/arm64"
 
 
 @pytest.mark.parametrize(
-    ("spec", "nodes"),
+    ("spec", "fact", "nodes"),
     [
-        (selector("arm"), "node arm, which is linux/arm64"),
-        (terms((LABEL, "arm")), "node arm, which is linux/arm64"),
-        (terms((FIELD, "arm"), (LABEL, "other-arm")), "node arm (and 1 more), which is linux/arm64"),
-        (terms((FIELD, "arm"), (LABEL, "")), "node arm, which is linux/arm64"),
+        pytest.param(selector("arm"), AMD64, WRONG_ARM, id="nodeSelector"),
+        pytest.param(terms((LABEL, "arm")), AMD64, WRONG_ARM, id="label"),
+        pytest.param(
+            terms((FIELD, "arm"), (LABEL, "other-arm")), AMD64, "node arm (and 1 more), which is linux/arm64", id="both"
+        ),
+        pytest.param(terms((FIELD, "arm"), (LABEL, "")), AMD64, WRONG_ARM, id="beside a term that matches nothing"),
+        pytest.param(selector("amd"), AMD64, RIGHT, id="right node"),
+        pytest.param(selector("arm"), MULTI, RIGHT, id="right image"),
+        pytest.param(selector("unseen"), AMD64, RIGHT, id="not in view"),
+        pytest.param(selector("silent"), AMD64, RIGHT, id="states no platform"),
+        pytest.param(terms((LABEL, "arm"), (LABEL, "amd")), AMD64, RIGHT, id="another node"),
+        pytest.param({"nodeSelector": {"disk": "ssd"}}, AMD64, RIGHT, id="names none"),
     ],
-    ids=["nodeSelector", "label", "field and label", "beside a term that matches nothing"],
 )
-def test_a_pod_that_names_a_node_of_another_platform_is_warned_of(spec: dict[str, Any], nodes: str) -> None:
-    assert warnings(spec, AMD64) == (f"this pod asks for {nodes}: image app-0:1 is built only for linux/amd64",)
-
-
-@pytest.mark.parametrize(
-    ("spec", "fact"),
-    [
-        (selector("amd"), AMD64),
-        (selector("arm"), MULTI),
-        (selector("unseen"), AMD64),
-        (selector("silent"), AMD64),
-        (terms((LABEL, "arm"), (LABEL, "amd")), AMD64),
-        ({"nodeSelector": {"disk": "ssd"}}, AMD64),
-    ],
-    ids=["right node", "right image", "not in view", "states no platform", "another node", "names none"],
-)
-def test_no_other_pod_is(spec: dict[str, Any], fact: ImageFact) -> None:
-    assert warnings(spec, fact) == ()
-    assert warnings(selector("arm"), AMD64, ClusterNodes(CLUSTER.platforms)) == ()  # without a view of nodes
+def test_a_pod_that_names_a_node_of_another_platform_is_warned_of(
+    spec: dict[str, Any], fact: ImageFact, nodes: str
+) -> None:
+    """Where there is a view of nodes."""
+    expected = f"this pod asks for {nodes}: image app-0:1 is built only for linux/amd64"
+    for cluster, is_warned in ((CLUSTER, bool(nodes)), (ClusterNodes(CLUSTER.platforms), False)):
+        mutation = mutate(pod(**spec), fact, admission=settings("required"), cluster=cluster)
+        assert mutation.warnings == ((expected,) if is_warned else ())
 
 
 def test_the_author_of_a_template_is_told_too() -> None:

@@ -2,20 +2,16 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from extender.images.content import Cause
-from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown, images_of
-from extender.placement.gate import GATE, GATED, GATED_LABEL
-from extender.placement.policy import ADDED, MODE, PLATFORMS, REASON, Overrides
-from extender.placement.ungating import UngatingPlanner
-from tests.builders import AMD64, ARM64, MULTI, built_for, created, pod
-from tests.unit.placement.mutating import POLICY, after, mutate, settings
+from extender.placement.facts import Anywhere, ImageFact
+from extender.placement.policy import ADDED, MODE, PLATFORMS, REASON
+from tests.builders import AMD64, ARM64, MULTI, built_for, pod
+from tests.unit.placement.held_pods import held, patch_of, release
+from tests.unit.placement.mutating import COLD, DENIED, NEVER_PULLED, after, mutate, settings
 
 TOLD = settings(rules=(), platforms_annotation=True)
 BOTH = "linux/amd64,linux/arm64"
-UNKNOWN = Unknown(Cause.DENIED, "x")
 ANYWHERE = Anywhere()
 
 
@@ -30,9 +26,9 @@ def annotation(document: Any) -> Any:
         pytest.param([MULTI, AMD64], "linux/amd64", id="in common"),
         pytest.param([MULTI, ANYWHERE], BOTH, id="one runs anywhere"),
         pytest.param([AMD64, ARM64], "", id="nothing in common"),
-        pytest.param([MULTI, UNKNOWN], None, id="unknown"),
-        pytest.param([MULTI, Pending(Cause.LOOKING_UP, "x")], None, id="pending"),
-        pytest.param([MULTI, Unknown(Cause.NEVER_PULLED, "x")], None, id="never pulled"),
+        pytest.param([MULTI, DENIED], None, id="unknown"),
+        pytest.param([MULTI, COLD], None, id="pending"),
+        pytest.param([MULTI, NEVER_PULLED], None, id="never pulled"),
         pytest.param([ANYWHERE], None, id="anywhere"),
     ],
 )
@@ -45,7 +41,7 @@ def test_a_pod_is_told_what_all_its_images_have_in_common(facts: list[ImageFact]
 
 
 @pytest.mark.parametrize(
-    ("sidecar", "expected"), [(AMD64, "linux/amd64"), (ARM64, "linux/arm64"), (UNKNOWN, None)], ids=str
+    ("sidecar", "expected"), [(AMD64, "linux/amd64"), (ARM64, "linux/arm64"), (DENIED, None)], ids=str
 )
 def test_a_sidecar_narrows_or_takes_back_what_was_told(sidecar: ImageFact, expected: str | None) -> None:
     """As if it had been there from the start."""
@@ -72,18 +68,12 @@ def test_an_observed_pod_is_told_nothing() -> None:
 
 def test_a_held_pod_is_told_when_it_is_let_go() -> None:
     """In the patch that takes the gate off. Let go unknown it loses what an author claims."""
+    admission = settings(rules=(), unknown="gate", platforms_annotation=True)
     for before in ({}, {PLATFORMS: "linux/s390x"}):
-        told = release(before, MULTI)["metadata"]["annotations"]
+        told = patch_of(release(held(1, before), MULTI, admission=admission))["metadata"]["annotations"]
         assert told.keys() == {PLATFORMS, ADDED}
         assert told[PLATFORMS] == BOTH
-    unknown = release({PLATFORMS: BOTH}, UNKNOWN)["metadata"]["annotations"]
+    left = release(held(1, {PLATFORMS: BOTH}), DENIED, expired=True, admission=admission)
+    unknown = patch_of(left)["metadata"]["annotations"]
     assert unknown[PLATFORMS] is None
     assert REASON in unknown
-
-
-def release(annotations: dict[str, str], *facts: ImageFact) -> Any:
-    metadata = {"name": "p", "uid": "u", "labels": {GATED_LABEL: GATED}, "annotations": annotations}
-    stored = created(pod(len(facts), metadata=metadata, schedulingGates=[{"name": GATE}]))
-    admission = settings(rules=(), unknown="gate", platforms_annotation=True)
-    found = UngatingPlanner(POLICY, admission).plan(stored, images_of(stored), facts, Overrides(), expired=True)
-    return msgspec.json.decode(found.patch)

@@ -1,4 +1,4 @@
-"""Filter, prioritize and preempt from request to answer, in both forms of the protocol, and preference by filter."""
+"""The decision, from request to answer: filter, prioritize and preempt, preference by filter, precedence."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from extender.errors import InvalidRequest
-from extender.images.content import Cause
+from extender.images.content import LOCAL, Cause, Failure
 from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.kubernetes.extender_v1 import (
     decode_args,
@@ -18,12 +18,12 @@ from extender.kubernetes.extender_v1 import (
     encode_preemption_result,
     encode_priorities,
 )
-from extender.placement.facts import Anywhere, ImageFact, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, fact_of
 from extender.placement.policy import Choice, Mode, Overrides, Policy, PreferenceBy
 from extender.placement.scheduling import REFUSED, Verdict, filter_nodes, is_unsettled, preempt_nodes, prioritize_nodes
-from tests.builders import AMD64, ARM64, MULTI, built_for
+from tests.builders import AMD64, ARM64, MULTI, built_for, platforms
+from tests.unit.placement.mutating import COLD, DENIED, NEVER_PULLED
 from tests.unit.placement.scheduler_requests import (
-    LOOKING_UP,
     MIXED,
     NAMES,
     NODES,
@@ -36,8 +36,6 @@ from tests.unit.placement.scheduler_requests import (
     view_of,
 )
 
-DENIED = Unknown(Cause.DENIED, "the registry refuses")
-NEVER = Unknown(Cause.NEVER_PULLED, "it is never pulled")
 ASSUMING = Policy(pending=Choice.ASSUME, unknown=Choice.ASSUME)
 LOOSE = Policy(compatibility=Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True))
 TAKEN = "image r/0:1 is not known yet and is taken to run only on linux/amd64 (operator's setting)"
@@ -78,14 +76,14 @@ ALL_KINDS: Nodes = {
         pytest.param([built_for("linux/386")], LOOSE, ALL_KINDS, "amd64 v3 silent", only("linux/386"), id="386"),
         pytest.param([built_for("windows/amd64")], None, ALL_KINDS, "win silent", only("windows/amd64"), id="windows"),
         pytest.param([DENIED], None, MIXED, "b a c z", "", id="unknown passes"),
-        pytest.param([NEVER], ASSUMING, MIXED, "b a c z", "", id="never pulled passes"),
-        pytest.param([NEVER, AMD64], None, MIXED, "a z", ONE_AMD64, id="never pulled and known"),
+        pytest.param([NEVER_PULLED], ASSUMING, MIXED, "b a c z", "", id="never pulled passes"),
+        pytest.param([NEVER_PULLED, AMD64], None, MIXED, "a z", ONE_AMD64, id="never pulled and known"),
         pytest.param([DENIED, AMD64], None, MIXED, "a z", ONE_AMD64, id="unknown and known"),
-        pytest.param([LOOKING_UP], Policy(pending=Choice.PASS), MIXED, "b a c z", "", id="pending passes"),
-        pytest.param([LOOKING_UP], ASSUMING, MIXED, "a z", TAKEN, id="assumed"),
+        pytest.param([COLD], Policy(pending=Choice.PASS), MIXED, "b a c z", "", id="pending passes"),
+        pytest.param([COLD], ASSUMING, MIXED, "a z", TAKEN, id="assumed"),
         pytest.param([DENIED, MULTI], ASSUMING, MIXED, "a z", TAKEN, id="assumed and known"),
         pytest.param([DENIED, ARM64], ASSUMING, MIXED, "", f"{TAKEN}{AND_ONE}", id="assumed against known"),
-        pytest.param([LOOKING_UP], Policy(pending=Choice.RETRY), {"silent": None}, "silent", "", id="silent"),
+        pytest.param([COLD], Policy(pending=Choice.RETRY), {"silent": None}, "silent", "", id="silent"),
     ],
 )
 def test_filter_keeps_the_nodes_that_may_run_the_pod(
@@ -103,10 +101,10 @@ def test_filter_keeps_the_nodes_that_may_run_the_pod(
 @pytest.mark.parametrize(
     ("facts", "policy", "nodes"),
     [
-        pytest.param([AMD64, LOOKING_UP], Policy(), MIXED, id="some are no"),
-        pytest.param([MULTI, LOOKING_UP, DENIED], Policy(unknown=Choice.ASSUME), MIXED, id="beats assume"),
-        pytest.param([DENIED, LOOKING_UP], Policy(pending=Choice.PASS, unknown=Choice.RETRY), MIXED, id="unknown"),
-        pytest.param([LOOKING_UP], Policy(), {"silent": None, "a": "linux/amd64"}, id="one is silent"),
+        pytest.param([AMD64, COLD], Policy(), MIXED, id="some are no"),
+        pytest.param([MULTI, COLD, DENIED], Policy(unknown=Choice.ASSUME), MIXED, id="beats assume"),
+        pytest.param([DENIED, COLD], Policy(pending=Choice.PASS, unknown=Choice.RETRY), MIXED, id="unknown"),
+        pytest.param([COLD], Policy(), {"silent": None, "a": "linux/amd64"}, id="one is silent"),
     ],
 )
 def test_filter_errs_if_an_asked_node_is_to_be_retried(
@@ -124,14 +122,14 @@ def test_filter_errs_if_an_asked_node_is_to_be_retried(
     ("facts", "policy", "nodes", "expected"),
     [
         pytest.param([MULTI], Policy(), MIXED, False, id="known"),
-        pytest.param([AMD64, LOOKING_UP], Policy(), MIXED, True, id="some open"),
+        pytest.param([AMD64, COLD], Policy(), MIXED, True, id="some open"),
         pytest.param([AMD64, DENIED], Policy(), {"a": "linux/amd64"}, True, id="unknown"),
-        pytest.param([AMD64, LOOKING_UP], Policy(), {"b": "linux/arm64"}, False, id="a known no"),
-        pytest.param([LOOKING_UP], ASSUMING, {"b": "linux/arm64"}, True, id="assumed no"),
-        pytest.param([LOOKING_UP], Policy(), {"silent": None}, False, id="silent"),
-        pytest.param([NEVER], Policy(), MIXED, False, id="never pulled"),
-        pytest.param([NEVER, LOOKING_UP], Policy(), MIXED, True, id="never pulled and pending"),
-        pytest.param([LOOKING_UP], Policy(), {}, False, id="no nodes"),
+        pytest.param([AMD64, COLD], Policy(), {"b": "linux/arm64"}, False, id="a known no"),
+        pytest.param([COLD], ASSUMING, {"b": "linux/arm64"}, True, id="assumed no"),
+        pytest.param([COLD], Policy(), {"silent": None}, False, id="silent"),
+        pytest.param([NEVER_PULLED], Policy(), MIXED, False, id="never pulled"),
+        pytest.param([NEVER_PULLED, COLD], Policy(), MIXED, True, id="never pulled and pending"),
+        pytest.param([COLD], Policy(), {}, False, id="no nodes"),
     ],
 )
 def test_waiting_is_worth_it_only_where_it_could_change_the_answer(
@@ -157,7 +155,7 @@ def test_unrefused_names_are_given_back_untouched_and_unread() -> None:
     [
         (MIXED, [AMD64], "new a z", {Verdict.YES: 2, Verdict.NO: 2, Verdict.NOT_IN_VIEW: 1}),
         ({"a": "linux/amd64"}, [AMD64], "new b a c z", {Verdict.YES: 1, Verdict.NOT_IN_VIEW: 4}),
-        ({}, [AMD64, LOOKING_UP], "new b a c z", {Verdict.NOT_IN_VIEW: 5}),
+        ({}, [AMD64, COLD], "new b a c z", {Verdict.NOT_IN_VIEW: 5}),
     ],
     ids=["beside others", "where all in view are right", "an empty view"],
 )
@@ -174,7 +172,7 @@ def test_a_node_that_is_not_in_view_passes(
 
 @both_forms
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.IGNORE])
-@pytest.mark.parametrize("facts", [[AMD64], [LOOKING_UP], [MULTI]], ids=["refused", "retried", "scored"])
+@pytest.mark.parametrize("facts", [[AMD64], [COLD], [MULTI]], ids=["refused", "retried", "scored"])
 def test_an_observed_pod_is_left_as_it_is(form: str, mode: Mode, facts: list[ImageFact]) -> None:
     """Filter and preempt echo, prioritize is neutral, and what would have been done can still be recorded."""
     policy = Policy(preference={"arm64": 10})
@@ -211,9 +209,9 @@ def test_an_observed_pod_is_left_as_it_is(form: str, mode: Mode, facts: list[Ima
         pytest.param([built_for("linux/arm/v6", "linux/arm/v7")], PREFER, None, {}, id="variants alone"),
         pytest.param([], PREFER, "amd64", {}, id="no images"),
         pytest.param([Anywhere()], PREFER, "amd64", {}, id="anywhere"),
-        pytest.param([MULTI, LOOKING_UP], PREFER, "amd64", {}, id="pending"),
+        pytest.param([MULTI, COLD], PREFER, "amd64", {}, id="pending"),
         pytest.param([MULTI, DENIED], ASSUMING, "amd64", {}, id="assumed"),
-        pytest.param([MULTI, NEVER], PREFER, None, {}, id="never pulled"),
+        pytest.param([MULTI, NEVER_PULLED], PREFER, None, {}, id="never pulled"),
     ],
 )
 def test_prioritize_scores_the_nodes_of_multi_arch_pods(
@@ -241,9 +239,9 @@ def preempt_body(victims: Mapping[str, Any], *, meta: bool) -> bytes:
     ("facts", "policy", "kept"),
     [
         pytest.param([AMD64], Policy(), "a z new", id="known"),
-        pytest.param([AMD64, LOOKING_UP], Policy(), "", id="retried"),
-        pytest.param([LOOKING_UP], ASSUMING, "a z new", id="assumed"),
-        pytest.param([NEVER], Policy(unknown=Choice.RETRY), "a b z new", id="never pulled"),
+        pytest.param([AMD64, COLD], Policy(), "", id="retried"),
+        pytest.param([COLD], ASSUMING, "a z new", id="assumed"),
+        pytest.param([NEVER_PULLED], Policy(unknown=Choice.RETRY), "a b z new", id="never pulled"),
     ],
 )
 def test_preempt_echoes_the_nodes_filter_would_keep(
@@ -321,15 +319,103 @@ def test_the_other_verbs_have_nothing_to_add() -> None:
     assert list(preempt_nodes(args, view_of(MIXED), decision).answer.node_name_to_meta_victims) == list(MIXED)
 
 
-def test_a_node_that_is_not_in_view_is_neither_preferred_nor_lost() -> None:
+@pytest.mark.parametrize(("platform", "kept"), [("linux/arm64", ["a"]), ("linux/amd64", ["a", "new"])])
+def test_a_node_that_is_not_in_view_is_neither_preferred_nor_lost(platform: str, kept: list[str]) -> None:
     """It is left out where a preferred one is there, and remains with the others where none is."""
-    for decision, seen, kept in (
-        (decide([MULTI], STRICT), {"b": "linux/arm64"}, ["b"]),
-        (decide([MULTI], STRICT), {"a": "linux/amd64"}, ["a", "new"]),
-    ):
-        args, _ = ask(NAMES, {**seen, "new": None})
-        _, view = ask(NAMES, seen)
-        found = filter_nodes(args, view, decision)
-        assert found.answer.node_names is not None
-        assert json.loads(bytes(found.answer.node_names)) == kept
-        assert found.is_uniform
+    args, _ = ask(NAMES, {"a": platform, "new": None})
+    found = filter_nodes(args, view_of({"a": platform}), decide([MULTI], STRICT))
+    assert json.loads(bytes(found.answer.node_names or b"")) == kept
+    assert found.is_uniform
+
+
+NODE_AMD64, NODE_ARM64, NODE_S390X = map(parse_platform, ("linux/amd64", "linux/arm64", "linux/s390x"))
+RETRY, ASSUME, PASS = Choice  # each beats those behind it
+# What is decided on a node the operator's assumption runs on (amd64), and on one it does not (arm64).
+VERDICTS = {
+    None: (Verdict.YES, Verdict.YES),
+    RETRY: (Verdict.RETRY, Verdict.RETRY),
+    ASSUME: (Verdict.ASSUMED_YES, Verdict.ASSUMED_NO),
+    PASS: (Verdict.PASSED, Verdict.PASSED),
+}
+KNOWN: dict[str, list[ImageFact]] = {
+    "no-known-image": [], "runs": [MULTI, Anywhere()], "runs-nowhere-asked": [MULTI, built_for("linux/s390x")]
+}  # fmt: skip
+WHEN_PENDING, WHEN_UNKNOWN = Policy(pending=RETRY, unknown=PASS), Policy(pending=PASS, unknown=ASSUME)
+NOTHING_TO_ASSUME = Policy(pending=ASSUME, assume=frozenset())
+
+
+@pytest.mark.parametrize("known", KNOWN)
+def test_no_beats_retry_beats_assume_beats_pass(known: str) -> None:
+    """Every combination of known images with a pending and an unknown one, in either order; a silent node passes."""
+    for pending, unknown, backwards in product((None, *Choice), (None, *Choice), (False, True)):
+        facts = [*KNOWN[known], *([COLD] if pending else []), *([DENIED] if unknown else [])]
+        policy = Policy(pending=pending or PASS, unknown=unknown or PASS, assume=frozenset({NODE_AMD64}))
+        decision = decide(facts[::-1] if backwards else facts, policy)
+        strongest = next((each for each in Choice if each in (pending, unknown)), None)
+        expected = (Verdict.NO, Verdict.NO) if known == "runs-nowhere-asked" else VERDICTS[strongest]
+        assert (decision.verdict(NODE_AMD64), decision.verdict(NODE_ARM64)) == expected, (pending, unknown, backwards)
+        assert decision.verdict(None) is Verdict.UNSTATED
+
+
+@pytest.mark.parametrize(
+    ("facts", "policy", "cluster", "verdict"),
+    [
+        pytest.param([], Policy(), "linux/amd64 linux/s390x", Verdict.YES, id="no images"),
+        pytest.param([Anywhere(), DENIED], Policy(), "linux/amd64 linux/s390x", Verdict.PASSED, id="passed"),
+        pytest.param([AMD64], Policy(), "linux/amd64 linux/s390x", None, id="known"),
+        pytest.param([COLD], Policy(), "linux/amd64 linux/s390x", None, id="retried"),
+        pytest.param([DENIED], WHEN_UNKNOWN, "linux/amd64 linux/s390x", None, id="assumed"),
+        pytest.param([MULTI], Policy(), "linux/amd64", Verdict.YES, id="the usual platforms are possible"),
+        pytest.param([MULTI], Policy(), "", Verdict.YES, id="no node yet"),
+        pytest.param([MULTI], Policy(), "linux/amd64 linux/s390x", None, id="a kind of node that has come"),
+        pytest.param([AMD64], Policy(), "linux/amd64", None, id="the first arm64 node may not be in view yet"),
+    ],
+)
+def test_the_nodes_matter_only_where_one_could_be_refused_or_retried(
+    facts: list[ImageFact], policy: Policy, cluster: str, verdict: Verdict | None
+) -> None:
+    """So that nobody looks a new node up for a pod that may go anywhere."""
+    assert decide(facts, policy).verdict_on_any(platforms(*cluster.split())) is verdict
+
+
+@pytest.mark.parametrize(
+    ("fact", "policy", "wish", "verdict"),
+    [
+        pytest.param(DENIED, WHEN_PENDING, ASSUME, Verdict.ASSUMED_NO, id="unknown"),
+        pytest.param(COLD, WHEN_PENDING, ASSUME, Verdict.RETRY, id="no pod can wish away the wait"),
+        pytest.param(COLD, NOTHING_TO_ASSUME, None, Verdict.PASSED, id="nothing to assume"),
+        pytest.param(DENIED, NOTHING_TO_ASSUME, ASSUME, Verdict.PASSED, id="nothing to assume, for all its wishes"),
+    ],
+)
+def test_the_pods_wish_decides_for_unknown_images_only(
+    fact: ImageFact, policy: Policy, wish: Choice | None, verdict: Verdict
+) -> None:
+    assert decide([fact], policy, Overrides(unknown=wish)).verdict(NODE_ARM64) is verdict
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_the_unknown_is_never_a_yes(cause: Cause) -> None:
+    """Each cause, age, choice and wish: no platform is made up but the operator's, and nothing is earned."""
+    for young, pending, unknown, override in product((True, False), Choice, Choice, (None, *Choice)):
+        fact = fact_of(PodImage("r/image-1:1"), Failure(cause, "…"), may_be_pending=young)
+        assume, preference = frozenset({NODE_S390X}), {"amd64": 10, "s390x": 10}
+        policy = Policy(pending=pending, unknown=unknown, assume=assume, preference=preference)
+        everywhere = built_for("linux/amd64", "linux/arm64", "linux/s390x")
+        decision = decide([everywhere, fact], policy, Overrides(prefer="s390x", unknown=override))
+        verdicts = {platform: decision.verdict(platform) for platform in (NODE_AMD64, NODE_ARM64, NODE_S390X)}
+        assert {Verdict.YES, Verdict.NO}.isdisjoint(verdicts.values())
+        assert decision.preference == {}
+        assert decision.can_be_learned is (cause not in LOCAL)
+        choice = pending if isinstance(fact, Pending) else override or unknown
+        refused = {platform for platform, verdict in verdicts.items() if verdict in REFUSED}
+        assert refused == ({NODE_AMD64, NODE_ARM64} if choice is ASSUME and cause not in LOCAL else set())
+        assert cause not in LOCAL or {*verdicts.values()} == {Verdict.PASSED}
+
+
+def test_nothing_is_assumed_while_another_image_is_to_be_retried() -> None:
+    """Retry beats assume, so only the known images can refuse a node, and only they can be blamed, in pod order."""
+    decision = decide([DENIED, COLD, ARM64], Policy(pending=RETRY, unknown=ASSUME))
+    assert [item.reference for item in decision.constraints] == ["r/2:1"]
+    assert decision.refusal == "image r/2:1 is built only for linux/arm64"
+    constraints = decide([DENIED, Anywhere(), ARM64], WHEN_UNKNOWN).constraints
+    assert [(item.reference, item.assumed) for item in constraints] == [("r/0:1", True), ("r/2:1", False)]

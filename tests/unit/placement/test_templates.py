@@ -24,9 +24,9 @@ from extender.placement.policy import ADDED, MODE, Policy
 from extender.placement.template_problems import Problem, ReviewedTemplate, problems_of
 from extender.placement.templates import PREBUILT_LABEL, QUEUE_LABEL, TemplateAnswer, TemplateOwner, Templates
 from extender.placement.tolerations import TolerationRule
-from tests.builders import AMD64, ARM64, MULTI, PREFERRED, REQUIRED
+from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, REQUIRED, Json
 from tests.unit.placement.mutating import POLICY
-from tests.unit.placement.template_reviews import Json, job, reviewed, template_of
+from tests.unit.placement.template_reviews import job, reviewed, template_of
 
 RULE = TolerationRule(
     key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
@@ -58,14 +58,14 @@ def change(
     return mutator.fix(found, mutator.question(found, namespace), facts)
 
 
+def paths(found: TemplateAnswer) -> list[str]:
+    return [operation.path for operation in found.operations]
+
+
 def test_a_deployment_gets_what_its_pods_would_get() -> None:
     """Affinity, tolerations and the scheduler's name, and no annotation."""
     found = change(template(), MULTI)
-    assert [operation.path for operation in found.operations] == [
-        "/spec/tolerations",
-        "/spec/affinity",
-        "/spec/schedulerName",
-    ]
+    assert paths(found) == ["/spec/tolerations", "/spec/affinity", "/spec/schedulerName"]
     assert found.added == (
         "node affinity kubernetes.io/arch In [amd64, arm64] and kubernetes.io/os In [linux]",
         "preferred node affinity kubernetes.io/arch In [arm64]",
@@ -79,28 +79,28 @@ def test_a_daemon_set_is_kept_off_nodes_its_images_lack() -> None:
     """Required affinity and tolerations; its controller chooses the nodes, so no preference and no scheduler."""
     selector = "nodeSelector kubernetes.io/arch=amd64, kubernetes.io/os=linux"
     assert change(template("DaemonSet"), AMD64).added == (selector,)
-    operations = change(template("DaemonSet"), MULTI).operations
-    assert [operation.path for operation in operations] == ["/spec/tolerations", "/spec/affinity"]
+    assert paths(change(template("DaemonSet"), MULTI)) == ["/spec/tolerations", "/spec/affinity"]
 
 
-def test_an_unknown_image_leaves_the_template_as_it_is() -> None:
-    """Even beside one that is known; the sentence names the image and the cause."""
-    found = change(template(initContainers=[{"image": "tool:2"}]), MULTI, NOT_KNOWN)
-    assert found.operations == ()
-    assert found.unknown == ("image tool:2 is not known (missing): the registry has no such image",)
+TOOL = {"initContainers": [{"image": "tool:2"}]}
 
 
-def test_what_no_node_can_run_is_a_warning() -> None:
-    """No affinity could mend it, so its author must; the webhook would write the reason, a template gets none."""
-    found = change(template(nodeSelector={"kubernetes.io/arch": "arm64"}), AMD64)
-    assert found.operations == ()
-    assert found.warnings == (
-        "nodeSelector allows no node that the images run on: image app:1 is built only for linux/amd64",
-    )
-    required = AdmissionSettings(node_affinity=AffinityMode.REQUIRED)
-    found = change(template(initContainers=[{"image": "tool:2"}]), ARM64, AMD64, admission=required)
-    assert found.operations == ()
-    assert found.warnings[0].startswith("no platform is common to all images")
+@pytest.mark.parametrize(
+    ("spec", "facts", "unknown", "warning"),
+    [
+        (TOOL, [MULTI, NOT_KNOWN], "image tool:2 is not known (missing): the registry has no such image", ""),
+        ({"nodeSelector": {ARCH: "arm64"}}, [AMD64], "",
+         "nodeSelector allows no node that the images run on: image app:1 is built only for linux/amd64"),
+        (TOOL, [ARM64, AMD64], "", "no platform is common to all images: image app:1 is built only for linux/arm64"),
+    ],
+    ids=["an image is unknown", "its author allows no node", "no node can run it"],
+)  # fmt: skip
+def test_a_template_is_left_as_it_is(spec: Json, facts: list[ImageFact], unknown: str, warning: str) -> None:
+    """What no affinity could mend its author must; a template gets no reason."""
+    found = change(template(**spec), *facts)
+    assert (found.operations, found.unknown) == ((), (unknown,) if unknown else ())
+    assert "".join(found.warnings).startswith(warning)
+    assert bool(found.warnings) is bool(warning)
 
 
 @pytest.mark.parametrize("mode", ["ignore", "observe"])
@@ -116,15 +116,15 @@ def test_a_template_that_opts_out_is_left_as_it_is(mode: str) -> None:
 def test_a_record_of_the_webhook_is_kept_true() -> None:
     """A manifest that was read back from a pod has what the webhook added, with its record, which is narrowed."""
     mutator = Templates(Policy(), msgspec.structs.replace(ADMISSION, scheduler_name=""))
-    old = Additions(tolerations=(RULE.toleration,))
     tolerations = [msgspec.to_builtins(RULE.toleration)]
-    found = template(annotations={ADDED: old.record}, tolerations=tolerations)
-    paths = [item.path for item in mutator.fix(found, mutator.question(found, None), [AMD64]).operations]
-    assert any(path.startswith("/metadata/annotations") for path in paths)
-    assert any(path.startswith("/spec/tolerations") for path in paths)
+    record = Additions(tolerations=(RULE.toleration,)).record
+    found = template(annotations={ADDED: record}, tolerations=tolerations)
+    written = paths(mutator.fix(found, mutator.question(found, None), [AMD64]))
+    for part in ("/metadata/annotations", "/spec/tolerations"):
+        assert any(path.startswith(part) for path in written)
 
 
-NO_PARTS: list[dict[str, Any]] = [
+NO_PARTS: list[Json] = [
     {"volumes": "data"}, {"nodeSelector": ["amd64"]}, {"tolerations": {"key": "arch"}}, {"tolerations": ["arch"]},
     {"affinity": {"nodeAffinity": {REQUIRED: []}}}, {"schedulerName": 3},
     {"topologySpreadConstraints": [{"maxSkew": "1"}]},
@@ -132,7 +132,7 @@ NO_PARTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("spec", NO_PARTS, ids=str)
-def test_a_template_no_server_would_accept_is_refused(spec: dict[str, Any]) -> None:
+def test_a_template_no_server_would_accept_is_refused(spec: Json) -> None:
     """A field of another type than core/v1's, before anything is decided by it."""
     with pytest.raises(msgspec.ValidationError, match="Expected"):
         Templates(Policy(), ADMISSION).question(template(**spec), None)
@@ -160,29 +160,13 @@ def test_junk_is_refused_and_nothing_else_is_raised(field: str, value: object, o
         mutator.fix(found, question, [MULTI for _ in question.images])
 
 
-def stored(document: Json, owner: TemplateOwner) -> Json:
-    found = template_of(document)
-    after = apply(copy.deepcopy(dict(found.template)), reviewed(TEMPLATES, found, AMD64, owner=owner).operations)
-    assert isinstance(after, dict)
-    return msgspec.convert(after["spec"], Json)
+OWN_TOLERATION, OWN_SELECTOR = (
+    {"tolerations": [{"key": "own", "operator": "Exists"}]},
+    {"nodeSelector": {"disk": "ssd"}},
+)
 
 
-def in_sync(plan: Json, found: Json) -> bool:
-    """Whether Kueue takes a job for the one that a plan from elsewhere was made of.
-
-    Source: kueue pkg/util/equality/podset.go compares containers, init containers and, before admission, tolerations.
-    """
-    return all(plan.get(key) == found.get(key) for key in ("containers", "initContainers", "tolerations"))
-
-
-OWN: dict[str, Json] = {
-    "nothing": {},
-    "tolerations": {"tolerations": [{"key": "own", "operator": "Exists"}]},
-    "a selector": {"nodeSelector": {"disk": "ssd"}},
-}
-
-
-@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize("own", [{}, OWN_TOLERATION, OWN_SELECTOR], ids=["nothing", "tolerations", "a selector"])
 @pytest.mark.parametrize(
     ("owner", "stays"),
     [
@@ -193,14 +177,18 @@ OWN: dict[str, Json] = {
     ids=["a queue here", "planned elsewhere", "run elsewhere"],
 )
 def test_what_kueue_compares_with_a_plan_from_elsewhere_is_not_changed(
-    own: str, owner: TemplateOwner, stays: bool
+    own: Json, owner: TemplateOwner, stays: bool
 ) -> None:
-    """It is kept to its platform by a selector all the same, which Kueue does not compare."""
-    document = job(**copy.deepcopy(OWN[own]))
-    plan = template_of(document).template["spec"]
-    found = stored(document, owner)
-    assert found["nodeSelector"]["kubernetes.io/arch"] == "amd64"
-    assert in_sync(plan, found) == stays
+    """It is kept to its platform by a selector all the same, which Kueue does not compare.
+
+    Source: kueue pkg/util/equality/podset.go compares containers, init containers and, before admission, tolerations.
+    """
+    found = template_of(job(**copy.deepcopy(own)))
+    plan = copy.deepcopy(dict(found.template))
+    changed: Any = apply(copy.deepcopy(plan), reviewed(TEMPLATES, found, AMD64, owner=owner).operations)
+    assert changed["spec"]["nodeSelector"][ARCH] == "amd64"
+    compared = ("containers", "initContainers", "tolerations")
+    assert all(plan["spec"].get(key) == changed["spec"].get(key) for key in compared) == stays
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,16 @@
 """Nodes whose labels do not state their platform: node affinity keeps pods off them, which is said at creation."""
 
-from typing import Any
-
 import pytest
 
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import Node
-from extender.placement.facts import RunsOn, images_of
-from extender.placement.mutation import Mutation, Mutator
+from extender.placement.facts import RunsOn
 from extender.placement.nodes import ClusterNodes, is_labelled
 from extender.placement.planning import UNLABELLED
-from extender.placement.policy import Overrides, Policy
 from tests.builders import AMD64 as AMD64_IMAGE
-from tests.builders import ARCH, LEVEL, MULTI, OS, created, decoded, pod
+from tests.builders import ARCH, LEVEL, MULTI, OS, decoded, pod
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import settings
+from tests.unit.placement.mutating import mutate, settings
 
 AMD64, ARM64, S390X = (parse_platform(f"linux/{name}") for name in ("amd64", "arm64", "s390x"))
 
@@ -39,26 +35,23 @@ def test_labels_state_a_platform_in_the_words_of_affinity(labels: dict[str, str]
     assert not is_labelled(Node())
 
 
-def mutated(cluster: ClusterNodes, *facts: RunsOn) -> Mutation:
-    decoded = created(pod(len(facts)))
-    return Mutator(Policy(), settings("required")).mutate(decoded, images_of(decoded), facts, Overrides(), cluster)
-
-
-@pytest.mark.parametrize("unlabelled", [AMD64, None])
-def test_a_pod_that_is_kept_off_a_node_without_labels_gets_a_warning(unlabelled: Platform | None) -> None:
-    """Affinity names the platform all the same, and the reason names the image alone."""
-    mutation = mutated(ClusterNodes(frozenset({AMD64, ARM64}), frozenset({unlabelled})), AMD64_IMAGE)
-    assert mutation.warnings == (UNLABELLED,)
-    assert mutation.reason == "image app-0:1 is built only for linux/amd64"
-    stored: Any = apply(pod(), mutation.patch)
-    assert stored["spec"]["nodeSelector"] == {ARCH: "amd64"}
-
-
 @pytest.mark.parametrize(
-    ("platforms", "unlabelled", "facts"),
-    [({AMD64, ARM64}, {ARM64}, [AMD64_IMAGE]), ({AMD64, ARM64}, {AMD64}, [MULTI]), ({AMD64, S390X}, {S390X}, [MULTI])],
-    ids=["its images do not run there", "nothing is written", "other images"],
+    ("platforms", "unlabelled", "fact", "is_warned"),
+    [
+        pytest.param({AMD64, ARM64}, AMD64, AMD64_IMAGE, True, id="its images run there"),
+        pytest.param({AMD64, ARM64}, None, AMD64_IMAGE, True, id="a node that states nothing"),
+        pytest.param({AMD64, ARM64}, ARM64, AMD64_IMAGE, False, id="its images do not run there"),
+        pytest.param({AMD64, ARM64}, AMD64, MULTI, False, id="nothing is written"),
+        pytest.param({AMD64, S390X}, S390X, MULTI, False, id="other images"),
+    ],
 )
-def test_no_other_pod_does(platforms: set[Platform], unlabelled: set[Platform], facts: list[RunsOn]) -> None:
-    """It loses nothing."""
-    assert not mutated(ClusterNodes(frozenset(platforms), frozenset(unlabelled)), *facts).warnings
+def test_a_pod_that_is_kept_off_a_node_without_labels_gets_a_warning(
+    platforms: set[Platform], unlabelled: Platform | None, fact: RunsOn, is_warned: bool
+) -> None:
+    """Affinity names the platform all the same, and the reason names the image alone; no other pod loses anything."""
+    cluster = ClusterNodes(frozenset(platforms), frozenset({unlabelled}))
+    mutation = mutate(pod(), fact, admission=settings("required"), cluster=cluster)
+    assert mutation.warnings == ((UNLABELLED,) if is_warned else ())
+    if is_warned:
+        assert mutation.reason == "image app-0:1 is built only for linux/amd64"
+        assert apply(pod(), mutation.patch)["spec"]["nodeSelector"] == {ARCH: "amd64"}
