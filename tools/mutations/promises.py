@@ -1269,9 +1269,7 @@ HTTP = _broken(
 
 CONNECTIONS = _broken(
     "extender/registry/capped_connection.py",
-    _tests("unit/registry", "capped_connection")
-    + " "
-    + _tests("integration/registry", "odd_answers", "hostile_bodies"),
+    _tests("unit/registry", "capped_connection") + " " + _tests("integration/registry", "hostile_bodies"),
     (
         "bodies that are under way take bounded memory together",
         "        while self._total > self._most_bytes:\n",

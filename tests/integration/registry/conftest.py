@@ -1,9 +1,13 @@
-"""A client under test, and its clock."""
+"""A client under test, its clock, and what servers say to it."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from extender.credentials.keyring import Credential, CredentialId
 from extender.images.reference import ImageReference, parse_reference
@@ -12,9 +16,11 @@ from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
 from testbed.clock import Clock
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.faulty_registry import Fault
 from testbed.images import build_index
 
 MakeClient = Callable[..., RegistryClient]
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ANN = Credential("ann", "pa:ss", CredentialId("ann"))
 INDEX = build_index(["linux/amd64", "linux/arm64"])
 APP = "team/app"
@@ -25,6 +31,49 @@ ON_LOOPBACK = AddressGuard(allow=["*", "127.0.0.1", "localhost"])
 def app_at(registry: EmbeddedRegistry, path: str = APP) -> ImageReference:
     registry.add(path, "1", INDEX)
     return parse_reference(f"{registry.host}/{APP}:1")
+
+
+def answers(status: int = 200, headers: Mapping[str, str] | None = None, body: bytes | str = b"") -> Fault:
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=status, headers=headers, body=body)
+
+    return fault
+
+
+def redirects_to(root: str) -> Fault:
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=307, headers={"Location": f"{root}{request.path}"})
+
+    return fault
+
+
+async def stall(request: web.BaseRequest) -> web.StreamResponse:
+    await asyncio.Event().wait()  # until the client hangs up, which cancels the handler
+    raise AssertionError("unreachable")
+
+
+@contextlib.asynccontextmanager
+async def talking(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """A server that says what comes to mind, at the host that is given; ends when every talk has ended."""
+    talks = set[asyncio.Task[None]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await talk(reader, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        talks.add(task)
+        task.add_done_callback(talks.discard)
+
+    async with await asyncio.start_server(begin, "127.0.0.1", 0, ssl=tls) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await asyncio.gather(*talks)
 
 
 @pytest.fixture

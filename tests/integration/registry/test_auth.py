@@ -1,7 +1,6 @@
 """Who is shown which credential, and how many tokens that costs."""
 
 import base64
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -10,7 +9,7 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable
 from testbed.clock import Clock
 from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry, login_of
-from tests.integration.registry.conftest import ANN, INDEX, MakeClient, app_at
+from tests.integration.registry.conftest import ANN, INDEX, MakeClient, answers, app_at
 
 BOB = Credential("bob", "word", CredentialId("bob"))
 LOGIN = "ann:pa:ss"
@@ -104,31 +103,22 @@ async def test_token_is_renewed_before_it_expires(
         assert registry.shown[-1] == "Bearer token-2"
 
 
-def gives(status: int = 200, **response: Any) -> Fault:
-
-    async def fault(request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(status=status, **response)
-
-    return fault
+NO_TOKEN = RegistryUnavailable, "sent no token"
 
 
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        pytest.param(gives(403), RegistryDenied, "gives no token (403)", id="403"),
-        pytest.param(gives(400), RegistryRefusedImage, "gives no token (400)", id="400"),
-        pytest.param(gives(408), RegistryUnavailable, "answered 408", id="408"),
-        pytest.param(gives(500), RegistryUnavailable, "answered 500", id="500"),
-        pytest.param(gives(429, headers={"Retry-After": "7"}), RegistryThrottled, "(429)", id="429"),
-        pytest.param(gives(text="{}"), RegistryUnavailable, "sent no token", id="no-token"),
-        pytest.param(gives(text='{"token": "a\\r\\nb"}'), RegistryUnavailable, "sent no token", id="line-end-in-token"),
-        pytest.param(
-            gives(text=f'{{"token": "{"x" * 16385}"}}'), RegistryUnavailable, "sent no token", id="endless-token"
-        ),
-        pytest.param(gives(body=b'{"token": "\xff"}'), RegistryUnavailable, "sent no token", id="no-utf-8"),
-        pytest.param(
-            gives(302, headers={"Location": "/token"}), RegistryUnavailable, "redirects more than 5", id="redirect-loop"
-        ),
+        pytest.param(answers(403), RegistryDenied, "gives no token (403)", id="403"),
+        pytest.param(answers(400), RegistryRefusedImage, "gives no token (400)", id="400"),
+        pytest.param(answers(408), RegistryUnavailable, "answered 408", id="408"),
+        pytest.param(answers(500), RegistryUnavailable, "answered 500", id="500"),
+        pytest.param(answers(429, {"Retry-After": "7"}), RegistryThrottled, "(429)", id="429"),
+        pytest.param(answers(body="{}"), *NO_TOKEN, id="no-token"),
+        pytest.param(answers(body='{"token": "a\\r\\nb"}'), *NO_TOKEN, id="line-end-in-token"),
+        pytest.param(answers(body=f'{{"token": "{"x" * 16385}"}}'), *NO_TOKEN, id="endless-token"),
+        pytest.param(answers(body=b'{"token": "\xff"}'), *NO_TOKEN, id="no-utf-8"),
+        pytest.param(answers(302, {"Location": "/token"}), RegistryUnavailable, "redirects more than 5", id="loop"),
     ],
 )
 async def test_outcome_of_a_token_request(
@@ -149,7 +139,7 @@ async def test_token_server_that_has_moved_is_found_again(make_client: MakeClien
         app, client = app_at(registry), make_client(registry.host)
         await client.head_manifest(app, ANONYMOUS)
         clock.advance(1000)
-        registry.token_fault = gives(503)
+        registry.token_fault = answers(503)
         for _ in range(2):
             with pytest.raises(RegistryUnavailable):
                 await client.head_manifest(app, ANONYMOUS)
@@ -210,7 +200,7 @@ async def test_user_in_the_realm_is_not_a_login(make_client: MakeClient) -> None
 async def test_redirected_token_server_sees_no_login(make_client: MakeClient) -> None:
     """The credential is for the realm, not for where the realm sends us."""
     async with GuardedRegistry(LOGIN) as registry, GuardedRegistry("") as stranger:
-        registry.token_fault = gives(307, headers={"Location": f"{stranger.url}/token"})
+        registry.token_fault = answers(307, {"Location": f"{stranger.url}/token"})
         with pytest.raises(RegistryDenied):
             await make_client(registry.host).head_manifest(app_at(registry), ANN)
         assert [login for _, login in stranger.desk] == [""]

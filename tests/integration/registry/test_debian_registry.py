@@ -1,9 +1,19 @@
 """A real registry (distribution 2.8.2): real images pushed over HTTP and read back, with every kind of access."""
 
+import base64
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import bcrypt
+import msgspec
 import pytest
+import trustme
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied
@@ -12,15 +22,65 @@ from extender.images.reference import parse_reference
 from extender.registry.image_description import describe_image
 from extender.registry.registry_client import RegistryClient
 from testbed.debian_registry import DebianRegistry
+from testbed.faulty_registry import GuardedRegistry
 from testbed.images import DOCKER, OCI, Family, build_index, build_manifest
 from tests.integration.conftest import StartRegistry
-from tests.integration.registry.conftest import MakeClient
-from tests.integration.registry.token_issuer import TokenDesk, TokenIssuer
+from tests.integration.registry.conftest import ANN, MakeClient
 
-ANN = Credential("ann", "pa:ss", CredentialId("ann"))
 MALLORY = Credential("mallory", "guess", CredentialId("mallory"))
 BOTH = ["linux/amd64", "linux/arm64"]
 FAMILIES = pytest.mark.parametrize("family", [OCI, DOCKER], ids=["oci", "docker"])
+
+
+SERVICE, ISSUER = "debian", "desk"
+_LIFE_SECONDS = 300
+
+
+class TokenIssuer:
+    """Signs tokens for a registry that is configured with `auth` (distribution: docs/spec/auth/jwt.md)."""
+
+    def __init__(self, folder: Path, realm: str) -> None:
+        authority = trustme.CA()
+        leaf = authority.issue_cert("desk.example")
+        key = serialization.load_pem_private_key(leaf.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        self._key = key
+        certificate = x509.load_pem_x509_certificate(leaf.cert_chain_pems[0].bytes())
+        self._certificate = base64.b64encode(certificate.public_bytes(serialization.Encoding.DER)).decode()
+        authority.cert_pem.write_to_path(str(folder / "authority.pem"))
+        trusted = str(folder / "authority.pem")
+        self.auth = {"token": {"realm": realm, "service": SERVICE, "issuer": ISSUER, "rootcertbundle": trusted}}
+
+    def issue(self, repository: str, actions: Sequence[str]) -> str:
+        now = int(time.time())
+        header = {"typ": "JWT", "alg": "ES256", "x5c": [self._certificate]}
+        access = [{"type": "repository", "name": repository, "actions": actions}]
+        times = {"exp": now + _LIFE_SECONDS, "nbf": now - 10, "iat": now}
+        claims = {"iss": ISSUER, "sub": "", "aud": SERVICE, "jti": "1", "access": access} | times
+        signed = b".".join((_pack(msgspec.json.encode(header)), _pack(msgspec.json.encode(claims))))
+        r, s = decode_dss_signature(self._key.sign(signed, ec.ECDSA(hashes.SHA256())))
+        return b".".join((signed, _pack(r.to_bytes(32) + s.to_bytes(32)))).decode()
+
+
+class TokenDesk(GuardedRegistry):
+    """Issues tokens for another registry: each login may pull one repository."""
+
+    def __init__(self, **pulls: str) -> None:
+        """`pulls` maps each login to the repository that it may pull."""
+        super().__init__(*pulls)
+        self.pulls = pulls
+        self.issuer: TokenIssuer | None = None
+        self.token_fault = self._issue
+
+    async def _issue(self, request: web.BaseRequest) -> web.StreamResponse | None:
+        login = self.desk[-1][1]
+        if self.issuer is None or login not in self.pulls:
+            return None
+        return web.json_response({"token": self.issuer.issue(self.pulls[login], ["pull"]), "expires_in": _LIFE_SECONDS})
+
+
+def _pack(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
 async def look_at(client: RegistryClient, image: str, credential: Credential = ANONYMOUS) -> Image:

@@ -20,7 +20,7 @@ from extender.registry.registry_client import RegistryClient
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.faulty_registry import FaultyRegistry, GuardedRegistry
 from testbed.hostile_addresses import IMAGES, NAMES, NO_URLS, URLS, Network, Trap, open_trap, watched_network
-from tests.integration.registry.conftest import APP, INDEX, app_at
+from tests.integration.registry.conftest import APP, INDEX, answers, app_at
 
 # The images that show by themselves where they lead; the others' names have to be resolved.
 LITERALS = [image for image in IMAGES if ".example" not in image.replace(".example.com", "")]
@@ -73,11 +73,7 @@ def names_token_server(url: str) -> FaultyRegistry:
 
 
 def leads_to(url: str) -> FaultyRegistry:
-
-    async def fault(_request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(status=307, headers={"Location": url})
-
-    return FaultyRegistry(fault)
+    return FaultyRegistry(answers(307, {"Location": url}))
 
 
 def token_server_leads_to(url: str) -> FaultyRegistry:

@@ -1,4 +1,4 @@
-"""Whatever a registry or token server sends: bounded memory, an end, and a reason.
+"""Whatever a registry or token server sends: bounded memory, an end, and a reason; odd ones that nodes read are read.
 
 The servers write bytes as they come to mind, so that they can say what no honest HTTP library lets one say.
 """
@@ -8,21 +8,25 @@ import contextlib
 import gzip
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
+from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.errors import ExtenderError
+from extender.errors import ExtenderError, RegistryUnavailable
 from extender.images.content import Cause, Failure
 from extender.images.failures import failure_of
 from extender.images.manifest import Image
 from extender.images.reference import digest_of, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES
-from extender.registry.http import open_session
+from extender.registry.http import Response, open_session, send
 from extender.registry.image_description import describe_image
 from extender.registry.registry_client import RegistryClient
 from testbed.images import OCI
+from tests.integration.registry.conftest import talking
 
 Script = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -117,30 +121,11 @@ class Server:
     def __init__(self, **scripts: Script) -> None:
         self.scripts = scripts
         self.host = ""
-        self._talks: set[asyncio.Task[None]] = set()
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            request = await reader.readuntil(b"\r\n\r\n")
-            path = request.split(b" ", 2)[1].decode()
-            name = next((name for name in self.scripts if f"/{name}" in path), "manifests")
-            await self.scripts[name](writer)
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-    def begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talk = asyncio.create_task(self.talk(reader, writer))
-        self._talks.add(talk)
-        talk.add_done_callback(self._talks.discard)
-
-    @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        """Open until the context is left, and until every script has noticed that nobody listens any more."""
-        async with await asyncio.start_server(self.begin, "127.0.0.1", 0) as server:
-            self.host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            yield
-            await asyncio.gather(*self._talks)
+        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
+        name = next((name for name in self.scripts if f"/{name}" in path), "manifests")
+        await self.scripts[name](writer)
 
 
 @contextlib.contextmanager
@@ -165,7 +150,7 @@ async def learn(server: Server, timeout_seconds: float = 30.0) -> Image:
 
 async def failure(server: Server, timeout_seconds: float = 30.0) -> Failure:
     with little_memory():
-        async with server.listening():
+        async with talking(server.talk) as server.host:
             with pytest.raises(ExtenderError) as caught:
                 await learn(server, timeout_seconds)
     assert len(str(caught.value)) < 300
@@ -218,3 +203,106 @@ async def test_hostile_token(script: Script) -> None:
 async def test_token_server_that_drips() -> None:
     """Its time is a part of the registry's."""
     assert (await failure(guarded(token=drip), timeout_seconds=0.1)).cause is Cause.UNAVAILABLE
+
+
+BODY = b'{"a":1}'
+LENGTH = b"Content-Length: 7\r\n"
+
+
+@asynccontextmanager
+async def serving(answer: bytes, pieces: int = 1 << 20) -> AsyncIterator[URL]:
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for start in range(0, len(answer), pieces):
+            writer.write(answer[start : start + pieces])
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    async with talking(talk) as host:
+        yield URL(f"http://{host}/v2/x")
+
+
+async def read(session: aiohttp.ClientSession, url: URL, method: str = "GET") -> Response:
+    return await send(session, method, url, headers={}, limit_bytes=100)
+
+
+@pytest.mark.parametrize("pieces", [1 << 20, 1], ids=["whole", "byte-by-byte"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(OK + LENGTH + b"A: b\r\n\r\n" + BODY, id="usual"),
+        pytest.param(OK + b"\r\n" + BODY, id="ends-with-the-connection"),
+        pytest.param(OK + LENGTH + b"\r\n" + BODY + b"behind it", id="more-behind-it"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" * 5 + OK + LENGTH + b"\r\n" + BODY, id="continue"),
+        pytest.param(
+            OK + b"Transfer-Encoding: chunked\r\n\r\n007 ;a\r\n" + BODY + b"\r\n0\r\nB: c\r\n\r\n", id="chunks"
+        ),
+    ],
+)
+async def test_answer_that_nodes_read_is_read(session: aiohttp.ClientSession, answer: bytes, pieces: int) -> None:
+    """Whatever its framing, and however it comes."""
+    async with serving(answer, pieces) as url:
+        response = await read(session, url)
+    assert (response.status, response.body) == (200, BODY)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    "header",
+    [b"A: " + b"a" * 9_000, b"A: " + b"a" * 60_000, b"\r\n".join(b"A-%d: a" % number for number in range(1_000))],
+    ids=["9000", "60000", "a-thousand"],
+)
+async def test_long_headers_are_read(session: aiohttp.ClientSession, header: bytes, method: str) -> None:
+    """Up to 64 KiB of them."""
+    async with serving(OK + LENGTH + header + b"\r\nZ: last\r\n\r\n" + (BODY if method == "GET" else b"")) as url:
+        response = await read(session, url, method)
+    assert (response.status, response.headers["Z"]) == (200, "last")
+
+
+async def test_more_than_five_interim_answers_are_refused(session: aiohttp.ClientSession) -> None:
+    """Each costs as much to read as a final one, and nobody sends more than two."""
+    async with serving(b"HTTP/1.1 100 Continue\r\n\r\n" * 6 + OK + LENGTH + b"\r\n" + BODY) as url:
+        with pytest.raises(RegistryUnavailable, match="sent more than an answer may have"):
+            await read(session, url)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "is_read"),
+    [(b"400\r\n" + (b" " * 38 + b"\r\n") * 25 + b" " * 24 + b"\r\n", True), (b"1\r\n \r\n", False)],
+    ids=["a-kilobyte-with-lines", "a-byte"],
+)
+async def test_chunks_of_a_byte_are_refused(session: aiohttp.ClientSession, chunk: bytes, is_read: bool) -> None:
+    """When they are thousands."""
+    async with serving(OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 5_000 + b"0\r\n\r\n") as url:
+        if is_read:
+            assert (await read(session, url)).truncated
+        else:
+            with pytest.raises(RegistryUnavailable, match="sent more than an answer may have"):
+                await read(session, url)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"A: " + b"a" * 70_000, b"\r\n".join(b"A-%d: a" % number for number in range(10_000))],
+    ids=["one", "many"],
+)
+async def test_headers_beyond_all_measure_are_refused(session: aiohttp.ClientSession, header: bytes) -> None:
+    """Real ones have 2 KB."""
+    async with serving(OK + LENGTH + header + b"\r\n\r\n" + BODY) as url:
+        with pytest.raises(RegistryUnavailable, match="sent more than an answer may have"):
+            await read(session, url)
+
+
+async def test_body_behind_a_head_is_nobodys(session: aiohttp.ClientSession) -> None:
+    """A server that answers a OK with a body does not have it taken for the next answer."""
+    async with serving(OK + LENGTH + b"\r\n" + BODY) as url:
+        for _ in range(2):
+            assert (await read(session, url, "HEAD")).status == 200
+
+
+async def test_chunks_that_nodes_do_not_read_are_an_error(session: aiohttp.ClientSession) -> None:
+    """At once, and not when the time is over."""
+    async with serving(OK + b"Transfer-Encoding: chunked\r\n\r\n7\n" + BODY + b"\n0\n\n") as url:
+        with pytest.raises(RegistryUnavailable, match="broke off the connection"):
+            await read(session, url)

@@ -2,10 +2,16 @@
 
 import asyncio
 import gzip
-from collections.abc import Mapping
+import ssl
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 
+import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.client_reqrep import ConnectionKey
+from aioresponses import aioresponses
+from yarl import URL
 
 from extender import errors
 from extender.credentials.keyring import ANONYMOUS
@@ -13,17 +19,13 @@ from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.metrics import REGISTRY
 from testbed.faulty_registry import Fault, FaultyRegistry
 from testbed.images import OCI
-from tests.integration.registry.conftest import APP, INDEX, MakeClient, app_at
+from tests.integration.registry.conftest import APP, INDEX, MakeClient, answers, app_at, stall
 
 SECRET = "body-of-a-stranger"
 
 
 def sends(status: int, headers: Mapping[str, str] | None = None, body: bytes = SECRET.encode()) -> Fault:
-
-    async def fault(request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(status=status, headers=headers, body=body)
-
-    return fault
+    return answers(status, headers, body)
 
 
 async def send_half(request: web.BaseRequest) -> web.StreamResponse:
@@ -46,11 +48,6 @@ async def talk_nonsense(request: web.BaseRequest) -> web.StreamResponse:
     request.transport.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
     request.transport.close()
     return web.Response()
-
-
-async def stall(request: web.BaseRequest) -> web.StreamResponse:
-    await asyncio.Event().wait()
-    raise AssertionError("unreachable")
 
 
 JSON = {"Content-Type": OCI.index}
@@ -165,18 +162,29 @@ async def test_bytes_decide_what_a_tag_is(make_client: MakeClient) -> None:
     assert (fetched.digest, fetched.media_type, fetched.body) == (manifest.digest, OCI.index, manifest.body)
 
 
-async def test_no_encoding_is_asked_for(make_client: MakeClient) -> None:
-    """Whatever packages for other purposes teach aiohttp to decode."""
-    manifest, asked = INDEX.manifests[-1], []
+async def test_what_is_asked_for(make_client: MakeClient) -> None:
+    """No encoding, whatever packages for other purposes teach aiohttp to decode, and each thing as what it is.
+
+    All four types of manifests are accepted, so that no registry falls back to the amd64 child of a Docker list; some
+    answer 406 to whoever accepts manifests alone.
+    """
+    manifest, asked = INDEX.manifests[-1], dict[str, list[str]]()
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        asked.append(request.headers.getall("Accept-Encoding"))
-        return web.Response(body=manifest.body, headers=JSON | {"Content-Encoding": "Identity"})
+        asked[request.path.split("/")[4]] = sorted(request.headers["Accept"].split(", "))
+        assert request.headers.getall("Accept-Encoding") == ["identity"]
+        body = b'{"tags": ["1"]}' if "tags" in request.path else manifest.body
+        return web.Response(body=body, headers=JSON | {"Content-Encoding": "Identity"})
 
     async with FaultyRegistry(answer) as registry:
         client, reference = make_client(registry.host), app_at(registry).with_digest(manifest.digest)
         fetched = await client.fetch_manifest(reference, ANONYMOUS)
-    assert (fetched.digest, fetched.body, asked) == (manifest.digest, manifest.body, [["identity"]])
+        assert (fetched.digest, fetched.body) == (manifest.digest, manifest.body)
+        assert await client.fetch_tags(reference, ANONYMOUS) == ["1"]
+        assert await client.fetch_blob(reference, manifest.digest, ANONYMOUS) == manifest.body
+    types = ("docker.distribution.manifest.list.v2", "docker.distribution.manifest.v2", "oci.image.index.v1")
+    accepted = [f"application/vnd.{each}+json" for each in (*types, "oci.image.manifest.v1")]
+    assert asked == {"manifests": accepted, "tags": ["application/json"], "blobs": ["*/*"]}
 
 
 @pytest.mark.parametrize(
@@ -223,25 +231,6 @@ async def test_bytes_that_are_not_the_digests_are_refused(make_client: MakeClien
             await client.fetch_manifest(reference, ANONYMOUS)
         with pytest.raises(errors.InvalidManifest, match=INDEX.digest):
             await client.fetch_blob(reference, INDEX.digest, ANONYMOUS)
-
-
-async def test_docker_list_is_never_mistaken_for_its_amd64_child(make_client: MakeClient) -> None:
-    """All four types are accepted, so that a registry never falls back to what old clients could read."""
-    async with FaultyRegistry() as registry:
-        accepted: list[str] = []
-
-        async def listen(request: web.BaseRequest) -> web.StreamResponse | None:
-            accepted.extend(request.headers["Accept"].split(", "))
-            return None
-
-        registry.fault = listen
-        await make_client(registry.host).fetch_manifest(app_at(registry), ANONYMOUS)
-    assert sorted(accepted) == [
-        "application/vnd.docker.distribution.manifest.list.v2+json",
-        "application/vnd.docker.distribution.manifest.v2+json",
-        "application/vnd.oci.image.index.v1+json",
-        "application/vnd.oci.image.manifest.v1+json",
-    ]
 
 
 def counted(code: str) -> float:
@@ -311,3 +300,54 @@ async def test_name_server_that_hangs_blames_no_host(monkeypatch: pytest.MonkeyP
     for repository in ("one", "two", "three", "four"):  # a host to blame would rest after three
         with pytest.raises(errors.RegistryUnavailable, match=r"registry.example.com did not answer within 0\.05 s"):
             await client.head_manifest(parse_reference(f"registry.example.com/{repository}:1"), ANONYMOUS)
+
+
+# What goes wrong on the way, and no server on loopback can bring about.
+REMOTE = parse_reference("registry.example.com:5000/team/app:1")
+KEY = ConnectionKey(
+    "registry.example.com", 5000, is_ssl=True, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None
+)
+REQUEST = aiohttp.RequestInfo(URL("https://registry.example.com:5000"), "GET", SimpleNamespace(), URL())  # type: ignore[arg-type]  # only shown
+DETAIL = "detail-of-the-network"
+
+
+@pytest.fixture
+def network() -> Iterator[aioresponses]:
+    with aioresponses() as faked:
+        yield faked
+
+
+FAULTS = {
+    "closed before headers": (aiohttp.ServerDisconnectedError(DETAIL), "broke off the connection"),
+    "reset before headers": (aiohttp.ClientOSError(104, DETAIL), "broke off the connection"),
+    "payload": (aiohttp.ClientPayloadError(DETAIL), "broke off the connection"),
+    "name": (aiohttp.ClientConnectorDNSError(KEY, OSError(-2, DETAIL)), "has a name that does not resolve"),
+    "certificate": (
+        aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError(1, DETAIL)),
+        "shows a certificate that is not trusted",
+    ),
+    "tls": (aiohttp.ClientConnectorSSLError(KEY, ssl.SSLError(1, DETAIL)), "cannot be reached over TLS"),
+    "proxy is down": (aiohttp.ClientProxyConnectionError(KEY, OSError(111, DETAIL)), "the proxy does not accept"),
+    "proxy says 407": (aiohttp.ClientHttpProxyError(REQUEST, (), status=407, message=DETAIL), "through the proxy"),
+    "connect": (aiohttp.ConnectionTimeoutError(DETAIL), "does not accept connections in"),
+    "bare time-out": (TimeoutError(DETAIL), "did not answer in time"),
+    "no URL": (aiohttp.InvalidUrlClientError(DETAIL), "is no address to connect to"),
+    "no HTTP": (aiohttp.ClientResponseError(REQUEST, (), message=DETAIL), "is no HTTP answer"),
+    "anything else": (aiohttp.ClientError(DETAIL), "broke off the connection"),
+}
+
+
+@pytest.mark.parametrize(("fault", "words"), FAULTS.values(), ids=FAULTS)
+async def test_fault_on_the_way_is_the_hosts(
+    make_client: MakeClient, network: aioresponses, fault: Exception, words: str
+) -> None:
+    """Each has its words after the host's name, is counted, and keeps what caused it out of the message."""
+    before = REGISTRY.get_sample_value("multiarch_registry_requests_total", {"code": "error"})
+    assert before is not None
+    network.get("https://registry.example.com:5000/v2/team/app/manifests/1", exception=fault)
+    with pytest.raises(errors.RegistryUnavailable, match=words) as caught:
+        await make_client().fetch_manifest(REMOTE, ANONYMOUS)
+    assert str(caught.value).startswith("registry.example.com:5000 ")
+    assert DETAIL not in str(caught.value)
+    assert caught.value.__cause__ is fault
+    assert REGISTRY.get_sample_value("multiarch_registry_requests_total", {"code": "error"}) == before + 1

@@ -9,7 +9,7 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryDenied, RegistryUnavailable
 from extender.images.reference import digest_of, parse_reference
 from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry
-from tests.integration.registry.conftest import ANN, APP, INDEX, MakeClient, app_at
+from tests.integration.registry.conftest import ANN, APP, INDEX, MakeClient, app_at, redirects_to, talking
 
 MOVED = f"moved/{APP}"
 
@@ -68,12 +68,7 @@ async def test_another_origins_challenge_is_answered_by_nobody(make_client: Make
 async def test_way_back_is_the_registrys_own_again(make_client: MakeClient) -> None:
     """Who is shown what depends on the host that is asked, not on the way there."""
     async with GuardedRegistry("ann:pa:ss") as registry, FaultyRegistry() as detour:
-
-        async def back(request: web.BaseRequest) -> web.StreamResponse:
-            return web.Response(status=307, headers={"Location": f"{registry.url}{request.path}"})
-
-        registry.fault = leads_to(detour.url)
-        detour.fault = back
+        registry.fault, detour.fault = leads_to(detour.url), redirects_to(registry.url)
         app_at(registry, MOVED)
         assert await make_client(registry.host).head_manifest(app_at(registry), ANN)
         assert detour.shown == [""]
@@ -100,10 +95,6 @@ async def test_redirects_are_bounded(make_client: MakeClient, redirects: int) ->
                 await asking
 
 
-async def request_line(reader: asyncio.StreamReader) -> str:
-    return (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
-
-
 SIGNED = "/%2Fdata%2f/a%3Ab|c~;d?X-Amz-Signature=a%2Fb%3D&p=|%7C:/&e"
 
 
@@ -113,7 +104,7 @@ async def test_signed_address_is_asked_to_the_byte(make_client: MakeClient, is_r
     asked: list[str] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        target = await request_line(reader)
+        target = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
         if "/blobs/" in target:
             location = SIGNED if is_relative else f"http://{host}{SIGNED}"
             writer.write(f"HTTP/1.1 307 There\r\nLocation: {location}\r\nContent-Length: 0\r\n".encode())
@@ -121,10 +112,8 @@ async def test_signed_address_is_asked_to_the_byte(make_client: MakeClient, is_r
             asked.append(target)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n")
         writer.write(b"Connection: close\r\n\r\n" + (b"" if "/blobs/" in target else b"{}"))
-        writer.close()
 
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-        host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with talking(talk) as host:
         reference = parse_reference(f"{host}/{APP}:1")
         assert await make_client(host).fetch_blob(reference, digest_of(b"{}"), ANONYMOUS) == b"{}"
     assert asked == [SIGNED]

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import InvalidManifest, ManifestNotFound
-from extender.images.reference import digest_of, parse_reference
+from extender.images.reference import parse_reference
 from extender.registry.registry_client import next_page
 from testbed.debian_registry import DebianRegistry
 from testbed.faulty_registry import FaultyRegistry
@@ -87,18 +87,3 @@ async def test_a_list_that_cannot_be_read_is_an_error(make_client: MakeClient, b
 def test_the_link_to_the_next_page(link: str, query: str) -> None:
     """RFC 8288 as registries write it: the distribution-spec's, Quay's token, several links in one header."""
     assert next_page([link]) == query
-
-
-async def test_lists_and_blobs_are_asked_for_as_what_they_are(make_client: MakeClient) -> None:
-    """Some registries answer 406 to whoever accepts manifests alone."""
-    accepted = []
-
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        accepted.append((request.path.rpartition("/app/")[2][:4], request.headers.getall("Accept")))
-        return web.Response(body=b'{"tags": ["1"]}' if "tags" in request.path else b"{}")
-
-    async with FaultyRegistry(answer) as registry:
-        client, reference = make_client(registry.host), parse_reference(f"{registry.host}/app")
-        assert await client.fetch_tags(reference, ANONYMOUS) == ["1"]
-        assert await client.fetch_blob(reference, digest_of(b"{}"), ANONYMOUS) == b"{}"
-    assert accepted == [("tags", ["application/json"]), ("blob", ["*/*"])]

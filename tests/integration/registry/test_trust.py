@@ -1,19 +1,37 @@
-"""Bundles of authorities that change while the session is open."""
+"""Whose certificates are taken where: bundles that change, mirrors of OpenShift, and certificates of old tools."""
 
 import asyncio
+import datetime
+import ssl
+from collections.abc import AsyncIterator, Callable
+from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 import pytest
 import trustme
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from yarl import URL
 
+from extender.config.registry_section import RegistryConfig
 from extender.errors import ConfigError, RegistryUnavailable
+from extender.fetcher.messages import Failed, Look, PullAccess
+from extender.fetcher.sources import LocalSources, open_local_sources
+from extender.images.content import Cause
+from extender.images.reference import parse_reference
+from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session, send
+from extender.registry.mirror_files import MirrorFiles
+from extender.registry.openshift import OpenShiftMirrors, host_problems
 from testbed.faulty_registry import FaultyRegistry
-from tests.integration.registry.conftest import ON_LOOPBACK
+from tests.integration.registry.conftest import ON_LOOPBACK, talking
 
 
 class Server(FaultyRegistry):
@@ -91,3 +109,184 @@ async def test_unusable_ca_file_is_the_operators_error(tmp_path: Path, content: 
         path.write_text(content)
     with pytest.raises(ConfigError, match=f"registry.ca_files: {path} holds no certificates"):
         RegistryTrust([str(path)])
+
+
+IMAGE = parse_reference("quay.io/team/app:1")
+
+
+class Mirror(FaultyRegistry):
+    """A registry with TLS that has no image."""
+
+    def __init__(self, authority: trustme.CA) -> None:
+        super().__init__(authority=authority)
+        self.authority = authority
+        self.pem = authority.cert_pem.bytes().decode()
+
+
+@pytest.fixture
+async def mirror() -> AsyncIterator[Mirror]:
+    async with Mirror(trustme.CA()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def sources() -> AsyncIterator[LocalSources]:
+    settings = RegistryConfig(timeout_seconds=5, mirrors="openshift", allow=("*", "127.0.0.1"))
+    async with open_local_sources(settings) as opened:
+        yield opened
+
+
+def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
+    source = SourceMirrors("quay.io", (f"{mirror.host}/q",), NEVER_CONTACT_SOURCE)
+    return MirrorObjects(tag_mirrors=(source,), trust=trust)
+
+
+async def asked(sources: LocalSources) -> Failed:
+    answer = await sources.look(Look(tenant="", reference=IMAGE, kubelet_name=IMAGE, access=PullAccess(), seconds=5))
+    assert isinstance(answer, Failed)
+    return answer
+
+
+async def test_authorities_of_a_host_count_there_and_nowhere_else(sources: LocalSources, mirror: Mirror) -> None:
+    """Also among texts that are none; another host with the same authority is not trusted for that."""
+    broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    trust = NodeTrust(authorities={mirror.host: f"# Főtanúsítvány\n{broken}{mirror.pem}"})
+    async with Mirror(mirror.authority) as other:
+        sources.use_mirrors(objects_of(mirror, trust))
+        assert (await asked(sources)).failure.cause is Cause.MISSING
+        sources.use_mirrors(objects_of(other, trust))
+        assert "certificate that is not trusted" in (await asked(sources)).why
+        assert other.shown == []
+
+
+async def test_authorities_of_the_cluster_count_everywhere_and_are_followed(
+    sources: LocalSources, mirror: Mirror
+) -> None:
+    """Those that are taken away are not trusted any more."""
+    other = trustme.CA().cert_pem.bytes().decode()
+    for text, cause in ((other + mirror.pem, Cause.MISSING), (other, Cause.UNAVAILABLE)):
+        sources.use_mirrors(objects_of(mirror, NodeTrust(text)))
+        assert (await asked(sources)).failure.cause is cause
+
+
+def context_of(mirrors: OpenShiftMirrors) -> ssl.SSLContext | bool:
+    endpoint, _ = mirrors.endpoints_for(IMAGE)
+    return endpoint.tls_for(endpoint.root)
+
+
+async def test_operators_own_authorities_count_beside_those_of_the_nodes(mirror: Mirror, tmp_path: Path) -> None:
+    """As they are when the file has changed last."""
+    file = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+    trust = RegistryTrust([str(file)])
+    mirrors = OpenShiftMirrors(trust)
+    mirrors.update(objects_of(mirror, NodeTrust(trustme.CA().cert_pem.bytes().decode())))
+    found = [context_of(mirrors)]
+    mirror.authority.cert_pem.write_to_path(str(file))
+    assert trust.files.reload_if_changed()
+    found.append(context_of(mirrors))
+    wanted = ssl.PEM_cert_to_DER_cert(mirror.authority.cert_pem.bytes().decode())
+    assert [isinstance(each, ssl.SSLContext) and wanted in each.get_ca_certs(binary_form=True) for each in found] == [
+        False,
+        True,
+    ]
+
+
+def test_text_without_certificates_is_a_problem() -> None:
+    """The message names the host."""
+    trust = NodeTrust(authorities={"m.io:5000": "no certificate", "n.io": trustme.CA().cert_pem.bytes().decode()})
+    assert list(host_problems(trust)) == ["the authorities for m.io:5000 hold no certificate"]
+
+
+def test_neither_certificates_nor_logins_are_shown() -> None:
+    """In a traceback or a log."""
+    trust = NodeTrust("-----PEM", {"m.io": "-----PEM"}, {"quay.io": ("ann", "hunter2")})
+    assert repr(MirrorObjects(trust=trust)).endswith("trust=NodeTrust(authorities=['m.io'], logins=['quay.io']))")
+
+
+_BEGIN, _END = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
+
+
+class OldCertificates(NamedTuple):
+    """An authority's certificate, and a server's with its key, as PEM."""
+
+    authority: str
+    server: str
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(name: str, issuer: str, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_subject(name)).issuer_name(_subject(issuer)).public_key(key)
+        .serial_number(x509.random_serial_number()).not_valid_before(_BEGIN).not_valid_after(_END)
+    )  # fmt: skip
+
+
+def _issue(*, is_critical: bool, has_usage: bool, has_key_ids: bool, is_root_named: bool) -> OldCertificates:
+    key, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer = "old authority" if is_root_named else "an authority above it"
+    signer = key if is_root_named else ec.generate_private_key(ec.SECP256R1())
+    authority = _builder("old authority", issuer, key.public_key())
+    authority = authority.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=is_critical)
+    if has_usage:
+        usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+        authority = authority.add_extension(usage, critical=True)
+    server = _builder("old server", "old authority", own.public_key())
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")])
+    server = server.add_extension(names, critical=False)
+    if has_key_ids:
+        authority = authority.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        named = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+        server = server.add_extension(named, critical=False)
+    text = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    text += server.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    return OldCertificates(authority.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM).decode(), text.decode())
+
+
+OLD: dict[str, Callable[[], OldCertificates]] = {
+    "no key identifiers": lambda: _issue(is_critical=True, has_usage=True, has_key_ids=False, is_root_named=True),
+    "constraints not critical": lambda: _issue(is_critical=False, has_usage=True, has_key_ids=True, is_root_named=True),
+    "no key usage": lambda: _issue(is_critical=True, has_usage=False, has_key_ids=True, is_root_named=True),
+    "intermediate alone": lambda: _issue(is_critical=True, has_usage=True, has_key_ids=True, is_root_named=False),
+}
+"""Makes certificates, by what is unusual about them."""
+
+
+@pytest.fixture
+def as_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts begin as those of Python 3.13 do, by which the service runs."""
+    usual = ssl.create_default_context
+
+    def strict(*arguments: object, **named: object) -> ssl.SSLContext:
+        context = usual(*arguments, **named)  # type: ignore[arg-type]  # passed on as they are
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+
+
+@pytest.mark.usefixtures("as_in_the_image")
+@pytest.mark.parametrize("make", OLD.values(), ids=OLD)
+async def test_certificates_that_nodes_take_are_taken(tmp_path: Path, make: Callable[[], OldCertificates]) -> None:
+    """By a context that a host of its own authority has."""
+    made, folder = make(), tmp_path / "certs.d" / "quay.io"
+    folder.mkdir(parents=True)
+    (folder / "ca.pem").write_text(made.authority)
+    (folder / "server.pem").write_text(made.server)
+    (folder / "hosts.toml").write_text('[host."https://127.0.0.1"]\nca = "ca.pem"\n')
+    mirror, _ = MirrorFiles(str(folder.parent)).endpoints_for(parse_reference("quay.io/x:1"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nyes")
+
+    tls = mirror.tls_for(mirror.root)
+    async with talking(answer, context) as host, open_session(guard=ON_LOOPBACK) as session:
+        found = await send(session, "GET", URL(f"https://{host}/"), headers={}, limit_bytes=100, tls=tls)
+    assert found.body == b"yes"

@@ -1,0 +1,267 @@
+"""Thousands of random mirrors, and the same candidates as from the programs by which nodes go: CRI-O's and OpenShift's.
+
+The library that CRI-O reads `registries.conf` with says who is asked. OpenShift's operator writes that file of mirror
+objects; what it refuses before it calls its library is not compared.
+"""
+
+import json
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.errors import AddressRefused, ConfigError
+from extender.images.reference import ImageReference, parse_reference
+from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, RegistrySources, SourceMirrors
+from extender.registry.openshift import routes_of
+from extender.registry.registries_conf import read_registries_conf
+from extender.registry.routes import Routes
+from testbed.binaries import CONTAINERS_IMAGE, RUNTIME_UTILS, GoModule, find_built
+
+DIGEST = f"sha256:{'d' * 64}"
+CONFIGURATIONS = 5_000
+HOSTS = ["a.io", "b.a.io", "c.b.a.io", "docker.io", "e.com:5000", "localhost", "x.aio.io", "m1", "h.com"]
+PATHS = ["", "/x", "/x/y", "/library", "/x/y/z", "/xy", "/", "//", "/X"]
+PREFIXES = ["*.a.io", "*.b.a.io", "*.io", "*.com", "*.aio.io", "*.", "*.a.io/x", "*.e.com:5000", "*"]
+PULLS = ["", "all", "digest-only", "tag-only", "some"]
+NAMES = ["", "app", "x", "x/app", "x/y/z/app", "xy", "library/app"]
+
+
+def candidates(routes: Routes, reference: ImageReference) -> list[dict[str, Any]] | None:
+    try:
+        return [
+            {"reference": str(ImageReference(each.name, each.repository, reference.tag, reference.digest)),
+             "insecure": each.plain_root is not None, "blocked": each.not_asked != "", "namespace": each.namespace}
+            for each in routes.endpoints_for(reference)
+        ]  # fmt: skip
+    except AddressRefused:
+        return None
+
+
+def built(module: GoModule) -> Path:
+    """The module's program; the test is skipped where it is not built."""
+    (name,) = module.programs
+    program = find_built(module) / name
+    if not program.exists():
+        pytest.skip(f"the library is not built: python -m testbed.binaries {module.name}")
+    return program
+
+
+def answers_of(program: Path, questions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    asked = "\n".join(map(json.dumps, questions))
+    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def table_of(chance: random.Random) -> str:
+
+    def maybe(key: str, share: float, value: str | None = None) -> str:
+        return f"{key} = {value or 'true'}\n" if chance.random() < share else ""
+
+    def place() -> str:
+        scheme = "https://" if chance.random() < 0.005 else ""
+        return json.dumps(scheme + chance.choice(HOSTS) + chance.choice(PATHS))
+
+    prefix = json.dumps(chance.choice(PREFIXES[:5] if chance.random() < 0.97 else PREFIXES))
+    text = "[[registry]]\n"
+    text += maybe("location", 0.9, place()) + maybe("prefix", 0.5, prefix if chance.random() < 0.4 else place())
+    text += maybe("insecure", 0.15) + maybe("blocked", 0.15) + maybe("mirror-by-digest-only", 0.15)
+    text += maybe("pull-from-mirror", 0.004, '"all"') + maybe("namespace-proxy", 0.05, '"docker.io"')
+    for _ in range(chance.choice([0, 0, 1, 1, 2, 3])):
+        pull = chance.choice(PULLS[:4] if chance.random() < 0.99 else PULLS)
+        text += f"[[registry.mirror]]\nlocation = {place()}\n" + maybe("insecure", 0.2)
+        text += maybe("pull-from-mirror", 0.2, json.dumps(pull)) + maybe("namespace-proxy", 0.05, '"quay.io"')
+    return text
+
+
+def file_of(chance: random.Random) -> str:
+    head = ""
+    if chance.random() < 0.3:
+        searched = chance.sample(HOSTS, chance.choice([0, 1, 2])) + (["a.io/x"] if chance.random() < 0.02 else [])
+        head += f"unqualified-search-registries = {json.dumps(searched)}\n"
+    if chance.random() < 0.05:
+        head += f"short-name-mode = {json.dumps(chance.choice(['enforcing', 'disabled', 'permissive', 'some']))}\n"
+    tables = "".join(table_of(chance) for _ in range(chance.choice([0, 1, 2, 4])))
+    aliases = ""
+    if chance.random() < 0.3:
+        names = chance.sample(["app", "x/app", "x", "a.io/x" if chance.random() < 0.05 else "y"], 2)
+        targets = ["", "a.io/app", "docker.io/app", "localhost/x/app", "e.com:5000/y"]
+        targets += ["plain/app", "a.io/app:1"] if chance.random() < 0.05 else []
+        aliases = "[aliases]\n" + "".join(
+            f"{json.dumps(name)} = {json.dumps(chance.choice(targets))}\n" for name in names
+        )
+    return head + tables + aliases
+
+
+def question_of(seed: int) -> dict[str, Any]:
+    """Files, names with a tag or a digest, and names without a registry."""
+    chance = random.Random(seed)
+    names = []
+    for _ in range(8):
+        name = f"{chance.choice([*HOSTS[:-2], 'z.io', 'io', 'q.aio.io'])}/{chance.choice(NAMES[1:])}"
+        names.append(name + chance.choice([":1", f"@{DIGEST}"]))
+    return {
+        "main": file_of(chance),
+        "drop_ins": [file_of(chance) for _ in range(chance.choice([0, 0, 1, 2]))],
+        "names": [str(parse_reference(name)) for name in names],
+        "short": [
+            f"{name}{chance.choice([':1', f'@{DIGEST}'])}" for name in chance.sample(["app", "x/app", "x", "y"], 2)
+        ],
+        "mode": chance.choice(["enforcing", "disabled"]),
+    }
+
+
+def our_answer(question: dict[str, Any]) -> dict[str, Any]:
+    texts = [question["main"], *question["drop_ins"]]
+    try:
+        routes = read_registries_conf((f"{number}", text.encode()) for number, text in enumerate(texts))
+    except ConfigError as exc:
+        return {"error": str(exc)}
+    return {
+        "error": "",
+        "names": [candidates(routes, parse_reference(name)) for name in question["names"]],
+        "short": [full_names(routes, name, question["mode"]) for name in question["short"]],
+    }
+
+
+def full_names(routes: Routes, name: str, mode: str) -> list[str] | None:
+    """The names that are tried where the nodes' own setting is `mode`; None: nobody is asked."""
+    path, mark, rest = name.partition("@") if "@" in name else name.partition(":")
+    short = ImageReference("", path, rest if mark == ":" else "", rest if mark == "@" else "")
+    routes = msgspec.structs.replace(routes, searches_all=mode == "disabled")
+    try:
+        return [str(each) for each in routes.full_names_of(short)]
+    except AddressRefused:
+        return None
+
+
+@pytest.mark.slow
+def test_library_of_crio_asks_the_same() -> None:
+    """The same files are invalid, and the others give the same candidates and the same full names, in order."""
+    questions = [question_of(seed) for seed in range(CONFIGURATIONS)]
+    seen = Counter[str]()
+    for question, answer in zip(questions, answers_of(built(CONTAINERS_IMAGE), questions), strict=True):
+        ours = our_answer(question)
+        assert bool(ours["error"]) == bool(answer["error"]), (question, ours["error"], answer["error"])
+        seen["invalid" if answer["error"] else "valid"] += 1
+        if not answer["error"]:
+            assert (ours["names"], ours["short"]) == (answer["names"], answer["short"]), question
+            seen.update("nobody" if found is None else str(min(len(found), 3)) for found in answer["names"])
+    assert min(seen[kind] for kind in ("valid", "invalid", "nobody", "1", "2", "3")) > 100  # and all of it was tried
+
+
+CLUSTERS = 5_000
+SOURCE_HOSTS = ["a.io", "b.a.io", "c.b.a.io", "e.com:5000", "q.com"]
+SOURCE_PATHS = ["", "", "/x", "/x/y", "/xy"]
+WILDCARDS = ["*.a.io", "*.b.a.io", "*.io"]
+MIRRORS = ["m1", "m2", "m3.io/x", "m4:5000/y", "m5.b.a.io"]
+SOURCE_NAMES = [f"{host}{path}/app" for host in (*SOURCE_HOSTS, "z.io") for path in ("", "/x", "/x/y", "/xy")]
+REFUSED_BEFORE = ("two values of mirrorSourcePolicy", "is a mirror of itself")
+
+
+def objects_of(seed: int) -> MirrorObjects:
+    """Objects with few sources and mirrors, so that they often speak of the same, in loops and in one another."""
+    chance = random.Random(seed)
+    wild = chance.random() < 0.3
+
+    def scope() -> str:
+        return (
+            chance.choice(WILDCARDS)
+            if wild and chance.random() < 0.4
+            else chance.choice(SOURCE_HOSTS) + chance.choice(SOURCE_PATHS)
+        )
+
+    sources = [scope() for _ in range(chance.choice([1, 1, 2, 4]))]
+    nevers = {source for source in sources if chance.random() < 0.15}
+
+    def one() -> SourceMirrors:
+        source = chance.choice(sources)
+        mirrors = chance.sample(MIRRORS, chance.choice([0, 1, 2, 3]))
+        if chance.random() < 0.1:
+            mirrors.insert(chance.randint(0, len(mirrors)), source)
+        is_never = source in nevers or chance.random() < 0.005
+        return SourceMirrors(source, tuple(mirrors), NEVER_CONTACT_SOURCE if is_never else None)
+
+    digests, tags, policies = (tuple(one() for _ in range(chance.choice([0, 0, 1, 2, 3]))) for _ in range(3))
+    insecure = tuple(chance.choice([scope(), chance.choice(MIRRORS)]) for _ in range(chance.choice([0, 0, 1, 2])))
+    blocked = tuple(scope() for _ in range(chance.choice([0, 0, 1, 2])))
+    return MirrorObjects(
+        digest_mirrors=digests,
+        tag_mirrors=tags,
+        digest_policies=tuple(SourceMirrors(each.source, each.mirrors) for each in policies),
+        sources=RegistrySources(insecure_registries=insecure, blocked_registries=blocked),
+    )
+
+
+def operator_question_of(objects: MirrorObjects) -> dict[str, Any]:
+    """The objects as the program takes them: one object for each source."""
+    return {
+        "digest_sets": [{"spec": {"imageDigestMirrors": [entry_of(each)]}} for each in objects.digest_mirrors],
+        "tag_sets": [{"spec": {"imageTagMirrors": [entry_of(each)]}} for each in objects.tag_mirrors],
+        "policies": [{"spec": {"repositoryDigestMirrors": [entry_of(each)]}} for each in objects.digest_policies],
+        "insecure": objects.sources.insecure_registries,
+        "blocked": objects.sources.blocked_registries,
+    }
+
+
+def entry_of(each: SourceMirrors) -> dict[str, Any]:
+    policy = {"mirrorSourcePolicy": each.mirror_source_policy} if each.mirror_source_policy else {}
+    return {"source": each.source, "mirrors": each.mirrors, **policy}
+
+
+def names_of(seed: int) -> list[str]:
+    chance = random.Random(seed)
+    return [str(parse_reference(name + chance.choice([":1", f"@{DIGEST}"]))) for name in chance.sample(SOURCE_NAMES, 8)]
+
+
+def ours(objects: MirrorObjects) -> Routes | str:
+    try:
+        return msgspec.structs.replace(routes_of(objects), refusal_of=lambda _: "")  # which is the policy's
+    except ConfigError as exc:
+        return str(exc)
+
+
+def has_one_list_a_source(objects: MirrorObjects) -> bool:
+    """Whether no two lists of a kind are of one source, so that nothing is merged."""
+    kinds = ((*objects.digest_mirrors, *objects.digest_policies), objects.tag_mirrors)
+    return not any(count > 1 for kind in kinds for count in Counter(each.source for each in kind).values())
+
+
+def asked(candidates: list[dict[str, Any]] | None) -> set[str] | None:
+    return None if candidates is None else set(map(json.dumps, candidates))
+
+
+@pytest.mark.slow
+def test_operator_has_nodes_ask_the_same() -> None:
+    """The same objects are refused, and the others give the same candidates: in order, where that is of one list."""
+    operator, reader = built(RUNTIME_UTILS), built(CONTAINERS_IMAGE)
+    clusters = [objects_of(seed) for seed in range(CLUSTERS)]
+    files = answers_of(operator, map(operator_question_of, clusters))
+    questions = [
+        {"main": file["conf"], "drop_ins": [], "names": names_of(seed), "short": [], "mode": "disabled"}
+        for seed, file in enumerate(files)
+    ]
+    seen = Counter[str]()
+    for objects, file, question, answer in zip(clusters, files, questions, answers_of(reader, questions), strict=True):
+        conf = ours(objects)
+        if isinstance(conf, str) and any(words in conf for words in REFUSED_BEFORE):
+            seen["refused before"] += 1
+        elif isinstance(conf, str) or file["error"] or answer["error"]:
+            assert isinstance(conf, str), (objects, file["error"], answer["error"])
+            assert file["error"] or answer["error"], (objects, conf)
+            seen["refused"] += 1
+        else:
+            found = [candidates(conf, parse_reference(name)) for name in question["names"]]
+            if has_one_list_a_source(objects):
+                assert found == answer["names"], (objects, file["conf"])
+                seen["in order"] += 1
+            if '    location = "*.' not in file["conf"]:  # with a wildcard as a mirror nodes ask nobody
+                assert list(map(asked, found)) == list(map(asked, answer["names"])), (objects, file["conf"])
+            seen.update("nobody" if each is None else str(min(len(each), 3)) for each in found)
+    assert min(seen[kind] for kind in ("refused", "in order", "1", "2", "3")) > 100  # and all of it was tried
+    assert 0 < seen["refused before"] < CLUSTERS / 5
