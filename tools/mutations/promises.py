@@ -723,7 +723,7 @@ LEADER = _broken(
 
 TURNS = _broken(
     "extender/turns.py",
-    _tests("unit", "turns", "slots", "fair_queue"),
+    f"{_UNIT}/test_turns.py",
     (
         "a tenant with much to do does not go first again",
         "        if items:\n            self._items[tenant] = items\n",
