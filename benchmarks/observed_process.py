@@ -5,15 +5,13 @@ Other files make the requests.
 
 import contextlib
 import http.client
-import signal
-import subprocess
 import sys
-import threading
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -22,6 +20,7 @@ from benchmarks.far_registry import FarRegistry
 from benchmarks.process_costs import cpu_seconds, memory
 from benchmarks.quiet_cluster import QuietCluster
 from testbed.child import ServerFailed
+from testbed.processes import Process
 from testbed.shipped_environment import as_shipped
 
 READY_SECONDS = 60
@@ -51,40 +50,40 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
 class ObservedProcess:
     """A running service: `addresses` as `host:port` by listener, and the seconds from its start until it was ready."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: Process) -> None:
         self.pid = process.pid
         self.addresses: dict[str, str] = {}
-        self.events: Counter[tuple[str, str]] = Counter()  # how often each event was logged, by level and event
         self.ready_seconds = 0.0
         self._process = process
-        self._listening = threading.Event()
 
-    def read_log(self, lines: IO[bytes]) -> None:
-        """Counts the events of the log until it ends, and takes the addresses from those of the listeners."""
-        for line in lines:
-            try:
-                said: dict[str, Any] = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                said = {"level": "error", "event": line.decode(errors="replace").strip()}
-            self.events[said["level"], said["event"]] += 1
-            if said["event"] == "listener.opened":
-                self.addresses[said["listener"]] = said["address"]
-            if said["event"] == "service.started":
-                self._listening.set()
-        self._listening.set()
+    @property
+    def events(self) -> Counter[tuple[str, str]]:
+        """How often each event was logged, by level and event."""
+        return Counter((said["level"], said["event"]) for said in self._log())
 
     def wait_until_ready(self, started: float) -> None:
         """Returns when the service is ready and sets `ready_seconds`, counted from `started` of `time.perf_counter`.
 
         Raises ServerFailed.
         """
-        self._listening.wait(READY_SECONDS)
-        while time.perf_counter() - started < READY_SECONDS and self._process.poll() is None and self.addresses:
-            if self.get("/readyz")[0] == 200:
+        while time.perf_counter() - started < READY_SECONDS and self._process.is_running:
+            if not self.addresses and any(said["event"] == "service.started" for said in self._log()):
+                opened = (said for said in self._log() if said["event"] == "listener.opened")
+                self.addresses = {said["listener"]: said["address"] for said in opened}
+            if self.addresses and self.get("/readyz")[0] == 200:
                 self.ready_seconds = time.perf_counter() - started
                 return
             time.sleep(_POLL_SECONDS)
-        raise ServerFailed(f"it is not ready: {dict(self.events)}")
+        raise ServerFailed(f"it is not ready:\n{self._process.tail()}")
+
+    def _log(self) -> Iterator[dict[str, Any]]:
+        """Yields the whole lines of the log; one that is no JSON as an error."""
+        for line in self._process.log.read_bytes().splitlines(keepends=True):
+            try:
+                yield msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                if line.endswith(b"\n"):
+                    yield {"level": "error", "event": line.decode(errors="replace").strip()}
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Returns the status and body of an operations endpoint."""
@@ -137,27 +136,17 @@ def observed_process(
     if registry:
         chosen |= dict.fromkeys(("registry.plain_http", "registry.allow"), msgspec.json.encode(registry.hosts).decode())
     options = [part for path, value in chosen.items() for part in ("--set", f"{path}={value}")]
-    started = time.perf_counter()
-    with pinned(core):
-        process = subprocess.Popen(
-            as_shipped([sys.executable, "-m", "extender", "serve", *options]), stderr=subprocess.PIPE
-        )
-    assert process.stderr
-    service = ObservedProcess(process)
-    reader = threading.Thread(target=service.read_log, args=(process.stderr,), daemon=True)
-    reader.start()
-    try:
-        service.wait_until_ready(started)
-        yield service
-    finally:
-        process.send_signal(signal.SIGTERM)
+    command = as_shipped([sys.executable, "-m", "extender", "serve", *options])
+    with tempfile.TemporaryDirectory() as scratch:
+        started = time.perf_counter()
+        with pinned(core):
+            process = Process("service", command, Path(scratch) / "service.log")
+        service = ObservedProcess(process)
         try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        reader.join(END_SECONDS)
-        process.stderr.close()
+            service.wait_until_ready(started)
+            yield service
+        finally:
+            process.stop(END_SECONDS)
 
 
 def _target(descriptor: Path) -> str:
