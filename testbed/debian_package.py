@@ -1,8 +1,10 @@
-"""Programs from Debian's archive, unpacked into the cache folder once. Nothing is installed."""
+"""Programs and packages from Debian's archive, fetched into the cache folder once. Nothing is installed."""
 
+import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.binaries import cache_folder
@@ -22,10 +24,14 @@ def find_package(package: str, *more: str) -> Path:
     """
     cache = cache_folder()
     if not (cache / package).exists():
-        if not (shutil.which("apt-get") and shutil.which("dpkg")):
-            raise ProgramMissing(f"{package} is not in {cache}, and there is no apt-get to fetch it with")
         cache.mkdir(parents=True, exist_ok=True)
-        _fetch(cache, package, more)
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            folder = Path(scratch)
+            _download(folder, [package, *more])
+            for archive in folder.glob("*.deb"):
+                subprocess.run(["dpkg", "-x", archive, folder / "unpacked"], check=True, capture_output=True)
+            if not (cache / package).exists():  # if another process does the same, the first to finish wins
+                (folder / "unpacked").rename(cache / package)
     return cache / package
 
 
@@ -35,31 +41,44 @@ def with_libraries(program: Path) -> list[str]:
     return ["/usr/bin/env", f"LD_LIBRARY_PATH={':'.join(libraries)}", str(program)]
 
 
-def _fetch(cache: Path, package: str, more: tuple[str, ...]) -> None:
-    """Unpacks Debian's packages into `cache`. If another process does the same, the first to finish wins."""
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        folder = Path(scratch)
-        try:
-            _download(folder, [package, *more])
-            for archive in folder.glob("*.deb"):
-                _run(["dpkg", "-x", str(archive), str(folder / "unpacked")], folder)
-        except (OSError, subprocess.SubprocessError) as exc:
-            raise ProgramMissing(f"{package} is not in {cache} and cannot be fetched: {exc}") from exc
-        if not (cache / package).exists():
-            (folder / "unpacked").rename(cache / package)
+def fetch_archives(architecture: str, packages: Sequence[str]) -> dict[str, Path]:
+    """Returns the `.deb` of each package, for any architecture.
+
+    Raises:
+        ProgramMissing: one cannot be fetched.
+    """
+    folder = cache_folder() / "debian" / architecture
+    if missing := [package for package in packages if not list(folder.glob(f"{package}_*.deb"))]:
+        _download(folder, missing, architecture)
+    return {package: min(folder.glob(f"{package}_*.deb")) for package in packages}
 
 
-def _download(folder: Path, packages: list[str]) -> None:
-    """Downloads the packages into `folder` by this machine's package lists, else by fresh lists, which need no root."""
+def files_of(archive: Path) -> bytes:
+    """Returns the tar archive of a package's files."""
+    return subprocess.run(["dpkg-deb", "--fsys-tarfile", archive], check=True, capture_output=True).stdout
+
+
+def _download(folder: Path, packages: Sequence[str], architecture: str = "") -> None:
+    """Downloads the packages into `folder`, by lists of its own, which need no root.
+
+    Packages for this machine come by the machine's lists where it has them. Raises ProgramMissing.
+    """
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        raise ProgramMissing(f"{packages[0]} is not in {cache_folder()}, and there is no apt-get to fetch it with")
+    for name in ("state/lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    options = ["-o", f"Dir::State::lists={folder / 'state/lists'}", "-o", f"Dir::Cache={folder / 'cache'}"]
+    if architecture:
+        options += ["-o", f"Dir::State::status={os.devnull}", "-o", f"APT::Architecture={architecture}"]
+        options += ["-o", f"APT::Architectures::={architecture}"]
     try:
-        _run(["apt-get", "download", *packages], folder)
-    except subprocess.CalledProcessError:
-        for name in ("lists/partial", "cache/archives/partial"):
-            (folder / name).mkdir(parents=True)
-        private = ["-o", f"Dir::State::lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
-        _run(["apt-get", *private, "update"], folder)
-        _run(["apt-get", *private, "download", *packages], folder)
+        if not architecture and _apt_get(folder, "download", *packages).returncode == 0:
+            return
+        for command in (["update"], ["download", *packages]):
+            _apt_get(folder, *options, *command).check_returncode()
+    except (OSError, subprocess.SubprocessError) as exc:
+        raise ProgramMissing(f"{packages[0]} is not in {cache_folder()} and cannot be fetched: {exc}") from exc
 
 
-def _run(command: list[str], folder: Path) -> None:
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=_FETCH_SECONDS)
+def _apt_get(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(["apt-get", *arguments], cwd=folder, check=False, capture_output=True, timeout=_FETCH_SECONDS)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.debian_archive import fetch_archives, files_of
-from testbed.debian_package import ProgramMissing
+from testbed.debian_package import ProgramMissing, fetch_archives, files_of
 from testbed.images import join_index, make_image
 from testbed.packed_layers import Layer
 from tests.unit.verifier.kept_blobs import look_inside
