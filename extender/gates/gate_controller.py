@@ -52,7 +52,7 @@ BARE = "bare"
 _SETTLED = (UngatingOutcome.KNOWN, UngatingOutcome.EXEMPT, UngatingOutcome.OBSERVED)
 _FAILURES = ("conflict", "invalid", "gone", "forbidden", "unavailable")
 REMOVALS = counter(
-    "multiarch_gates_releases_total",
+    "multiarch_gates_removals_total",
     "Gates removed, by what was decided; bare: the gate alone; and patches that failed: conflict, invalid, gone, "
     "forbidden, unavailable.",
     "outcome",
@@ -62,7 +62,7 @@ PODS = gauge(
     "multiarch_gates_pods",
     "Held pods, as the leader sees them; seen: as each replica does.",
     "state",
-    ("held", "releasing", "seen"),
+    ("held", "removing", "seen"),
 )
 OLDEST = gauge(
     "multiarch_gates_oldest_seconds",
@@ -134,7 +134,7 @@ class GateController:
             self._client, GATED_PODS, self._pods, clock=self._clock, random=self._random, sleep=self._sleep
         )
         PODS["held"].set_function(lambda: len(self._waits))
-        PODS["releasing"].set_function(lambda: len(self._pods) - len(self._waits))
+        PODS["removing"].set_function(lambda: len(self._pods) - len(self._waits))
         OLDEST["held"].set_function(self._pods.oldest_seconds)
         try:
             while not self._is_ready():  # views have no event

@@ -80,7 +80,7 @@ class PolicyArming:
         if binding is not None and look(binding, ("spec", "matchResources", "namespaceSelector")) is None:
             return ""
         if not self._can_ungate():
-            return "nobody is known to lift gates"
+            return "nobody is known to remove gates"
         if binding is None:
             await self._bind_canary(policy)
         canary = await create_dry(self._client, self._namespace, _CANARY)

@@ -45,7 +45,7 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, nodes: WatchedNo
 def admission_routes(
     config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, can_gate: Callable[[], bool]
 ) -> Mapping[str, Route]:
-    """The routes of the webhooks by path. `can_gate`: whether pods may be held, since somebody provably lifts gates."""
+    """The routes of the webhooks by path. `can_gate`: whether pods may be held, as somebody provably removes gates."""
     settings = admission_settings_of(config)
     pods = PodAdmission(
         pod_resolver,

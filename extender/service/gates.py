@@ -38,12 +38,12 @@ from extender.service.rights import GATE_RIGHTS
 log = structlog.get_logger()
 
 START_SECONDS = 15.0
-"""How long a replica that starts is not ready because nobody is known to lift gates. Then one that serves a webhook or
-the scheduler verbs is, unless pods are held: a missing right alone must not take these away."""
+"""How long a replica that starts is not ready because nobody is known to remove gates. Then one that serves a webhook
+or the scheduler verbs is, unless pods are held: a missing right alone must not take these away."""
 RELEASE_SECONDS = 5.0
 """How long pods wait for their images that were held before, where none is held any more."""
-LIFTING = gauge(
-    "multiarch_gates_lifting",
+REMOVAL = gauge(
+    "multiarch_gates_removal",
     "wanted: this replica is to hold pods; able: some replica can remove gates.",
     "state",
     ("wanted", "able"),
@@ -52,7 +52,7 @@ _LIST, _WATCH = ResourceAttributes("list", "pods"), ResourceAttributes("watch", 
 
 
 class Gates:
-    """Whether pods may be held: some replica leads, and our account may do what lifting a gate takes.
+    """Whether pods may be held: some replica leads, and our account may do what removing a gate takes.
 
     All replicas have one account, so each proves the rights for all. `serves`: this replica answers a webhook or the
     scheduler verbs too. `held_pods` counts the held pods, as far as they are known.
@@ -70,20 +70,20 @@ class Gates:
         self.held_pods = CountedPods()
 
     def can_gate(self) -> bool:
-        """Whether somebody provably lifts gates. No request."""
+        """Whether somebody provably removes gates. No request."""
         return self._election.is_led() and self._rights.are_proven()
 
     def check(self) -> CheckResult:
         """Whether the gates of held pods are removed.
 
-        Nothing else depends on a replica that serves nothing, so it is not ready while nobody lifts gates. One that
+        Nothing else depends on a replica that serves nothing, so it is not ready while nobody removes gates. One that
         serves something is, once it was able to, or while it sees no held pod.
         """
         if self.can_gate():
             self._was_able = True
             return CheckResult(detail="leading" if self._election.is_leader else "standing by")
         has_started = self._clock() >= self._starts_until and not len(self.held_pods)
-        detail = f"nobody is known to lift gates (Lease {self._election.name}); {len(self.held_pods)} pods are held"
+        detail = f"nobody is known to remove gates (Lease {self._election.name}); {len(self.held_pods)} pods are held"
         return CheckResult(ok=self._serves and (self._was_able or has_started), detail=detail)
 
 
@@ -114,8 +114,8 @@ async def open_gates(
     serves = bool(config.admission.listen or config.scheduler.listen)
     gates = Gates(election, rights, time.monotonic, serves=serves)
     controller = _controller(config, client, events, cluster_view, pod_resolver)
-    LIFTING["wanted"].set(holds)
-    LIFTING["able"].set_function(lambda: float(gates.can_gate()))
+    REMOVAL["wanted"].set(holds)
+    REMOVAL["able"].set_function(lambda: float(gates.can_gate()))
     gate = config.admission.gate
     arming = (
         PolicyArming(client, gate.policy, config.canary_namespace, can_ungate=gates.can_gate) if gate.policy else None
@@ -140,8 +140,8 @@ async def open_gates(
         ):
             yield gates if holds else None
     finally:
-        LIFTING["wanted"].set(0)
-        LIFTING["able"].set_function(float)
+        REMOVAL["wanted"].set(0)
+        REMOVAL["able"].set_function(float)
 
 
 async def _count_held(client: ClusterClient, held_pods: CountedPods) -> None:

@@ -42,7 +42,7 @@ async def test_a_policy_in_force_outlives_us_and_an_alert_says_so(
         replicas = await release.roll(replicas=2)
         rules = CHART / "files" / "rules.yaml"
         with DebianPrometheus(prometheus, tmp_path, f"127.0.0.1:{port}", rules, interval=interval) as server:
-            await until(session, server, "multiarch_gates_lifting", found=True)
+            await until(session, server, "multiarch_gates_removal", found=True)
             await until_holding(api, f"{registry.host}/team/never:1")
             assert not await values(session, server, ALERT)
             release.kill(replicas)

@@ -80,6 +80,6 @@ async def test_every_pod_runs_that_was_held(
                     seen = await run_pods(world, images, where)
                 await world.api.delete_all("Pod", where)  # else the nodes of the next round run them again
             assert (failing(seen), len(seen)) == ([], PODS)
-        assert await service.metric("multiarch_gates_releases_total", outcome="known") == rounds * PODS
+        assert await service.metric("multiarch_gates_removals_total", outcome="known") == rounds * PODS
         assert way != "webhook only" or await service.filter_calls() == 0
     world.figure(f"real nodes, {way}, registry 2 s away: {rounds * PODS} pods held, and run without a restart")

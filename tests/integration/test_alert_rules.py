@@ -146,10 +146,10 @@ STORIES = [
     Story(  # of two replicas that see no leader
         "MultiarchGatesWithoutLeader",
         {
-            'multiarch_gates_lifting{state="wanted",instance="a"}': "1x180",
-            'multiarch_gates_lifting{state="able",instance="a"}': "1x10 0x49 1x120",
-            'multiarch_gates_lifting{state="wanted",instance="b"}': "1x180",
-            'multiarch_gates_lifting{state="able",instance="b"}': "1x5 0x54 1x120",
+            'multiarch_gates_removal{state="wanted",instance="a"}': "1x180",
+            'multiarch_gates_removal{state="able",instance="a"}': "1x10 0x49 1x120",
+            'multiarch_gates_removal{state="wanted",instance="b"}': "1x180",
+            'multiarch_gates_removal{state="able",instance="b"}': "1x5 0x54 1x120",
         },
         12,
         (9, 11, 61),
@@ -157,8 +157,8 @@ STORIES = [
     Story(  # no replica is left
         "MultiarchGatesWithoutLeader",
         {
-            'multiarch_gates_lifting{state="wanted"}': "1x10 _x300 1x120",
-            'multiarch_gates_lifting{state="able"}': "1x10 _x300 1x120",
+            'multiarch_gates_removal{state="wanted"}': "1x10 _x300 1x120",
+            'multiarch_gates_removal{state="able"}': "1x10 _x300 1x120",
         },
         300,
         (9, 312),
@@ -166,8 +166,8 @@ STORIES = [
     Story(  # held yet, and nobody may let them go any more
         "MultiarchGatesWithoutLeader",
         {
-            'multiarch_gates_lifting{state="wanted"}': "1x5 0x175",
-            'multiarch_gates_lifting{state="able"}': "1x5 0x175",
+            'multiarch_gates_removal{state="wanted"}': "1x5 0x175",
+            'multiarch_gates_removal{state="able"}': "1x5 0x175",
             'multiarch_gates_pods{state="seen"}': "0x10 7x49 0x120",
         },
         13,
@@ -176,8 +176,8 @@ STORIES = [
     Story(  # switched off, with rights for a while
         "MultiarchGatesWithoutLeader",
         {
-            'multiarch_gates_lifting{state="wanted"}': "1x20 0x180",
-            'multiarch_gates_lifting{state="able"}': "0x10 0x10 0x180",
+            'multiarch_gates_removal{state="wanted"}': "1x20 0x180",
+            'multiarch_gates_removal{state="able"}': "0x10 0x10 0x180",
         },
         15,
         (0, 30, 150),

@@ -1,4 +1,4 @@
-"""When the service holds pods that are being created, and lets them go: only while somebody provably lifts gates."""
+"""When the service holds pods that are being created, and lets them go: only while somebody provably removes gates."""
 
 import asyncio
 from pathlib import Path
@@ -45,9 +45,9 @@ def lease(api: ApiServer) -> dict[str, Any]:
     return found
 
 
-async def lifting(caller: Caller) -> tuple[float, float]:
+async def removal(caller: Caller) -> tuple[float, float]:
     """Whether the replica is to hold pods, and whether it sees that somebody lets them go, as its metrics say."""
-    wanted, able = [await caller.metric(f'multiarch_gates_lifting{{state="{state}"}}') for state in ("wanted", "able")]
+    wanted, able = [await caller.metric(f'multiarch_gates_removal{{state="{state}"}}') for state in ("wanted", "able")]
     return wanted, able
 
 
@@ -67,8 +67,8 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(
         registry.add_index("late", "1", ["linux/arm64"])
         await eventually(lambda: not api.find(PODS, "p")["spec"]["schedulingGates"])
         assert lease(api)["holderIdentity"] != ""
-        assert await caller.metric('multiarch_gates_releases_total{outcome="known"}') >= 1
-        assert await lifting(caller) == (1, 1)
+        assert await caller.metric('multiarch_gates_removals_total{outcome="known"}') >= 1
+        assert await removal(caller) == (1, 1)
     assert lease(api)["holderIdentity"] == ""
 
 
@@ -83,7 +83,7 @@ async def test_nothing_is_held_without_the_rights_to_let_go(
         assert not await is_held(caller, image)
         status, marks = await checks(caller, "/readyz")
         assert (status, marks["gates"]) == (503, "[-]")
-        assert await lifting(caller) == (1, 0)
+        assert await removal(caller) == (1, 0)
         api.forbidden = set()
         await eventually(lambda: is_held(caller, image))
         assert (await until_ready(caller))["gates"] == "[+]"
@@ -127,7 +127,7 @@ async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more
         assert "gates" not in await until_ready(caller)
         await eventually(lambda: not (gates_of(api, "known") or gates_of(api, "unknown")))
         assert not await is_held(caller, f"{registry.host}/late:1")
-        assert await lifting(caller) == (0, 1)
+        assert await removal(caller) == (0, 1)
     assert "arm64" in str(api.find(PODS, "known")["spec"]["affinity"])
     assert "affinity" not in api.find(PODS, "unknown")["spec"]
 
@@ -149,7 +149,7 @@ async def test_nothing_is_watched_without_the_rights_to_let_go_where_nothing_is_
         api.put(PODS, first | {"spec": first["spec"] | {"schedulingGates": []}})
         api.remove(PODS, "second")
         await until_seen(caller, 0)
-        assert await lifting(caller) == (0, 0)
+        assert await removal(caller) == (0, 0)
         assert [sent for sent in api.received("send") if sent.method == "PATCH"] == []
 
 
