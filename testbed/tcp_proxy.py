@@ -8,24 +8,29 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 
 LOOPBACK = "127.0.0.1"
 CHUNK_BYTES = 1 << 16
 
-Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Connects with the server. Raises OSError."""
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[Ends]]
+"""Connects with the server for a client, with whom it may speak before. Raises OSError."""
 
 
 class TcpProxy:
     """The proxy, which listens on `port`. `open_tcp_proxy` and `open_relay` make it."""
 
-    def __init__(self, port: int, connect: Connect, answer_seconds: float) -> None:
-        self.port = port
+    def __init__(self, listening: socket.socket, connect: Connect, answer_seconds: float) -> None:
+        self._listening = listening
         self._connect = connect
         self._answer_seconds = answer_seconds
         self._is_refusing = False
         self._ends: set[asyncio.StreamWriter] = set()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._listening.getsockname()[1])
 
     @property
     def connections(self) -> int:
@@ -51,8 +56,8 @@ class TcpProxy:
         try:
             if self._is_refusing:
                 raise ConnectionAbortedError
-            server_in, server_out = await self._connect()
-        except OSError:
+            server_in, server_out = await self._connect(client_in, client_out)
+        except (OSError, asyncio.CancelledError):
             client_out.transport.abort()
             return
         ends = {client_out, server_out}
@@ -76,9 +81,13 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, second
 async def open_tcp_proxy(server_port: int, *, answer_seconds: float = 0.0) -> AsyncIterator[TcpProxy]:
     """Runs a proxy to that port on loopback; answers take so much longer. All connections are reset at the end."""
     listening = socket.create_server((LOOPBACK, 0))
-    connect = partial(asyncio.open_connection, LOOPBACK, server_port)
-    async with open_relay(listening, connect, answer_seconds=answer_seconds) as proxy:
+    async with open_relay(listening, connect_to(server_port), answer_seconds=answer_seconds) as proxy:
         yield proxy
+
+
+def connect_to(port: int) -> Connect:
+    """Returns what connects every client with that port on loopback."""
+    return lambda *_client: asyncio.open_connection(LOOPBACK, port)
 
 
 @asynccontextmanager
@@ -86,7 +95,7 @@ async def open_relay(
     listening: socket.socket, connect: Connect, *, answer_seconds: float = 0.0
 ) -> AsyncIterator[TcpProxy]:
     """Runs a proxy from that socket, which it closes, to wherever `connect` connects."""
-    proxy = TcpProxy(listening.getsockname()[1], connect, answer_seconds)
+    proxy = TcpProxy(listening, connect, answer_seconds)
     carried: set[asyncio.Task[None]] = set()
 
     def begin(client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
@@ -100,5 +109,7 @@ async def open_relay(
     finally:
         server.close()
         proxy.refuse()
-        await asyncio.gather(*carried)
+        for task in carried:  # those that are not connected yet
+            task.cancel()
+        await asyncio.gather(*carried, return_exceptions=True)
         await server.wait_closed()

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -38,7 +37,7 @@ from testbed.nodes.elf import RISCV, elf_header
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import MADE_HERE, KubernetesObject
 from testbed.processes import PAUSE_SECONDS, Process, ProcessFailed, free_port
-from testbed.tcp_proxy import LOOPBACK, open_relay
+from testbed.tcp_proxy import LOOPBACK, connect_to, open_relay
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes a second
 END_SECONDS = 10.0
@@ -111,7 +110,7 @@ class RealNode:
             with network_of(self._children()[0]):
                 return socket.create_connection((address, port))
 
-        async def open_connection() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        async def open_connection(*_client: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             return await asyncio.open_connection(sock=await asyncio.to_thread(connect))
 
         listening = socket.create_server((LOOPBACK, 0))
@@ -204,7 +203,7 @@ esac
         """Opens the doors once the node has its addresses. Raises ProcessFailed."""
         for (address, port), target in (self._doors or {}).items():
             listening = await self._listen(address, port)
-            await running.enter_async_context(open_relay(listening, partial(asyncio.open_connection, LOOPBACK, target)))
+            await running.enter_async_context(open_relay(listening, connect_to(target)))
 
     async def _listen(self, address: str, port: int) -> socket.socket:
         try:
