@@ -4,18 +4,14 @@ kubelet is built from the pinned Kubernetes. containerd is Debian 12's 1.6, or 2
 rest is Debian's. Nothing is installed.
 """
 
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.binaries import CONTAINERD, BinariesMissing, build, cache_folder, find_built, find_kubelet
+from testbed.binaries import CONTAINERD, build, find_built, find_kubelet
 from testbed.debian_package import find_package
+from testbed.tiny_programs import find_tiny
 
 HELLO = Path(__file__).with_name("hello")
 
@@ -66,26 +62,4 @@ def find_node_programs(version: Containerd = Containerd.DEBIAN) -> NodePrograms:
 
 def find_hello(architectures: Iterable[str]) -> Mapping[str, bytes]:
     """Returns the program of `testbed/nodes/hello` for each architecture, built once. Raises BinariesMissing."""
-    sources = b"\0".join((HELLO / name).read_bytes() for name in ("go.mod", "main.go"))
-    folder = cache_folder() / "nodes" / f"hello-{hashlib.sha256(sources).hexdigest()[:12]}"
-    return {architecture: _hello(folder, architecture).read_bytes() for architecture in architectures}
-
-
-def _hello(folder: Path, architecture: str) -> Path:
-    program = folder / architecture
-    if not program.exists():
-        go = shutil.which("go")
-        if go is None:
-            raise BinariesMissing("the program of the test images must be built once, which needs Go on the PATH")
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            made = Path(scratch) / architecture
-            command = ["nice", go, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", str(made), "."]
-            pinned = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOARCH": architecture}
-            done = subprocess.run(
-                command, cwd=HELLO, env=os.environ | pinned, capture_output=True, text=True, check=False
-            )
-            if done.returncode != 0:
-                raise BinariesMissing(f"go build failed in {HELLO}:\n{done.stderr}")
-            made.rename(program)  # complete whenever it exists
-    return program
+    return {architecture: find_tiny(f"linux/{architecture}", source=HELLO) for architecture in architectures}
