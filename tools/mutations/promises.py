@@ -1223,7 +1223,7 @@ FAILOVER = _broken(
 
 ROUTES = _broken(
     "extender/registry/routes.py",
-    _tests("unit/registry", "node_examples", "mirror_files", "registries_conf"),
+    _tests("unit/registry", "node_examples", "mirror_files", "node_files"),
     (
         "the rule with the longest prefix counts",
         "return max(matching, key=lambda rule: len(rule.prefix), default=None)",
@@ -1269,7 +1269,7 @@ HTTP = _broken(
 
 CONNECTIONS = _broken(
     "extender/registry/capped_connection.py",
-    _tests("unit/registry", "capped_connection") + " " + _tests("integration/registry", "hostile_bodies"),
+    _tests("unit/registry", "http") + " " + _tests("integration/registry", "hostile_bodies"),
     (
         "bodies that are under way take bounded memory together",
         "        while self._total > self._most_bytes:\n",
@@ -1590,7 +1590,7 @@ HOSTS_FILES = _broken(
 
 NODE_FILES = _broken(
     "extender/registry/registries_conf.py",
-    _tests("unit/registry", "registries_conf", "node_examples"),
+    _tests("unit/registry", "node_files", "node_examples"),
     (
         "nodes with several search registries are not second-guessed",
         '        searches_all=mode in ("permissive", "disabled"),  # nobody',
@@ -1605,7 +1605,7 @@ NODE_FILES = _broken(
 
 OPENSHIFT = _broken(
     "extender/registry/openshift.py",
-    _tests("unit/registry", "openshift", "node_examples"),
+    _tests("unit/registry", "node_examples"),
     ("what a cluster does not allow is asked nowhere", "    if allowed and not scopes & allowed:\n", "    if False:\n"),
     (
         "nobody is asked before a cluster's objects are known",

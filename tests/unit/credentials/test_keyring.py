@@ -4,14 +4,7 @@ import logging
 
 from rich.pretty import pretty_repr
 
-from extender.credentials.keyring import (
-    ANONYMOUS,
-    Credential,
-    CredentialId,
-    Keyring,
-    credential_id_of,
-    credentials_of,
-)
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring, credential_id_of, credentials_of
 from extender.credentials.logins import Login
 from extender.images.reference import parse_reference
 from tests.unit.resolver.fake_registry import OTHER, TENANT, keyring_of

@@ -74,12 +74,6 @@ def test_every_match_is_tried_most_specific_first() -> None:
     assert [login.username for login in logins.matching("quay.io/team/app")] == ["2", "3", "0", "1", "4"]
 
 
-def test_default_registry_login_is_only_a_last_resort() -> None:
-    """A login that matches keeps the one for index.docker.io away."""
-    logins = Logins([Login("https://index.docker.io/v1/", "old", "x"), Login("docker.io", "new", "x")])
-    assert [login.username for login in logins.matching("docker.io/library/redis")] == ["new"]
-
-
 def auth(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
@@ -112,6 +106,8 @@ def test_legacy_configuration_is_the_map_alone() -> None:
         Login("quay.io", "bob", ""),
     )
     assert decode_legacy_config(b"null") == decode_legacy_config(b"{}") == ((), 0)
+    for none in (b"{}", b'{"auths": null}', b'{"auths": {}}', b'{"credHelpers": {"a": "b"}}'):
+        assert decode_docker_config(none) == ((), 0)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +120,6 @@ def test_broken_legacy_configuration_is_refused_without_quoting_it(document: byt
     with pytest.raises(InvalidLogins) as caught:
         decode_legacy_config(document)
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("document", [b"{}", b'{"auths": null}', b'{"auths": {}}', b'{"credHelpers": {"a": "b"}}'])
-def test_configuration_without_logins_is_fine(document: bytes) -> None:
-    """A configuration may hold none."""
-    assert decode_docker_config(document) == ((), 0)
 
 
 @pytest.mark.parametrize(
@@ -202,3 +192,5 @@ def test_an_empty_login_gives_nothing_and_keeps_the_default_registry_away() -> N
     assert logins.matching("docker.io/team/app") == ()
     assert [login.username for login in logins.matching("docker.io/library/redis")] == ["ann"]
     assert matching_all([Logins([login]) for login in (Login("docker.io/team", "", ""),)], "docker.io/team/app") == ()
+    logins = Logins([Login("https://index.docker.io/v1/", "old", "x"), Login("docker.io", "new", "x")])
+    assert [login.username for login in logins.matching("docker.io/library/redis")] == ["new"]

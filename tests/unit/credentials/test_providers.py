@@ -1,13 +1,20 @@
 """What providers hand out: how long it is kept, for what else it holds, and who waits for whom."""
 
 import asyncio
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
 
+import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from extender.credential_sources import Source
+import extender.credentials
+from extender.credential_sources import Cloud, Source
+from extender.credentials.cloud_api import CloudAccess
 from extender.credentials.credential_provider_v1 import CacheKeyType
 from extender.credentials.logins import Login
+from extender.credentials.operator_keyring import open_cloud
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderLogins
 from extender.images.reference import ImageReference, parse_reference
 from testbed.clock import Clock
@@ -19,20 +26,20 @@ ELSEWHERE = parse_reference("ghcr.io/team/app:1")
 
 
 class Provider:
-    """Gives a new password every time, as a test says for how long and for what."""
+    """Gives a new password every time, as a test says for how long and for what. `ring` asks it."""
 
     source = Source.PROVIDER
     name = "test"
     principal = "node"
 
-    def __init__(self, cache_key_type: CacheKeyType = CacheKeyType.REGISTRY, keep_seconds: float = 100.0) -> None:
+    def __init__(self, cache_key_type: CacheKeyType = CacheKeyType.REGISTRY) -> None:
         self.cache_key_type = cache_key_type
-        self.keep_seconds = keep_seconds
         self.requested: list[str] = []
         self.fails = False
-        self.secret = ""
         self.open = asyncio.Event()
         self.open.set()
+        clock = Clock()
+        self.advance, self.ring = clock.advance, ProviderLogins(self, clock=clock)
 
     def serves(self, repository: str) -> bool:
         return repository.startswith(("quay.io/", "ghcr.io/"))
@@ -42,9 +49,9 @@ class Provider:
         await self.open.wait()
         if self.fails:
             raise CredentialsUnavailable("it is down")
-        password = f"password-{len(self.requested)}{self.secret}"
+        password = f"password-{len(self.requested)}"
         logins = tuple(Login(host, "node", password) for host in ("quay.io", "ghcr.io"))
-        return ProvidedCredentials(logins, self.keep_seconds, self.cache_key_type)
+        return ProvidedCredentials(logins, 100.0, self.cache_key_type)
 
 
 def image_of(number: int) -> ImageReference:
@@ -59,156 +66,164 @@ def image_of(number: int) -> ImageReference:
         pytest.param(CacheKeyType.GLOBAL, ["quay.io/team/app"], id="global"),
     ],
 )
-async def test_an_answer_serves_as_far_as_it_reaches(
-    clock: Clock, cache_key_type: CacheKeyType, requested: list[str]
-) -> None:
+async def test_an_answer_serves_as_far_as_it_reaches(cache_key_type: CacheKeyType, requested: list[str]) -> None:
     """The provider says whether its answer is for the image, for the registry, or for everything."""
     provider = Provider(cache_key_type)
-    ring = ProviderLogins(provider, clock=clock)
     for reference in (APP, APP, OTHER_APP, ELSEWHERE, APP, OTHER_APP):
-        assert await ring.load(reference)
+        assert await provider.ring.load(reference)
     assert provider.requested == requested
 
 
-async def test_an_answer_is_kept_until_it_expires(clock: Clock) -> None:
+async def test_an_answer_is_kept_until_it_expires() -> None:
     """Even if it is denied: who may cause denials must not make programs run."""
-    provider = Provider(keep_seconds=100.0)
-    ring = ProviderLogins(provider, clock=clock)
-    await ring.load(APP)
-    clock.advance(99.9)
-    (kept,) = await ring.load(APP)
+    provider = Provider()
+    await provider.ring.load(APP)
+    provider.advance(99.9)
+    (kept,) = await provider.ring.load(APP)
     assert kept.password == "password-1"
-    clock.advance(0.1)
-    assert ring.at_hand(APP) is None
-    (renewed,) = await ring.load(APP)
+    provider.advance(0.1)
+    assert provider.ring.at_hand(APP) is None
+    (renewed,) = await provider.ring.load(APP)
     assert renewed.password == "password-2"
 
 
-async def test_those_who_ask_at_the_same_time_share_an_answer(clock: Clock) -> None:
-    """The provider is asked once per registry."""
+async def test_those_who_ask_at_the_same_time_share_an_answer() -> None:
     provider = Provider()
-    ring = ProviderLogins(provider, clock=clock)
     provider.open.clear()
-    loads = [asyncio.create_task(ring.load(reference)) for reference in (APP, OTHER_APP) for _ in range(20)]
+    loads = [asyncio.create_task(provider.ring.load(reference)) for reference in (APP, OTHER_APP) for _ in range(20)]
     await asyncio.sleep(0)
     provider.open.set()
     assert {found[0].password for found in await asyncio.gather(*loads)} == {"password-1"}
     assert provider.requested == ["quay.io/team/app"]
 
 
-async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
+async def test_a_failure_is_tried_again_after_ten_seconds() -> None:
     """Until then there is nothing to present, and the log says why once."""
     provider = Provider()
     provider.fails = True
-    ring = ProviderLogins(provider, clock=clock)
     with capture_logs() as lines:
-        assert await ring.load(APP) == ()
-        assert await ring.load(OTHER_APP) == ()
+        assert await provider.ring.load(APP) == ()
+        assert await provider.ring.load(OTHER_APP) == ()
     assert [(line["event"], line["provider"], line["why"]) for line in lines] == [
         ("provider.failed", "test", "it is down")
     ]
     provider.fails = False
-    assert ring.at_hand(APP) is None
-    clock.advance(10)
-    assert await ring.load(APP)
+    assert provider.ring.at_hand(APP) is None
+    provider.advance(10)
+    assert await provider.ring.load(APP)
 
 
-async def test_an_answer_that_is_held_waits_for_no_other_request(clock: Clock) -> None:
+async def test_an_answer_that_is_held_waits_for_no_other_request() -> None:
     """A tenant names a hundred repositories of a registry for which the provider hangs; others' answers serve."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderLogins(provider, clock=clock)
-    assert await ring.load(APP)
+    assert await provider.ring.load(APP)
     provider.open.clear()
-    hanging = [asyncio.create_task(ring.load(image_of(number), tenant="mallory")) for number in range(100)]
+    hanging = [asyncio.create_task(provider.ring.load(image_of(number), tenant="mallory")) for number in range(100)]
     await settle()
     async with asyncio.timeout(5):
-        assert await ring.load(APP, tenant="honest")
+        assert await provider.ring.load(APP, tenant="honest")
     assert not any(task.done() for task in hanging)
     provider.open.set()
     await asyncio.gather(*hanging)
 
 
-async def test_a_provider_that_hangs_for_one_tenant_leaves_turns_for_others(clock: Clock) -> None:
+async def test_a_provider_that_hangs_for_one_tenant_leaves_turns_for_others() -> None:
     """At another registry, and at the same one for another image."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderLogins(provider, clock=clock)
-    await ring.load(APP)
+    await provider.ring.load(APP)
     provider.open.clear()
-    hanging = [asyncio.create_task(ring.load(image_of(number), tenant="mallory")) for number in range(100)]
+    hanging = [asyncio.create_task(provider.ring.load(image_of(number), tenant="mallory")) for number in range(100)]
     await settle()
     assert len(provider.requested) == 1 + 3
     provider.open, hang = asyncio.Event(), provider.open
     provider.open.set()
     async with asyncio.timeout(5):
-        assert await ring.load(OTHER_APP, tenant="honest")
-        assert await ring.load(ELSEWHERE, tenant="honest")
+        assert await provider.ring.load(OTHER_APP, tenant="honest")
+        assert await provider.ring.load(ELSEWHERE, tenant="honest")
     hang.set()
     await asyncio.gather(*hanging)
 
 
 @pytest.mark.parametrize(("seconds", "retry_seconds"), [(0.0, 10.0), (20.0, 20.0), (60.0, 30.0)])
-async def test_a_failure_for_one_image_is_not_repeated_for_the_others(
-    clock: Clock, seconds: float, retry_seconds: float
-) -> None:
+async def test_a_failure_for_one_image_is_not_repeated_for_the_others(seconds: float, retry_seconds: float) -> None:
     """Nor for those whose answers have expired, nor for those that wait: for as long as it took, within 10 to 30 s."""
     provider = Provider(CacheKeyType.IMAGE)
-    ring = ProviderLogins(provider, clock=clock)
     images = [image_of(number) for number in range(100)]
     for image in images[:50]:
-        await ring.load(image)
-    clock.advance(100)
+        await provider.ring.load(image)
+    provider.advance(100)
     provider.requested.clear()
     provider.open.clear()
     provider.fails = True
-    loads = [asyncio.create_task(ring.load(image, tenant="shop")) for image in images]
+    loads = [asyncio.create_task(provider.ring.load(image, tenant="shop")) for image in images]
     await settle()
-    clock.advance(seconds)
+    provider.advance(seconds)
     provider.open.set()
     assert await asyncio.gather(*loads) == [()] * 100
     assert len(provider.requested) == 3
-    assert ring.at_hand(images[99]) is None
-    clock.advance(retry_seconds - 0.1)
-    assert await ring.load(images[0]) == ()
-    assert ring.at_hand(images[0]) is None
+    assert provider.ring.at_hand(images[99]) is None
+    provider.advance(retry_seconds - 0.1)
+    assert await provider.ring.load(images[0]) == ()
+    assert provider.ring.at_hand(images[0]) is None
     assert len(provider.requested) == 3
     provider.fails = False
-    clock.advance(0.1)
-    assert await ring.load(images[0])
-    assert ring.at_hand(images[0]) is not None
+    provider.advance(0.1)
+    assert await provider.ring.load(images[0])
+    assert provider.ring.at_hand(images[0]) is not None
 
 
-async def test_a_failure_for_one_registry_leaves_the_others(clock: Clock) -> None:
+async def test_a_failure_for_one_registry_leaves_the_others() -> None:
     """Whoever chooses a registry for which the provider fails keeps no other's credentials back."""
     provider = Provider(CacheKeyType.GLOBAL)
-    ring = ProviderLogins(provider, clock=clock)
-    await ring.load(APP)
-    clock.advance(100)
+    await provider.ring.load(APP)
+    provider.advance(100)
     provider.fails = True
-    assert await ring.load(APP) == ()
+    assert await provider.ring.load(APP) == ()
     provider.fails = False
-    assert await ring.load(ELSEWHERE)
+    assert await provider.ring.load(ELSEWHERE)
 
 
-async def test_a_fresh_answer_for_everything_is_not_hidden_by_an_expired_one(clock: Clock) -> None:
+async def test_a_fresh_answer_for_everything_is_not_hidden_by_an_expired_one() -> None:
     """Neither while the provider fails for the registry whose answer has expired."""
     provider = Provider(CacheKeyType.REGISTRY)
-    ring = ProviderLogins(provider, clock=clock)
-    await ring.load(APP)
-    clock.advance(100)
+    await provider.ring.load(APP)
+    provider.advance(100)
     provider.fails = True
-    assert await ring.load(APP) == ()
+    assert await provider.ring.load(APP) == ()
     provider.fails, provider.cache_key_type = False, CacheKeyType.GLOBAL
-    assert await ring.load(ELSEWHERE)
-    assert await ring.load(APP)
-    assert ring.at_hand(APP) is not None
+    assert await provider.ring.load(ELSEWHERE)
+    assert await provider.ring.load(APP)
+    assert provider.ring.at_hand(APP) is not None
 
 
-async def test_registries_of_others_are_none_of_its_business(clock: Clock) -> None:
-    """It is not asked."""
+async def test_registries_of_others_are_none_of_its_business() -> None:
     provider = Provider()
-    ring = ProviderLogins(provider, clock=clock)
     hub = parse_reference("redis")
-    assert ring.at_hand(hub) == ()
-    assert ring.at_hand(hub) is not None
-    assert await ring.load(hub) == ()
+    assert provider.ring.at_hand(hub) == ()
+    assert provider.ring.at_hand(hub) is not None
+    assert await provider.ring.load(hub) == ()
     assert provider.requested == []
+
+
+def provider_sources() -> Iterator[object]:
+    room = extender.credentials
+    for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+        for kind in vars(import_module(module.name)).values():
+            if isinstance(kind, type) and kind.__module__ == module.name and hasattr(kind, "provide"):
+                yield vars(kind)["source"]
+
+
+def test_every_provider_is_declared() -> None:
+    """A source that is named in its own file alone fails here, before it fails where it is opened."""
+    sources = [source for source in provider_sources() if not isinstance(source, property)]  # that is the protocol's
+    assert all(isinstance(source, Source | Cloud) for source in sources)
+    assert sorted(sources, key=str) == sorted([Source.HELPER, Source.PROVIDER, *Cloud], key=str)
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+async def test_every_cloud_opens_its_own_provider(cloud: Cloud) -> None:
+    async with aiohttp.ClientSession() as session:
+        provider = open_cloud(cloud, CloudAccess(session, {}, lambda: 0.0))
+    assert provider.source is cloud
+    assert provider.name == cloud.value
+    assert not provider.serves("registry.example.com/team/app")

@@ -23,13 +23,16 @@ HUB = parse_reference("redis")
 
 
 class Cluster:
-    """A cluster whose secrets a test writes; every reading is counted, and can be held."""
+    """A cluster whose secrets a test writes, and the time; every reading is counted, and can be held."""
 
     def __init__(self) -> None:
         self.secrets: dict[tuple[str, str], tuple[Login, ...] | Exception] = {}
         self.reads: list[tuple[str, str]] = []
         self.open = asyncio.Event()
         self.open.set()
+        clock = Clock()
+        self.advance = clock.advance
+        self.pull_secrets = PullSecrets(self.read_logins, key=KEY, clock=clock)
 
     def write(self, name: str, *logins: tuple[str, str, str], namespace: str = "shop") -> None:
         self.secrets[namespace, name] = tuple(Login(*login) for login in logins)
@@ -41,6 +44,13 @@ class Cluster:
         if isinstance(found, Exception):
             raise found
         return found
+
+    def keyring(self, *names: str, namespace: str = "shop") -> LoginSource:
+        return self.pull_secrets.of_pod(namespace, names)
+
+
+async def names_for(ring: LoginSource, refresh: bool = False) -> list[str]:
+    return [credential.username for credential in await ring.load(APP, refresh=refresh)]
 
 
 @pytest.fixture
@@ -71,68 +81,43 @@ async def fire_timers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return fire
 
 
-@pytest.fixture
-def secrets(cluster: Cluster, clock: Clock) -> PullSecrets:
-    return PullSecrets(cluster.read_logins, key=KEY, clock=clock)
+async def test_secrets_are_one_keyring_most_specific_first(cluster: Cluster) -> None:
+    """The kubelet sorts all secrets' keys together; logins of one key keep the order of the pod's list.
 
-
-def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop") -> LoginSource:
-    return secrets.of_pod(namespace, names)
-
-
-async def names_for(ring: LoginSource, refresh: bool = False) -> list[str]:
-    return [credential.username for credential in await ring.load(APP, refresh=refresh)]
-
-
-async def test_secrets_are_one_keyring_most_specific_first(secrets: PullSecrets, cluster: Cluster) -> None:
-    """The kubelet sorts all secrets' keys together; logins of one key keep the order of the pod's list."""
+    Missing and unnamed secrets are left out; those of another namespace are others.
+    """
     cluster.write("a", ("quay.io", "wide-a", "x"), ("ghcr.io", "other", "x"))
     cluster.write("b", ("quay.io/team", "narrow", "x"), ("quay.io", "wide-b", "x"))
-    assert await names_for(keyring(secrets, "a", "b")) == ["narrow", "wide-a", "wide-b"]
-    assert await names_for(keyring(secrets, "b", "a")) == ["narrow", "wide-b", "wide-a"]
+    assert await names_for(cluster.keyring("a", "", "gone", "b", "a")) == ["narrow", "wide-a", "wide-b"]
+    assert cluster.reads == [("shop", "a"), ("shop", "gone"), ("shop", "b")]
+    assert await names_for(cluster.keyring("b", "a")) == ["narrow", "wide-b", "wide-a"]
+    assert await names_for(cluster.keyring("a", namespace="bank")) == []
+    assert cluster.keyring("a").identity != cluster.keyring("a", namespace="bank").identity
 
 
-async def test_missing_and_unnamed_secrets_are_left_out(secrets: PullSecrets, cluster: Cluster) -> None:
-    """As on the node, the others count."""
-    cluster.write("good", ("quay.io", "ann", "x"))
-    assert await names_for(keyring(secrets, "", "gone", "good", "good")) == ["ann"]
-    assert cluster.reads == [("shop", "gone"), ("shop", "good")]
-
-
-async def test_a_secret_of_another_namespace_is_another_secret(secrets: PullSecrets, cluster: Cluster) -> None:
-    """A pod's secrets are those of its own namespace."""
-    cluster.write("pull", ("quay.io", "ann", "x"))
-    assert await names_for(keyring(secrets, "pull", namespace="bank")) == []
-    assert keyring(secrets, "pull").identity != keyring(secrets, "pull", namespace="bank").identity
-
-
-async def test_a_malformed_secret_costs_the_pod_all_its_secrets_and_is_said_once(
-    secrets: PullSecrets, cluster: Cluster, clock: Clock
-) -> None:
+async def test_a_malformed_secret_costs_the_pod_all_its_secrets_and_is_said_once(cluster: Cluster) -> None:
     """The kubelet makes no keyring of them at all; other pods of the namespace keep theirs."""
     cluster.write("good", ("quay.io", "ann", "x"))
     cluster.secrets["shop", "bad"] = InvalidLogins("it is no Docker configuration")
     with capture_logs() as lines:
-        assert await names_for(keyring(secrets, "good", "bad")) == []
-        assert await names_for(keyring(secrets, "good")) == ["ann"]
-        clock.advance(KEEP_SECONDS)
-        assert await names_for(keyring(secrets, "good", "bad")) == []
+        assert await names_for(cluster.keyring("good", "bad")) == []
+        assert await names_for(cluster.keyring("good")) == ["ann"]
+        cluster.advance(KEEP_SECONDS)
+        assert await names_for(cluster.keyring("good", "bad")) == []
     assert [(line["event"], line["why"]) for line in lines] == [
         ("secret.malformed", "bad: it is no Docker configuration")
     ]
 
 
-async def test_secrets_after_too_many_logins_are_left_out_and_said_once(
-    secrets: PullSecrets, cluster: Cluster, clock: Clock
-) -> None:
+async def test_secrets_after_too_many_logins_are_left_out_and_said_once(cluster: Cluster) -> None:
     """Those before them serve the pod, and the warning has no login in it. Those after them are not even read."""
     for name in "abcdefgh":
         cluster.write(name, *(("quay.io", f"{name}{number}", "hunter2") for number in range(MOST_LOGINS // 4)))
-    ring = keyring(secrets, *"abcdefgh")
+    ring = cluster.keyring(*"abcdefgh")
     with capture_logs() as lines:
         await names_for(ring)
         assert [name for _, name in cluster.reads] == [*"abcde"]
-        clock.advance(KEEP_SECONDS)
+        cluster.advance(KEEP_SECONDS)
         found = await names_for(ring)
     assert len(found) == MOST_LOGINS
     assert {username[:1] for username in found} == {*"abcd"}
@@ -145,42 +130,44 @@ async def test_secrets_after_too_many_logins_are_left_out_and_said_once(
     ]  # fmt: skip
 
 
-async def test_scopes_are_known_after_the_first_loading(secrets: PullSecrets, cluster: Cluster, clock: Clock) -> None:
+async def test_scopes_are_known_after_the_first_loading(cluster: Cluster) -> None:
     """For every pod with the same secrets, and long after the passwords are forgotten."""
     cluster.write("pull", ("quay.io", "ann", "secret"))
-    assert keyring(secrets, "pull").credential_ids_for(APP) == ()
-    assert keyring(secrets, "pull").is_due()
+    assert cluster.keyring("pull").credential_ids_for(APP) == ()
+    assert cluster.keyring("pull").is_due()
     assert cluster.reads == []
-    await keyring(secrets, "pull").load(APP)
-    clock.advance(10_000)
-    assert keyring(secrets, "pull").credential_ids_for(APP) == (credential_id_of("ann", "secret", key=KEY),)
-    assert keyring(secrets, "pull").credential_ids_for(HUB) == ()
+    await cluster.keyring("pull").load(APP)
+    cluster.advance(10_000)
+    assert cluster.keyring("pull").credential_ids_for(APP) == (credential_id_of("ann", "secret", key=KEY),)
+    assert cluster.keyring("pull").credential_ids_for(HUB) == ()
     assert len(cluster.reads) == 1
 
 
-async def test_a_reading_is_used_for_half_a_minute(secrets: PullSecrets, cluster: Cluster, clock: Clock) -> None:
-    """Then it is due, and the next lookup reads again: so a corrected secret is used within that time."""
-    ring = keyring(secrets, "pull")
+async def test_a_reading_is_used_for_half_a_minute(cluster: Cluster) -> None:
+    """Then the next lookup reads again: a corrected secret is used within that time, and a deleted one no more."""
+    ring = cluster.keyring("pull")
     cluster.write("pull", ("quay.io", "wrong", "x"))
     await ring.load(APP)
     cluster.write("pull", ("quay.io", "right", "x"))
-    clock.advance(KEEP_SECONDS - 0.1)
+    cluster.advance(KEEP_SECONDS - 0.1)
     assert not ring.is_due()
     assert await names_for(ring) == ["wrong"]
-    clock.advance(0.1)
+    cluster.advance(0.1)
     assert ring.is_due()
     assert await names_for(ring) == ["right"]
     assert not ring.is_due()
+    del cluster.secrets["shop", "pull"]
+    cluster.advance(KEEP_SECONDS)
+    assert await names_for(ring) == []
+    assert ring.credential_ids_for(APP) == ()
 
 
-async def test_a_denied_secret_is_read_again_at_once_unless_it_was_just_read(
-    secrets: PullSecrets, cluster: Cluster, clock: Clock
-) -> None:
+async def test_a_denied_secret_is_read_again_at_once_unless_it_was_just_read(cluster: Cluster) -> None:
     """A hundred denied images of one secret are no hundred readings."""
-    ring = keyring(secrets, "pull")
+    ring = cluster.keyring("pull")
     cluster.write("pull", ("quay.io", "old", "x"))
     await ring.load(APP)
-    clock.advance(6)
+    cluster.advance(6)
     cluster.write("pull", ("quay.io", "new", "x"))
     assert await names_for(ring) == ["old"]
     assert await names_for(ring, refresh=True) == ["new"]
@@ -189,38 +176,24 @@ async def test_a_denied_secret_is_read_again_at_once_unless_it_was_just_read(
     assert len(cluster.reads) == 2
 
 
-async def test_lookups_at_the_same_time_share_a_reading(secrets: PullSecrets, cluster: Cluster) -> None:
-    """However many images and pods."""
+async def test_lookups_at_the_same_time_share_a_reading(cluster: Cluster) -> None:
     cluster.write("pull", ("quay.io", "ann", "x"))
     cluster.open.clear()
-    loads = [asyncio.create_task(keyring(secrets, "pull").load(APP)) for _ in range(50)]
+    loads = [asyncio.create_task(cluster.keyring("pull").load(APP)) for _ in range(50)]
     await asyncio.sleep(0)
     cluster.open.set()
     assert {len(found) for found in await asyncio.gather(*loads)} == {1}
     assert len(cluster.reads) == 1
 
 
-async def test_a_deleted_secret_opens_nothing_any_more(secrets: PullSecrets, cluster: Cluster, clock: Clock) -> None:
-    """Once it is read again its scope is gone too."""
-    ring = keyring(secrets, "pull")
-    cluster.write("pull", ("quay.io", "ann", "x"))
-    await ring.load(APP)
-    del cluster.secrets["shop", "pull"]
-    clock.advance(KEEP_SECONDS)
-    assert await names_for(ring) == []
-    assert ring.credential_ids_for(APP) == ()
-
-
-async def test_an_api_server_that_fails_takes_nothing_away(
-    secrets: PullSecrets, cluster: Cluster, clock: Clock, fire_timers: Callable[[], None]
-) -> None:
+async def test_an_api_server_that_fails_takes_nothing_away(cluster: Cluster, fire_timers: Callable[[], None]) -> None:
     """Scopes stay, and it is asked again after five seconds; no login is invented."""
-    ring = keyring(secrets, "pull")
+    ring = cluster.keyring("pull")
     cluster.write("pull", ("quay.io", "ann", "x"))
     await ring.load(APP)
     credential_ids = ring.credential_ids_for(APP)
     fire_timers()
-    clock.advance(KEEP_SECONDS)
+    cluster.advance(KEEP_SECONDS)
     fire_timers()
     cluster.secrets["shop", "pull"] = ClusterError("HTTP 500")
     with capture_logs() as lines:
@@ -231,60 +204,58 @@ async def test_an_api_server_that_fails_takes_nothing_away(
     assert not ring.is_due()
     assert await names_for(ring) == []
     assert len(cluster.reads) == 2
-    clock.advance(5)
+    cluster.advance(5)
     assert ring.is_due()
     cluster.write("pull", ("quay.io", "ann", "x"))
     assert await names_for(ring) == ["ann"]
     assert not ring.is_unread()
 
 
-async def test_a_login_that_was_just_read_serves_while_it_cannot_be_read_again(
-    secrets: PullSecrets, cluster: Cluster, clock: Clock
-) -> None:
+async def test_a_login_that_was_just_read_serves_while_it_cannot_be_read_again(cluster: Cluster) -> None:
     """Until the half minute is over; and the keyring says that it may lack another."""
-    ring = keyring(secrets, "pull")
+    ring = cluster.keyring("pull")
     cluster.write("pull", ("quay.io", "ann", "x"))
     await ring.load(APP)
-    clock.advance(6)
+    cluster.advance(6)
     cluster.secrets["shop", "pull"] = ClusterError("HTTP 500")
     assert await names_for(ring, refresh=True) == ["ann"]
     assert ring.is_unread()
-    clock.advance(KEEP_SECONDS - 6)
+    cluster.advance(KEEP_SECONDS - 6)
     assert ring.is_due()
     assert await names_for(ring) == []
 
 
 async def test_passwords_are_dropped_when_they_are_too_old_to_be_used(
-    secrets: PullSecrets, cluster: Cluster, clock: Clock, fire_timers: Callable[[], None]
+    cluster: Cluster, fire_timers: Callable[[], None]
 ) -> None:
     """Nothing that is kept for longer than half a minute holds one."""
     password = "hunter2".upper()  # another object than the constant
     cluster.write("pull", ("quay.io", "ann", password))
     before = sys.getrefcount(password)
-    await keyring(secrets, "pull").load(APP)
+    await cluster.keyring("pull").load(APP)
     assert sys.getrefcount(password) > before
-    clock.advance(KEEP_SECONDS)
+    cluster.advance(KEEP_SECONDS)
     fire_timers()
     assert sys.getrefcount(password) == before
 
 
-async def test_reads_that_hang_for_one_namespace_leave_turns_for_others(secrets: PullSecrets, cluster: Cluster) -> None:
+async def test_reads_that_hang_for_one_namespace_leave_turns_for_others(cluster: Cluster) -> None:
     """A hundred pods of it name other secrets each; a pod of another namespace waits for none of them."""
     cluster.write("pull", ("quay.io", "ann", "x"), namespace="bank")
     cluster.open.clear()
-    hanging = [asyncio.create_task(keyring(secrets, f"pull-{number}").load(APP)) for number in range(100)]
+    hanging = [asyncio.create_task(cluster.keyring(f"pull-{number}").load(APP)) for number in range(100)]
     await settle()
     assert len(cluster.reads) == 4
     cluster.open, hang = asyncio.Event(), cluster.open
     cluster.open.set()
     async with asyncio.timeout(5):
-        found = await keyring(secrets, "pull", namespace="bank").load(APP)
+        found = await cluster.keyring("pull", namespace="bank").load(APP)
     assert [credential.username for credential in found] == ["ann"]
     hang.set()
     await asyncio.gather(*hanging)
 
 
-async def test_a_namespace_of_large_secrets_takes_little_memory(clock: Clock) -> None:
+async def test_a_namespace_of_large_secrets_takes_little_memory(cluster: Cluster) -> None:
     """A pod names 64 secrets of 10,000 entries, of which 256 have long names; then pods of one each."""
     auths: dict[str, object] = {f"h{number}.example.com/{'x' * 600}": {"auth": "YTpi"} for number in range(256)}
     auths |= {f"{number:x}": {} for number in range(10_000)}
@@ -293,25 +264,20 @@ async def test_a_namespace_of_large_secrets_takes_little_memory(clock: Clock) ->
     async def read_logins(_namespace: str, _name: str) -> tuple[Login, ...]:
         return decode_docker_config(document, most=256).logins
 
-    secrets = PullSecrets(read_logins, key=KEY, clock=clock)
+    cluster.pull_secrets = PullSecrets(read_logins, key=KEY, clock=Clock())
     names = [f"pull-{number}" for number in range(MOST_NAMES)]
     tracemalloc.start()
     try:
-        await keyring(secrets, *names).load(APP)
-        await asyncio.gather(*(keyring(secrets, name).load(APP) for name in names[:16]))
+        await cluster.keyring(*names).load(APP)
+        await asyncio.gather(*(cluster.keyring(name).load(APP) for name in names[:16]))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak_bytes < 24 << 20
 
 
-async def test_what_one_image_is_tried_with_is_bounded(secrets: PullSecrets, cluster: Cluster) -> None:
-    """A lookup holds the passwords while it asks the registry: 256 KiB of them at most, the first ones."""
+async def test_what_one_image_is_tried_with_is_bounded(cluster: Cluster) -> None:
+    """A lookup holds the passwords while it asks: 256 KiB of them at most, the first ones, of so many secrets."""
     cluster.write("pull", *(("quay.io", f"user-{number}", "p" * 100_000) for number in range(10)))
-    assert await names_for(keyring(secrets, "pull")) == ["user-0", "user-1"]
-
-
-async def test_a_pod_makes_us_read_only_so_many_secrets(secrets: PullSecrets, cluster: Cluster) -> None:
-    """A list of ten thousand names is a pod author's, not ours, to regret."""
-    await keyring(secrets, *(f"s{number}" for number in range(10_000))).load(APP)
+    assert await names_for(cluster.keyring("pull", *(f"s{number}" for number in range(10_000)))) == ["user-0", "user-1"]
     assert len(cluster.reads) == MOST_NAMES

@@ -25,16 +25,9 @@ APP, SECOND = "ghcr.io/team/app:1", "ghcr.io/team/app:2"
 REPOSITORY = "ghcr.io/team/app"
 
 
-def look(name: str = APP, *logins: Credential, first: CredentialId = NO_OPERATOR, known: tuple[str, ...] = ()) -> Look:
-    reference = parse_reference(name)
-    return Look(
-        tenant="shop",
-        reference=reference,
-        kubelet_name=reference,
-        access=PullAccess(logins, first),
-        seconds=20.0,
-        known=known,
-    )
+def look(name: str = APP, *logins: Credential, first: CredentialId = NO_OPERATOR) -> Look:
+    image = parse_reference(name)
+    return Look(tenant="shop", reference=image, kubelet_name=image, access=PullAccess(logins, first), seconds=20.0)
 
 
 def users(registry: FakeRegistry) -> list[str]:
@@ -100,18 +93,6 @@ async def test_a_trouble_of_the_registry_ends_the_trying(registry: FakeRegistry)
     assert (failed.by, failed.denied) == (registry.operator_id, ("other",))
 
 
-async def test_a_login_that_no_server_takes_is_not_sent(registry: FakeRegistry) -> None:
-    long = Credential("long", "x" * 40_000, CredentialId("long"))
-    assert isinstance(await registry.look(look(APP, long, OTHER)), SeenImage)
-    assert users(registry) == ["other"]
-
-
-async def test_a_login_that_the_operator_has_too_is_sent_once(registry: FakeRegistry) -> None:
-    registry.readers[REPOSITORY] = set()
-    await registry.look(look(APP, Credential("narrow", "p", CredentialId("the pod's"))))
-    assert [user for method, _, user in registry.requests if method == "HEAD"] == ["narrow", "wide", "anonymous"]
-
-
 class Provider:
     """Fails, or has one login."""
 
@@ -131,10 +112,10 @@ class Provider:
 
 
 async def test_a_denial_tells_nothing_while_a_provider_fails_and_holds_shortly_where_one_may_renew(
-    registry: FakeRegistry, clock: Clock
+    registry: FakeRegistry,
 ) -> None:
     registry.readers[REPOSITORY] = set()
-    provider = Provider()
+    provider, clock = Provider(), Clock()
     looker = Looker(registry, OperatorKeyring(clouds=[ProviderLogins(provider, clock=clock)]))
     unread = await looker.look(look())
     provider.fails = False
@@ -147,7 +128,7 @@ async def test_a_denial_tells_nothing_while_a_provider_fails_and_holds_shortly_w
 
 
 async def test_a_corrected_docker_configuration_is_used_in_the_lookup_that_was_denied(
-    registry: FakeRegistry, tmp_path: Path, clock: Clock
+    registry: FakeRegistry, tmp_path: Path
 ) -> None:
     registry.readers[REPOSITORY] = {"ann"}
     path = tmp_path / "config.json"
@@ -156,7 +137,7 @@ async def test_a_corrected_docker_configuration_is_used_in_the_lookup_that_was_d
         path.write_text(json.dumps({"auths": {"ghcr.io": {"username": user, "password": "p"}}}))
 
     write("bob")
-    file = SourcesFile(partial(read_docker_config, str(path)), clock=clock)
+    file = SourcesFile(partial(read_docker_config, str(path)), clock=Clock())
     operator = OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [str(path)], file.load)])
     before = operator.id
     write("ann")
@@ -167,6 +148,8 @@ async def test_a_corrected_docker_configuration_is_used_in_the_lookup_that_was_d
     assert seen.label == "the operator's Docker configuration"
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+async def test_a_login_that_no_server_takes_or_that_the_operator_has_too_is_not_sent(registry: FakeRegistry) -> None:
+    long, own = Credential("long", "x" * 40_000, CredentialId("long")), Credential("narrow", "p", CredentialId("own"))
+    registry.readers[REPOSITORY] = set()
+    await registry.look(look(APP, long, own))
+    assert [user for method, _, user in registry.requests if method == "HEAD"] == ["narrow", "wide", "anonymous"]

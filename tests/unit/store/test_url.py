@@ -51,29 +51,13 @@ async def test_each_scheme_is_its_store() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "",
-        "images.sqlite",
-        "memory",
-        "sqlite://file",
-        "sqlite:///relative",
-        "sqlite:////folder/",
-        "postgres://me:secret@db",
-        "redis://",
-        "redis://me:secret@:6379",
-        "redis://me:secret@cache:port",
-        "redis://me:secret@cache:70000",
-        "redis://me:secret@cache/zero",
-        "redis://me:secret@cache/-1",
-        "redis://me:secret@cache?timeout=1",
-        "redis://cache?secret",
-        "redis://me:secret@[::1",
-        "redis://cache?password_file=/no/such/secret",
-        "redis://cache?password_file=/dev/null",
-        "rediss://cache?ca_file=/no/such/secret",
-        "rediss://cache?certificate_file=/no/such/secret",
-    ],
-)
+    ["", "images.sqlite", "memory", "sqlite://file", "sqlite:///relative", "sqlite:////folder/",
+     "postgres://me:secret@db", "redis://", "redis://me:secret@:6379", "redis://me:secret@cache:port",
+     "redis://me:secret@cache:70000", "redis://me:secret@cache/zero", "redis://me:secret@cache/-1",
+     "redis://me:secret@cache?timeout=1", "redis://cache?secret", "redis://me:secret@[::1",
+     "redis://cache?password_file=/no/such/secret", "redis://cache?password_file=/dev/null",
+     "rediss://cache?ca_file=/no/such/secret", "rediss://cache?certificate_file=/no/such/secret"],
+)  # fmt: skip
 def test_what_is_no_store_is_refused_without_showing_a_password(url: str) -> None:
     """The message names the setting and what would be right."""
     with pytest.raises(ConfigError, match=r"^cache\.url: ") as caught:

@@ -26,16 +26,7 @@ from testbed.hostile_layers import (
     zeros,
 )
 from testbed.images import join_index, make_image
-from testbed.packed_layers import (
-    PACKINGS,
-    Layer,
-    Put,
-    gzipped,
-    hardlink,
-    plain,
-    symlink,
-    zstandard,
-)
+from testbed.packed_layers import PACKINGS, Layer, Put, gzipped, hardlink, plain, symlink, zstandard
 from tests.unit.verifier.kept_blobs import ARM, KeptBlobs, image_of, look_inside
 
 ARM_ELF = b"\x7fELF\x01\x01\x01" + bytes(9) + struct.pack("<HH", 2, 40) + bytes(44)
@@ -49,10 +40,7 @@ HOSTILE: dict[str, tuple[Layer, str]] = {
     "a long name without end": (raw(gnu("x", b"L", size=1 << 30)), "without end"),
     "more files than anybody has": (raw(many_files(1001)), "more than 1000 files"),
     "names that no file can have": (raw(gnu("x", b"L", b"n" * 5000) + gnu("x", tarfile.REGTYPE)), "names that no"),
-    "an extended header of nonsense": (
-        raw(gnu("x", b"x", b"9999 a=b\n") + gnu("x", b"0")),
-        "no archive|not in the image",
-    ),
+    "an extended header of nonsense": (raw(gnu("x", b"x", b"9999 a=b\n") + gnu("x", b"0")), "no archive|not in the im"),
     "an extended size of nonsense": (raw(gnu("x", b"x", b"13 size=-999\n") + gnu("x", b"0")), "no archive"),
     "a file that ends early": (raw(gnu("app", tarfile.REGTYPE, b"#!/", size=100_000)), "no archive"),
     "a size in binary": (raw(gnu("x", tarfile.REGTYPE, size=1 << 62)), "no archive"),
@@ -72,8 +60,11 @@ HOSTILE: dict[str, tuple[Layer, str]] = {
     "links out of the image": (plain([symlink("app", "../../../../etc/shadow")]), "not in the image"),
     "names out of the image": (plain([Put("../../../app", ARM64_ELF)]), ""),
     "scripts in a circle": (plain([Put("app", b"#!/b\n"), Put("b", b"#!/app\n")]), "no format"),
+    "a broken header behind a file": (
+        raw(gnu("app", tarfile.REGTYPE, AMD64_ELF) + b"x" * 512 + bytes(1024)), "a layer is no archive that can be read"
+    ),
     "nothing": (raw(b""), "no digest or no size"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -118,21 +109,16 @@ async def test_nothing_is_written() -> None:
 
 
 async def test_more_is_not_read_than_may_be() -> None:
-    """Of layers that are larger than the bound."""
+    """Of layers that are larger than the bound, or than their manifest says."""
     layers = [plain([Put(f"x{number}", bytes(400 << 10))]) for number in range(4)]
     found = await look_inside(image_of(*layers), bounds=SMALL)
     assert (found.state, found.read_bytes <= SMALL.read_bytes) == ("claimed", True)
     assert "more than 1 MiB of its layers" in found.detail
-
-
-@pytest.mark.parametrize("size", [10, 100_000_000])
-async def test_a_manifest_that_lies_about_a_layers_size(size: int) -> None:
-    """Too short or too long: what is read ends, and nothing is refuted."""
     bundle = image_of(gzipped([Put("app", AMD64_ELF)]))
-    client = KeptBlobs(bundle)
-    lying = join_index([(ARM, with_sizes(bundle, [size]))])
-    client.manifests |= {each.digest: each for each in lying.manifests}
-    assert (await look_inside(lying, client=client, bounds=SMALL)).state == "claimed"
+    for size in (10, 100_000_000):
+        client, lying = KeptBlobs(bundle), join_index([(ARM, with_sizes(bundle, [size]))])
+        client.manifests |= {each.digest: each for each in lying.manifests}
+        assert (await look_inside(lying, client=client, bounds=SMALL)).state == "claimed"
 
 
 async def test_time_ends_a_look() -> None:
@@ -185,21 +171,10 @@ async def test_an_entry_without_content_has_none_whatever_size_it_states(kind: b
         assert (found.state, found.program) == ("refuted", "/app")
 
 
-async def test_a_broken_header_behind_a_file_refutes_nothing() -> None:
-    """No runtime unpacks such a layer."""
-    archive = gnu("app", tarfile.REGTYPE, AMD64_ELF) + b"x" * 512 + bytes(1024)
-    found = await look_inside(image_of(raw(archive)))
-    assert (found.state, found.detail) == ("claimed", "a layer is no archive that can be read")
-
-
 def dynamic(machine: int, loader: bytes) -> bytes:
     segment = struct.pack("<IIQQQQQQ", 3, 4, 120, 0, 0, len(loader) + 1, len(loader) + 1, 1)
-    head = (
-        b"\x7fELF\x02\x01\x01"
-        + bytes(9)
-        + struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
-    )
-    return head + segment + loader + b"\0"
+    head = struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    return b"\x7fELF\x02\x01\x01" + bytes(9) + head + segment + loader + b"\0"
 
 
 @pytest.mark.parametrize(
@@ -207,9 +182,7 @@ def dynamic(machine: int, loader: bytes) -> bytes:
     [
         pytest.param(ARM64_ELF, "verified", id="of the program's machine"),
         pytest.param(AMD64_ELF, "refuted", id="of another machine"),
-        pytest.param(
-            b"\x7fELF\x01\x01\x01" + bytes(9) + struct.pack("<HH", 2, 40) + bytes(44), "claimed", id="of its family"
-        ),
+        pytest.param(ARM_ELF, "claimed", id="of its family"),
         pytest.param(b"#!/bin/sh\n", "claimed", id="a script"),
         pytest.param(b"", "claimed", id="empty"),
         pytest.param(None, "claimed", id="missing"),
