@@ -6,6 +6,7 @@ authentication, faults or delays.
 
 import asyncio
 import re
+import ssl
 from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
@@ -36,18 +37,19 @@ class _Index(msgspec.Struct):
 
 
 class EmbeddedRegistry:
-    """A registry without TLS at `registry.host`, open within `async with EmbeddedRegistry() as registry:`.
+    """A registry at `registry.host`, open within `async with EmbeddedRegistry() as registry:`.
 
     `requests` counts by method and kind: `registry.requests["GET manifests"]`, `["HEAD manifests"]`, `["GET blobs"]`.
     """
 
-    def __init__(self, *, delay_seconds: float = 0.0) -> None:
+    def __init__(self, *, delay_seconds: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
         """`delay_seconds` delays every answer, as a distant registry would."""
         self.requests: Counter[str] = Counter()
         self.delay_seconds = delay_seconds
         self._manifests: dict[tuple[str, str], Manifest] = {}
         self._blobs: dict[tuple[str, str], bytes] = {}
         self._port = 0
+        self._tls = tls
         self._runner = web.ServerRunner(
             web.Server(self._serve, access_log=None, handler_cancellation=True), shutdown_timeout=_SHUTDOWN_SECONDS
         )
@@ -60,11 +62,11 @@ class EmbeddedRegistry:
     @property
     def url(self) -> str:
         """The base address, without a slash at its end."""
-        return f"http://{self.host}"
+        return f"{'https' if self._tls else 'http'}://{self.host}"
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls).start()
         self._port = self._runner.addresses[0][1]
         return self
 

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Self
 
 import trustme
 from aiohttp import web
@@ -24,28 +23,16 @@ class FaultyRegistry(EmbeddedRegistry):
     def __init__(
         self, fault: Fault | None = None, *, authority: trustme.CA | None = None, clients: trustme.CA | None = None
     ) -> None:
-        super().__init__()
+        tls = None
+        if authority:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            authority.issue_cert("127.0.0.1").configure_cert(tls)
+            if clients:
+                tls.verify_mode = ssl.CERT_REQUIRED
+                clients.configure_trust(tls)
+        super().__init__(tls=tls)
         self.fault = fault
         self.shown: list[str] = []
-        self._tls: ssl.SSLContext | None = None
-        if authority:
-            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            authority.issue_cert("127.0.0.1").configure_cert(self._tls)
-            if clients:
-                self._tls.verify_mode = ssl.CERT_REQUIRED
-                clients.configure_trust(self._tls)
-
-    @property
-    def url(self) -> str:
-        return f"{'https' if self._tls else 'http'}://{self.host}"
-
-    async def __aenter__(self) -> Self:
-        if not self._tls:
-            return await super().__aenter__()
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls).start()
-        self._port = self._runner.addresses[0][1]
-        return self
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers with the fault's response, or else with the right one."""
