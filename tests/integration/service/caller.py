@@ -10,7 +10,8 @@ import msgspec
 from extender.placement.dry_run_mark import mark_canary
 from extender.placement.policy import CANARY
 from extender.service.compose import Service
-from tests.integration.cluster.api_server import Document
+from testbed.eventually import eventually
+from tests.integration.cluster.api_server import ApiServer, Document
 
 Json = dict[str, Any]
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
@@ -55,6 +56,16 @@ class Caller:
         async with self.session.get(f"{self.service.operations_url}/metrics") as response:
             lines = (await response.text()).splitlines()
         return float(next(line for line in lines if line.startswith(f"{series} ")).split()[-1])
+
+    async def checks(self, path: str) -> tuple[int, dict[str, str]]:
+        """The status of /livez or /readyz, and the mark of each check."""
+        async with self.session.get(f"{self.service.operations_url}{path}?verbose") as response:
+            *lines, _ = (await response.text()).splitlines()
+            return response.status, {line[3:].split()[0]: line[:3] for line in lines}
+
+    async def until_ready(self) -> dict[str, str]:
+        found = await eventually(lambda: self.checks("/readyz"), lambda found: found[0] == 200)
+        return found[1]
 
     async def post(self, url: str, document: Json, kind: type) -> Any:
         """Posts the document and returns the JSON document of the answer."""
@@ -129,3 +140,16 @@ def marked(pod: Document) -> Document:
     assert patch
     annotations[CANARY] = json.loads(patch)[0]["value"]
     return pod
+
+
+def write_pull_secret(api: ApiServer, host: str) -> None:
+    """The secret `pull` in the namespace `default`, which opens the registry's images to ann."""
+    login = {"auths": {host: {"auth": base64.b64encode(b"ann:secret").decode()}}}
+    api.put(
+        "/api/v1/namespaces/default/secrets",
+        {
+            "metadata": {"name": "pull", "namespace": "default"},
+            "type": "kubernetes.io/dockerconfigjson",
+            "data": {".dockerconfigjson": base64.b64encode(json.dumps(login).encode()).decode()},
+        },
+    )

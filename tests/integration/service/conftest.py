@@ -1,7 +1,9 @@
 """The whole service in this process, and a caller that acts as kube-scheduler and kube-apiserver."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -9,24 +11,25 @@ import pytest
 from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
-from extender.service.cluster_view import ClusterView
+from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.compose import open_service
 from testbed.embedded_registry import EmbeddedRegistry
-from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
+from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api, write_kubeconfig
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, pod
 
 StartService = Callable[..., Awaitable[Caller]]
+HOLDING = ("admission.unknown=gate", "admission.node_affinity=required", "admission.wait_seconds=0")
 
 _SETTINGS = (
+    "cluster=none",
     "scheduler.listen=127.0.0.1:0",
-    "scheduler.wait_seconds=10",
     "admission.listen=127.0.0.1:0",
     "admission.tls=null",
-    "admission.wait_seconds=10",
     "operations.listen=127.0.0.1:0",
     "shutdown.grace_seconds=0.2",
     "cache.url='memory:'",
 )
+_PATIENT = ("scheduler.wait_seconds=10", "admission.wait_seconds=10")
 
 
 @pytest.fixture
@@ -37,28 +40,28 @@ async def registry() -> AsyncIterator[EmbeddedRegistry]:
 
 @asynccontextmanager
 async def running_service(
-    *settings: str, plain_http: str = "", nodes: WatchedNodes | None = None
+    *settings: str, registries: Sequence[str] = (), nodes: WatchedNodes | None = None
 ) -> AsyncIterator[Caller]:
-    """Runs a service on loopback.
-
-    Each argument is a `path=value` setting; `plain_http` is a registry that it may connect to.
-    """
-    plain = [f"registry.plain_http=['{plain_http}']", f"registry.allow=['*', '{plain_http}']"] if plain_http else []
+    """Runs a service on loopback that may connect to these registries. `nodes` are in view without a cluster."""
+    plain = [f"registry.plain_http={[*registries]}", f"registry.allow={['*', *registries]}"] if registries else []
     config = load_config(None, [*_SETTINGS, *plain, *settings])
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-        open_service(config, ClusterView(nodes), open_local_sources) as service,
+        open_cluster_view(config) as view,
+        open_service(config, ClusterView(nodes) if nodes else view, open_local_sources) as service,
     ):
         yield Caller(session, service)
 
 
 @pytest.fixture
 async def start_service() -> AsyncIterator[StartService]:
-    """Starts services as `running_service` does; they end with the test."""
+    """Starts services that take their time, as `running_service` does; they end with the test."""
     async with AsyncExitStack() as stack:
 
         async def start(*settings: str, plain_http: str = "", nodes: WatchedNodes | None = None) -> Caller:
-            return await stack.enter_async_context(running_service(*settings, plain_http=plain_http, nodes=nodes))
+            registries = [plain_http] if plain_http else []
+            service = running_service(*_PATIENT, *settings, registries=registries, nodes=nodes)
+            return await stack.enter_async_context(service)
 
         yield start
 
@@ -98,3 +101,25 @@ async def api() -> AsyncIterator[ApiServer]:
         server.put("/api/v1/nodes", node("a"))
         server.put("/api/v1/namespaces", namespace("shop"))
         yield server
+
+
+@dataclass
+class Cluster:
+    """A cluster that a test plays, a registry, and services that know both."""
+
+    api: ApiServer
+    registry: EmbeddedRegistry
+    folder: Path
+
+    def service(
+        self, *settings: str, listen: str = "", registries: Sequence[str] = ()
+    ) -> AbstractAsyncContextManager[Caller]:
+        """A service with `scheduler.listen` and other settings, and perhaps other registries."""
+        kubeconfig = write_kubeconfig(self.api, self.folder)
+        hosts = registries or [self.registry.host]
+        return running_service(f"cluster={kubeconfig}", f"scheduler.listen='{listen}'", *settings, registries=hosts)
+
+
+@pytest.fixture
+def cluster(api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path) -> Cluster:
+    return Cluster(api, registry, tmp_path)

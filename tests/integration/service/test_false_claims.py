@@ -1,33 +1,17 @@
 """Images that claim platforms falsely, on the whole service: what it learns by looking inside."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
-from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.images import join_index, make_image
 from testbed.packed_layers import Put, gzipped
-from tests.integration.cluster.api_server import ApiServer, namespace, node, owned, pod, serve_api, told
+from tests.integration.cluster.api_server import namespace, node, owned, pod, told
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, with_names
 from tests.integration.service.caller import pod as created
-from tests.integration.service.watching import service_in, until_ready
+from tests.integration.service.conftest import Cluster
 
 AMD64_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\0\x3e\0" + bytes(44)
-LISTENING = "127.0.0.1:0"
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[ApiServer]:
-    """A cluster with a node of each platform, and two namespaces."""
-    async with serve_api() as server:
-        server.put(NODES.path, node("amd", "amd64"))
-        server.put(NODES.path, node("arm", "arm64"))
-        for name in ("default", "other"):
-            server.put(NAMESPACES.path, namespace(name))
-        yield server
 
 
 async def nodes_for(caller: Caller, image: str, in_namespace: str) -> list[str]:
@@ -37,21 +21,24 @@ async def nodes_for(caller: Caller, image: str, in_namespace: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("simulated_time")
-async def test_a_lie_is_found_in_the_background_and_told(api: ApiServer, tmp_path: Path) -> None:
+async def test_a_lie_is_found_in_the_background_and_told(cluster: Cluster) -> None:
     """Pods are kept off from then on, in every namespace, and the workload gets an event."""
+    api, registry = cluster.api, cluster.registry
+    for name in ("amd", "arm"):
+        api.put(NODES.path, node(name, f"{name}64"))
+    for name in ("default", "other"):
+        api.put(NAMESPACES.path, namespace(name))
     layers = [gzipped([Put("app", AMD64_ELF)])]
     lying = join_index([(each, make_image(each, layers, Entrypoint=["/app"])) for each in (AMD64, ARM64)])
-    async with EmbeddedRegistry() as registry:
-        registry.add("web", "1", lying)
-        image = f"{registry.host}/web:1"
-        api.put(PODS, owned(pod("web-1", image, "arm", "Running"), "StatefulSet", "web"))
-        settings = ("registry.verify=background", "drift.events=true")
-        async with service_in(api, tmp_path, LISTENING, *settings, registries=(registry.host,)) as caller:
-            await until_ready(caller)
-            await caller.review(created(image), namespace="default")
-            await eventually(lambda: told(api))
-            assert await nodes_for(caller, image, "other") == ["amd"]
-            assert await caller.metric('multiarch_images{state="refuted"}') == 1
+    registry.add("web", "1", lying)
+    image = f"{registry.host}/web:1"
+    api.put(PODS, owned(pod("web-1", image, "arm", "Running"), "StatefulSet", "web"))
+    async with cluster.service("registry.verify=background", "drift.events=true", listen="127.0.0.1:0") as caller:
+        await caller.until_ready()
+        await caller.review(created(image), namespace="default")
+        await eventually(lambda: told(api))
+        assert await nodes_for(caller, image, "other") == ["amd"]
+        assert await caller.metric('multiarch_images{state="refuted"}') == 1
     (event,) = told(api)
     assert (event["reason"], event["type"]) == ("ImageLiesAboutPlatform", "Warning")
     assert f"image {image} claims linux/arm64, but its /app is for x86-64" in event["message"]

@@ -3,14 +3,13 @@
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.simulated_time import SimulatedLoop
 from tests.integration.cluster.api_server import ApiServer, Request
-from tests.integration.service.watching import service_in
+from tests.integration.service.conftest import Cluster
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 HOLDING = (
@@ -50,8 +49,7 @@ async def minutes(api: ApiServer, count: int) -> list[Request]:
     ids=["gates", "everything", "only letting go", "may not let go", "need not let go", "leader and standby"],
 )
 async def test_idle_replicas_ask_and_write_little(
-    api: ApiServer,
-    tmp_path: Path,
+    cluster: Cluster,
     simulated_time: SimulatedLoop,
     settings: tuple[str, ...],
     listen: str,
@@ -62,15 +60,15 @@ async def test_idle_replicas_ask_and_write_little(
 ) -> None:
     """With certificate and canaries. Who may not let pods go looks for its rights again, and not all the time."""
     webhooks = [{"name": "pods.example.com", "clientConfig": {"url": "https://webhook.example.com"}}]
-    api.put(CONFIGURATIONS, {"metadata": {"name": "multiarch-webhook"}, "webhooks": webhooks})
+    cluster.api.put(CONFIGURATIONS, {"metadata": {"name": "multiarch-webhook"}, "webhooks": webhooks})
     if not may_let_go:
-        api.forbidden = {(verb, "pods") for verb in ("get", "list", "watch", "patch")}
+        cluster.api.forbidden = {(verb, "pods") for verb in ("get", "list", "watch", "patch")}
     async with AsyncExitStack() as stack:
         for _ in range(replicas):
-            await stack.enter_async_context(service_in(api, tmp_path, listen, *settings))
-        await minutes(api, WARM_UP_MINUTES)
+            await stack.enter_async_context(cluster.service(*settings, listen=listen))
+        await minutes(cluster.api, WARM_UP_MINUTES)
         timers = simulated_time.timers
-        requests = await minutes(api, MINUTES)
+        requests = await minutes(cluster.api, MINUTES)
         timers = simulated_time.timers - timers
     counted = Counter(f"{each.kind} {each.method} {each.path}" for each in requests)
     assert any(name.startswith("send PATCH ") and "/leases/" in name for name in counted) is leads

@@ -25,7 +25,7 @@ async def test_what_a_login_has_opened_is_forgotten_with_the_login(tmp_path: Pat
         told: list[str] = []
         for auths in ({registry.host: login}, {"quay.io": login}, {registry.host: login}):
             config.write_text(json.dumps({"auths": auths}))
-            async with running_service(*settings, plain_http=registry.host) as caller:
+            async with running_service(*settings, registries=[registry.host]) as caller:
                 told.append(" ".join(kept(await caller.filter(request))))
     assert told == ["a c", "a b c d", "a c"]
 

@@ -2,12 +2,14 @@
 
 import copy
 from collections.abc import Iterator
-from itertools import product
+from typing import NamedTuple
+from unittest.mock import ANY
 
 import msgspec
 import pytest
 
 from extender.cluster.views import WatchedNodes
+from testbed.objects import kept_to
 from tests.integration.service.caller import Caller, Json, node
 from tests.integration.service.conftest import World
 from tests.unit.cluster.scripted_api import ScriptedApi
@@ -50,21 +52,34 @@ def job_of(made: Json, labels: Json | None = None) -> Json:
     return workload("batch/v1/Job", {"suspend": True, "template": made}, QUEUED if labels is None else labels)
 
 
-async def reviewed(caller: Caller, created: Json, stored: Json | None = None) -> tuple[Json, Json]:
-    """The response, and the object as the API server would store it; an UPDATE if one is stored already."""
+class Review(NamedTuple):
+    """What the webhook answers, and the object as the API server would store it."""
+
+    patch: list[Json]
+    warnings: list[str]
+    stored: Json
+
+
+async def reviewed(caller: Caller, created: Json, stored: Json | None = None) -> Review:
+    """The review of a creation; of an UPDATE if one is stored already."""
     group, _, version = created["apiVersion"].rpartition("/")
     request: Json = {"kind": {"group": group, "version": version, "kind": created["kind"]}, "object": created}
     if stored is not None:
         request |= {"operation": "UPDATE", "oldObject": stored}
     response = await caller.review_at(PATH, {}, **request)
-    return response, apply(created, msgspec.json.encode(response["patch"]))
-
-
-async def warned(caller: Caller, created: Json, stored: Json | None = None) -> list[str]:
-    response, _ = await reviewed(caller, created, stored)
-    lines: list[str] = response.get("warnings", [])
+    lines = response.get("warnings", [])
     assert all(len(line) <= 256 and "\n" not in line for line in lines)
-    return lines
+    return Review(response["patch"], lines, apply(created, msgspec.json.encode(response["patch"])))
+
+
+def changed(document: Json, *images: str, metadata: Json | None = None, **spec: object) -> Json:
+    """The object with these fields of its template's spec, and images of its containers, and metadata of its own."""
+    made = copy.deepcopy(document)
+    made["metadata"] |= metadata or {}
+    made["spec"]["template"]["spec"] |= spec
+    for container, image in zip(made["spec"]["template"]["spec"]["containers"], images, strict=False):
+        container["image"] = image
+    return made
 
 
 # --- queues
@@ -77,20 +92,15 @@ async def test_templates_of_a_queued_object_get_what_their_pods_would_get(world:
         made = template(world, f"{name}:1")
         alone = {"apiVersion": "v1", "kind": "Pod", **made}
         expected = apply(alone, msgspec.json.encode((await caller.review(alone))["patch"]))
-        job_set = workload(
-            "jobset.x-k8s.io/v1alpha2/JobSet",
-            {"replicatedJobs": [{"template": {"spec": {"template": made}}}] * 2},
-            QUEUED,
-        )
-        for created in (job_of(made), job_set):
-            _, stored = await reviewed(caller, created)
+        replicated = {"replicatedJobs": [{"template": {"spec": {"template": made}}}] * 2}
+        for created in (job_of(made), workload("jobset.x-k8s.io/v1alpha2/JobSet", replicated, QUEUED)):
+            stored = (await reviewed(caller, created)).stored
             found = list(templates_in(stored))
             assert found
             assert all(each == {key: expected[key] for key in ("metadata", "spec")} for each in found)
             assert ("nodeSelector" if name == "amd" else "affinity") in found[0]["spec"]
-            assert (await reviewed(caller, stored))[0]["patch"] == []
-            again = {"apiVersion": "v1", "kind": "Pod", **found[0]}
-            assert (await caller.review(again))["patch"] == []
+            assert (await reviewed(caller, stored)).patch == []
+            assert (await caller.review({"apiVersion": "v1", "kind": "Pod", **found[0]}))["patch"] == []
 
 
 def templates_in(value: object) -> Iterator[Json]:
@@ -122,45 +132,45 @@ OWN: dict[str, Json] = {
 RULE = "admission.tolerations=[{key: arch, operator: Exists, platforms: [linux/amd64]}]"
 
 
-async def test_applying_a_manifest_again_changes_nothing(world: World) -> None:
-    """An apply overwrites atomic fields that its author names; what was added comes back, without a lookup."""
-    caller = await world.serve(REQUIRED, RULE)
-    blind = await world.serve(REQUIRED, RULE, "registry.deny=['*']")
-    for own, name in product(OWN.values(), ("amd", "multi")):
-        created = job_of(template(world, f"{name}:1", **own))
-        _, stored = await reviewed(caller, created)
-        assert stored != created
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize("guarded", [False, True], ids=["queued", "guarded"])
+async def test_what_is_added_follows_the_images_and_outlives_an_apply(world: World, own: str, *, guarded: bool) -> None:
+    """In the carrier that its author left empty. An apply overwrites atomic fields that its author names; what was
+    added comes back, without a lookup. It is gone with a multi-arch image, and back with a rollback.
+    """
+    settings = [GUARD] if guarded else [REQUIRED, RULE]
+    caller = await world.serve(*settings, nodes=view_of(*NODES))
+    blind = await world.serve(*settings, "registry.deny=['*']", nodes=view_of(*NODES))
+
+    async def applied_twice(image: str) -> Json:
+        made = {"template": template(world, image, **OWN[own])}
+        created = workload("apps/v1/DaemonSet", made) if guarded else workload("apps/v1/StatefulSet", made, QUEUED)
+        stored = (await reviewed(caller, created)).stored
         for overwritten in (created, stored):  # all, or what the author names
-            again = copy.deepcopy(overwritten)
-            again["spec"]["template"]["spec"] |= own
-            response, after = await reviewed(blind, again, stored)
-            assert after == stored
-            assert "warnings" not in response
+            assert await reviewed(blind, changed(overwritten, **OWN[own]), stored) == (ANY, [], stored)
+        return stored
 
-
-async def test_other_images_are_decided_about_anew(world: World) -> None:
-    """Additions are taken back, narrowed or made; what was overwritten does not matter."""
-    caller = await world.serve(REQUIRED)
-    stateful = workload("apps/v1/StatefulSet", {"template": template(world, "amd:1")}, QUEUED)
-    _, stored = await reviewed(caller, stateful)
-    assert stored["spec"]["template"]["spec"]["nodeSelector"][ARCHITECTURE] == "amd64"
-    moved = copy.deepcopy(stored)
-    moved["spec"]["template"]["spec"]["containers"][0]["image"] = world.image("multi:1")
-    _, after = await reviewed(caller, moved, stored)
-    assert "nodeSelector" not in after["spec"]["template"]["spec"]
-    back = copy.deepcopy(after)
-    back["spec"]["template"] = copy.deepcopy(stored["spec"]["template"])
-    _, rolled_back = await reviewed(caller, back, after)
-    assert rolled_back["spec"]["template"] == stored["spec"]["template"]
+    await applied_twice("multi:1")
+    stored = await applied_twice("amd:1")
+    spec = stored["spec"]["template"]["spec"]
+    assert kept_to(spec, ARCHITECTURE) == ["amd64"]
+    assert spec | OWN[own] == spec or not guarded
+    assert ("tolerations" in spec) is (own == "tolerations" or not guarded)
+    assert ADDED in stored["spec"]["template"]["metadata"]["annotations"]
+    moved = (await reviewed(caller, changed(stored, world.image("multi:1")), stored)).stored
+    assert kept_to(moved["spec"]["template"]["spec"], ARCHITECTURE) != ["amd64"]
+    if guarded:
+        assert moved["spec"]["template"]["spec"] == {**template(world, "multi:1")["spec"], **OWN[own]}
+        assert ADDED not in moved["spec"]["template"]["metadata"].get("annotations", {})
+    back = moved | {"spec": {**moved["spec"], "template": stored["spec"]["template"]}}
+    assert (await reviewed(caller, back, moved)).stored["spec"]["template"] == stored["spec"]["template"]
 
 
 async def test_a_stored_job_without_additions_gets_none(world: World) -> None:
     """It was created while we were away, and its template is immutable."""
     caller = await world.serve(REQUIRED)
     stored = job_of(template(world, "amd:1"))
-    changed = copy.deepcopy(stored)
-    changed["spec"]["template"]["spec"]["nodeSelector"] = {"disk": "ssd"}
-    assert (await reviewed(caller, changed, stored))[0]["patch"] == []
+    assert (await reviewed(caller, changed(stored, nodeSelector={"disk": "ssd"}), stored)).patch == []
 
 
 async def test_other_templates_are_left_as_they_are(world: World) -> None:
@@ -172,8 +182,7 @@ async def test_other_templates_are_left_as_they_are(world: World) -> None:
         (QUEUED, {"nodeName": "n"}, "amd:1"),
         (QUEUED, {}, "absent:1"),
     ):
-        response, _ = await reviewed(caller, job_of(template(world, f"{image}", **spec), labels))
-        assert response["patch"] == [], (labels, spec, image)
+        assert (await reviewed(caller, job_of(template(world, image, **spec), labels))).patch == [], (labels, spec)
 
 
 @pytest.mark.parametrize("image", [None, "$(IMAGE)"])
@@ -182,10 +191,10 @@ async def test_a_template_that_gets_an_image_later_is_left_as_it_is(world: World
     caller = await world.serve(REQUIRED)
     made = template(world, "amd:1")
     made["spec"]["containers"].append({"name": "later", **({} if image is None else {"image": image})})
-    response, _ = await reviewed(caller, job_of(made))
-    assert (response["patch"], response.get("warnings", [])) == ([], [])
+    created = job_of(made)
+    assert await reviewed(caller, created) == ([], [], created)
     made["spec"]["containers"][1]["image"] = world.image("multi:1")
-    assert (await reviewed(caller, job_of(made)))[0]["patch"] != []
+    assert (await reviewed(caller, job_of(made))).patch != []
 
 
 @pytest.mark.parametrize("annotations", [{}, {"multiarch-extender.io/unknown": "assume"}], ids=["setting", "author"])
@@ -195,7 +204,7 @@ async def test_no_assumption_is_put_into_a_template(world: World, annotations: J
     caller = await world.serve(REQUIRED, "admission.wait_seconds=0.2", *settings)
     made = template(world, "absent:1")
     made["metadata"]["annotations"] = annotations
-    assert (await reviewed(caller, job_of(made)))[0]["patch"] == []
+    assert (await reviewed(caller, job_of(made))).patch == []
     assert (await caller.review({"apiVersion": "v1", "kind": "Pod", **made}))["patch"] != []
 
 
@@ -206,16 +215,15 @@ async def test_places_that_take_no_words_get_warnings_only(world: World) -> None
     knative = workload("serving.knative.dev/v1/Service", {"template": torn}, QUEUED)
     bare = workload("serving.kserve.io/v1beta1/InferenceService", {"predictor": torn["spec"]}, QUEUED)
     for created, place in ((knative, "spec.template"), (bare, "spec.predictor")):
-        response, _ = await reviewed(caller, created)
-        assert response["patch"] == []
-        assert response["warnings"][0].startswith(f"{place}: image ")
+        review = await reviewed(caller, created)
+        assert review.patch == []
+        assert review.warnings[0].startswith(f"{place}: image ")
 
 
 # --- warnings
 
 
 NODES = (node("a", "amd64"), node("b", "arm64"), node("c", "arm64"), tainted("d", "arm64", "gpu"))
-SECRETS = [{"name": "pull"}]
 
 
 WARNED: list[tuple[str, list[str], Json, str]] = [
@@ -249,16 +257,12 @@ async def test_authors_are_warned_of_what_they_must_mend(world: World) -> None:
         made = template(world, *names, **spec)
         created = workload(f"apps/v1/{kind}", {"template": made})
         expected = [f"spec.template: {says.replace('HOST', world.host)}"] if says else []
-        assert await warned(caller, created) == expected
-        assert (
-            await warned(caller, copy.deepcopy(created) | {"spec": {**created["spec"], "replicas": 3}}, created) == []
-        )
-        silent = copy.deepcopy(created)
-        silent["metadata"]["annotations"] = {"multiarch-extender.io/mode": "ignore"}
-        assert await warned(caller, silent) == []
-        owned = copy.deepcopy(created)
-        owned["metadata"]["ownerReferences"] = [{"kind": "Thing", "name": "t", "controller": True}]
-        assert await warned(caller, owned) == []
+        assert (await reviewed(caller, created)).warnings == expected
+        scaled = created | {"spec": {**created["spec"], "replicas": 3}}
+        silent = changed(created, metadata={"annotations": {"multiarch-extender.io/mode": "ignore"}})
+        owned = changed(created, metadata={"ownerReferences": [{"kind": "Thing", "name": "t", "controller": True}]})
+        for quiet, stored in ((scaled, created), (silent, None), (owned, None)):
+            assert (await reviewed(caller, quiet, stored)).warnings == []
 
 
 async def test_taints_that_leave_no_node_are_said_unless_the_webhook_gives_the_toleration(world: World) -> None:
@@ -266,21 +270,20 @@ async def test_taints_that_leave_no_node_are_said_unless_the_webhook_gives_the_t
     nodes = (node("a", "amd64"), tainted("b", "arm64", "pool"))
     created = workload("apps/v1/Deployment", {"template": template(world, "arm:1")})
     caller = await world.serve(REQUIRED, nodes=view_of(*nodes))
-    [line] = await warned(caller, created)
+    [line] = (await reviewed(caller, created)).warnings
     assert line.endswith("runs on linux/arm64 only: its selector, affinity or tolerations allow none")
     rule = "admission.tolerations=[{key: pool, operator: Exists, platforms: [linux/arm64]}]"
     mending = await world.serve(REQUIRED, rule, nodes=view_of(*nodes))
-    assert await warned(mending, created) == []
+    assert (await reviewed(mending, created)).warnings == []
 
 
 async def test_an_object_that_cannot_be_read_is_allowed_with_a_warning(world: World) -> None:
     """And one without templates, a deletion and a subresource are none of our business."""
     caller = await world.serve(REQUIRED)
-    odd = job_of(template(world, "amd:1", tolerations="none"))
-    response, _ = await reviewed(caller, odd)
-    assert response["patch"] == []
-    assert response["warnings"][0].startswith("multiarch-extender cannot read a pod template here: ")
-    assert (await reviewed(caller, workload("apps/v1/Deployment", {"replicas": 1})))[0]["patch"] == []
+    odd = await reviewed(caller, job_of(template(world, "amd:1", tolerations="none")))
+    assert odd.patch == []
+    assert odd.warnings[0].startswith("multiarch-extender cannot read a pod template here: ")
+    assert (await reviewed(caller, workload("apps/v1/Deployment", {"replicas": 1}))).patch == []
     for request in ({"operation": "DELETE", "object": None}, {"subResource": "scale"}):
         assert (await caller.review_at(PATH, {}, **request))["patch"] == []
 
@@ -292,57 +295,26 @@ def daemon_set(world: World, *images: str, **spec: object) -> Json:
     return workload("apps/v1/DaemonSet", {"template": template(world, *images, **spec)})
 
 
-@pytest.mark.parametrize("own", ["nothing", "a selector", "terms"])
-async def test_a_guarded_daemon_set_is_kept_to_the_platforms_of_its_image(world: World, own: str) -> None:
-    """In the carrier that its author left empty; gone with a multi-arch image, and back with a rollback."""
-    caller = await world.serve(GUARD, nodes=view_of(*NODES))
-    created = daemon_set(world, "amd:1", **OWN[own])
-    response, stored = await reviewed(caller, created)
-    spec = stored["spec"]["template"]["spec"]
-    assert "warnings" not in response
-    if own == "a selector":
-        assert spec["nodeSelector"] == OWN[own]["nodeSelector"]
-        assert ARCHITECTURE in str(spec["affinity"])
-    else:
-        assert spec["nodeSelector"][ARCHITECTURE] == "amd64"
-        assert spec.get("affinity") == OWN[own].get("affinity")
-    assert "tolerations" not in spec
-    assert ADDED in stored["spec"]["template"]["metadata"]["annotations"]
-    again = copy.deepcopy(stored)
-    again["spec"]["template"]["spec"] |= OWN[own]
-    assert (await reviewed(caller, again, stored))[1] == stored
-    moved = copy.deepcopy(stored)
-    moved["spec"]["template"]["spec"]["containers"][0]["image"] = world.image("multi:1")
-    _, multi = await reviewed(caller, moved, stored)
-    assert {key: value for key, value in multi["spec"]["template"]["spec"].items() if key != "containers"} == OWN[own]
-    assert ADDED not in multi["spec"]["template"]["metadata"].get("annotations", {})
-    rolled = copy.deepcopy(multi)
-    rolled["spec"]["template"] = copy.deepcopy(stored["spec"]["template"])
-    assert (await reviewed(caller, rolled, multi))[1]["spec"]["template"] == stored["spec"]["template"]
-
-
 async def test_an_existing_daemon_set_is_guarded_only_when_its_template_changes(world: World) -> None:
     """A patch of its own would replace all pods; a restart replaces them anyway."""
     caller = await world.serve(GUARD, nodes=view_of(*NODES))
     stored = daemon_set(world, "amd:1")
-    other = copy.deepcopy(stored)
-    other["metadata"]["annotations"] = {"note": "x"}
+    other = changed(stored, metadata={"annotations": {"note": "x"}})
     other["spec"]["minReadySeconds"] = 3
-    assert (await reviewed(caller, other, stored))[0]["patch"] == []
-    restarted = copy.deepcopy(stored)
+    assert (await reviewed(caller, other, stored)).patch == []
+    restarted = changed(stored)
     restarted["spec"]["template"]["metadata"]["annotations"] = {"kubectl.kubernetes.io/restartedAt": "now"}
-    _, after = await reviewed(caller, restarted, stored)
+    after = (await reviewed(caller, restarted, stored)).stored
     assert after["spec"]["template"]["spec"]["nodeSelector"][ARCHITECTURE] == "amd64"
 
 
 async def test_without_guard_a_daemon_set_is_left_as_it_is(world: World) -> None:
     """And with it, one that no node is right for, or whose image is not known."""
     caller = await world.serve(REQUIRED, nodes=view_of(*NODES))
-    assert (await reviewed(caller, daemon_set(world, "amd:1")))[0]["patch"] == []
+    assert (await reviewed(caller, daemon_set(world, "amd:1"))).patch == []
     guarding = await world.serve(GUARD, nodes=view_of(*NODES))
-    torn = daemon_set(world, "amd:1", "arm:1")
-    for created in (torn, daemon_set(world, "absent:1")):
-        assert (await reviewed(guarding, created))[0]["patch"] == []
+    for created in (daemon_set(world, "amd:1", "arm:1"), daemon_set(world, "absent:1")):
+        assert (await reviewed(guarding, created)).patch == []
 
 
 def daemon_pod(world: World, image: str, name: str) -> Json:
@@ -365,7 +337,7 @@ async def test_a_daemon_pod_for_a_node_that_does_not_run_it_is_counted_and_held_
     series = 'multiarch_daemon_pods_misplaced_total{treatment="' + ("held" if guards else "reported") + '"}'
     before = await caller.metric(series)
     for name, image, is_wrong in (("a", "amd:1", False), ("b", "amd:1", True), ("b", "multi:1", False)):
-        created = {"apiVersion": "v1", "kind": "Pod", **daemon_pod(world, f"{image}", name)}
+        created = {"apiVersion": "v1", "kind": "Pod", **daemon_pod(world, image, name)}
         response = await caller.review(created)
         assert bool(response["patch"]) == (is_wrong and guards)
         if response["patch"]:
@@ -379,4 +351,4 @@ async def test_a_daemon_pod_for_an_unknown_node_or_of_an_unknown_image_is_left_a
     """Not knowing is no reason to hold it."""
     caller = await world.serve(GUARD, "admission.wait_seconds=0.2", nodes=view_of(*NODES))
     for name, image in (("z", "amd:1"), ("b", "absent:1")):
-        assert (await caller.review(daemon_pod(world, f"{image}", name)))["patch"] == []
+        assert (await caller.review(daemon_pod(world, image, name)))["patch"] == []

@@ -1,5 +1,6 @@
 """What the service asks of the cluster: for pending pods only when an image is not known."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,7 @@ from extender.fetcher.sources import open_local_sources
 from extender.placement.facts import PodImage
 from extender.placement.policy import Overrides
 from extender.resolver.pod_resolver import PodQuestion
-from extender.service import cluster_view as viewed
-from extender.service.cluster_view import ClusterView
+from extender.service.cluster_view import STALE_SECONDS, ClusterView
 from extender.service.resolving import open_pod_resolver
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
@@ -23,18 +23,19 @@ from tests.integration.cluster.api_server import (
     pod,
     selector_of,
 )
-from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of, with_names
+from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of, with_names, write_pull_secret
 from tests.integration.service.caller import pod as asked_pod
-from tests.integration.service.watching import checks, service_in, until_ready, write_pull_secret
+from tests.integration.service.conftest import HOLDING, Cluster
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
+LISTEN = "127.0.0.1:0"
 VIEWS = {NODES.path, NAMESPACES.path}
 ALWAYS = VIEWS | {"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"}  # whether held pods may be let go
 MODES = pytest.mark.parametrize(
     ("listen", "setting", "wants_pods"),
     [
-        ("127.0.0.1:0", "registry.pull_secrets=true", True),
+        (LISTEN, "registry.pull_secrets=true", True),
         ("", "registry.pull_secrets=true", False),
         ("", "registry.pull_secrets=false", False),
     ],
@@ -59,14 +60,14 @@ async def ask(caller: Caller, listen: str, image: str) -> None:
 
 @MODES
 async def test_pending_pods_are_looked_at_only_where_they_tell_something(
-    api: ApiServer, tmp_path: Path, listen: str, setting: str, *, wants_pods: bool
+    cluster: Cluster, listen: str, setting: str, *, wants_pods: bool
 ) -> None:
     """No request for pods before an image is not known or denied, and none without a scheduler that asks next."""
-    async with EmbeddedRegistry() as registry, GuardedRegistry("ann:secret") as private:
+    api, registry = cluster.api, cluster.registry
+    async with GuardedRegistry("ann:secret") as private:
         registry.add_manifest("app", "1", AMD64)
-        registries = [registry.host, private.host]
-        async with service_in(api, tmp_path, listen, setting, registries=registries) as caller:
-            await until_ready(caller)
+        async with cluster.service(setting, listen=listen, registries=[registry.host, private.host]) as caller:
+            await caller.until_ready()
             await ask(caller, listen, f"{registry.host}/app:1")
             await eventually(lambda: registry.requests["GET manifests"])
             await ask(caller, listen, f"{registry.host}/app:1")
@@ -78,34 +79,30 @@ async def test_pending_pods_are_looked_at_only_where_they_tell_something(
     assert asked_for(api) == ALWAYS | ({PODS} if wants_pods else set())
 
 
-async def test_ready_and_live_checks_are_those_of_the_watches_that_run(api: ApiServer, tmp_path: Path) -> None:
+async def test_ready_and_live_checks_are_those_of_the_watches_that_run(cluster: Cluster) -> None:
     """Readiness waits for the views alone. Canaries are sent all the while, and only shown."""
     views = {path.rpartition("/")[2] for path in VIEWS}
-    api.is_open.clear()
-    async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
-        assert await checks(caller, "/readyz") == (
-            503,
-            dict.fromkeys(["shutdown", "registries", "canary"], "[+]") | dict.fromkeys(views, "[-]"),
-        )
-        assert await checks(caller, "/livez") == (200, dict.fromkeys(["ping", "background"], "[+]"))
-        api.is_open.set()
-        assert await until_ready(caller) == dict.fromkeys(["shutdown", "registries", "canary", *views], "[+]")
+    others = dict.fromkeys(["shutdown", "registries", "canary"], "[+]")
+    cluster.api.is_open.clear()
+    async with cluster.service(listen=LISTEN) as caller:
+        assert await caller.checks("/readyz") == (503, others | dict.fromkeys(views, "[-]"))
+        assert await caller.checks("/livez") == (200, dict.fromkeys(["ping", "background"], "[+]"))
+        cluster.api.is_open.set()
+        assert await caller.until_ready() == others | dict.fromkeys(views, "[+]")
 
 
-async def test_what_waits_behind_a_cold_image_is_looked_up_before_a_scheduler_asks(
-    api: ApiServer, tmp_path: Path
-) -> None:
+async def test_what_waits_behind_a_cold_image_is_looked_up_before_a_scheduler_asks(cluster: Cluster) -> None:
     """One filter call meets an image nobody knows: those of all pods that wait are looked up, and of the next ones."""
-    async with EmbeddedRegistry() as registry:
-        for name in ("first", "second", "third"):
-            registry.add_manifest(name, "1", AMD64)
-        api.put(PODS, pod("second", image=f"{registry.host}/second:1"))
-        async with service_in(api, tmp_path, "127.0.0.1:0", registries=[registry.host]) as caller:
-            await until_ready(caller)
-            await ask(caller, "127.0.0.1:0", f"{registry.host}/first:1")
-            await eventually(lambda: registry.requests["GET manifests"] == 2)
-            api.put(PODS, pod("third", image=f"{registry.host}/third:1"))
-            await eventually(lambda: registry.requests["GET manifests"] == 3)
+    api, registry = cluster.api, cluster.registry
+    for name in ("first", "second", "third"):
+        registry.add_manifest(name, "1", AMD64)
+    api.put(PODS, pod("second", image=f"{registry.host}/second:1"))
+    async with cluster.service(listen=LISTEN) as caller:
+        await caller.until_ready()
+        await ask(caller, LISTEN, f"{registry.host}/first:1")
+        await eventually(lambda: registry.requests["GET manifests"] == 2)
+        api.put(PODS, pod("third", image=f"{registry.host}/third:1"))
+        await eventually(lambda: registry.requests["GET manifests"] == 3)
 
 
 async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_path: Path) -> None:
@@ -142,50 +139,43 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
 
 
 @pytest.mark.parametrize("may_read", [True, False])
-async def test_a_review_has_the_pull_secret_of_its_pod_read(api: ApiServer, tmp_path: Path, may_read: bool) -> None:
+async def test_a_review_has_the_pull_secret_of_its_pod_read(cluster: Cluster, may_read: bool) -> None:
     """So private images are known at creation, where no scheduler asks about them too; unless the setting says no."""
     setting = f"registry.pull_secrets={str(may_read).lower()}"
     async with GuardedRegistry("ann:secret") as registry:
         registry.add_index("app", "1", [AMD64, ARM64])
-        write_pull_secret(api, registry.host)
+        write_pull_secret(cluster.api, registry.host)
         created = pod("web", image=f"{registry.host}/app:1")
         created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
-        async with service_in(api, tmp_path, "", setting, registries=[registry.host]) as caller:
-            await until_ready(caller)
+        async with cluster.service(setting, registries=[registry.host]) as caller:
+            await caller.until_ready()
             assert bool(changes_of(await caller.review(created, namespace="default"))) == may_read
-    assert any("/secrets/" in each.path for each in api.requests) == may_read
+    assert any("/secrets/" in each.path for each in cluster.api.requests) == may_read
 
 
-async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(
-    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(cluster: Cluster) -> None:
     """After minutes without a line of the watch answers may be wrong, and others should be asked."""
-    monkeypatch.setattr(viewed, "STALE_SECONDS", 0.5)
-    async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
-        await eventually(lambda: readiness_text(caller), lambda text: "more than 0.5" in text)
-        assert (await checks(caller, "/readyz"))[0] == 503
-        api.bookmark(NODES.path)
-        api.bookmark(NAMESPACES.path)
-        await until_ready(caller)
+    async with cluster.service(listen=LISTEN) as caller:
+        await caller.until_ready()
+        cluster.api.denied = VIEWS
+        await asyncio.sleep(STALE_SECONDS + 1)
+        status, marks = await caller.checks("/readyz")
+        assert (status, marks["nodes"], marks["namespaces"]) == (503, "[-]", "[-]")
+        cluster.api.denied = set()
+        await caller.until_ready()
 
 
-async def readiness_text(caller: Caller) -> str:
-    async with caller.session.get(f"{caller.service.operations_url}/readyz?verbose") as response:
-        return await response.text()
-
-
-async def test_a_start_reads_no_pod_that_is_bound(api: ApiServer, tmp_path: Path) -> None:
+async def test_a_start_reads_no_pod_that_is_bound(cluster: Cluster) -> None:
     """Of which a cluster may have 150,000: whatever asks for pods selects those that wait for a node, or are held."""
+    api, registry = cluster.api, cluster.registry
     bound = pod("bound", "app:1", "a", "Running")
     api.put(PODS, bound)
-    settings = ("admission.unknown=gate", "admission.node_affinity=required", "drift.events=true")
-    async with EmbeddedRegistry() as registry:
-        registry.add_manifest("app", "1", AMD64)
-        async with service_in(api, tmp_path, "127.0.0.1:0", *settings, registries=(registry.host,)) as caller:
-            await until_ready(caller)
-            await caller.filter(with_names(asked_pod(f"{registry.host}/app:1"), ["a"]))
-            await eventually(lambda: any(each.query.get("fieldSelector") == PENDING for each in of_pods(api)))
-            await eventually(lambda: {each.query.get("labelSelector", "") for each in of_pods(api)} > {""})
+    registry.add_manifest("app", "1", AMD64)
+    async with cluster.service(*HOLDING, "drift.events=true", listen=LISTEN) as caller:
+        await caller.until_ready()
+        await caller.filter(with_names(asked_pod(f"{registry.host}/app:1"), ["a"]))
+        await eventually(lambda: any(each.query.get("fieldSelector") == PENDING for each in of_pods(api)))
+        await eventually(lambda: {each.query.get("labelSelector", "") for each in of_pods(api)} > {""})
     assert not [each for each in of_pods(api) if is_selected(bound, selector_of(each))]
 
 
