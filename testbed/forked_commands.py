@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from extender.cli.main import main
 
 COMMAND = [sys.executable, "-m", "extender"]
+MEMORY = "--set=cache.url=memory:"
 _SECONDS = 300
 _TERMINAL = ("FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS", "TERMINAL_WIDTH")
 _REQUEST_BYTES = 1 << 20
@@ -38,6 +39,11 @@ async def run(
     `environment` is added to this process' own. Raises TimeoutError after five minutes.
     """
     return await asyncio.to_thread(_ancestor().run, [program, *arguments], stdin.encode(), environment or {})
+
+
+def asking(host: str) -> tuple[str, ...]:
+    """Options by which a command asks this registry of loopback, without TLS, and all others that there are."""
+    return f"--set=registry.plain_http=['{host}']", f"--set=registry.allow=['*', '{host}']"
 
 
 class _Ancestor:

@@ -47,170 +47,112 @@ def both(metric: str, bad: str, good: str) -> dict[str, str]:
     return errors(metric, bad) | {f"{metric}{{{good}}}": "0+1x180"}
 
 
-def level(series: str, bad: float) -> dict[str, str]:
-    """A gauge that is `bad` from the 11th minute to the 60th, else 1."""
-    return {series: f"1x10 {bad}x49 1x120"}
+def level(series: str, bad: float, good: float = 1, after: float = 1) -> dict[str, str]:
+    """A gauge that is `bad` from the 11th minute to the 60th."""
+    return {series: f"{good}x10 {bad}x49 {after}x120"}
 
 
 def slow(metric: str, labels: str) -> dict[str, str]:
     """A histogram with a fast minute-by-minute rate, and slow requests from the 10th minute to the 60th."""
     fast, beyond = "0+100x180", "0+100x10 1200+200x49 11100+100x120"
+    counts = {"0.1": fast, "2": fast, "5": beyond, "+Inf": beyond}
+    return {f'{metric}_bucket{{{labels},le="{bound}"}}': count for bound, count in counts.items()}
+
+
+def canaries(good: tuple[str, str], outcome: str, bad: tuple[str, str]) -> dict[str, str]:
+    """When a canary was last patched and how often, and the same of another outcome."""
     return {
-        f'{metric}_bucket{{{labels},le="0.1"}}': fast,
-        f'{metric}_bucket{{{labels},le="2"}}': fast,
-        f'{metric}_bucket{{{labels},le="5"}}': beyond,
-        f'{metric}_bucket{{{labels},le="+Inf"}}': beyond,
+        f'multiarch_{metric}{{result="{result}"}}': values
+        for result, pair in (("patched", good), (outcome, bad))
+        for metric, values in zip(("canary_timestamp_seconds", "canaries_total"), pair, strict=True)
     }
 
 
+def removal(wanted: str, able: str, replica: str = "") -> dict[str, str]:
+    of = f',instance="{replica}"' if replica else ""
+    states = {"wanted": wanted, "able": able}
+    return {f'multiarch_gates_removal{{state="{state}"{of}}}': values for state, values in states.items()}
+
+
+EXPIRY = 'multiarch_certificate_expiry_timestamp_seconds{listener="admission"}'
+FAIL_OPEN = ("apiserver_admission_webhook_fail_open_count", f'{WEBHOOK},type="admit"')
+REJECTED = ("apiserver_admission_webhook_rejection_count", f'{WEBHOOK},error_type="calling_webhook_error"')
+REQUESTS, ADMISSIONS, LOOKUPS, MISPLACED = (
+    f"multiarch_{each}_total" for each in ("requests", "admissions", "lookups", "daemon_pods_misplaced")
+)
+ADMISSION_SECONDS = "apiserver_admission_webhook_admission_duration_seconds"
 STORIES = [
     Story("MultiarchDown", {'multiarch_build_info{version="1"}': "1x10 _x20 1x60"}, 25, (5, 12, 40)),
     Story(
-        "MultiarchWebhookFailsOpen",
-        errors("apiserver_admission_webhook_fail_open_count", f'{WEBHOOK},type="admit"'),
-        30,
-        (9, 90),
-    ),
-    Story(
         "MultiarchWebhookUnreached",
-        {
-            'multiarch_canary_timestamp_seconds{result="patched"}': "0+60x10 600x49 3660+60x119",
-            'multiarch_canary_timestamp_seconds{result="unpatched"}': "0x10 660+60x49 3600x119",
-            'multiarch_canaries_total{result="patched"}': "0+1x10 10x49 11+1x119",
-            'multiarch_canaries_total{result="unpatched"}': "0x10 1+1x49 50x119",
-        },
+        canaries(
+            ("0+60x10 600x49 3660+60x119", "0+1x10 10x49 11+1x119"),
+            "unpatched",
+            ("0x10 660+60x49 3600x119", "0x10 1+1x49 50x119"),
+        ),
         20,
         (9, 12, 90),
     ),
     Story(  # one of two canaries, and always an older one than the last that was answered
         "MultiarchWebhookUnreached",
-        {
-            'multiarch_canary_timestamp_seconds{result="patched"}': "0+60x180",
-            'multiarch_canary_timestamp_seconds{result="webhook_failed"}': "0x10 630+60x49 3570x119",
-            'multiarch_canaries_total{result="patched"}': "0+1x180",
-            'multiarch_canaries_total{result="webhook_failed"}': "0x10 1+1x49 50x119",
-        },
+        canaries(("0+60x180", "0+1x180"), "webhook_failed", ("0x10 630+60x49 3570x119", "0x10 1+1x49 50x119")),
         40,
         (9, 13, 90),
     ),
     Story(
         "MultiarchDaemonPodsMisplaced",
-        errors("multiarch_daemon_pods_misplaced_total", 'treatment="reported"'),
+        errors("multiarch_daemon_pods_misplaced_total", 'treatment="told"'),
         30,
         (9, 125),
     ),
-    Story(
-        "MultiarchWebhookCallsFail",
-        errors("apiserver_admission_webhook_rejection_count", f'{WEBHOOK},error_type="calling_webhook_error"'),
-        30,
-        (9, 90),
-    ),
-    *(
-        Story(alert, {f"{metric}{{{WEBHOOK},{labels}}}": "_x10 7x120"}, 15, (9, 40))  # all failures before it was read
-        for alert, metric, labels in (
-            ("MultiarchWebhookFailsOpen", "apiserver_admission_webhook_fail_open_count", 'type="admit"'),
-            (
-                "MultiarchWebhookCallsFail",
-                "apiserver_admission_webhook_rejection_count",
-                'error_type="calling_webhook_error"',
-            ),
+    Story("MultiarchWebhookFailsOpen", errors(*FAIL_OPEN), 30, (9, 90)),
+    Story("MultiarchWebhookCallsFail", errors(*REJECTED), 30, (9, 90)),
+    *(  # all failures before it was read
+        Story(alert, {f"{metric}{{{labels}}}": "_x10 7x120"}, 15, (9, 40))
+        for alert, (metric, labels) in (
+            ("MultiarchWebhookFailsOpen", FAIL_OPEN),
+            ("MultiarchWebhookCallsFail", REJECTED),
         )
     ),
-    Story(
-        "MultiarchWebhookSlow",
-        slow("apiserver_admission_webhook_admission_duration_seconds", WEBHOOK),
-        40,
-        (9, 15, 90),
-    ),
+    Story("MultiarchWebhookSlow", slow(ADMISSION_SECONDS, WEBHOOK), 40, (9, 15, 90)),
     Story(
         "MultiarchAdmissionsUnresolved",
-        both("multiarch_admissions_total", 'outcome="unresolved"', 'outcome="patched"'),
+        both(ADMISSIONS, 'outcome="unresolved"', 'outcome="patched"'),
         40,
         (9, 15, 100),
     ),
-    Story("MultiarchPodsImpossible", errors("multiarch_admissions_total", 'outcome="denied"'), 59, (9, 30, 120)),
+    Story("MultiarchPodsImpossible", errors(ADMISSIONS, 'outcome="denied"'), 59, (9, 30, 120)),
     Story(
         "MultiarchFilterErrors",
-        both("multiarch_requests_total", 'endpoint="filter",outcome="error"', 'endpoint="filter",outcome="answered"'),
+        both(REQUESTS, 'endpoint="filter",outcome="error"', 'endpoint="filter",outcome="answered"'),
         50,
         (9, 20, 90),
     ),
-    Story(
-        "MultiarchRequestsFail",
-        errors("multiarch_requests_total", 'endpoint="filter",outcome="failed"'),
-        30,
-        (9, 90),
-    ),
+    Story("MultiarchRequestsFail", errors(REQUESTS, 'endpoint="filter",outcome="failed"'), 30, (9, 90)),
     Story("MultiarchRequestsSlow", slow("multiarch_request_duration_seconds", 'endpoint="preempt"'), 40, (9, 15, 90)),
     Story("MultiarchGatesHeldLong", level('multiarch_gates_oldest_seconds{state="held"}', 700), 30, (9, 13, 90)),
     Story(  # of two replicas that see no leader
         "MultiarchGatesWithoutLeader",
-        {
-            'multiarch_gates_removal{state="wanted",instance="a"}': "1x180",
-            'multiarch_gates_removal{state="able",instance="a"}': "1x10 0x49 1x120",
-            'multiarch_gates_removal{state="wanted",instance="b"}': "1x180",
-            'multiarch_gates_removal{state="able",instance="b"}': "1x5 0x54 1x120",
-        },
+        removal("1x180", "1x10 0x49 1x120", "a") | removal("1x180", "1x5 0x54 1x120", "b"),
         12,
         (9, 11, 61),
     ),
-    Story(  # no replica is left
-        "MultiarchGatesWithoutLeader",
-        {
-            'multiarch_gates_removal{state="wanted"}': "1x10 _x300 1x120",
-            'multiarch_gates_removal{state="able"}': "1x10 _x300 1x120",
-        },
-        300,
-        (9, 312),
-    ),
+    Story("MultiarchGatesWithoutLeader", removal(*["1x10 _x300 1x120"] * 2), 300, (9, 312)),  # no replica is left
     Story(  # held yet, and nobody may let them go any more
         "MultiarchGatesWithoutLeader",
-        {
-            'multiarch_gates_removal{state="wanted"}': "1x5 0x175",
-            'multiarch_gates_removal{state="able"}': "1x5 0x175",
-            'multiarch_gates_pods{state="seen"}': "0x10 7x49 0x120",
-        },
+        removal(*["1x5 0x175"] * 2) | level('multiarch_gates_pods{state="seen"}', 7, 0, 0),
         13,
         (9, 10, 90),
     ),
     Story(  # switched off, with rights for a while
-        "MultiarchGatesWithoutLeader",
-        {
-            'multiarch_gates_removal{state="wanted"}': "1x20 0x180",
-            'multiarch_gates_removal{state="able"}': "0x10 0x10 0x180",
-        },
-        15,
-        (0, 30, 150),
+        "MultiarchGatesWithoutLeader", removal("1x20 0x180", "0x10 0x10 0x180"), 15, (0, 30, 150)
     ),
-    Story(
-        "MultiarchLookupsFail",
-        both("multiarch_lookups_total", 'result="error"', 'result="fetched"'),
-        50,
-        (9, 20, 90),
-    ),
-    Story("MultiarchRegistryThrottles", {"multiarch_registry_throttled_seconds": "0x10 30x49 0x120"}, 40, (9, 20, 90)),
+    Story("MultiarchLookupsFail", both(LOOKUPS, 'result="error"', 'result="fetched"'), 50, (9, 20, 90)),
+    Story("MultiarchRegistryThrottles", level("multiarch_registry_throttled_seconds", 30, 0, 0), 40, (9, 20, 90)),
     Story("MultiarchViewStale", level('multiarch_watch_age_seconds{resource="nodes"}', 400), 30, (9, 12, 90)),
     Story("MultiarchFileRefused", errors("multiarch_file_reloads_total", 'outcome="refused"'), 30, (9, 150)),
-    Story(
-        "MultiarchCertificateExpires",
-        {
-            'multiarch_certificate_expiry_timestamp_seconds{listener="admission"}': (
-                f"{30 * DAY}x10 {6 * DAY}x49 {90 * DAY}x120"
-            )
-        },
-        40,
-        (9, 20, 90),
-    ),
-    Story(
-        "MultiarchCertificateEnds",
-        {
-            'multiarch_certificate_expiry_timestamp_seconds{listener="admission"}': (
-                f"{30 * DAY}x10 {DAY // 2}x49 {90 * DAY}x120"
-            )
-        },
-        30,
-        (9, 90),
-    ),
+    Story("MultiarchCertificateExpires", level(EXPIRY, 6 * DAY, 30 * DAY, 90 * DAY), 40, (9, 20, 90)),
+    Story("MultiarchCertificateEnds", level(EXPIRY, DAY // 2, 30 * DAY, 90 * DAY), 30, (9, 90)),
 ]
 
 
@@ -266,22 +208,21 @@ def test_a_story_that_is_wrong_is_found(promtool: Path, tmp_path: Path) -> None:
 
 def test_what_is_recorded_is_the_share_from_memory(promtool: Path, tmp_path: Path) -> None:
     """Three of four images, and nine of ten reviews."""
-    series = {
-        'multiarch_lookups_total{result="hit"}': "0+3x20",
-        'multiarch_lookups_total{result="fetched"}': "0+1x20",
-        'multiarch_request_duration_seconds_bucket{endpoint="admission",le="0.01"}': "0+9x20",
-        'multiarch_request_duration_seconds_count{endpoint="admission"}': "0+10x20",
+    counters = {
+        'lookups_total{result="hit"}': 3,
+        'lookups_total{result="fetched"}': 1,
+        'request_duration_seconds_bucket{endpoint="admission",le="0.01"}': 9,
+        'request_duration_seconds_count{endpoint="admission"}': 10,
     }
-    wanted = {
-        "multiarch:images_from_memory:ratio_rate5m": 0.75,
-        "multiarch:pods_from_memory:ratio_rate5m": 0.9,
-    }
-    label = {name: '{endpoint="admission"}' if "pods" in name else "" for name in wanted}
+    wanted = {"images": ("", 0.75), "pods": ('{endpoint="admission"}', 0.9)}
+    told_series = [{"series": f"multiarch_{name}", "values": f"0+{step}x20"} for name, step in counters.items()]
     checks = [
-        {"expr": name, "eval_time": "15m", "exp_samples": [{"labels": f"{name}{label[name]}", "value": value}]}
-        for name, value in wanted.items()
-    ]
-    told_series = [{"series": name, "values": values} for name, values in series.items()]
+        {
+            "expr": f"multiarch:{what}_from_memory:ratio_rate5m", "eval_time": "15m",
+            "exp_samples": [{"labels": f"multiarch:{what}_from_memory:ratio_rate5m{labels}", "value": value}],
+        }
+        for what, (labels, value) in wanted.items()
+    ]  # fmt: skip
     done = judged(promtool, tmp_path, [{"interval": "1m", "input_series": told_series, "promql_expr_test": checks}])
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -21,6 +21,7 @@ from testbed import forked_commands
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
 from testbed.eventually import eventually
+from testbed.forked_commands import MEMORY, asking
 from testbed.images import build_artifact, build_index, build_manifest
 from testbed.npm_package import SARIF_SCHEMA, NpmFile, find_npm_file
 
@@ -62,12 +63,8 @@ def charts(debian_registry: DebianRegistry, tmp_path: Path) -> Path:
     return folder
 
 
-def command(host: str, *arguments: str, cache: str = "memory:") -> list[str]:
-    return ["audit", *arguments, *allowing(host), "--set", f"cache.url='{cache}'"]
-
-
-def allowing(host: str) -> list[str]:
-    return ["--set", f"registry.plain_http=['{host}']", "--set", f"registry.allow=['*', '{host}']"]
+def command(host: str, *arguments: str, cache: str = MEMORY) -> list[str]:
+    return ["audit", *arguments, *asking(host), cache]
 
 
 async def run(line: list[str], text: str = "") -> tuple[int, str, str]:
@@ -165,7 +162,7 @@ async def test_a_gate_passes_what_its_namespace_opts_out(debian_registry: Debian
     for text, code in ((workload, 1), (workload + namespace.replace("ANNOTATIONS", annotations), 0)):
         gate = command(host, "-f", "-", "--require", ARM, "--no-newer")
         assert (await run(gate, text))[0] == code
-        explained = ["explain", "-f", "-", *allowing(host), "--set", "cluster=none", "-o", "json"]
+        explained = ["explain", "-f", "-", *asking(host), "--set=cluster=none", "-o", "json"]
         [explanation] = json.loads((await run(explained, text))[1])
         assert explanation["mode"] == ("enforce" if code else "ignore")
 
@@ -318,7 +315,7 @@ def _read_terminal(descriptor: int) -> str:
 @pytest.mark.slow
 async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_next_goes_on(tmp_path: Path) -> None:
     """Ctrl-C: a partial report, exit 1; the next run asks the registry only for what is left."""
-    cache = f"sqlite:///{tmp_path}/cache.sqlite"
+    cache = f"--set=cache.url=sqlite:///{tmp_path}/cache.sqlite"
     with far_registry(core=min(os.sched_getaffinity(0)), delay_seconds=0.05) as registry:
         host = registry.hosts[0]
         file = tmp_path / "images.txt"
@@ -343,25 +340,3 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
         assert not report.is_partial
         assert {image.state for image in report.images} == {"known"}
         assert registry.counts().of("GET manifests") <= 300 - len(known)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["-A", "-f", "x.yaml"], "give only one of -A, -f and --images"),
-        (["-f", "/nowhere/x.yaml"], "-f /nowhere/x.yaml: No such file or directory; give a file or folder"),
-        (["-f", "-", "--require", "linux/amd64/v46"], "no node has the variant 'v46' of amd64; it has v2, v3, v4"),
-        (["--images", "-", "--require", ARM], "--images -: it is empty; see whether the command that wrote it failed"),
-        (["-f", "-", "-o", "pdf"], "-o pdf is no format; give one of table, json"),
-        (["-n", "shop", "-A"], "--namespace and --all-namespaces exclude each other"),
-        (["-f", "-", "--require", "arm64"], "--require: 'arm64' is no platform"),
-        (["-f", "-", "--require", "linux/arm46"], "no node has the architecture 'arm46'; is it 'arm64'?"),
-        (["-f", "-", "--baseline", "/nowhere"], "--baseline /nowhere: No such file or directory; give the output of"),
-        (["--kubeconfig", "/nowhere"], "name a kubeconfig with --kubeconfig, or manifests with -f"),
-    ],
-)
-async def test_wrong_usage_is_told_with_what_would_be_right(arguments: list[str], complaint: str) -> None:
-    """Exit code 2, and one line."""
-    code, out, err = await run(command("127.0.0.1:1", *arguments), "")
-    assert (code, out) == (2, "")
-    assert re.search(re.escape(complaint), err.replace('"', "'")), err

@@ -1,4 +1,7 @@
-"""Which cluster and which namespace commands look at: those of kubectl, by kubectl's options."""
+"""Which cluster and which namespace commands look at: those of kubectl, by kubectl's options.
+
+What they read of a cluster beside its pods is that of the same one: mirrors, logins and authorities.
+"""
 
 import asyncio
 import json
@@ -11,7 +14,7 @@ import yaml
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.forked_commands import run
+from testbed.forked_commands import MEMORY, asking, run
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_contexts
 
 SPEC = {"containers": [{"name": "c", "image": "127.0.0.1:1/web:1"}]}
@@ -24,7 +27,7 @@ class Clusters:
         self.kubeconfig = str(kubeconfig)
         self.here = here
         self.there = there
-        self.registry = ("--set", f"registry.plain_http=[{registry}]", "--set", f"registry.allow=[{registry}]")
+        self.registry = asking(registry)
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ async def clusters(tmp_path: Path) -> AsyncIterator[Clusters]:
 async def test_audit_looks_at_all_namespaces_or_at_one(
     clusters: Clusters, options: tuple[str, ...], seen: set[str]
 ) -> None:
-    given = ("--kubeconfig", clusters.kubeconfig, *options, *clusters.registry, "--set=cache.url='memory:'")
+    given = ("--kubeconfig", clusters.kubeconfig, *options, *clusters.registry, MEMORY)
     code, out, err = await run("audit", "-o", "json", *given)
     assert (code, err.count("\n")) == (0, 1)
     assert err.startswith("settings: the defaults")
@@ -95,28 +98,46 @@ async def test_manifests_without_a_namespace_are_of_the_contexts(clusters: Clust
         assert out.startswith(f"Pod {at}/p\n")
 
 
-async def test_audit_takes_a_namespace_for_manifests_that_name_none() -> None:
-    documents: list[dict[str, Any]] = [
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", **named}, "spec": SPEC}
-        for named in ({}, {"namespace": "own"})
-    ]
-    _, out, _ = await run(
-        "audit", "-f", "-", "-n", "shop", "-o", "json", "--set=cache.url='memory:'", stdin=yaml.safe_dump_all(documents)
-    )
-    assert [each["namespace"] for each in json.loads(out)["workloads"]] == ["own", "shop"]
-
-
-async def test_fix_takes_a_namespace_for_manifests_that_name_none() -> None:
+async def test_audit_and_fix_take_a_namespace_for_manifests_that_name_none() -> None:
     """Whose annotation then says that they are left alone."""
     annotated = {"name": "shop", "annotations": {"multiarch-extender.io/mode": "ignore"}}
-    template = {"metadata": {"name": "p"}, "spec": SPEC}
     documents: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": annotated},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "p"}, "spec": {"template": template}},
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "p"},
+            "spec": {"template": {"spec": SPEC}},
+        },
     ]
+    stream = yaml.safe_dump_all(documents)
+    _, out, _ = await run("audit", "-f", "-", "-n", "shop", "-o", "json", MEMORY, stdin=stream)
+    assert [each["namespace"] for each in json.loads(out)["workloads"]] == ["shop"]
     given = ("fix", "-f", "-", "--set=registry.allow=[127.0.0.1:1]")
-    assert (await run(*given, stdin=yaml.safe_dump_all(documents)))[0] == 1
-    assert await run(*given, "-n", "shop", stdin=yaml.safe_dump_all(documents)) == (0, "", "")
+    assert (await run(*given, stdin=stream))[0] == 1
+    assert await run(*given, "-n", "shop", stdin=stream) == (0, "", "")
+
+
+MIRRORS = "/apis/config.openshift.io/v1/imagedigestmirrorsets"
+LOGIN = "/api/v1/namespaces/openshift-config/secrets/pull-secret"
+AUTHORITIES = "/api/v1/namespaces/openshift-config-managed/configmaps/merged-trusted-image-registry-ca"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["audit", "audit -f -", "explain in-away", "explain -f -", "inspect a.example/web:1", "fix -f -", "doctor"],
+)
+async def test_mirrors_authorities_and_logins_are_those_of_the_context(clusters: Clusters, command: str) -> None:
+    """They decide which registry is asked and with what: the wrong cluster's would be shown to the wrong registry.
+
+    And `doctor` examines the installation there.
+    """
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": SPEC}
+    options = ("--context=there", "--set=registry.mirrors=openshift", "--set=registry.allow=[]")
+    await run(*command.split(), *options, stdin=json.dumps(manifest), environment={"KUBECONFIG": clusters.kubeconfig})
+    asked = {each.path for each in clusters.there.requests}
+    assert asked if command.startswith("doctor") else {MIRRORS, LOGIN, AUTHORITIES} <= asked
+    assert clusters.here.requests == []
 
 
 async def test_the_version_is_told_as_kubectl_tells_its_own() -> None:

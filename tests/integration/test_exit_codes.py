@@ -11,14 +11,12 @@ from extender.cli.fix import FixedFile, write_fixed
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.errors import ConfigError
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.forked_commands import run
+from testbed.forked_commands import MEMORY, asking, run
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
 from tools.docs.pages import page
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
-OF_CLUSTERS = {
-    "audit": (), "doctor": ("--no-registries",), "explain": ("web",), "ungate": (),
-}  # fmt: skip
+OF_CLUSTERS = {"audit": (), "doctor": ("--no-registries",), "explain": ("web",), "ungate": ()}
 """The commands that look at a cluster, with what they need besides."""
 OF_MANIFESTS = ("audit", "explain", "fix")
 OF_SETTINGS = {
@@ -36,11 +34,7 @@ class World:
         self.api = api
         self.host = host
         self.kubeconfig = str(write_kubeconfig(api, folder))
-        self.settings = (
-            f"--set=registry.plain_http=[{host}]",
-            f"--set=registry.allow=[{host}]",
-            "--set=cache.url=memory:",
-        )
+        self.settings = (*asking(host), MEMORY)
 
     async def code(self, command: str, *arguments: str, stdin: str = "") -> int:
         """The exit code; whatever it is, no command ends by accident."""
@@ -49,12 +43,9 @@ class World:
         return code
 
     def manifest(self, image: str) -> str:
-        spec = {"containers": [{"name": "c", "image": f"{self.host}/{image}:1"}]}
-        metadata = {"name": image}
-        template = {"metadata": metadata, "spec": spec}
-        return json.dumps(
-            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"template": template}}
-        )
+        template = {"spec": {"containers": [{"name": "c", "image": f"{self.host}/{image}:1"}]}}
+        named = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": image}}
+        return json.dumps({**named, "spec": {"template": template}})
 
 
 @pytest.fixture
@@ -104,17 +95,9 @@ async def test_yes_is_0_and_no_is_1_for_what_a_cluster_has(world: World) -> None
 @pytest.mark.parametrize("command", OF_SETTINGS)
 async def test_settings_that_cannot_be_used_are_2(command: str, tmp_path: Path) -> None:
     (tmp_path / "twice.yaml").write_text("log: {}\nlog: {}\n")
-    for wrong in (
-        "--set=log.level=loud",
-        "--set=log",
-        "--config=/nowhere",
-        f"--config={tmp_path}",
-        f"--config={tmp_path}/twice.yaml",
-    ):
-        code, out, err = await run(command, *OF_SETTINGS[command], wrong, stdin=json.dumps(POD))
-        assert (code, out) == ANSWERS_NOT
-        assert err.startswith("error: ")
-        assert "Traceback" not in err
+    files = ("/nowhere", tmp_path, tmp_path / "twice.yaml")
+    for wrong in ("--set=log.level=loud", "--set=log", *(f"--config={file}" for file in files)):
+        assert_no_answer(*await run(command, *OF_SETTINGS[command], wrong, stdin=json.dumps(POD)))
 
 
 @pytest.mark.parametrize("command", OF_CLUSTERS)
@@ -156,15 +139,47 @@ async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path)
     (tmp_path / "bomb.yaml").write_text(BOMB)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     for name in ("folder/empty.yaml", "folder", "none", "cut.yaml", "bomb.yaml", "binary.yaml", "absent.yaml"):
-        code, out, err = await run(command, "-f", str(tmp_path / name), "--set=cluster=none")
-        assert (code, out) == ANSWERS_NOT
-        assert err.startswith("error: ")
-    code, out, err = await run(command, "-f", "-", "--set=cluster=none")
-    assert (code, out, err) == (
-        2,
-        "",
-        "error: -f -: standard input is empty; see whether the command that wrote it failed\n",
-    )
+        assert_no_answer(*await run(command, "-f", str(tmp_path / name), "--set=cluster=none"))
+    said = "error: -f -: standard input is empty; see whether the command that wrote it failed\n"
+    assert await run(command, "-f", "-", "--set=cluster=none") == (*ANSWERS_NOT, said)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("audit -A -f x.yaml", "give only one of -A, -f and --images"),
+        ("audit -f /nowhere/x.yaml", "-f /nowhere/x.yaml: No such file or directory; give a file or folder"),
+        ("audit -f - --require linux/amd64/v46", "no node has the variant 'v46' of amd64; it has v2, v3, v4"),
+        ("audit --images -", "--images -: it is empty; see whether the command that wrote it failed"),
+        ("audit -f - -o pdf", "-o pdf is no format; give one of table, json"),
+        ("audit -n shop -A", "--namespace and --all-namespaces exclude each other"),
+        ("audit -f - --require arm64", "--require: 'arm64' is no platform"),
+        ("audit -f - --require linux/arm46", "no node has the architecture 'arm46'; is it 'arm64'?"),
+        ("audit -f - --baseline /nowhere", "--baseline /nowhere: No such file or directory; give the output of"),
+        ("audit --kubeconfig /nowhere", "name a kubeconfig with --kubeconfig, or manifests with -f"),
+        ("explain", "nothing to explain; give a pod, KIND/NAME or -f FILE"),
+        ("explain web --set=cluster=none", "give -f FILE"),
+        ("explain configmap/web", "'configmap' is no kind with pods that is known here"),
+        ("explain -f absent.yaml", "No such file or directory"),
+        ("fix", "Missing option"),
+        ("fix -f - --check --write", "--check and --write exclude each other"),
+        ("fix -f - --require linux/arm64", "error: "),
+        ("fix -f - --relax --node-affinity required", "error: "),
+        ("inspect", "Missing argument"),
+        ("inspect debian --set=registry.docker_config=/nonexistent", "/nonexistent"),
+        ("serve --set=cluster=none", "admission.tls.certificate"),
+        ("ungate -A -n x", "error: "),
+        ("ungate -A --dry-run --first-delete=MutatingAdmissionPolicyBinding/hold", "error: "),
+        ("ungate -A --lenient --first-delete=Pod/a", "error: "),
+        ("ungate -A --first-delete=MutatingWebhookConfiguration/../pods", "error: "),
+        ("ungate -A --first-delete=MutatingWebhookConfiguration", "error: "),
+    ],
+)
+async def test_wrong_usage_is_2_and_says_what_would_be_right(line: str, said: str) -> None:
+    code, out, err = await run(*line.split())
+    assert (code, out) == ANSWERS_NOT
+    assert said in err.replace('"', "'")
+    assert "Traceback" not in err
 
 
 async def test_an_object_among_others_that_kubernetes_does_not_take_is_2(world: World) -> None:

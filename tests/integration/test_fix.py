@@ -12,7 +12,7 @@ import yaml
 
 from testbed.demo.story import fill_registry
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.forked_commands import run
+from testbed.forked_commands import MEMORY, asking, run
 from testbed.objects import kept_to
 
 
@@ -21,7 +21,7 @@ class Fix:
 
     def __init__(self, registry: EmbeddedRegistry) -> None:
         self.host = registry.host
-        self.options = ["--set", f"registry.plain_http=['{self.host}']", "--set", f"registry.allow=['{self.host}']"]
+        self.options = asking(registry.host)
 
     async def __call__(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
         """Its exit code, standard output and standard error."""
@@ -129,23 +129,18 @@ async def test_check_is_one_line_a_change_and_exit_1(fix: Fix, tmp_path: Path) -
 
 
 async def test_what_is_not_known_is_left_and_said(fix: Fix) -> None:
-    """Exit 1, or 0 with `--allow-unknown`; the other documents are fixed either way."""
-    stream = fix.manifest("missing") + "---\n" + fix.manifest("legacy")
+    """Exit 1, or 0 with `--allow-unknown`, or if its namespace opts out; the other documents are fixed either way."""
+    missing = fix.manifest("missing")
+    stream = missing + "---\n" + fix.manifest("legacy")
     code, out, err = await fix("-f", "-", "--write", stdin=stream)
     assert code == 1
-    assert err.startswith(
-        f"-:1: DaemonSet shop/missing is left as it is: image {fix.host}/shop/missing:1.0 is not known"
-    )
-    assert out.startswith(fix.manifest("missing"))
+    said = f"-:1: DaemonSet shop/missing is left as it is: image {fix.host}/shop/missing:1.0 is not known"
+    assert err.startswith(said)
+    assert out.startswith(missing)
     assert architectures_of(specs_of(out)[1]) == ["amd64"]
     assert (await fix("-f", "-", "--write", "--allow-unknown", stdin=stream))[:2] == (0, out)
-
-
-async def test_a_namespace_of_the_stream_opts_out(fix: Fix) -> None:
-    """Its annotation is the default for templates of that namespace."""
     namespace = "kind: Namespace\nmetadata: {name: shop, annotations: {multiarch-extender.io/mode: ignore}}\n---\n"
-    stream = namespace + fix.manifest("missing")
-    assert await fix("-f", "-", "--write", stdin=stream) == (0, stream, "")
+    assert await fix("-f", "-", "--write", stdin=namespace + missing) == (0, namespace + missing, "")
 
 
 async def test_the_modes_of_affinity(fix: Fix) -> None:
@@ -184,7 +179,7 @@ async def test_no_setting_comes_from_a_manifest(fix: Fix, tmp_path: Path, argume
         "items": [yaml.safe_load(fix.manifest("legacy"))],
         "functionConfig": {"apiVersion": "v1", "kind": "ConfigMap", "data": data},
     }  # fmt: skip
-    command = (*arguments, "-f", "-", *fix.options, "--set=cluster=none", "--set=cache.url='memory:'")
+    command = (*arguments, "-f", "-", *fix.options, "--set=cluster=none", MEMORY)
     _, out, err = await run(*command, stdin=yaml.safe_dump(manifests))
     assert "legacy" in out + err
     assert not (tmp_path / "ran").exists()
@@ -192,20 +187,12 @@ async def test_no_setting_comes_from_a_manifest(fix: Fix, tmp_path: Path, argume
     assert (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "stdin", "says"),
-    [
-        (["-f", "-"], "kind: Pod\nspec: [", "-f standard input: it is no YAML of a manifest: line 2: "),
-        (["-f", "-", "--check"], "a: 1\n---\nb: [1", "line 3: "),
-        (["-f", "-", "--check", "--write"], "", "--check and --write exclude each other"),
-        ([], "", "Missing option"),
-    ],
-)
-async def test_wrong_use_exits_2(fix: Fix, arguments: list[str], stdin: str, says: str) -> None:
-    """One line that says what is wrong, nothing on standard output. No template need be in what is cut off."""
-    code, out, err = await fix(*arguments, stdin=stdin)
-    assert (code, out) == (2, "")
-    assert says in err
+async def test_what_is_cut_off_is_named_by_its_line(fix: Fix) -> None:
+    """Nothing is printed, though no template need be in what is cut off."""
+    for text, line in (("kind: Pod\nspec: [", 2), ("a: 1\n---\nb: [1", 3)):
+        code, out, err = await fix("-f", "-", "--write", stdin=text)
+        assert (code, out) == (2, "")
+        assert f"-f standard input: it is no YAML of a manifest: line {line}: " in err
 
 
 async def test_a_broken_template_is_named_and_the_rest_is_fixed(fix: Fix) -> None:
@@ -304,12 +291,6 @@ async def test_a_check_fails_for_constraints_that_no_image_needs(fix: Fix) -> No
     code, out, err = await fix(*options, *wider, stdin=written)
     assert "selector keeps nodeSelector kubernetes.io/arch=amd64: image" in err
     assert "selector" not in out.replace("nodeSelector", "")
-
-
-@pytest.mark.parametrize("options", [("--require", "linux/arm64"), ("--relax", "--node-affinity", "required")])
-async def test_options_that_contradict_are_refused(fix: Fix, options: tuple[str, ...]) -> None:
-    """What the one is for, the other has none of."""
-    assert (await fix("-f", "-", *options, stdin=fix.manifest("web")))[0] == 2
 
 
 @pytest.mark.parametrize("form", ["table", "json", "markdown", "html", "sarif"])

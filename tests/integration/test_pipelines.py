@@ -36,51 +36,19 @@ def program(module: GoModule, name: str) -> Path:
     return path
 
 
-# --- workflows
-
-
-def lint(*paths: Path) -> "subprocess.CompletedProcess[str]":
-    """What actionlint says, which checks expressions, needs, outputs, runners' labels and the inputs of actions."""
-    command: list[str | Path] = [program(ACTIONLINT, "actionlint"), "-no-color", "-shellcheck=", "-pyflakes=", *paths]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
-
-
 def test_workflows_pass_actionlint() -> None:
-    """All at once, with those that they call."""
-    done = lint(*WORKFLOWS)
+    """Expressions, needs, outputs, runners' labels and inputs of actions; all at once, with those that they call."""
+    linter: list[str | Path] = [program(ACTIONLINT, "actionlint"), "-no-color", "-shellcheck=", "-pyflakes="]
+    done = subprocess.run([*linter, *WORKFLOWS], capture_output=True, text=True, check=False, cwd=PROJECT)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_workflows_are_safe_by_zizmor() -> None:
     """Actions pinned by commit, no rights but those named, no token left behind, no words of others in scripts."""
-    zizmor: list[str | Path] = [
-        Path(sys.executable).parent / "zizmor",
-        "--offline",
-        "--no-progress",
-        "--min-severity=medium",
-    ]
-    done = subprocess.run([*zizmor, *SAFE], capture_output=True, text=True, check=False, cwd=PROJECT)
+    zizmor: list[str | Path] = [Path(sys.executable).parent / "zizmor", "--offline", "--no-progress"]
+    zizmor += ["--min-severity=medium", *SAFE]
+    done = subprocess.run(zizmor, capture_output=True, text=True, check=False, cwd=PROJECT)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-# --- kind
-
-
-def create(configuration: str, folder: Path) -> str:
-    """What kind says when it is to make a cluster and the container engine does nothing."""
-    kind = program(KIND, "kind")
-    docker = folder / "docker"
-    docker.write_text(NO_ENGINE)
-    docker.chmod(0o755)
-    (folder / "cluster.yaml").write_text(configuration)
-    command: list[str | Path] = [kind, "create", "cluster", "--name", "lab", "--config", folder / "cluster.yaml"]
-    command += ["--kubeconfig", folder / "kubeconfig"]
-    environment = {**os.environ, "PATH": f"{folder}:/usr/bin:/bin", "KIND_EXPERIMENTAL_PROVIDER": "docker"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=PROJECT, env=environment, timeout=60
-    )
-    assert done.returncode != 0
-    return str(done.stderr)
 
 
 def clusters() -> dict[str, str]:
@@ -91,7 +59,20 @@ def clusters() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", clusters())
 def test_kind_takes_the_configuration_and_goes_on_to_the_containers(name: str, tmp_path: Path) -> None:
-    """It decodes the file into its types strictly, fills in defaults, validates, and only then looks for images."""
-    said = create(clusters()[name], tmp_path)
-    assert 'Creating cluster "lab"' in said
-    assert "no engine here" in said
+    """It decodes the file into its types strictly, fills in defaults, validates, and only then looks for images.
+
+    The container engine does nothing.
+    """
+    kind = program(KIND, "kind")
+    (tmp_path / "docker").write_text(NO_ENGINE)
+    (tmp_path / "docker").chmod(0o755)
+    (tmp_path / "cluster.yaml").write_text(clusters()[name])
+    command: list[str | Path] = [kind, "create", "cluster", "--name=lab", "--config", tmp_path / "cluster.yaml"]
+    command += ["--kubeconfig", tmp_path / "kubeconfig"]
+    environment = {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin", "KIND_EXPERIMENTAL_PROVIDER": "docker"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=PROJECT, env=environment, timeout=60
+    )
+    assert done.returncode != 0
+    assert 'Creating cluster "lab"' in done.stderr
+    assert "no engine here" in done.stderr

@@ -37,20 +37,10 @@ def test_the_released_chart_names_the_image_by_its_digest(tmp_path: Path) -> Non
     archive = package_chart(IMAGE, tmp_path, str(helm))
     with tarfile.open(archive) as packed:
         assert f"{CHART.name}/values.schema.json" in packed.getnames()
-    render: list[str | Path] = [
-        helm,
-        "template",
-        "release",
-        archive,
-        "--set",
-        "modes.webhook.enabled=true",
-        "--api-versions",
-        "v1",
-    ]
-    done = subprocess.run([*render, "--kube-version", "1.36.0"], capture_output=True, text=True, check=False)
+    given = ("--set", "modes.webhook.enabled=true", "--api-versions", "v1", "--kube-version", "1.36.0")
+    done = subprocess.run([helm, "template", "release", archive, *given], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    images = re.findall(r"image: \"?([^\"\s]+)", done.stdout)
-    assert set(images) == {IMAGE}
+    assert set(re.findall(r"image: \"?([^\"\s]+)", done.stdout)) == {IMAGE}
 
 
 def test_only_the_image_of_the_chart_changes() -> None:
@@ -71,14 +61,6 @@ def test_an_image_that_could_move_is_no_image_of_a_release(image: str) -> None:
 # --- krew
 
 
-def validate(manifest: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """krew's own check, as its index runs it on every manifest, without the download."""
-    path = folder / "multiarch.yaml"
-    path.write_text(manifest)
-    command: list[str | Path] = [program(KREW, "validate-krew-manifest"), "-manifest", path, "-skip-install"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 ARCHIVES = {
     f"kubectl-multiarch-{platform}.tar.gz": platform.encode()
     for platform in ("linux-amd64", "linux-arm64", "darwin-arm64")
@@ -86,8 +68,11 @@ ARCHIVES = {
 
 
 def test_krew_accepts_the_manifest(tmp_path: Path) -> None:
-    """Its name, version, texts, platforms, sums and what is copied from the archives."""
-    done = validate(krew_manifest(ARCHIVES), tmp_path)
+    """Its name, version, texts, platforms, sums and what is copied, as krew's index checks them before the download."""
+    path = tmp_path / "multiarch.yaml"
+    path.write_text(krew_manifest(ARCHIVES))
+    command: list[str | Path] = [program(KREW, "validate-krew-manifest"), "-manifest", path, "-skip-install"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.forked_commands import run
+from testbed.forked_commands import MEMORY, asking, run
 from tests.integration.cluster.api_server import namespace, node, pod, serve_api, write_kubeconfig
 
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
@@ -36,11 +36,8 @@ async def test_what_runs_on_the_wrong_platform_is_found_in_a_cluster_and_told_of
         made["of-a-namespace"]["metadata"]["namespace"] = "old"
         for each in made.values():
             api.put(PODS, each)
-        settings = (
-            f"registry.plain_http=['{registry.host}']", f"registry.allow=['{registry.host}']", "cache.url='memory:'",
-            f"cluster='{write_kubeconfig(api, tmp_path)}'", "placement.runtime_classes={wasm: []}",
-        )  # fmt: skip
-        given = [argument for each in settings for argument in ("--set", each)]
+        kubeconfig = f"--kubeconfig={write_kubeconfig(api, tmp_path)}"
+        given = (kubeconfig, *asking(registry.host), MEMORY, "--set=placement.runtime_classes={wasm: []}")
         _, audited, _ = await run("audit", "-o", "json", *given)
         code, gate, err = await run("audit", "--require", AMD64, *given)
         told = {name: await run("explain", name, "-o", "json", *given) for name in ("wrong", "wasm", "moved")}

@@ -9,7 +9,7 @@ import pytest
 from extender.cli.audit_writers import WRITERS
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.forked_commands import run
+from testbed.forked_commands import asking, run
 from tests.integration.cluster.api_server import Refusal, namespace, node, pod, serve_api, write_kubeconfig
 
 HOSTILE = "127.0.0.1:1/\x1b]8;;http://127.0.0.1/\x07\x9b31m\u202ea\u200b\n[red]node arm is fine[/]\r\u2028"
@@ -94,9 +94,7 @@ async def test_a_hostile_cluster_is_shown_as_the_characters_it_has(tmp_path: Pat
         }]  # fmt: skip
         running["metadata"]["labels"] = {"multiarch-extender.io/gated": "true"}
         api.put(PODS, running)
-        settings = f"registry.plain_http=[{registry.host}]", f"registry.allow=[{registry.host}]"
-        kubeconfig = ("--kubeconfig", str(write_kubeconfig(api, tmp_path)))
-        options = (*kubeconfig, *(word for each in settings for word in ("--set", each)))
+        options = ("--kubeconfig", str(write_kubeconfig(api, tmp_path)), *asking(registry.host))
         api.refusals.append(("list", Refusal(403, HOSTILE)))
         shown = [await run("audit", "-A", *options), await run("explain", "web", *options)]
     assert_is_shown(*(text for _, out, err in shown for text in (out, err)))
