@@ -47,26 +47,26 @@ LEAST = {Likeness.TEMPLATES: 2.0, Likeness.NOTHING: 1.5}
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of pods. If `patched`, every image is multi-arch."""
+    """A kind of pods. If `multi`, every image is multi-arch, else one is for amd64 alone."""
 
-    patched: bool
+    multi: bool
     likeness: Likeness = Likeness.TEMPLATES
 
     @property
     def name(self) -> str:
         """The kind's name in the table."""
-        return f"{'patched' if self.patched else 'unpatched'}, {self.likeness}"
+        return f"{'multi-arch' if self.multi else 'amd64-only'}, {self.likeness}"
 
     def bodies(self, multi: str, sidecar: str, single: str) -> list[bytes]:
         """Returns reviews of pods with two containers of these images."""
-        images = (multi if self.patched else single, sidecar)
+        images = (multi if self.multi else single, sidecar)
         if self.likeness is not Likeness.TEMPLATES:
             return [payloads.review(images, serial=SERIAL, template=SERIAL, pool=SERIAL)]
         templates = [f"{number:08}" for number in range(TEMPLATES)]
         return [payloads.review(images, serial=SERIAL, template=template) for template in templates]
 
 
-KINDS = tuple(Kind(patched, likeness) for likeness in Likeness for patched in (True, False))
+KINDS = tuple(Kind(multi, likeness) for likeness in Likeness for multi in (True, False))
 
 
 def run(*, fewer: int = 1) -> Report:
@@ -136,7 +136,7 @@ def _check(kind: Kind, targets: Mapping[str, Target]) -> None:
     for name, target in targets.items():
         answer: Any = msgspec.json.decode(ask_once(target.url, target.bodies[-1]))
         patch = base64.b64decode(answer["response"].get("patch", ""))
-        if not answer["response"]["allowed"] or (b"toleration" in patch) is not kind.patched:
+        if not answer["response"]["allowed"] or (b"toleration" in patch) is not kind.multi:
             raise LoadFailed(f"{name}, {kind.name}: not what should be measured: {answer}")
 
 

@@ -134,7 +134,7 @@ def test_latency_still_runs(programs: Programs, wrk: Path) -> None:
 
 @pytest.mark.slow
 def test_webhook_still_runs(programs: Programs, wrk: Path) -> None:
-    """Patched and unpatched pods, alike and all different, over TLS and without, beside the webhook in Go."""
+    """Multi-arch and amd64-only pods, alike and all different, over TLS and without, beside the webhook in Go."""
     report = webhook.run(fewer=FEWER)
     many, one = report.tables
     assert len(many.rows) == len(webhook.CONTENDERS) * len(webhook.KINDS)
