@@ -15,26 +15,23 @@ _SETTLE_SECONDS = 0.05  # for the service to take in the answer to its patch
 
 
 class GatedCluster(Collections):
-    """Has one Lease, allows everything, and tells the controller's watch about each pod that is posted."""
+    """Has one Lease, allows everything, and sends each pod that is posted to the controller's watch."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__(nodes)
-        self._events: asyncio.Queue[bytes] = asyncio.Queue()
         self._let_go: asyncio.Queue[str] = asyncio.Queue()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request."""
         body, path = await request.read(), request.path
         if path == HELD:
-            self._send("ADDED", body)
+            self.announce("ADDED", body)
             patched = await self._let_go.get()
-            self._send("DELETED", body)  # from among the labelled ones
+            self.announce("DELETED", body)  # from among the labelled ones
             await asyncio.sleep(_SETTLE_SECONDS)
             return web.Response(text=patched)
         if request.method != "GET":
             return self._change(path, body)
-        if "labelSelector" in request.query and "watch" in request.query and "fieldSelector" not in request.query:
-            return await self._watch_held(request)
         return web.Response(status=404) if "/leases/" in path else await super().answer(request)
 
     def _change(self, path: str, body: bytes) -> web.Response:
@@ -46,15 +43,9 @@ class GatedCluster(Collections):
             body=msgspec.json.encode(msgspec.json.decode(body) | answer), content_type="application/json"
         )
 
-    def _send(self, kind: str, pod: bytes) -> None:
-        self._events.put_nowait(b'{"type":"%b","object":%b}\n' % (kind.encode(), pod))
-
-    async def _watch_held(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Sends the pods that come, until the client goes."""
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        while True:
-            await response.write(await self._events.get())
+    def hears(self, request: web.BaseRequest) -> bool:
+        """The controller's watch of held pods, which it finds by their label."""
+        return "labelSelector" in request.query and "fieldSelector" not in request.query
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ users: [{{name: nobody, user: {{token: none}}}}]
 
 
 BOOKMARK_SECONDS = 60.0
+_WAITING = 2_000  # events for one watch
 _BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n'
 
 
@@ -56,11 +57,14 @@ def quiet_cluster(
 
 
 class Collections:
-    """Answers lists and watches: of each collection that was added all there is, of everything else nothing."""
+    """Answers lists and watches: of each collection that was added all there is, of everything else nothing.
+
+    Watches send bookmarks, and those that `hears` says send what is announced too.
+    """
 
     def __init__(self, nodes: int) -> None:
         self._objects: dict[str, list[msgspec.Raw]] = {}
-        self.ended = asyncio.Event()
+        self._watches: dict[asyncio.Queue[bytes], bool] = {}
         self.add("/api/v1/nodes", map(node, range(nodes)))
 
     def add(self, path: str, objects: Iterable[object]) -> None:
@@ -79,16 +83,41 @@ class Collections:
         body = msgspec.json.encode({"kind": "List", "metadata": metadata, "items": items[first:following]})
         return web.Response(body=body, content_type="application/json")
 
+    def hears(self, request: web.BaseRequest) -> bool:
+        """Whether this watch sends what is announced."""
+        del request
+        return False
+
+    def announce(self, kind: str, raw: bytes) -> None:
+        """Sends an object to watches; a slow one loses it, as it would be cut off."""
+        for events, hears in self._watches.items():
+            if hears and not events.full():
+                events.put_nowait(b'{"type":"%b","object":%b}\n' % (kind.encode(), raw))
+
+    def end(self) -> None:
+        """Ends all watches."""
+        for events in self._watches:
+            events.put_nowait(b"")
+
     async def _watch(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Sends bookmarks at intervals, and ends the watch after the client's `timeoutSeconds`."""
+        """Sends events, or a bookmark if there is none for a while; ends after the client's `timeoutSeconds`."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        with contextlib.suppress(TimeoutError):
+        events: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
+        self._watches[events] = self.hears(request)
+        event = _BOOKMARK
+        try:
             async with asyncio.timeout(float(request.query.get("timeoutSeconds") or BOOKMARK_SECONDS)):
-                while not self.ended.is_set():
-                    await response.write(_BOOKMARK)
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self.ended.wait(), BOOKMARK_SECONDS)
+                while event:
+                    await response.write(event)
+                    try:
+                        event = await asyncio.wait_for(events.get(), BOOKMARK_SECONDS)
+                    except TimeoutError:
+                        event = _BOOKMARK
+        except TimeoutError:
+            pass
+        finally:
+            del self._watches[events]
         return response
 
 
@@ -105,7 +134,7 @@ async def _serve(collections: Collections) -> None:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     print(msgspec.json.encode(f"http://127.0.0.1:{runner.addresses[0][1]}").decode(), flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    collections.ended.set()
+    collections.end()
     await runner.cleanup()
 
 

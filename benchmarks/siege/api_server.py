@@ -4,7 +4,6 @@ Why not kube-apiserver: with its etcd it would need more of the two cores than a
 own on what attackers can do. Pods come by `POST /siege/pods`; watchers of pods are told of them.
 """
 
-import asyncio
 import base64
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +19,6 @@ LOGIN = "honest:tenant"
 LOGIN_SECRET = "login"
 """The pull secret with that login, which every namespace has. Each other one has 10,000 entries."""
 ENTRIES = 10_000
-_WAITING = 2_000  # events for one watcher; further ones are lost, as a slow watcher is cut off
 
 
 class ApiServer(Collections):
@@ -28,7 +26,6 @@ class ApiServer(Collections):
 
     def __init__(self, nodes: int) -> None:
         super().__init__(nodes)
-        self._watchers: set[asyncio.Queue[bytes]] = set()
         login = {"auth": base64.b64encode(LOGIN.encode()).decode()}
         hosts = [honest_host(number) for number in range(len(HONEST_REGISTRIES))]
         self._login = _secret(dict.fromkeys([*hosts, MIRRORED], login))
@@ -37,7 +34,7 @@ class ApiServer(Collections):
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request; the service has every right."""
         if request.path == "/siege/pods":
-            self._announce(await request.read())
+            self.announce("ADDED", await request.read())
             return web.Response()
         if request.path.endswith("accessreviews"):
             review = msgspec.json.decode(await request.read()) | {"status": {"allowed": True}}
@@ -45,26 +42,11 @@ class ApiServer(Collections):
         if "/secrets/" in request.path:
             body = self._login if request.path.endswith(f"/{LOGIN_SECRET}") else self._large
             return web.Response(body=body, content_type="application/json")
-        if request.path == "/api/v1/pods" and "watch" in request.query:
-            return await self._watch_pods(request)
         return await super().answer(request)
 
-    def _announce(self, pod: bytes) -> None:
-        for watcher in self._watchers:
-            if not watcher.full():
-                watcher.put_nowait(b'{"type":"ADDED","object":%b}\n' % pod)
-
-    async def _watch_pods(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Sends the pods that come, until the client goes."""
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        events: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
-        self._watchers.add(events)
-        try:
-            while True:
-                await response.write(await events.get())
-        finally:
-            self._watchers.remove(events)
+    def hears(self, request: web.BaseRequest) -> bool:
+        """The watch of pending pods."""
+        return request.path == "/api/v1/pods"
 
 
 def _secret(logins: Mapping[str, Any]) -> bytes:
