@@ -107,5 +107,4 @@ class InstalledCluster:
 
     @property
     def client(self) -> ClusterClient:
-        """What commands take for a client of it."""
         return cast("ClusterClient", self)

@@ -31,13 +31,11 @@ class Elements(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes an element."""
         self.names.append(tag)
         self._open = tag
         self.links += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "style", "srcset", "action")]
 
     def handle_data(self, data: str) -> None:
-        """Notes a text."""
         self.texts.setdefault(self._open, []).append(data)
 
 
@@ -68,7 +66,6 @@ def test_the_head_says_what_was_audited_and_when_and_by_which_version() -> None:
 
 
 def test_the_tables_have_every_row() -> None:
-    """The data is in the page, as JSON."""
     report = report_of(50, 20)
     [data] = [json.loads(text) for text in Elements(write_html(report)).texts["script"] if text.startswith('{"images"')]
     assert {name: len(table["rows"]) for name, table in data.items()} == {
@@ -109,7 +106,6 @@ def test_nothing_but_the_pages_own_script_and_style_is_allowed() -> None:
 
 
 def test_a_report_without_workloads_or_requests_is_a_page_too() -> None:
-    """Pods are counted where nobody requests CPU."""
     assert "No workload requests any pods" in write_html(report_of(0, 1))
     report = report_of(3, 3)
     workloads = [msgspec.structs.replace(each, weight=Weight(1, 2, 0.0, 0)) for each in report.workloads]
@@ -120,6 +116,5 @@ def test_a_report_without_workloads_or_requests_is_a_page_too() -> None:
 
 
 def test_an_interrupted_audit_says_so() -> None:
-    """Before the picture."""
     page = write_html(msgspec.structs.replace(report_of(3, 3), is_partial=True))
     assert page.index("this report is partial") < page.index("<svg")

@@ -60,7 +60,6 @@ def test_a_file_is_a_uri_whatever_its_name(file: str, uri: str) -> None:
 
 @pytest.mark.parametrize(("number", "text"), [(100, "only for linux/amd64"), (103, "(and 3 more workloads)")])
 def test_a_hundred_places_are_named_and_the_others_counted(number: int, text: str) -> None:
-    """In the order of the workloads."""
     [result] = results([f"web.yaml, document {at}" for at in range(number)])
     named = [location["logicalLocations"][0]["fullyQualifiedName"] for location in result["locations"]]
     assert named == [f"shop/Deployment/web-{at:03}" for at in range(100)]

@@ -43,13 +43,11 @@ class Cluster(InstalledCluster):
     """Examined by `doctor`."""
 
     async def examine(self, *checks: CheckName, settings: tuple[str, ...] = ()) -> list[tuple[CheckName, Seen]]:
-        """What `doctor` sees by these checks."""
         config = read_config(None, ["cache.url='memory:'", *settings])
         given = GivenSettings(config, None, settings)
         return await examine(self.client, given, set(checks), selector="app=x")
 
     async def states(self, *checks: CheckName, settings: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-        """The check and state of each finding."""
         return [(check, seen.state) for check, seen in await self.examine(*checks, settings=settings)]
 
 
@@ -194,7 +192,6 @@ async def test_namespaces_are_selected_by_the_api_server() -> None:
 
 
 async def test_rights_are_not_known_where_settings_are_not() -> None:
-    """Nor is whether pods are reviewed."""
     cluster = Cluster("nonsense: true")
     assert await cluster.states(CheckName.RIGHTS) == [("rights", "not seen")]
     assert await cluster.states(CheckName.PROBE, CheckName.ORDER) == [("order", "not seen"), ("probe", "not seen")]
@@ -209,7 +206,6 @@ async def test_settings_that_may_not_be_read_are_not_wrong() -> None:
 
 
 async def test_a_webhook_that_selects_nothing_cannot_be_proved() -> None:
-    """Whoever asks for the probe is told."""
     cluster = Cluster()
     cluster.lists[NAMESPACES] = []
     assert await cluster.states(CheckName.PROBE) == [("probe", "not seen")]
@@ -227,7 +223,6 @@ async def test_a_refusal_is_that_of_the_check_that_was_asked_for(check: CheckNam
     ("renewed", "state"), [(None, "wrong"), ("2001-01-01T00:00:00Z", "wrong"), ("now", "ok")], ids=str
 )
 async def test_a_policy_is_fine_only_while_somebody_lets_its_pods_go(renewed: str | None, state: str) -> None:
-    """The setting alone lets nobody go."""
     cluster = Cluster(GATING)
     cluster.lists |= {POLICIES: [gating_policy()], BINDINGS: [{"spec": {"policyName": "holding"}}]}
     if renewed:
@@ -251,7 +246,6 @@ async def test_without_running_pods_no_registry_was_asked() -> None:
     "settings", [("registry.allow=[other.example.com]",), ("registry.deny=['*.example.com']",)], ids=str
 )
 async def test_a_registry_that_is_not_asked_does_not_answer(settings: tuple[str, ...]) -> None:
-    """By the operator's rules; which one is said."""
     cluster = Cluster()
     cluster.lists[PODS] = [running("registry.example.com/app:1")]
     [(_, found)] = await cluster.examine(CheckName.REGISTRIES, settings=settings)

@@ -23,7 +23,6 @@ WEBHOOK = {
 
 
 def installed(settings: Any) -> InstalledCluster:
-    """A cluster with one part of these settings."""
     return InstalledCluster(yaml.safe_dump(settings))
 
 
@@ -45,7 +44,6 @@ async def test_what_is_installed_decides(capsys: pytest.CaptureFixture[str]) -> 
 
 
 async def test_an_assignment_is_over_what_is_installed() -> None:
-    """The rest stays."""
     settings = await beside(installed(WEBHOOK), "admission.node_affinity=preferred", "registry.deny=[b.example.com]")
     assert settings.admission.node_affinity is AffinityMode.PREFERRED
     assert settings.registry.deny == ("b.example.com",)
@@ -53,7 +51,6 @@ async def test_an_assignment_is_over_what_is_installed() -> None:
 
 
 async def test_a_file_is_instead_of_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    """And nothing of the installation is read."""
     cluster = installed(WEBHOOK)
     assert await beside(cluster, file="mine.yaml") == read_config(None)
     assert cluster.asked == set()
@@ -97,7 +94,6 @@ async def misspell(cluster: InstalledCluster) -> str:
 async def test_without_an_installation_that_can_be_read_the_defaults_decide(
     how: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which are those of the chart; why is said."""
     cluster = installed(WEBHOOK)
     why = await how(cluster)
     settings = await beside(cluster, "placement.preference={arm64: 5}")
@@ -121,5 +117,4 @@ async def test_mirrors_of_openshift_are_left_out_where_the_account_may_not_list_
 
 
 def test_every_default_is_that_of_the_chart() -> None:
-    """What commands decide by where nothing is installed."""
     assert parse_config("", "").admission.node_affinity is AffinityMode.REQUIRED

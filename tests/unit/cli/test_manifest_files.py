@@ -12,7 +12,6 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\n"
 
 
 def sources(*paths: str) -> list[tuple[str, str]]:
-    """The names and sources of the objects in the files."""
     return [(each.manifest["metadata"]["name"], each.source) for each in read_manifests(paths).objects]
 
 
@@ -39,7 +38,6 @@ def test_lists_anchors_and_json_are_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_gives_its_manifests_sorted(tmp_path: Path) -> None:
-    """Those of folders below it too, and no other files."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "b.yaml").write_text(POD % "b")
     (tmp_path / "sub" / "c.yml").write_text(POD % "c")
@@ -52,7 +50,6 @@ def test_a_folder_gives_its_manifests_sorted(tmp_path: Path) -> None:
 
 
 def test_standard_input_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As from `helm template`."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((POD % "a").encode())))
     assert sources("-") == [("a", "standard input, document 1")]
 
@@ -77,7 +74,6 @@ def test_an_error_names_file_and_document(tmp_path: Path, text: str, message: st
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    """With what would be right."""
     with pytest.raises(ConfigError, match="No such file"):
         read_manifests([str(tmp_path / "none.yaml")])
 

@@ -90,6 +90,5 @@ def test_a_bundle_is_known_by_its_label() -> None:
 
 @pytest.mark.parametrize("body", [b'{"os":1,"architecture":"amd64"}', b"<html>", b"[]"])
 def test_what_is_no_config_is_refused(body: bytes) -> None:
-    """It is not what the manifest says."""
     with pytest.raises(InvalidManifest, match="cannot be read"):
         read_config(body)

@@ -44,7 +44,6 @@ CAUSES: dict[Cause, tuple[Exception, ...]] = {
 
 
 def test_every_error_has_a_cause() -> None:
-    """One that nobody foresaw is taken for the registry's."""
     for cause, errors in CAUSES.items():
         assert {failure_of(error).cause for error in errors} == {cause}
     assert failure_of(KeyError("x")).cause is Cause.UNAVAILABLE

@@ -32,13 +32,11 @@ BUILDS = ({**WINDOWS, "os.version": "10.0.17763.5576"}, {**WINDOWS, "os.version"
 
 
 def entry(name: str, platform: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    """An index entry whose digest is that of its name."""
     digest = digest_of(name.encode())
     return {"mediaType": OCI_MANIFEST, "digest": digest, "size": 500, "platform": platform, **fields}
 
 
 def read_index(*entries: dict[str, Any], **fields: Any) -> IndexDocument:
-    """The reading of an index of these entries."""
     body = json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries, **fields}).encode()
     document = read_manifest(body, "")
     assert isinstance(document, IndexDocument)

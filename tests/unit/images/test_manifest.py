@@ -35,7 +35,6 @@ DOCKER_ATTESTATION = "application/vnd.docker.attestation.manifest.v1+json"
 
 
 def read(document: object, content_type: str = "") -> Document:
-    """The reading of a document built in a test."""
     return read_manifest(json.dumps(document).encode(), content_type)
 
 

@@ -83,7 +83,6 @@ def test_a_word_has_32_characters_at_most() -> None:
 
 
 def test_words_that_state_a_platform_are_normalised() -> None:
-    """The variant may be missing."""
     assert platform_of("Linux", "aarch64") == Platform("linux", "arm64")
     assert platform_of("linux", "arm", "7") == Platform("linux", "arm", "v7")
 

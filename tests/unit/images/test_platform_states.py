@@ -25,7 +25,6 @@ def test_every_state_of_a_false_claim_takes_the_platform_away() -> None:
 
 
 def test_a_platform_is_verified_denied_or_neither() -> None:
-    """The last word counts: a platform is in one state."""
     verified = judged(BOTH, [], [(ARM64, PlatformState.VERIFIED)])
     assert (verified.platforms, verified.verified) == (BOTH.platforms, frozenset({ARM64}))
     denied = judged(verified, [LIE], [])
@@ -51,5 +50,4 @@ def test_what_the_image_does_not_claim_is_left_out() -> None:
     ],
 )
 def test_what_is_said_of_a_false_claim(denied: FalselyClaimed, text: str) -> None:
-    """Plain words for each state."""
     assert claim_text(denied) == text

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.skipif(not FACTS, reason="the captured documents are no
 
 
 def stored() -> dict[str, bytes]:
-    """Every captured document by digest."""
     return {f"sha256:{facts['sha256']}": (VECTORS / facts["file"]).read_bytes() for facts in FACTS}
 
 
@@ -51,7 +50,6 @@ def asked_for(body: bytes, content_type: str) -> str | None:
 
 
 def image_of(config: bytes) -> bytes:
-    """A manifest of the image with this config."""
     descriptor = {
         "mediaType": "application/vnd.oci.image.config.v1+json",
         "digest": digest_of(config),

@@ -35,7 +35,6 @@ def test_newer_tags_are_found_and_ordered(tag: str, others: list[str], newer: li
 
 
 def test_a_name_or_commit_is_no_version() -> None:
-    """No order is made up for it."""
     for tag in ("latest", "main", "3f2a1b9", "sha-3f2a1b9", "edge-alpine", "9" * 40, "", "_", "١.٢"):
         assert parse_tag(tag) is None
 

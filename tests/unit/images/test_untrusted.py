@@ -36,7 +36,6 @@ def test_quoted_text_is_escaped_and_cut(text: str, shown: str) -> None:
 
 @given(st.text())
 def test_any_quoted_text_is_short_and_printable(text: str) -> None:
-    """No text whatever breaks a line or floods a log."""
     assert quote(text).isprintable()
     assert len(quote(text)) <= 101
 

@@ -41,7 +41,6 @@ META = (
 
 
 def answer_of(result: ExtenderFilterResult) -> dict[str, Any]:
-    """The answer as kube-scheduler would see it."""
     decoded = json.loads(encode_filter_result(result))
     assert isinstance(decoded, dict)
     return decoded
@@ -178,7 +177,6 @@ def test_names_that_are_no_strings_are_refused_when_read() -> None:
 
 
 def test_error_is_said_with_every_key_go_would_write() -> None:
-    """With an error kube-scheduler reads nothing else."""
     assert encode_filter_result(ExtenderFilterResult(error="image x is not known yet")) == (
         b'{"Nodes":null,"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},'
         b'"Error":"image x is not known yet"}'
@@ -244,7 +242,6 @@ def test_no_candidates_is_an_empty_map() -> None:
 
 
 def test_what_is_no_preemption_request_is_refused_with_the_place() -> None:
-    """The caller's mistake is named here as well."""
     for body, where in (
         (b"nonsense", "ExtenderPreemptionArgs"),
         (b'{"NodeNameToMetaVictims":{}}', r"ExtenderPreemptionArgs\.Pod is missing"),

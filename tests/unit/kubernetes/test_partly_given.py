@@ -14,7 +14,6 @@ NOW = ["app", "Example.com/app", "app:TAG", "automatic", "h:5000/a/b:1@sha256:0"
 
 
 def thing(api_version: str, spec: object) -> dict[str, Any]:
-    """An object of a kind that nobody knows."""
     return {"apiVersion": api_version, "kind": "Thing", "metadata": {"name": "it"}, "spec": spec}
 
 
@@ -76,12 +75,10 @@ def test_a_container_whose_image_comes_later_is_named() -> None:
 
 
 def test_a_template_of_names_alone_is_partly_given() -> None:
-    """An operator or a patch gives the images."""
     spec = {"containers": [{"name": "a"}], "initContainers": [{"resources": {}}]}
     [found] = pod_templates(thing("apps/v1", {"template": {"spec": spec}}))
     assert found.gap.endswith("containers a, initContainers[0] get an image later")
 
 
 def test_a_reference_or_a_slip_of_one_is_no_placeholder() -> None:
-    """A slip is told as one."""
     assert all(map(is_given, NOW))

@@ -23,7 +23,6 @@ JOB = {"apiVersion": "batch/v1", "kind": "Job", "spec": GIVEN}
 
 @pytest.mark.parametrize(("named", "path"), PATHS.items())
 def test_each_kind_has_its_template_at_its_path(named: str, path: str) -> None:
-    """The path leads from the document to the template."""
     document: dict[str, object] = {**POD}
     for step in reversed(path.split()):
         document = {step: document}

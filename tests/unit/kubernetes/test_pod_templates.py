@@ -54,6 +54,5 @@ OTHERS: list[dict[str, Any]] = [
 
 
 def test_other_objects_have_no_pod() -> None:
-    """Nor have malformed ones."""
     for other in OTHERS:
         assert (pods_of(other), node_of(other)) == ([], "")

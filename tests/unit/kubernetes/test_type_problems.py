@@ -33,14 +33,12 @@ def test_the_key_of_a_wrong_value_is_named(metadata: dict[str, Any], spec: dict[
 
 
 def test_a_key_below_an_unnamed_one_is_named() -> None:
-    """The first that has such a value."""
     kind = dict[str, dict[str, str]]
     with pytest.raises(msgspec.ValidationError, match=r"`\$\[b\]\[d\]`"):
         decode_written(b'{"a": {"c": "x"}, "b": {"c": "x", "d": 1}}', kind)
 
 
 def test_what_is_no_json_stays_said_as_it_is() -> None:
-    """And an object of the right types is decoded."""
     with pytest.raises(msgspec.DecodeError, match="malformed"):
         decode_written(b"{a", WrittenPod)
     assert decode_written(b'{"spec": {"nodeSelector": {"a": "b"}}}', WrittenPod).spec is not None

@@ -25,7 +25,6 @@ def read_document(text: str, line: int = 1) -> Json:
 
 
 def text(indented: str) -> str:
-    """A block of text without its indentation."""
     return textwrap.dedent(indented).lstrip("\n")
 
 
@@ -234,7 +233,6 @@ def test_a_text_that_yaml_1_1_reads_as_no_text_is_quoted(before: str) -> None:
 
 
 def test_windows_line_ends_stay() -> None:
-    """New lines get them too."""
     before = "spec:\r\n  template:\r\n    spec:\r\n      hostNetwork: true\r\n"
     made = edit_document(before, [(TEMPLATE, ADD)])
     assert made.startswith(before)
@@ -269,12 +267,10 @@ def test_windows_line_ends_stay() -> None:
     ids=["after a newline alone", "after both characters", "in flow style"],
 )
 def test_in_a_text_with_both_line_ends_new_lines_end_as_those_before_them(before: str, after: str) -> None:
-    """And every other line keeps its own."""
     assert edit_document(before, [((), ADD)]) == after
 
 
 def test_a_text_without_a_last_newline_is_edited() -> None:
-    """The last line gets one, as another follows it."""
     assert edit_document("spec:\n  hostNetwork: true", [((), ADD)]).startswith("spec:\n  hostNetwork: true\n  toler")
 
 
@@ -334,7 +330,6 @@ REMOVALS = {
 
 @pytest.mark.parametrize("case", REMOVALS)
 def test_what_is_removed_takes_its_own_lines_alone(case: str) -> None:
-    """Comments beside and above its neighbours stay."""
     before, after = sides(REMOVALS[case])
     operations = [((), operation) for operation in diff(read_document(before), read_document(after))]
     assert edit_document(before, operations) == after

@@ -64,7 +64,6 @@ def fixed(text: str, platforms: frozenset[Platform] | None = None) -> str:
 
 
 def relaxed(text: str) -> str:
-    """The text as `fix --relax` gives it."""
     relaxer = Relaxer(Policy(), AdmissionSettings(tolerations=(RULE,)), USUAL)
     return ManifestStream(text, relaxer).fix(lambda images: facts_of(list(images)))[0]
 
@@ -77,7 +76,6 @@ class Written:
         self.lines = 0
 
     def one(self, choices: list[Any]) -> Any:  # as the choices are
-        """One of the choices."""
         return self.draw(st.sampled_from(choices))
 
     def block(self, value: Any, column: int) -> str:  # plain values
@@ -96,7 +94,6 @@ class Written:
         return "".join(made)
 
     def flow(self, value: Any) -> str:  # as above
-        """The value in flow style."""
         if isinstance(value, dict):
             return "{" + ", ".join(f"{key}: {self.flow(item)}" for key, item in value.items()) + "}"
         if isinstance(value, list):
@@ -104,14 +101,12 @@ class Written:
         return "" if value is None else str(value)
 
     def json(self, value: Any) -> str:  # as above
-        """The value as JSON."""
         indent = self.one([None, 2, 4, "\t"])
         return json.dumps(value, indent=indent, separators=(",", ":") if self.one([True, False]) else None)
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
-    """A spec to which something is added."""
     spec: dict[str, Any] = {"containers": [{"name": "one", "image": "amd"}, {"name": "two", "image": "multi"}]}
     if affinity := draw(AFFINITIES):
         spec["affinity"] = copy.deepcopy(affinity)
@@ -162,7 +157,6 @@ def comments_before(draw: st.DrawFn, line: str) -> str:
 
 
 def without_ours(value: Any) -> Any:
-    """The value without what `fix` may change."""
     if isinstance(value, dict):
         ours = ("affinity", "nodeSelector", "tolerations")
         return {key: without_ours(item) for key, item in value.items() if key not in ours}

@@ -57,7 +57,6 @@ REASONS = {
 
 
 def mapping(draw: random.Random) -> str:
-    """Some keys with values in lines."""
     lines = []
     for _ in range(draw.randint(1, 4)):
         key = draw.choice(KEYS[:5]) if draw.random() < 0.8 else draw.choice(KEYS)
@@ -69,7 +68,6 @@ def mapping(draw: random.Random) -> str:
 
 
 def merging(draw: random.Random) -> str:
-    """Maps that are merged, among other keys."""
     merges = ["*x", "*y", "[*x, *y]", "[*y, *x]", "{a: 7, e: 8}", "[{a: 7}, *x]", "a", "[a]", "*z", "[[]]", ""]
     body = [f"  <<: {draw.choice(merges)}\n", f"  {draw.choice('abc')}: 3\n", f"  <<: {draw.choice(merges)}\n"]
     draw.shuffle(body)

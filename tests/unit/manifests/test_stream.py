@@ -16,7 +16,6 @@ def test_each_document_has_its_place() -> None:
 
 
 def test_objects_of_json_stand_one_behind_the_other() -> None:
-    """And are told from YAML, which may begin as they do."""
     text = '{"a": "\\ud83d\\ude00"}\n {"b":1}'
     assert list(read_stream(text)) == [
         StreamDocument('{"a": "\\ud83d\\ude00"}', 0, 1, 1, {"a": "\U0001f600"}),
@@ -35,7 +34,6 @@ def test_a_byte_order_mark_says_how_a_text_is_encoded(encoding: str) -> None:
 
 
 def test_a_key_that_is_there_twice_is_told_and_the_last_counts() -> None:
-    """As kubectl and Helm have it."""
     [found] = read_stream("---\na: 1\nb: {c: 1, c: 2}\na: 3\n")
     assert found.value == {"a": 3, "b": {"c": 2}}
     assert found.repeats == (
@@ -53,7 +51,6 @@ def test_a_key_that_a_json_object_has_twice_is_told_with_the_line_where_that_beg
 
 
 def test_an_error_has_its_line_and_column() -> None:
-    """The line is counted from the first of the stream."""
     for text, says in (
         ("a: 1\n---\nb: {c\n", r"line 3: .* \(column \d+\)"),
         ("a: 1\n---\nb: !!int c\n", r"line 3: cannot decode 'c' as a !!int \(column 10\)"),
@@ -86,5 +83,4 @@ def test_what_is_not_yaml_is_refused_with_its_line(text: str, says: str) -> None
 
 @pytest.mark.parametrize("text", ["", "%YAML 1.1\n---\na: 1\n...\n---\nb: !x &b [c]\n", "\ufeffa: 1\n", "---\n---\n"])
 def test_what_is_yaml_is_no_error(text: str) -> None:
-    """Directives, tags, several documents, and none."""
     check_yaml(text)

@@ -175,7 +175,6 @@ def test_pod_that_no_node_can_run_waits_with_a_reason(
 
 
 def test_impossible_pod_passes_where_the_operator_wants_it() -> None:
-    """It is counted, and its author told."""
     admission = settings("required", impossible="pass")
     mutation, patched = mutated(SELECTED, AMD64, admission=admission)
     assert patched["spec"] == SELECTED["spec"]

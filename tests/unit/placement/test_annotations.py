@@ -32,7 +32,6 @@ Annotations = Mapping[str, str] | None
 def test_the_operator_s_mode_holds_where_no_annotation_says_otherwise(
     pod: Annotations, namespace: Annotations, mode: Mode
 ) -> None:
-    """A value that is not allowed says nothing."""
     assert read_overrides(pod, namespace, Overrides(mode=Mode.OBSERVE)).mode is mode
 
 
@@ -54,7 +53,6 @@ def test_the_operator_s_mode_holds_where_no_annotation_says_otherwise(
 def test_the_pod_overrides_its_namespace_key_by_key(
     pod: Annotations, namespace: Annotations, overrides: Overrides
 ) -> None:
-    """The namespace's value is the default."""
     assert read_overrides(pod, namespace) == overrides
 
 

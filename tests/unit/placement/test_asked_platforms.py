@@ -101,7 +101,6 @@ def test_its_platforms_decide_on_every_node(answer: Content, runs: bool) -> None
 
 
 def test_a_refusal_names_the_class_and_what_it_runs() -> None:
-    """One text, of the pod's images and class alone."""
     missing = lying("linux/arm64", PlatformState.MISSING, on="linux/amd64")
     for answer, text in (
         (index("linux/arm64"), "is not built for linux/amd64 (RuntimeClass rosetta)"),

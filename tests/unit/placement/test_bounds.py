@@ -89,7 +89,6 @@ beyond = pytest.mark.parametrize("document", BEYOND.values(), ids=BEYOND.keys())
 
 @beyond
 def test_a_pod_beyond_the_bounds_is_left_with_a_warning(document: Json) -> None:
-    """It is allowed, and held for nothing."""
     for fact, may_hold in ((AMD64, False), (DENIED, True)):
         mutation = decide(document, fact, may_hold=may_hold)
         assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.EXEMPT, b"")
@@ -100,7 +99,6 @@ def test_a_pod_beyond_the_bounds_is_left_with_a_warning(document: Json) -> None:
 
 @beyond
 def test_a_pod_beyond_the_bounds_that_is_held_is_let_go(document: Json) -> None:
-    """With a reason, and nothing else."""
     stored = created({**document, "spec": {**document["spec"], "schedulingGates": [OURS]}})
     found = release(stored, *[AMD64] * len(images_of(stored)), admission=ADMISSION)
     assert found.outcome is UngatingOutcome.PASSED
@@ -118,7 +116,6 @@ def test_a_gate_of_a_policy_is_taken_off_a_pod_of_too_many_terms() -> None:
 @beyond
 @pytest.mark.parametrize("kind", ["Job", "DaemonSet"])
 def test_a_template_beyond_the_bounds_is_left_with_a_warning(document: Json, kind: str) -> None:
-    """To whoever applies it, by the webhook and by `fix`."""
     [template] = pod_templates({"apiVersion": "v1", "kind": kind, "spec": {"template": document}})
     templates = Templates(POLICY, ADMISSION, guards=True)
     answer = reviewed(templates, template, AMD64, owner=TemplateOwner({QUEUE_LABEL: "q"}))

@@ -68,14 +68,12 @@ def test_all_images_of_a_pod_are_named_in_pod_order() -> None:
 
 
 def test_an_image_named_twice_the_same_way_counts_once() -> None:
-    """But another pull policy or role is another question."""
     containers = [{"image": "c:1"}, {"image": "c:1"}, {"image": "c:1", "imagePullPolicy": "Never"}]
     images = images_of(pod_of({"containers": containers, "volumes": [{"image": {"reference": "c:1"}}]}))
     assert images == (PodImage("c:1"), PodImage("c:1", Role.CONTAINER, "Never"), PodImage("c:1", Role.VOLUME))
 
 
 def test_a_pod_without_lists_has_no_images() -> None:
-    """Odd pods are pods."""
     for spec in (None, {}, {"containers": None}):
         assert images_of(pod_of(spec)) == ()
 

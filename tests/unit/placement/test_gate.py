@@ -157,7 +157,6 @@ def test_assumed_image_gives_affinity_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("mode", ["observe", "ignore"])
 def test_pod_that_is_not_enforced_is_never_held(mode: str) -> None:
-    """An observed one records that it would be."""
     mutation = mutate(pod(), COLD, admission=HOLDING, namespace={MODE: mode}, may_hold=True)
     assert mutation.patch == b""
     assert mutation.audit_annotations.get("would-hold") == (HELD if mode == "observe" else None)
@@ -264,7 +263,6 @@ def test_impossible_pod_is_let_go_to_wait_with_its_reason(impossible: str) -> No
 
 
 def test_pods_of_one_template_get_one_patch() -> None:
-    """Apart from uid and version."""
     one, other = release(held(uid="a"), MULTI), release(held(uid="b"), MULTI)
     assert one.patch.replace(b'"uid":"a"', b'"uid":"b"') == other.patch
 
@@ -288,7 +286,6 @@ def test_annotations_of_the_hold_are_replaced_or_taken_off() -> None:
 
 
 def test_what_ungates_a_pod_takes_off_gate_label_and_reason_alone() -> None:
-    """Of that pod, whatever version it has by now."""
     assert msgspec.json.decode(encode_ungating("u1")) == {
         "metadata": {"uid": "u1", "annotations": {REASON: None}, "labels": {GATED_LABEL: None}},
         "spec": {"schedulingGates": LETTING_GO},

@@ -116,7 +116,6 @@ def test_parents_are_made_where_they_are_absent(metadata: Any, spec: dict[str, A
 
 
 def test_pod_without_images_is_left() -> None:
-    """There is nothing to decide, and nothing to fail on."""
     odd: list[Any] = [{}, {"metadata": {}, "spec": None}, {"spec": {}}, {"metadata": {"labels": None}, "spec": {}}]
     for document in (*odd, {"spec": {"containers": None}}):
         mutation = mutate(document, admission=settings("both"))
@@ -210,7 +209,6 @@ def test_observed_pod_is_not_changed_and_the_record_goes_to_the_audit_log() -> N
     ],
 )
 def test_scheduler_name_is_given_to_pods_that_chose_none(before: Any, expected: str, was: str | None) -> None:
-    """Even when nothing is known of the images."""
     document = pod()
     document["spec"] |= {"schedulerName": before}
     if before is ...:
@@ -224,7 +222,6 @@ def test_scheduler_name_is_given_to_pods_that_chose_none(before: Any, expected: 
 
 
 def test_record_is_compact_and_complete() -> None:
-    """It names each thing that was added."""
     document = pod(metadata={"annotations": None})
     scheduler = {"schedulerNameWas": "default-scheduler"}
     one = after(document, ARM64, admission=settings("required", "multiarch"))
@@ -252,7 +249,6 @@ def test_record_is_compact_and_complete() -> None:
     ],
 )
 def test_verdict_is_in_the_audit_annotations(facts: list[ImageFact], verdict: str) -> None:
-    """One sentence, patched or not."""
     assert mutate(pod(len(facts)), *facts).audit_annotations["verdict"] == verdict
 
 

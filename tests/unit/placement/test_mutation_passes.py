@@ -90,7 +90,6 @@ def test_pass_that_would_only_reorder_changes_nothing() -> None:
 
 
 def test_reason_follows_the_images() -> None:
-    """Even where the affinity stays as it is."""
     patched = after(pod(), AMD64, admission=ALL)
     patched["spec"]["containers"][0]["image"] = "app-0:2"
     again = after(patched, AMD64, admission=ALL)
@@ -197,7 +196,6 @@ def test_claim_never_leaves_a_term_that_matches_nothing_or_more() -> None:
 
 @pytest.mark.parametrize("affinity", [None, [7], "text", {"nodeAffinity": [7]}, {"nodeAffinity": TEXTS}], ids=str)
 def test_record_meets_affinity_of_any_shape(affinity: Any) -> None:
-    """Nothing is found there, and nothing fails."""
     record = read_record(after(pod(), MULTI, admission=ALL)["metadata"]["annotations"][ADDED])
     document: JsonObject = {"spec": {"affinity": copy.deepcopy(affinity), "tolerations": "none"}}
     assert record is not None

@@ -23,7 +23,6 @@ def test_a_plain_pod_meets_no_obstacle() -> None:
 
 
 def test_a_cordoned_node_is_named_once() -> None:
-    """Its taint says the same as its field."""
     cordoned = node(unschedulable=True, taints=[{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}])
     assert said(cordoned) == ["unschedulable spec.unschedulable: true"]
     tolerating = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
@@ -31,13 +30,11 @@ def test_a_cordoned_node_is_named_once() -> None:
 
 
 def test_each_unmatched_label_of_the_selector_is_named() -> None:
-    """In the order of their keys."""
     selector = {"zone": "b", OS: "linux", "disk": "ssd"}
     assert said(node(labels={"zone": "a"}), nodeSelector=selector) == ["selector disk=ssd", "selector zone=b"]
 
 
 def test_terms_are_alternatives_and_an_empty_one_matches_no_node() -> None:
-    """The unmet requirements of all terms are named."""
     of = node(platform="linux/arm64", labels={"zone": "a"})
     one, right = ({"matchExpressions": [each]} for each in (expression(ARCH, "amd64"), expression("zone", "a")))
     other = {"matchExpressions": [expression("zone", "a"), expression("disk", "ssd")]}
@@ -47,11 +44,9 @@ def test_terms_are_alternatives_and_an_empty_one_matches_no_node() -> None:
 
 
 def test_a_term_may_name_the_node() -> None:
-    """By matchFields, as a DaemonSet's controller does."""
     for name, found in (("n", []), ("m", ["affinity no term that any node can match"])):
         assert said(node(), affinity=with_terms({"matchFields": [expression("metadata.name", name)]})) == found
 
 
 def test_a_taint_is_written_as_kubectl_writes_it() -> None:
-    """Without a value there is no equals sign."""
     assert said(node(taints=[{"key": "key", "effect": "NoExecute"}])) == ["taint key:NoExecute"]

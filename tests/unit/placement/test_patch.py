@@ -72,6 +72,5 @@ def test_looking_past_what_is_missing_finds_none(value: Json, found: Json) -> No
 
 @pytest.mark.parametrize("path", ["/a/b", "/list/9", "/list/x/y", "/text/a", "/missing"])
 def test_an_operation_that_does_not_fit_is_refused(path: str) -> None:
-    """Its path is named."""
     with pytest.raises(InvalidPatch, match=path):
         patch.apply({"list": [1], "text": "t"}, [Operation("remove", path)])

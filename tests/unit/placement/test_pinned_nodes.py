@@ -59,7 +59,6 @@ RIGHT, WRONG_ARM = "", "node arm, which is linux/arm64"
 def test_a_pod_that_names_a_node_of_another_platform_is_warned_of(
     spec: dict[str, Any], fact: ImageFact, nodes: str
 ) -> None:
-    """Where there is a view of nodes."""
     expected = f"this pod asks for {nodes}: image app-0:1 is built only for linux/amd64"
     for cluster, is_warned in ((CLUSTER, bool(nodes)), (ClusterNodes(CLUSTER.platforms), False)):
         mutation = mutate(pod(**spec), fact, admission=settings("required"), cluster=cluster)

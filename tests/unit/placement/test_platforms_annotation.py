@@ -44,7 +44,6 @@ def test_a_pod_is_told_what_all_its_images_have_in_common(facts: list[ImageFact]
     ("sidecar", "expected"), [(AMD64, "linux/amd64"), (ARM64, "linux/arm64"), (DENIED, None)], ids=str
 )
 def test_a_sidecar_narrows_or_takes_back_what_was_told(sidecar: ImageFact, expected: str | None) -> None:
-    """As if it had been there from the start."""
     document = after(pod(), MULTI, admission=TOLD)
     document["spec"]["containers"].append({"name": "sidecar", "image": "sidecar:1"})
     again = after(document, MULTI, sidecar, admission=TOLD)

@@ -44,7 +44,6 @@ STRICT = Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER)
 def test_a_node_is_spared_unless_it_meets_every_condition(
     conditions: NodeConditions, found: Json, spared: bool
 ) -> None:
-    """By its labels and its capacity."""
     assert conditions.excludes(decoded(found, Node)) is spared
 
 
@@ -77,7 +76,6 @@ def test_no_preference_pulls_to_a_spared_node(form: str) -> None:
 
 
 def test_spared_nodes_remain_where_no_preferred_one_is_asked_about() -> None:
-    """Beside those of other architectures."""
     args, nodes = request_of("NodeNames", ("grace", "amd"))
     assert filter_nodes(args, nodes, decide([MULTI], STRICT)).answer == args.echo()
 

@@ -99,7 +99,6 @@ def test_equal_sets_are_all_to_blame_in_pod_order() -> None:
 def test_the_error_names_an_image_and_the_cause(
     unresolved: list[tuple[PodImage, Pending | Unknown]], text: str
 ) -> None:
-    """The first in pod order, and how many more there are."""
     assert retry_text(unresolved) == text
 
 
@@ -130,7 +129,6 @@ def test_a_refusal_that_names_a_false_claim_stays_below_512_characters() -> None
 
 
 def test_an_error_stays_below_512_characters() -> None:
-    """A cause's detail is cut as well."""
     text = retry_text(
         [(PodImage(f"{LONG}{index}"), Unknown(Cause.INVALID_REFERENCE, "d" * 999)) for index in range(20_000)]
     )
@@ -139,7 +137,6 @@ def test_an_error_stays_below_512_characters() -> None:
 
 
 def test_platforms_are_sorted_and_the_rest_is_counted() -> None:
-    """Cut between platforms, never within one."""
     assert platforms_text(map(parse_platform, ("windows/amd64", "linux/arm/v7", "linux/amd64"))) == (
         "linux/amd64, linux/arm/v7, windows/amd64"
     )

@@ -122,7 +122,6 @@ def test_architectures_alone_go_and_nothing_empty_stays(before: dict[str, Any], 
     ],
 )
 def test_what_its_own_words_do_not_settle_stays_with_a_reason(spec: dict[str, Any], why: str) -> None:
-    """Although all images run on both architectures."""
     found = relax(MULTI, **spec)
     assert (found.operations, found.gained) == ((), ())
     assert why in " ".join(found.kept)
@@ -144,7 +143,6 @@ def test_every_image_must_run_on_every_platform_that_opens() -> None:
 
 
 def test_a_platform_that_other_requirements_close_asks_nothing_of_the_images() -> None:
-    """A Linux pod of a cluster with Windows nodes."""
     targets = ("linux/amd64", "linux/arm64", "windows/amd64")
     closed: Any = {"nodeSelector": {ARCH: "amd64", OS: "linux"}}
     assert list(map(str, relax(MULTI, targets=targets, **closed).gained)) == ["linux/arm64"]
@@ -169,7 +167,6 @@ def test_a_toleration_goes_only_where_the_webhook_gives_it_again() -> None:
 
 
 def test_what_the_webhook_recorded_is_its_own_to_take_back() -> None:
-    """A template that was made from a pod."""
     pod = created(
         {
             "metadata": {"annotations": {ADDED: "{}"}},

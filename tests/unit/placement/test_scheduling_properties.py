@@ -150,7 +150,6 @@ def test_the_reason_is_true_of_every_refused_platform(decision: Decision) -> Non
 
 @given(decisions, clusters)
 def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: Decision, cluster: Nodes) -> None:
-    """And only where every image is known to run there."""
     scores = json.loads(encode_priorities(prioritize_nodes(*asked(NAMES, cluster), decision).answer))
     assert len({item["Host"] for item in scores}) == len(scores)
     for item in scores:

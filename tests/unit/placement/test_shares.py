@@ -76,7 +76,6 @@ def test_a_template_has_the_preference_only_if_all_pods_have_it() -> None:
 
 
 def test_what_is_no_percentage_is_reported() -> None:
-    """And ignored: the preference holds for all pods."""
     for value in ("20", "-1%", "101%", "100.01%", "a%", "%", "1e1%", "", "20 %", "٢%"):
         found = read_overrides({PREFER_SHARE: value}, None)
         assert found.prefer_share is None

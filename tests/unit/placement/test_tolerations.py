@@ -68,7 +68,6 @@ def test_rule_an_api_server_would_refuse_is_refused_at_start(fields: dict[str, o
 
 
 def test_rule_takes_keys_that_kubernetes_takes() -> None:
-    """With and without a DNS prefix."""
     for key in ("arch", "kubernetes.io/arch", "a.b-c.example.com/X_y.z"):
         assert msgspec.convert({"key": key, "platforms": []}, TolerationRule).key == key
 

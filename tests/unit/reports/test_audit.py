@@ -102,7 +102,6 @@ def test_an_image_is_weighed_by_all_that_it_blocks_and_by_what_it_alone_blocks()
 
 
 def test_a_selector_blocks_beside_the_image_and_then_a_build_frees_nothing() -> None:
-    """The image is to blame, but it is not alone."""
     report = audit(given(deployment("a", "amd:1", nodeSelector={"kubernetes.io/arch": "amd64"})))
     [image] = report.images
     assert (image.blocks.workloads, image.unblocks.workloads) == (1, 0)
@@ -137,7 +136,6 @@ def test_one_node_that_takes_the_pods_is_enough() -> None:
     ],
 )
 def test_the_one_node_that_is_asked_for_is_found_among_others(asked: Any) -> None:
-    """They differ in one label, or in their names alone."""
     nodes = [node("amd64"), node("arm64", "a"), node("arm64", "b"), node("arm64", "c", role="db")]
     assert answers(audit(given(deployment("a", "multi:1", **asked), nodes=nodes)))["a"][1] == "yes"
     assert answers(audit(given(deployment("a", "multi:1", **asked), nodes=nodes[:3])))["a"][1] == "no"
@@ -278,7 +276,6 @@ def test_unknown_is_neither_yes_nor_no() -> None:
 
 
 def test_a_baseline_hides_what_it_knows_by_platform() -> None:
-    """The same image and another platform is new."""
     old = audit(given(deployment("a", "amd:1"), required=[ARM]))
     assert new_findings(old, old) == []
     wider = audit(given(deployment("a", "amd:1"), required=[ARM, parse_platform("linux/s390x")]))
@@ -286,7 +283,6 @@ def test_a_baseline_hides_what_it_knows_by_platform() -> None:
 
 
 def test_what_could_not_be_read_fails_a_gate_unless_the_baseline_says_so() -> None:
-    """Nobody knows what is in it."""
     old = audit(msgspec.structs.replace(given(deployment("a", "amd:1")), problems=["jobs cannot be listed"]))
     new = audit(msgspec.structs.replace(given(deployment("a", "amd:1")), problems=["jobs cannot be listed", "x.yaml"]))
     assert new_problems(new, None) == ["jobs cannot be listed", "x.yaml"]
@@ -294,7 +290,6 @@ def test_what_could_not_be_read_fails_a_gate_unless_the_baseline_says_so() -> No
 
 
 def test_newer_tags_are_wanted_for_what_blocks_most_first() -> None:
-    """And shown with the finding."""
     found = given(deployment("a", "amd:1"), deployment("b", "amd:2"), deployment("c", "amd:2"), required=[ARM])
     assert wanted_newer(audit(found)) == [("amd:2", "linux/arm64"), ("amd:1", "linux/arm64")]
     newer = {("amd:2", "linux/arm64"): NewerTag("linux/arm64", "3")}

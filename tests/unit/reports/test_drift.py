@@ -47,7 +47,6 @@ def test_a_platform_is_lost_to_pods_that_run_there(
 def test_a_platform_is_gained_when_the_last_image_has_it(
     before: list[ImageFact], after: list[ImageFact], gained: set[object]
 ) -> None:
-    """On platforms of the cluster only."""
     assert gained_platforms(before, after, [AMD, ARM], NONE) == gained
     assert gained_platforms(before, after, [AMD], NONE) == set()
 

@@ -116,13 +116,11 @@ def test_an_unknown_image_is_no_answer() -> None:
 
 
 def test_every_cause_has_a_cure() -> None:
-    """Whatever keeps an image from being known."""
     for cause in Cause:
         assert any(cause in line for line in told(pod(), Failure(cause, "why")).remedies), cause
 
 
 def test_a_pending_image_has_the_words_of_the_retry() -> None:
-    """kube-scheduler comes back."""
     said = told(pod(), Failure(Cause.MISSING, "its registry has no such tag"))
     assert {each.verdict for each in said.nodes} == {Verdict.RETRY}
     assert {each.words for each in said.nodes} == {said.retry}
@@ -152,7 +150,6 @@ def test_a_pod_that_is_not_created_yet_counts_with_the_patch() -> None:
 
 
 def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
-    """The event names no image then."""
     said = told(pod(), index(AMD64), admission=settings("required"), is_created=False)
     [amd64, arm64] = said.nodes
     assert (amd64.answer, amd64.words) == (RunAnswer.YES, "")
@@ -161,7 +158,6 @@ def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
 
 
 def test_a_live_pod_s_own_annotation_is_given_back() -> None:
-    """Even if the images have changed since."""
     document = pod(metadata={"annotations": {REASON: "as it was"}}, nodeSelector={"kubernetes.io/arch": "amd64"})
     said = told(document, index(AMD64, ARM64))
     assert said.annotation == "as it was"
@@ -169,7 +165,6 @@ def test_a_live_pod_s_own_annotation_is_given_back() -> None:
 
 
 def test_the_pod_s_own_selector_is_told_apart_from_the_images() -> None:
-    """`images` is yes, the answer no."""
     said = told(pod(nodeSelector={"kubernetes.io/arch": "arm64"}), index(AMD64, ARM64))
     [amd64, _] = said.nodes
     assert (amd64.answer, amd64.images) == (RunAnswer.NO, RunAnswer.YES)
@@ -188,7 +183,6 @@ def test_missing_platforms_are_to_be_built() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.IGNORE])
 def test_the_mode_is_told(mode: Mode) -> None:
-    """Under ignore it is also why nothing is refused."""
     said = told(pod(metadata={"annotations": {"multiarch-extender.io/mode": mode.value}}), index(AMD64))
     assert said.mode is mode
     assert bool(said.skipped) == (mode is Mode.IGNORE)
@@ -197,14 +191,12 @@ def test_the_mode_is_told(mode: Mode) -> None:
 
 
 def test_a_node_that_states_no_platform_is_unknown() -> None:
-    """Nothing is decided about it, and it passes."""
     silent = msgspec.convert({"metadata": {"name": "s"}}, ReportedNode)
     [kind] = told(pod(), index(AMD64), nodes=[silent]).nodes
     assert (kind.platform, kind.answer, kind.verdict) == ("", RunAnswer.UNKNOWN, Verdict.UNSTATED)
 
 
 def test_a_pod_that_names_a_node_of_another_platform_is_warned_of() -> None:
-    """As at its creation."""
     pinned = pod(nodeSelector={"kubernetes.io/hostname": "a"})
     nodes = [node("a", "arm64", **{"kubernetes.io/hostname": "a"}), node("b", "amd64")]
     said = told(pinned, index(AMD64), nodes=nodes)
@@ -213,7 +205,6 @@ def test_a_pod_that_names_a_node_of_another_platform_is_warned_of() -> None:
 
 @pytest.mark.parametrize("mode", ["required", "both"])
 def test_a_pod_that_the_webhook_has_just_patched_needs_no_patch(mode: str) -> None:
-    """Nor is it judged otherwise than before."""
     nodes = [node("a", "arm64", ARM_TAINT), node("d", "amd64")]
     planned = told(pod(), index(AMD64), nodes=nodes, admission=settings(mode), is_created=False)
     stored = apply(pod(), planned.webhook.patch)
@@ -224,12 +215,10 @@ def test_a_pod_that_the_webhook_has_just_patched_needs_no_patch(mode: str) -> No
 
 
 def test_the_gates_of_a_held_pod_are_told() -> None:
-    """While it has one, nothing else decides."""
     assert told(pod(schedulingGates=[{"name": "example.com/wait"}]), index(AMD64)).gates == ["example.com/wait"]
     assert told(pod(schedulingGates=None), index(AMD64)).gates == []
 
 
 def test_an_explanation_is_json() -> None:
-    """And comes back whole."""
     said = told(pod(2), index(AMD64), Failure(Cause.DENIED, "no"), nodes=[node("a", "arm64", ARM_TAINT)])
     assert msgspec.json.decode(msgspec.json.encode(said), type=Explanation) == said

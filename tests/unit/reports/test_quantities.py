@@ -19,7 +19,6 @@ def test_a_quantity_is_read_as_kubernetes_does(text: str | float, number: float)
 
 
 def container(cpu: str = "", *, sidecar: bool = False, limit: str = "") -> ReportedContainer:
-    """A container that requests or limits so much CPU."""
     resources = ResourceRequirements({"cpu": cpu} if cpu else None, {"cpu": limit} if limit else None)
     return ReportedContainer(resources=resources, restart_policy="Always" if sidecar else None)
 
@@ -55,5 +54,4 @@ def test_what_a_pod_requests_is_what_the_scheduler_reserves(spec: ReportedSpec, 
     ],
 )
 def test_a_size_is_written_in_the_largest_unit_that_it_has(size: int, binary: str, decimal: str) -> None:
-    """Never with an exponent."""
     assert (size_text(size), size_text(size, is_decimal=True)) == (binary, decimal)

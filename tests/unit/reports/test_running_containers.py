@@ -110,7 +110,6 @@ def test_a_tag_that_has_lost_the_platform_is_named_with_the_remedy() -> None:
     [(f"docker-pullable://{BY_DIGEST}", BY_DIGEST), (BY_DIGEST, BY_DIGEST), (f"sha256:{'c' * 64}", ""), (None, "")],
 )
 def test_what_is_reported_is_a_name_by_digest(said: str | None, reported: str) -> None:
-    """A configuration's digest alone is no reference."""
     status = msgspec.convert({"initContainerStatuses": [{"name": "c", "imageID": said}]}, PodStatus)
     [container] = containers_of([("c", PodImage(APP))], status, parse_platform(ARM64))
     assert container.reported == reported

@@ -28,7 +28,6 @@ AppsKinds = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
 
 
 def template(*images: str, **spec: Any) -> dict[str, Any]:
-    """A pod template of containers with these images."""
     containers = [{"name": f"c{index}", "image": image} for index, image in enumerate(images)]
     return {"spec": {"containers": containers, **spec}}
 
@@ -43,19 +42,16 @@ def manifest(kind: str, name: str, pod: dict[str, Any], owner: str = "", **spec:
 
 
 def pod(name: str, owner: str = "", *images: str, phase: str = "Running", **spec: Any) -> bytes:
-    """A live pod as the API server lists it."""
     found = manifest("Pod", name, {}, owner)
     return msgspec.json.encode({**found, "spec": template(*images, **spec)["spec"], "status": {"phase": phase}})
 
 
 def names(workloads: list[Workload]) -> list[str]:
-    """The workloads as texts."""
     return [str(workload) for workload in workloads]
 
 
 @pytest.mark.parametrize("kind", [*AppsKinds, "ReplicationController", "Job", "Rollout", "SpecialSet"])
 def test_any_kind_with_a_template_is_a_workload(kind: str) -> None:
-    """Kinds that this package has never heard of too."""
     collector = WorkloadCollector()
     assert collector.add(manifest(kind, "web", template("app:1")), "a.yaml, document 1")
     (workload,) = collector.workloads()
@@ -239,7 +235,6 @@ def test_no_manifest_crashes_the_collector(metadata: object, spec: object, statu
 
 
 def test_a_field_of_the_wrong_type_is_named() -> None:
-    """The object and the path to the field."""
     with pytest.raises(UnreadableWorkload, match=r"Deployment web: .*\$\.spec\.nodeSelector"):
         WorkloadCollector().add(manifest("Deployment", "web", template("app:1", nodeSelector=["x"])), "a.yaml")
 
