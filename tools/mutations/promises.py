@@ -1063,7 +1063,7 @@ REVIEWS = _broken(
 
 TEMPLATE_PLACES = _broken(
     "extender/kubernetes/pod_templates.py",
-    _tests("unit/kubernetes", "partly_given", "pod_template_paths"),
+    _tests("unit/kubernetes", "pod_templates"),
     (
         "a policy about pods is no workload",
         "or not isinstance(api_version, str) or is_policy(document):",
@@ -1073,7 +1073,7 @@ TEMPLATE_PLACES = _broken(
 
 MANIFESTS = _broken(
     "extender/images/manifest.py",
-    _tests("unit/images", "manifest", "index"),
+    _tests("unit/images", "manifest"),
     (
         "an attestation is no platform of an image",
         "if _REFERENCE_TYPE in (descriptor.annotations or {}) or artifact_type == ATTESTATION:",
