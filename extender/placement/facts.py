@@ -31,7 +31,12 @@ class RunsOn(msgspec.Struct, frozen=True, gc=False):
 
 
 class Anywhere(msgspec.Struct, frozen=True, gc=False):
-    """The image constrains no node: it is data and states no platforms, or its RuntimeClass runs it."""
+    """The image runs on any architecture: it is data and states no platforms, or its RuntimeClass runs it.
+
+    `os` is the operating system for which its pod says that it is; empty if it says nothing.
+    """
+
+    os: str = ""
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
@@ -92,6 +97,11 @@ class PodImage(msgspec.Struct, frozen=True, gc=False):
 def known_platforms(facts: Iterable[ImageFact]) -> list[frozenset[Platform]]:
     """The platforms of each image that runs on some and not on others."""
     return [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
+
+
+def system_asked(facts: Iterable[ImageFact]) -> str:
+    """The operating system to which a pod is kept that has images for any architecture; empty if it has none."""
+    return next((fact.os for fact in facts if isinstance(fact, Anywhere)), "")
 
 
 def is_unresolved(fact: ImageFact) -> bool:
@@ -233,7 +243,7 @@ def _fact_of_data(image: PodImage, content: Content) -> ImageFact:
     if image.role is Role.DATA and content.kind is Kind.ARTIFACT:
         return _unreadable(content)
     if not (content.kind is Kind.INDEX and content.states_platforms and content.claimed):
-        return Anywhere()
+        return Anywhere(image.os)
     return _fact_of_program(image, content)
 
 
@@ -247,7 +257,7 @@ def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
     if not content.platforms and not content.falsely_claimed:
         return _unreadable(content)
     if image.runtime is not None:
-        return _fact_of_runtime(image.runtime, content)
+        return _fact_of_runtime(image.runtime, content, image.os)
     if not image.os and not content.falsely_claimed:  # as of nearly all
         return RunsOn(content.platforms)
     platforms = of_system(content.platforms, image.os)
@@ -257,13 +267,13 @@ def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
     )
 
 
-def _fact_of_runtime(runtime: RuntimeClass, content: Content) -> ImageFact:
+def _fact_of_runtime(runtime: RuntimeClass, content: Content, os: str) -> ImageFact:
     """Whether the runtime runs the image. If so, on any node: which nodes have the runtime its RuntimeClass says."""
     # A runtime may be used because it runs programs of other platforms.
     lies = [each.platform for each in content.falsely_claimed if each.state is PlatformState.REFUTED]
     platforms = content.platforms.union(lies) if lies else content.platforms
     if any(runs_on(platforms, each, Compatibility()) for each in runtime.platforms):
-        return Anywhere()
+        return Anywhere(os)
     words = ", ".join(map(str, sorted(runtime.platforms)))
     wrong = tuple(each for each in content.falsely_claimed if each.platform in runtime.platforms)
     return RunsOn(frozenset(), f"{words} (RuntimeClass {runtime.name})", wrong)
@@ -293,4 +303,6 @@ def fit(facts: Sequence[ImageFact], platform: Platform, compatibility: Compatibi
                 return Fit.NO
         elif isinstance(fact, _UNRESOLVED):
             found = Fit.UNRESOLVED
+        elif fact.os and fact.os != platform.os:  # a kubelet of another system refuses the pod
+            return Fit.NO
     return found

@@ -22,7 +22,7 @@ from extender.placement.additions import (
     take_back,
 )
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
-from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit
+from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit, system_asked
 from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
 from extender.placement.node_match import NodeDemands, demands_in
 from extender.placement.nodes import NO_NODES, ClusterNodes
@@ -37,6 +37,7 @@ from extender.placement.reasons import (
     passed_text,
     refusal_text,
     shown_reference,
+    system_text,
 )
 from extender.placement.spread import replica_labels
 
@@ -329,12 +330,12 @@ class Mutator:
                 f"first {shown_reference(image.reference)} ({fact.cause})"
             )
         if not pod.known:
-            return "runs anywhere"
+            return f"runs anywhere on {os}" if (os := system_asked(pod.facts)) else "runs anywhere"
         return f"runs on {self._planner.common(pod.known, pod.cluster).text or 'no platform'}"
 
 
 def _refusal(pod: PodInput) -> str:
-    return refusal_text(constraints_of(pod.images, pod.facts))
+    return refusal_text(constraints_of(pod.images, pod.facts)) or system_text(pod.images, pod.facts)
 
 
 def _is_noted(before: JsonObject, after: JsonObject) -> bool:

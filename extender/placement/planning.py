@@ -26,7 +26,15 @@ from extender.placement.affinity import (
     plan_required,
     right_nodes,
 )
-from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, is_unresolved, known_platforms
+from extender.placement.facts import (
+    ImageFact,
+    Pending,
+    PodImage,
+    Unknown,
+    is_unresolved,
+    known_platforms,
+    system_asked,
+)
 from extender.placement.gate import GateSettings, ImpossiblePods, UnknownImages, Unresolved
 from extender.placement.node_match import (
     NodeDemands,
@@ -35,9 +43,9 @@ from extender.placement.node_match import (
     open_terms,
     selector_requirements,
 )
-from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM, ClusterNodes
+from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM, USUAL, ClusterNodes
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
-from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference
+from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference, system_text
 from extender.placement.spread import plan_spread
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
 from extender.tables import ShareTable, declare_cache
@@ -237,14 +245,18 @@ class Planner:
         assume = self._assumed_platforms(pod) if unknown else frozenset[Platform]()
         assumed = {image for image, _ in unknown}
         known = pod.known | {assume} if assumed else pod.known
-        if not known:
+        os, cluster = "" if known else system_asked(pod.facts), pod.cluster
+        if not known and not os:
             return Wanted(warnings=_nothing_known(pod) if written else ())
-        common = self.common(known, pod.cluster)
-        required = self._required_nodes(demands, common, pod.cluster, stored=stored)
+        if os:
+            cluster = cluster if cluster.platforms else _ANY_NODES
+        common = _of_system(os, cluster.platforms) if os else self.common(known, cluster)
+        required = self._required_nodes(demands, common, cluster, stored=stored)
         restricts = bool(required.selector) or any(required.additions)
         if common.nodes and not (restricts or required.contradiction):
             return Wanted()
-        refusal = refusal_text(constraints_of(pod.images, pod.facts, assumed, assume))
+        constraints = constraints_of(pod.images, pod.facts, assumed, assume)
+        refusal = refusal_text(constraints) or system_text(pod.images, pod.facts)
         why = required.contradiction if common.nodes else "no platform is common to all images"
         contradiction = f"{why}: {refusal}" if why else ""
         warnings = (contradiction,) if why else ()
@@ -254,7 +266,8 @@ class Planner:
             return Wanted(required=wanted, reason=contradiction, warnings=warnings, impossible=True)
         if not written:
             return Wanted()
-        if restricts and any(node is None or self._may_run(known, node) for node in pod.cluster.unlabelled):
+        lost = [node for node in cluster.unlabelled if node is None or os in ("", node.os)] if restricts else ()
+        if any(node is None or self._may_run(known, node) for node in lost):
             warnings = (*warnings, UNLABELLED)
         return Wanted(required=required, reason=refusal if restricts else "", warnings=warnings)
 
@@ -312,6 +325,16 @@ class Planner:
         if not pod.overrides.spread or not architectures:
             return ()
         return plan_spread(pod.replica_labels, own.topology_spread_constraints or ())
+
+
+_ANY_NODES = ClusterNodes(frozenset(Platform(os, each.architecture) for os in ("linux", "windows") for each in USUAL))
+"""Stands for the nodes of a cluster that are not known."""
+
+
+def _of_system(os: str, cluster: Set[Platform]) -> CommonPlatforms:
+    """Nodes of one operating system, for images that run on any architecture."""
+    nodes: RightNodes = {Platform(os, each.architecture): None for each in sorted(cluster | frozenset(USUAL))}
+    return CommonPlatforms(frozenset(), frozenset(), "", nodes, plan_required(NodeDemands(), nodes, cluster), ())
 
 
 def _may_run(terms: _Terms, platform: Platform) -> bool:

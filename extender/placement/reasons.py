@@ -11,7 +11,7 @@ import msgspec
 
 from extender.images.platform import Platform
 from extender.images.platform_states import FalselyClaimed, claim_text
-from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown
 
 # The longest text around a reference and its platforms, with counts of five digits, takes 112 of the 512 characters.
 _REFERENCE_CHARACTERS = 220
@@ -89,6 +89,14 @@ def refusal_text(constraints: Sequence[Constraint]) -> str:
     if first.falsely_claimed:
         return f"{_image(first.reference, _REFERENCE_BESIDE_CLAIM)} {_said_of_claims(first)}{others}"
     return f"{_image(first.reference)} {_said(first, platforms_text(first.platforms))}{others}"
+
+
+def system_text(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> str:
+    """The reason for nodes of other systems than the pod's, none of whose images is for a platform; else empty."""
+    for image, fact in zip(images, facts, strict=True):
+        if isinstance(fact, Anywhere) and fact.os:
+            return f"{_image(image.reference)} is in a pod for {shorten(fact.os, _ASKED_CHARACTERS)} (spec.os.name)"
+    return ""
 
 
 def claims_text(claims: Sequence[FalselyClaimed]) -> str:

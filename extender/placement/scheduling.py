@@ -34,7 +34,7 @@ from extender.placement.policy import (
     policy_for,
     preference_for,
 )
-from extender.placement.reasons import Constraint, constraints_of, refusal_text, retry_text
+from extender.placement.reasons import Constraint, constraints_of, refusal_text, retry_text, system_text
 
 _Answer = TypeVar("_Answer")
 
@@ -123,7 +123,7 @@ class Decision:
     @functools.cached_property
     def refusal(self) -> str:
         """The reason given for every refused node."""
-        return refusal_text(self.constraints)
+        return refusal_text(self.constraints) or system_text(self._images, self._facts)
 
     def verdict(self, platform: Platform | None) -> Verdict:
         """The verdict on nodes of `platform`, None for nodes that state none. Computed once per platform."""

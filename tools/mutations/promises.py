@@ -101,6 +101,11 @@ FACTS = _broken(
     "extender/placement/facts.py",
     _tests("unit/placement", "facts", "scheduling", "asked_platforms", "bounds"),
     (
+        "a pod of data alone runs on no node of another system than its own",
+        "elif fact.os and fact.os != platform.os:",
+        "elif not platform.os:",
+    ),
+    (
         "an init container's image counts",
         "containers = (*containers, *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))",
         "containers = (*containers, *(spec.ephemeral_containers or ()))",

@@ -3,6 +3,7 @@
 import pytest
 
 from extender.images.content import Cause, Content, Failure
+from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.placement.facts import Anywhere, PodImage, Role, RunsOn, RuntimeClass, fact_of
@@ -63,6 +64,35 @@ def test_nothing_is_assumed_of_another_system(
     decision, mutation = judge(pod_for(os), [Failure(Cause.DENIED, "its registry denies access")], policy, admission)
     assert (decision.verdict(parse_platform(LINUX)), decision.verdict(parse_platform(WINDOWS))) == (linux, windows)
     assert mutation.outcome is outcome
+
+
+DATA = pod(images=0, os={"name": "windows"}, volumes=[{"name": "d", "image": {"reference": "data:1"}}])
+PROGRAM = {"name": "c", "image": "app:1", "command": ["/t/run"], "volumeMounts": [{"name": "t", "mountPath": "/t"}]}
+COPIED = pod(os={"name": "windows"}, containers=[PROGRAM], volumes=[{"name": "t", "emptyDir": {}}])
+ON_WINDOWS = {OS: "windows"}
+
+
+@pytest.mark.parametrize(
+    ("document", "image", "architecture"),
+    [
+        (DATA, "data:1", None),
+        (COPIED, "app:1", None),
+        ({**COPIED, "spec": {**COPIED["spec"], "nodeSelector": {ARCH: "arm64"}}}, "app:1", "arm64"),
+    ],
+    ids=["an image volume", "a program from a volume", "of one architecture"],
+)
+def test_a_pod_of_data_alone_is_kept_to_its_system(document: Json, image: str, architecture: str | None) -> None:
+    """On any architecture: no image names a platform, but a kubelet of another system refuses the pod."""
+    answer = Content(Kind.MANIFEST, platforms(LINUX), states_platforms=False)
+    decision, mutation = judge(document, [answer])
+    verdicts = {each: decision.verdict(parse_platform(each)) for each in (LINUX, LINUX_ARM, WINDOWS, "windows/arm64")}
+    assert [each for each, verdict in verdicts.items() if verdict is Verdict.YES] == [WINDOWS, "windows/arm64"]
+    assert decision.refusal == mutation.reason == f"image {image} is in a pod for windows (spec.os.name)"
+    assert decision.preference == {}
+    spec = apply(document, mutation.patch)["spec"]
+    assert spec["nodeSelector"] == ON_WINDOWS | ({ARCH: architecture} if architecture else {})
+    assert spec.keys().isdisjoint({"affinity", "tolerations"})
+    assert mutation.audit_annotations["verdict"] == "runs anywhere on windows"
 
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")

@@ -133,9 +133,6 @@ class Sayings(Outlets):
         sure: Answers = said
         if "os" in spec:  # which counts for the other outlets once the images are known
             sure = self._unless_assumed(said)
-            # The others leave it to a RuntimeClass which nodes have it, and say nothing of a pod with data alone.
-            if self.images[0].runtime or not known_platforms(self.facts):
-                sure = {name: it or None for name, it in sure.items()}
         return self._unless_observed(sure)
 
     def _of_mutation(self, document: Json, mutation: Mutation) -> Answers:
