@@ -154,27 +154,16 @@ async def test_azure_exchanges_the_federated_token_twice(cloud: Cloud, azure: Az
     assert (login.pattern, login.username, login.password) == (
         "team.azurecr.io", "00000000-0000-0000-0000-000000000000", "refresh",
     )  # fmt: skip
-    first, second = cloud.received
-    assert (first.host, first.form) == (
-        "login.test",
-        {
-            "grant_type": "client_credentials",
-            "client_id": "client",
+    assert [(each.host, each.form) for each in cloud.received] == [
+        ("login.test", {
+            "grant_type": "client_credentials", "client_id": "client", "client_assertion": "federated",
             "scope": "https://containerregistry.azure.net/.default",
             "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
-            "client_assertion": "federated",
-        },
-    )
-    assert (second.host, second.form) == (
-        "team.azurecr.io",
-        {"grant_type": "access_token", "service": "team.azurecr.io", "tenant": "tenant", "access_token": "entra"},
-    )
-
-
-async def test_azure_without_an_identity_says_what_is_missing(session: aiohttp.ClientSession) -> None:
-    """The variables by name."""
-    with pytest.raises(CredentialsUnavailable, match="AZURE_FEDERATED_TOKEN_FILE are not set"):
-        await AzureProvider(access(session)).provide("team.azurecr.io/app")
+        }),
+        ("team.azurecr.io", {
+            "grant_type": "access_token", "service": "team.azurecr.io", "tenant": "tenant", "access_token": "entra",
+        }),
+    ]  # fmt: skip
 
 
 def ecr(session: aiohttp.ClientSession, cloud: Cloud, **environment: str) -> EcrProvider:
@@ -226,55 +215,37 @@ async def test_amazon_s_keys_of_the_environment_sign_the_request(cloud: Cloud, s
     assert received.headers["x-amz-security-token"] == "session"
     assert received.headers["authorization"] == signed_again(received, AwsKeys("AKID", "aws-secret", "session"))
     assert "/20260301/eu-central-1/ecr/aws4_request" in received.headers["authorization"]
+    keys = AwsKeys("AKID", "hunter2", "hunter2")
+    assert "hunter2" not in repr(keys) + pretty_repr([keys])
 
 
-async def test_amazon_s_role_for_a_service_account_is_assumed(
-    cloud: Cloud, session: aiohttp.ClientSession, tmp_path: Path
+@pytest.mark.parametrize("way", ["service account", "pod identity"])
+async def test_amazon_s_roles_are_asked_for_by_the_mounted_token(
+    cloud: Cloud, session: aiohttp.ClientSession, tmp_path: Path, way: str
 ) -> None:
-    """By the token that is mounted; STS answers in XML."""
+    """A service account's of STS, which answers in XML; a pod identity's of its agent."""
     (tmp_path / "token").write_text("jwt")
     keys = {"AccessKeyId": "ASIA", "SecretAccessKey": "role-secret", "SessionToken": "role-token"}
     fields = "\n".join(f"<{name}>{value}</{name}>" for name, value in keys.items())
     cloud.answers["/sts/"] = (200, f"<AssumeRoleWithWebIdentityResponse>{fields}</AssumeRoleWithWebIdentityResponse>")
-    environment = {"AWS_ROLE_ARN": "arn:aws:iam::1:role/r", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
+    cloud.answers["/v1/credentials"] = (200, json.dumps(keys | {"Token": "role-token", "Expiration": "2026-…"}))
+    environment = {
+        "service account": {"AWS_ROLE_ARN": "role", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")},
+        "pod identity": {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{cloud.url}/v1/credentials",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
+        },
+    }[way]
     await ecr(session, cloud, **environment).provide(f"{ECR}/team/app")
     first, second = cloud.received
-    assert first.form == {
-        "Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleArn": "arn:aws:iam::1:role/r",
-        "RoleSessionName": "multiarch-extender", "WebIdentityToken": "jwt",
-    }  # fmt: skip
+    if way == "service account":
+        assert first.form == {
+            "Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleArn": "role",
+            "RoleSessionName": "multiarch-extender", "WebIdentityToken": "jwt",
+        }  # fmt: skip
+    else:
+        assert first.headers["authorization"] == "jwt"
     assert second.headers["authorization"] == signed_again(second, AwsKeys("ASIA", "role-secret", "role-token"))
-
-
-async def test_amazon_s_pod_identity_is_asked_of_its_agent(
-    cloud: Cloud, session: aiohttp.ClientSession, tmp_path: Path
-) -> None:
-    """With the token that is mounted."""
-    (tmp_path / "token").write_text("jwt")
-    keys = {"AccessKeyId": "ASIA", "SecretAccessKey": "pod-secret", "Token": "pod-token", "Expiration": "2026-…"}
-    cloud.answers["/v1/credentials"] = (200, json.dumps(keys))
-    environment = {
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{cloud.url}/v1/credentials",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
-    }
-    await ecr(session, cloud, **environment).provide(f"{ECR}/team/app")
-    assert cloud.received[0].headers["authorization"] == "jwt"
-    assert cloud.received[1].headers["authorization"] == signed_again(
-        cloud.received[1], AwsKeys("ASIA", "pod-secret", "pod-token")
-    )
-
-
-async def test_amazon_without_an_identity_says_so(cloud: Cloud, session: aiohttp.ClientSession) -> None:
-    """The node's own role is not asked for."""
-    with pytest.raises(CredentialsUnavailable, match="no AWS identity is in the environment"):
-        await ecr(session, cloud).provide(f"{ECR}/team/app")
-    assert cloud.received == []
-
-
-def test_amazon_s_keys_do_not_show() -> None:
-    """Neither to a log nor to a traceback."""
-    keys = AwsKeys("AKID", "hunter2", "hunter2")
-    assert "hunter2" not in repr(keys) + pretty_repr([keys])
 
 
 @pytest.mark.parametrize(
@@ -319,8 +290,16 @@ async def test_what_a_cloud_answers_wrongly_is_unavailable_without_a_word_of_it(
     assert len(cloud.received) == 1
 
 
-async def test_a_cloud_that_cannot_be_reached_is_unavailable(session: aiohttp.ClientSession) -> None:
-    """Such as Google's metadata server on a machine of our own."""
-    provider = GoogleProvider(access(session, {"GCE_METADATA_HOST": "127.0.0.1:1"}))
-    with pytest.raises(CredentialsUnavailable, match=r"127\.0\.0\.1:1 cannot be reached: ClientConnector"):
-        await provider.provide("gcr.io/project/app")
+async def test_a_cloud_without_an_identity_or_that_cannot_be_reached_is_unavailable(
+    cloud: Cloud, session: aiohttp.ClientSession
+) -> None:
+    """It says which variables are missing. The node's own role is not asked for."""
+    google = GoogleProvider(access(session, {"GCE_METADATA_HOST": "127.0.0.1:1"}))
+    for provider, image, complaint in (
+        (AzureProvider(access(session)), "team.azurecr.io/app", "AZURE_FEDERATED_TOKEN_FILE are not set"),
+        (ecr(session, cloud), f"{ECR}/team/app", "no AWS identity is in the environment"),
+        (google, "gcr.io/project/app", r"127\.0\.0\.1:1 cannot be reached: ClientConnector"),
+    ):
+        with pytest.raises(CredentialsUnavailable, match=complaint):
+            await provider.provide(image)
+    assert cloud.received == []

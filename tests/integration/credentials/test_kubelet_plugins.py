@@ -27,29 +27,35 @@ from tests.integration.credentials.conftest import V1, FileKeyring, answer, plug
 APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
 
 
-def keyring_of(path: str, folder: Path, clock: Clock) -> FileKeyring:
-    return FileKeyring(FileSetting.CREDENTIAL_PROVIDERS, path, partial(read_plugins, path, str(folder)), clock)
+class Kubelet:
+    """A folder with the plugin `ecr`, the configuration that names plugins, and the time."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.program = Program(folder / "ecr", answer())
 
-def load(folder: Path, clock: Clock, *plugins: dict[str, Any]) -> FileKeyring:
-    return keyring_of(write(folder, *plugins), folder, clock)
+    def keyring(self, path: str) -> FileKeyring:
+        read = partial(read_plugins, path, str(self.folder))
+        return FileKeyring(FileSetting.CREDENTIAL_PROVIDERS, path, read, self.clock)
+
+    def load(self, *plugins: dict[str, Any]) -> FileKeyring:
+        return self.keyring(write(self.folder, *plugins))
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
-    return Program(tmp_path / "ecr", answer())
+def kubelet(tmp_path: Path) -> Kubelet:
+    return Kubelet(tmp_path)
 
 
-async def test_plugin_is_asked_as_the_kubelet_asks_it(
-    tmp_path: Path, clock: Clock, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_plugin_is_asked_as_the_kubelet_asks_it(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The repository in a v1 request on standard input, with its arguments, and its variables on top of ours."""
     monkeypatch.setenv("OF_OURS", "kept")
     monkeypatch.setenv("AWS_PROFILE", "ours")
     fields: dict[str, Any] = {"args": ["get-credentials", "-v=3"], "env": [{"name": "AWS_PROFILE", "value": "theirs"}]}
-    found = await load(tmp_path, clock, plugin(**fields)).load(APP)
+    found = await kubelet.load(plugin(**fields)).load(APP)
     assert [(item.username, item.password) for item in found] == [("AWS", "hunter2")]
-    (call,) = program.calls
+    (call,) = kubelet.program.calls
     assert json.loads(call["question"]) == {
         "kind": "CredentialProviderRequest", "apiVersion": V1, "image": APP.repository,
     }  # fmt: skip
@@ -60,15 +66,15 @@ async def test_plugin_is_asked_as_the_kubelet_asks_it(
     }
 
 
-async def test_images_that_do_not_match_are_not_asked_about(tmp_path: Path, clock: Clock, program: Program) -> None:
+async def test_images_that_do_not_match_are_not_asked_about(kubelet: Kubelet) -> None:
     """`matchImages` are globs label by label, as in a pull secret, with one port and the beginning of a path."""
-    ring = load(tmp_path, clock, plugin(matchImages=["*.dkr.ecr.*.amazonaws.com", "registry.example.com:5000/team"]))
+    ring = kubelet.load(plugin(matchImages=["*.dkr.ecr.*.amazonaws.com", "registry.example.com:5000/team"]))
     for image in (
         "redis", "a.b.dkr.ecr.eu-central-1.amazonaws.com/app", "dkr.ecr.eu.amazonaws.com/app",
         "registry.example.com/team/app", "registry.example.com:6000/team/app", "registry.example.com:5000/app",
     ):  # fmt: skip
         assert [item.username for item in await ring.load(parse_reference(image))] == []
-    assert program.calls == []
+    assert kubelet.program.calls == []
 
 
 @pytest.mark.parametrize(
@@ -80,18 +86,18 @@ async def test_images_that_do_not_match_are_not_asked_about(tmp_path: Path, cloc
     ],
 )
 async def test_answer_is_kept_for_its_cache_duration(
-    tmp_path: Path, clock: Clock, program: Program, said: str | None, default: str, seconds: float
+    kubelet: Kubelet, said: str | None, default: str, seconds: float
 ) -> None:
     """Null is the default of the configuration; the program runs again when it is over."""
-    program.rewrite(answer(cacheDuration=said))
-    ring = load(tmp_path, clock, plugin(defaultCacheDuration=default))
+    kubelet.program.rewrite(answer(cacheDuration=said))
+    ring = kubelet.load(plugin(defaultCacheDuration=default))
     await ring.load(APP)
-    clock.advance(seconds - 0.01)
+    kubelet.clock.advance(seconds - 0.01)
     await ring.load(APP)
-    assert len(program.calls) == 1
-    clock.advance(0.01)
+    assert len(kubelet.program.calls) == 1
+    kubelet.clock.advance(0.01)
     await ring.load(APP)
-    assert len(program.calls) == 2
+    assert len(kubelet.program.calls) == 2
 
 
 @pytest.mark.parametrize(
@@ -106,74 +112,52 @@ async def test_answer_is_kept_for_its_cache_duration(
         pytest.param('sys.stdout.write("hunter2" * (1 << 20))', "ecr answered more than 1048576 bytes", id="endless"),
     ],
 )
-async def test_a_plugin_that_fails_has_no_credentials(
-    tmp_path: Path, clock: Clock, program: Program, body: str, why: str
-) -> None:
+async def test_a_plugin_that_fails_has_no_credentials(kubelet: Kubelet, body: str, why: str) -> None:
     """The log says why, without a word of what it said."""
-    program.rewrite(body)
+    kubelet.program.rewrite(body)
     with capture_logs() as lines:
-        found = await load(tmp_path, clock, plugin()).load(APP)
+        found = await kubelet.load(plugin()).load(APP)
     assert [item.username for item in found] == []
     assert [(line["event"], line["why"]) for line in lines] == [("provider.failed", why)]
     assert "hunter2" not in str(lines)
 
 
-async def test_a_program_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    """At the deadline, so that nothing of it is left; here the deadline comes as soon as its child runs."""
-    pipe = tmp_path / "pipe"
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import subprocess; subprocess.run(['sh', '-c', '{script}'])",
+        "import subprocess; subprocess.Popen(['sh', '-c', '{script}'], start_new_session=True); time.sleep(1000)",
+    ],
+    ids=["with-all-it-started", "but-what-left-the-group"],
+)
+async def test_a_program_that_hangs_is_ended(tmp_path: Path, program: str) -> None:
+    """At the deadline, which comes here as soon as its child runs. One that keeps the output open holds up nobody."""
+    pipe = tmp_path / "pid"
     os.mkfifo(pipe)
-    sleeper = f"import subprocess; subprocess.run(['sh', '-c', 'echo $$ > {pipe}; exec sleep 1000'])"
-    program = Program(tmp_path / "ecr", sleeper)
-    run = asyncio.create_task(run_program(str(program.path), [], b"{}", environment={}, timeout_seconds=1000))
+    path = str(Program(tmp_path / "ecr", program.format(script=f"echo $$ > {pipe}; exec sleep 1000")).path)
+    run = asyncio.create_task(run_program(path, [], b"{}", environment={}, timeout_seconds=1000))
     child = int(await asyncio.to_thread(pipe.read_text))
     ended = os.pidfd_open(child)  # readable once the process has ended
     run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
+    async with asyncio.timeout(30):
+        with pytest.raises(asyncio.CancelledError):
+            await run
+    if "new_session" in program:
+        os.kill(child, signal.SIGKILL)
     readable, _, _ = await asyncio.to_thread(select.select, [ended], [], [], 30)
     os.close(ended)
     assert readable
 
 
-async def test_a_program_that_has_left_the_group_holds_up_nobody(tmp_path: Path) -> None:
-    """It keeps the plugin's output open after the plugin has been killed."""
-    pipe = tmp_path / "pid"
-    os.mkfifo(pipe)
-    daemon = f"subprocess.Popen(['sh', '-c', 'echo $$ > {pipe}; exec sleep 1000'], start_new_session=True)"
-    program = Program(tmp_path / "ecr", f"import subprocess; {daemon}; time.sleep(1000)")
-    run = asyncio.create_task(run_program(str(program.path), [], b"{}", environment={}, timeout_seconds=1000))
-    left = int(await asyncio.to_thread(pipe.read_text))
-    try:
-        run.cancel()
-        async with asyncio.timeout(30):
-            with pytest.raises(asyncio.CancelledError):
-                await run
-    finally:
-        os.kill(left, signal.SIGKILL)
-
-
-async def test_time_out_is_said(
-    tmp_path: Path, clock: Clock, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kubelet's minute, shortened here to none at all."""
-    monkeypatch.setattr("extender.credentials.kubelet_plugins._TIMEOUT_SECONDS", 0.001)
-    program.rewrite("time.sleep(1000)")
-    with capture_logs() as lines:
-        await load(tmp_path, clock, plugin()).load(APP)
-    assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]
-
-
 async def test_a_program_answers_whole_and_leaves_no_pipe_open(tmp_path: Path) -> None:
     """Also when it is ended because it hangs."""
-    echo = tmp_path / "echo"
-    echo.write_text("#!/bin/sh\nexec cat\n")
-    hanging = tmp_path / "hanging"
-    hanging.write_text("#!/bin/sh\nsleep 1000 & exec sleep 1000\n")
-    for path in (echo, hanging):
+    echo, hanging = tmp_path / "echo", tmp_path / "hanging"
+    for path, script in ((echo, "exec cat"), (hanging, "sleep 1000 & exec sleep 1000")):
+        path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
     assert await run_program(str(echo), [], b"x" * 50_000, environment={}, timeout_seconds=60) == b"x" * 50_000
     open_before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(CredentialsUnavailable, match="hanging has not answered"):
+    with pytest.raises(CredentialsUnavailable, match=r"hanging has not answered within 0\.05 s"):
         await run_program(str(hanging), [], b"x" * (1 << 20), environment={}, timeout_seconds=0.05)
     await eventually(lambda: len(list(Path("/proc/self/fd").iterdir())) <= open_before)
 
@@ -196,47 +180,49 @@ async def test_a_program_answers_whole_and_leaves_no_pipe_open(tmp_path: Path) -
     ],
 )
 def test_configuration_the_kubelet_refuses_is_refused(
-    tmp_path: Path, clock: Clock, document: dict[str, Any], complaint: str
+    kubelet: Kubelet, document: dict[str, Any], complaint: str
 ) -> None:
     """At start, with setting and path."""
-    path = write(tmp_path, **({"providers": [plugin()]} | document))
+    path = write(kubelet.folder, **({"providers": [plugin()]} | document))
     with pytest.raises(ConfigError, match=complaint) as caught:
-        keyring_of(path, tmp_path, clock)
+        kubelet.keyring(path)
     assert str(caught.value).startswith(f"registry.credential_providers.config: {path}")
 
 
-@pytest.mark.parametrize("text", ["a: [", "providers: [{matchImages: [a], matchImages: [b]}]"], ids=["open", "twice"])
-def test_configuration_that_is_no_yaml_is_refused(tmp_path: Path, clock: Clock, text: str) -> None:
-    """The error names setting and path."""
-    path = tmp_path / "plugins.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=r"registry.credential_providers.config: .*plugins.yaml: "):
-        keyring_of(str(path), tmp_path, clock)
-
-
-def test_configuration_may_be_yaml(tmp_path: Path, clock: Clock) -> None:
-    """As the kubelet's files usually are; a missing one is an error."""
-    path = Path(write(tmp_path, plugin(tokenAttributes=None)))
+def test_configuration_may_be_yaml(kubelet: Kubelet) -> None:
+    """As the kubelet's files usually are."""
+    path = Path(write(kubelet.folder, plugin(tokenAttributes=None)))
     path.write_text(yaml.safe_dump(json.loads(path.read_text())))
-    assert keyring_of(str(path), tmp_path, clock).sources[0].serves(APP)
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        keyring_of(str(tmp_path / "absent"), tmp_path, clock)
+    assert kubelet.keyring(str(path)).sources[0].serves(APP)
+    for text in ("a: [", "providers: [{matchImages: [a], matchImages: [b]}]", None):
+        path.unlink() if text is None else path.write_text(text)
+        with pytest.raises(ConfigError, match=r"registry.credential_providers.config: .*providers.yaml"):
+            kubelet.keyring(str(path))
 
 
-async def test_a_changed_configuration_is_used(tmp_path: Path, clock: Clock, program: Program) -> None:
+async def test_a_changed_configuration_is_used(kubelet: Kubelet) -> None:
     """A plugin that stays as it was keeps its answers; one whose entry changed is run again; a bad file is refused."""
-    path = write(tmp_path, plugin())
-    keyring = keyring_of(path, tmp_path, clock)
+    path = write(kubelet.folder, plugin())
+    keyring = kubelet.keyring(path)
     before = await keyring.load(APP)
-    write(tmp_path, plugin(), plugin("other", matchImages=["elsewhere.example"]))
+    write(kubelet.folder, plugin(), plugin("other", matchImages=["elsewhere.example"]))
     assert await keyring.load(APP) == before
-    assert len(program.calls) == 1
+    assert len(kubelet.program.calls) == 1
     refused = RELOADS["registry.credential_providers.config"]["refused"].value
     for content in ("", "providers: [", "apiVersion: v1"):
         Path(path).write_text(content)
         for _ in range(2):
             assert await keyring.load(APP) == before
     assert RELOADS["registry.credential_providers.config"]["refused"].value == refused + 3
-    write(tmp_path, plugin(args=["--another"]))
+    write(kubelet.folder, plugin(args=["--another"]))
     await keyring.load(APP)
-    assert [call["arguments"] for call in program.calls] == [[], ["--another"]]
+    assert [call["arguments"] for call in kubelet.program.calls] == [[], ["--another"]]
+
+
+async def test_time_out_is_said(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet's minute, shortened here to none at all."""
+    monkeypatch.setattr("extender.credentials.kubelet_plugins._TIMEOUT_SECONDS", 0.001)
+    kubelet.program.rewrite("time.sleep(1000)")
+    with capture_logs() as lines:
+        await kubelet.load(plugin()).load(APP)
+    assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]

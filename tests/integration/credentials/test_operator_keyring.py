@@ -45,16 +45,13 @@ async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Pat
     runner = web.ServerRunner(web.Server(authorize), shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
+    endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}"
     settings = opened(
         docker_config=str(tmp_path / "config.json"),
         plugin_config=write(tmp_path, plugin()),
         plugin_dir=str(tmp_path),
         clouds=[Cloud.ECR],
-        environment={
-            "AWS_ACCESS_KEY_ID": "a",
-            "AWS_SECRET_ACCESS_KEY": "b",
-            "AWS_ENDPOINT_URL_ECR": f"http://127.0.0.1:{runner.addresses[0][1]}",
-        },
+        environment={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL_ECR": endpoint},
     )
     async with settings as keyring:
         for reference in (APP, parse_reference(f"{HOST}/team/other:1")):
@@ -136,16 +133,12 @@ async def test_a_program_that_takes_its_time_serves_the_next_lookup(
     ("settings", "complaint"),
     [
         ({"docker_config": "/absent"}, "registry.docker_config: /absent cannot be read"),
-        (
-            {"plugin_config": "/absent", "plugin_dir": "/absent"},
-            "registry.credential_providers.config: /absent cannot be read",
-        ),
+        ({"plugin_config": "/absent", "plugin_dir": "/absent"}, "providers.config: /absent cannot be read"),
         ({"plugin_config": "/absent"}, "config and bin_dir are needed together"),
         ({"plugin_dir": "/absent"}, "config and bin_dir are needed together"),
     ],
 )
 async def test_files_that_cannot_be_used_are_the_operators_error(settings: dict[str, str], complaint: str) -> None:
-    """At start."""
     with pytest.raises(ConfigError, match=complaint):
         async with opened(**settings):
             pass
