@@ -10,6 +10,7 @@ import pytest
 import trustme
 from redis.asyncio import Redis
 
+from extender.background import in_background
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
 from extender.images.reference import PackedDigest, digest_of, pack_digest
@@ -22,13 +23,11 @@ from extender.watched_files import RELOADS, FileWatcher
 from testbed.clock import Clock
 from testbed.debian_redis import DebianRedis
 from testbed.eventually import eventually
-from tests.unit.resolver.fake_registry import FakeRegistry, index_of, keyring_of
+from tests.unit.resolver.fake_registry import PUBLIC as KEYS
+from tests.unit.resolver.fake_registry import FakeRegistry, index_of, make_resolver
 
 PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
 NONE: dict[tuple[str, PackedDigest, CredentialId], float] = {}
-KEYS = keyring_of()
-
-
 Open = Callable[..., Store]
 StartRedis = Callable[..., DebianRedis]
 
@@ -79,20 +78,6 @@ async def reason_of(store: Store) -> str:
     with pytest.raises(StoreError) as caught:
         await find(store, row(0))
     return caught.value.reason
-
-
-async def is_open(store: Store) -> bool:
-    try:
-        return await find(store, row(0)) == []
-    except StoreError:
-        return False
-
-
-async def is_answered(store: Store) -> bool:
-    try:
-        return await find(store, row(0)) == [row(0)]
-    except StoreError:
-        return False
 
 
 async def test_what_one_replica_writes_another_reads(open_url: Open, redis: DebianRedis) -> None:
@@ -157,12 +142,10 @@ async def test_a_new_password_is_for_new_connections(open_url: Open, start_redis
     redis = start_redis("--requirepass", "old")
     password = tmp_path / "password"
     password.write_text("old\n")
-    watcher = FileWatcher()
+    watcher, refused = FileWatcher(), RELOADS["cache.url"]["refused"].value
     store = open_url(f"redis://127.0.0.1:{redis.port}?password_file={password}", watcher=watcher)
     await store.put(Batch([row(0)], NONE))
-    watch = asyncio.create_task(watcher.run(0.005))
-    refused = RELOADS["cache.url"]["refused"].value
-    async with Redis(port=redis.port, password="old") as client:
+    async with Redis(port=redis.port, password="old") as client, in_background(watcher.run(0.005), "watch"):
         await client.config_set("requirepass", "new")
         assert await find(store, row(0)) == [row(0)]
         password.write_text("")
@@ -171,9 +154,7 @@ async def test_a_new_password_is_for_new_connections(open_url: Open, start_redis
         await client.client_kill_filter(_type="normal", skipme=True)
         assert await reason_of(store) == "unavailable"
         password.write_text("new")
-        await eventually(lambda: is_answered(store))
-    watch.cancel()
-    await asyncio.gather(watch, return_exceptions=True)
+        await eventually(lambda: find(store, row(0)), [row(0)].__eq__, despite=StoreError)
 
 
 async def test_who_has_the_password_is_let_in(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
@@ -252,15 +233,13 @@ async def test_new_certificates_are_for_new_connections(
         f"&certificate_file={tmp_path / 'client.pem'}&key_file={tmp_path / 'client.key'}",
         watcher=watcher,
     )
-    watch = asyncio.create_task(watcher.run(0.005))
-    assert await reason_of(store) == "unavailable"
-    (tmp_path / "client.key").write_bytes(new.issue_cert("client").private_key_pem.bytes())
-    (tmp_path / "both.pem").replace(tmp_path / "trusted.pem")
-    assert await reason_of(store) == "unavailable"
-    issue(tmp_path, "client", new, "client")
-    await eventually(lambda: is_open(store))
-    watch.cancel()
-    await asyncio.gather(watch, return_exceptions=True)
+    async with in_background(watcher.run(0.005), "watch"):
+        assert await reason_of(store) == "unavailable"
+        (tmp_path / "client.key").write_bytes(new.issue_cert("client").private_key_pem.bytes())
+        (tmp_path / "both.pem").replace(tmp_path / "trusted.pem")
+        assert await reason_of(store) == "unavailable"
+        issue(tmp_path, "client", new, "client")
+        await eventually(lambda: find(store, row(0)), [].__eq__, despite=StoreError)
 
 
 async def test_a_server_that_is_full_is_not_written_but_read(open_url: Open, start_redis: StartRedis) -> None:
@@ -301,13 +280,9 @@ async def test_a_server_that_dies_and_comes_back_costs_no_answer(
         registry.push(image, "linux/arm64")
 
     def resolver_over(one: Store) -> Resolver:
-        persistence = Persistence(
-            one, clock=clock, wall_clock=clock.ahead(1e9), limits=PersistenceLimits(read_seconds=30)
-        )
-        return Resolver(
-            registry, size=10_000, tag_seconds=900, stale_seconds=86_400, clock=clock,
-            persistence=persistence,
-        )  # fmt: skip
+        limits = PersistenceLimits(read_seconds=30)
+        persistence = Persistence(one, clock=clock, wall_clock=clock.ahead(1e9), limits=limits)
+        return make_resolver(registry, clock, size=10_000, persistence=persistence)
 
     resolver = resolver_over(store)
 

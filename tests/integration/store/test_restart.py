@@ -14,7 +14,7 @@ from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.sqlite import SqliteStore
 from testbed.eventually import eventually
-from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Logins
+from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Logins, make_resolver
 
 IMAGES = 400
 PLATFORMS = ["linux/amd64", "linux/arm64", "linux/s390x", "linux/ppc64le"]
@@ -28,12 +28,9 @@ class Matching(Logins):
     """A login that is for the private half only, as pull secrets are for some repositories."""
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        return tuple(credential.id for credential in self._matching(reference))
+        return super().credential_ids_for(reference) if reference.path.startswith("private/") else ()
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        return self._matching(reference)
-
-    def _matching(self, reference: ImageReference) -> tuple[Credential, ...]:
         return self.credentials if reference.path.startswith("private/") else ()
 
 
@@ -68,16 +65,7 @@ async def start(registry: FakeRegistry, tmp_path: Path) -> AsyncIterator[Start]:
             wall_clock=lambda: NOW + seconds_later,
             limits=PersistenceLimits(read_seconds=60),
         )
-        running.append(
-            Resolver(
-                registry,
-                size=100_000,
-                tag_seconds=900,
-                stale_seconds=86_400,
-                clock=lambda: booted,
-                persistence=persistence,
-            )
-        )
+        running.append(make_resolver(registry, lambda: booted, size=100_000, persistence=persistence))
         return running[-1]
 
     yield start_it
@@ -94,15 +82,11 @@ async def fill(start: Start, *, private: bool = True) -> list[Answer]:
     return answers
 
 
-def take_down(registry: FakeRegistry) -> None:
-    registry.requests.clear()
-    registry.fault = lambda method, reference: RegistryUnavailable("the registry is down")
-
-
 async def test_every_answer_is_as_before_with_the_registry_down(start: Start, registry: FakeRegistry) -> None:
     """Hundreds of images, private ones too, straight from memory and without a single request."""
     before = await fill(start)
-    take_down(registry)
+    registry.requests.clear()
+    registry.fault = lambda method, reference: RegistryUnavailable("the registry is down")
     resolver = start()
     await resolver.load(60)
     assert [resolver.peek(lookup, KEYS) for lookup in LOOKUPS] == before

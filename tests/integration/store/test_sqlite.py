@@ -1,6 +1,7 @@
 """The SQLite store against real files, good and bad."""
 
 import asyncio
+import contextlib
 import random
 import sqlite3
 import stat
@@ -76,10 +77,8 @@ async def test_rows_outlive_the_store(open_store: Open) -> None:
     await first.put(Batch([row(0), row(0, TENANT), by_digest], NONE))
     await first.close()
     second = open_store()
-    assert await second.get("ghcr.io/team/app", "v0", [PUBLIC, TENANT, CredentialId("other")]) == [
-        row(0),
-        row(0, TENANT),
-    ]
+    ids = [PUBLIC, TENANT, CredentialId("other")]
+    assert await second.get("ghcr.io/team/app", "v0", ids) == [row(0), row(0, TENANT)]
     assert await second.get("ghcr.io/team/app", row(1).packed, [PUBLIC, TENANT]) == [by_digest]
     assert await second.get("ghcr.io/team/other", "v0", [PUBLIC]) == []
 
@@ -114,17 +113,23 @@ async def test_the_file_is_for_our_eyes_only(open_store: Open, path: Path) -> No
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
+def of_version(path: Path, version: int) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute(f"PRAGMA user_version = {version}")
+
+
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "reason"),
     [
-        lambda path: path.write_bytes(b"no database at all, but some text" * 100),
-        lambda path: path.write_bytes(path.read_bytes()[:100] + bytes(4096)),
-        lambda path: path.write_bytes(path.read_bytes()[:5000]),
+        (lambda path: path.write_bytes(b"no database at all, but some text" * 100), "corrupt"),
+        (lambda path: path.write_bytes(path.read_bytes()[:100] + bytes(4096)), "corrupt"),
+        (lambda path: path.write_bytes(path.read_bytes()[:5000]), "corrupt"),
+        *((partial(of_version, version=version), "schema") for version in (0, 2, 99)),  # rows are not guessed at
     ],
-    ids=["text", "zeroes", "cut"],
+    ids=["text", "zeroes", "cut", "no-version", "newer", "much-newer"],
 )
-async def test_a_corrupt_file_is_set_aside_and_another_begun(
-    open_store: Open, path: Path, damage: Callable[[Path], object]
+async def test_a_file_that_cannot_be_used_is_set_aside_and_another_begun(
+    open_store: Open, path: Path, damage: Callable[[Path], object], reason: str
 ) -> None:
     """The first who meets it is told; who comes next finds an empty store that works."""
     first = open_store()
@@ -133,8 +138,9 @@ async def test_a_corrupt_file_is_set_aside_and_another_begun(
     damage(path)
     damaged = path.read_bytes()
     second = open_store()
-    assert await reason_of(second.put(Batch([row(1)], NONE))) == "corrupt"
+    assert await reason_of(second.put(Batch([row(1)], NONE))) == reason
     assert path.with_name("images.sqlite.aside").read_bytes() == damaged
+    assert await everything(second) == []
     await second.put(Batch([row(2)], NONE))
     assert await names(second) == [row(2)]
 
@@ -166,27 +172,11 @@ async def test_a_file_damaged_anywhere_never_gives_a_wrong_answer(open_store: Op
     assert survived
 
 
-@pytest.mark.parametrize("version", [0, 2, 99])
-async def test_a_file_of_another_schema_is_set_aside(open_store: Open, path: Path, version: int) -> None:
-    """Older or newer: rows are not guessed at."""
-    first = open_store()
-    await first.put(Batch([row(0)], NONE))
-    await first.close()
-    with sqlite3.connect(path) as file:
-        file.execute(f"PRAGMA user_version = {version}")
-    file.close()
-    second = open_store()
-    assert await reason_of(everything(second)) == "schema"
-    assert await everything(second) == []
-    assert path.with_name("images.sqlite.aside").exists()
-
-
 async def test_someone_else_s_database_is_left_alone(open_store: Open, path: Path) -> None:
     """A wrong path in the configuration must not cost anybody their data."""
     path.parent.mkdir()
-    with sqlite3.connect(path) as file:
+    with contextlib.closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE precious (data)")
-    file.close()
     before = path.read_bytes()
     for _ in range(2):
         assert await reason_of(open_store().put(Batch([row(0)], NONE))) == "unwritable"
