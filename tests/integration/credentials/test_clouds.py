@@ -264,7 +264,6 @@ async def test_amazon_s_roles_are_asked_for_by_the_mounted_token(
 async def test_cloud_serves_its_own_hosts(
     session: aiohttp.ClientSession, kind: type[LoginProvider], served: list[str], others: list[str]
 ) -> None:
-    """Nobody else is given the login."""
     provider = kind(access(session))  # type: ignore[call-arg]  # of the protocol, which says nothing of that
     assert [host for host in (*served, *others) if provider.serves(f"{host}/team/app")] == served
 

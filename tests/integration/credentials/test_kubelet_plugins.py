@@ -113,7 +113,6 @@ async def test_answer_is_kept_for_its_cache_duration(
     ],
 )
 async def test_a_plugin_that_fails_has_no_credentials(kubelet: Kubelet, body: str, why: str) -> None:
-    """The log says why, without a word of what it said."""
     kubelet.program.rewrite(body)
     with capture_logs() as lines:
         found = await kubelet.load(plugin()).load(APP)
@@ -182,7 +181,6 @@ async def test_a_program_answers_whole_and_leaves_no_pipe_open(tmp_path: Path) -
 def test_configuration_the_kubelet_refuses_is_refused(
     kubelet: Kubelet, document: dict[str, Any], complaint: str
 ) -> None:
-    """At start, with setting and path."""
     path = write(kubelet.folder, **({"providers": [plugin()]} | document))
     with pytest.raises(ConfigError, match=complaint) as caught:
         kubelet.keyring(path)
@@ -190,7 +188,6 @@ def test_configuration_the_kubelet_refuses_is_refused(
 
 
 def test_configuration_may_be_yaml(kubelet: Kubelet) -> None:
-    """As the kubelet's files usually are."""
     path = Path(write(kubelet.folder, plugin(tokenAttributes=None)))
     path.write_text(yaml.safe_dump(json.loads(path.read_text())))
     assert kubelet.keyring(str(path)).sources[0].serves(APP)

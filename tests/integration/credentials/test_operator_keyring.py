@@ -62,7 +62,6 @@ async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Pat
 
 
 async def test_without_settings_all_lookups_are_anonymous() -> None:
-    """And no cloud is asked, whatever the environment holds."""
     async with opened(environment={"AWS_ACCESS_KEY_ID": "a"}) as keyring:
         assert await keyring.load(APP) == (ANONYMOUS,)
         assert keyring.id == NO_OPERATOR

@@ -33,6 +33,7 @@ from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.images import build_index
 from testbed.recorded_program import Program
+from tests.integration.registry.conftest import talking as conversing
 
 IMAGE = build_index(["linux/amd64", "linux/arm64"])
 AnyQuestion = Look | Verify | Ping
@@ -64,9 +65,8 @@ def app_at(registry: EmbeddedRegistry) -> ImageReference:
 
 async def state(client: FetcherClient, image: ImageReference, *, seconds: float = 20) -> str:
     known = (IMAGE.digest,)
-    return outcome_of(
-        await client.look(Look(tenant="team", reference=image, kubelet_name=image, seconds=seconds, known=known))
-    )
+    look = Look(tenant="team", reference=image, kubelet_name=image, seconds=seconds, known=known)
+    return outcome_of(await client.look(look))
 
 
 async def describe(client: FetcherClient, image: ImageReference, *, tenant: str, seconds: float) -> str:
@@ -87,16 +87,11 @@ async def pid_of(client: FetcherClient) -> int:
 @contextlib.asynccontextmanager
 async def talking(talk: Talk) -> AsyncIterator[str]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            await talk(writer)
-        writer.close()
+        await reader.readuntil(b"\r\n\r\n")
+        await talk(writer)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        server.close()
-        server.close_clients() if hasattr(server, "close_clients") else None
+    async with conversing(serve) as host:
+        yield host
 
 
 async def endlessly(writer: asyncio.StreamWriter, head: bytes, piece: bytes) -> None:
@@ -121,8 +116,8 @@ async def test_images_are_described_as_in_process(registry: EmbeddedRegistry) ->
     """Digest, description and failures come through, and what was counted is seen here."""
     before = REQUESTS["2xx"].value
     async with open_fetcher(settings_for(registry.host)) as client:
-        assert await state(client, app_at(registry)) == IMAGE.digest
         app = app_at(registry)
+        assert await state(client, app) == IMAGE.digest
         seen = await client.look(Look(tenant="team", reference=app, kubelet_name=app, seconds=20))
         assert isinstance(seen, SeenImage)
         assert seen.image
@@ -154,7 +149,6 @@ async def test_mirrors_that_were_told_hold_for_the_next_fetcher_too(registry: Em
 
 
 async def test_file_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
-    """As the service itself would have told it."""
     async with open_fetcher(settings_for(ca_files=(str(tmp_path / "absent"),))) as client:
         with pytest.raises(ConfigError, match=r"registry\.ca_files: .*absent holds no certificates"):
             await client.check()
@@ -230,7 +224,6 @@ async def test_want_of_something_at_a_start_is_followed_by_another(
 
 
 async def test_process_that_hangs_is_replaced(registry: EmbeddedRegistry) -> None:
-    """It answers no ping."""
     silent = ENDS["silent"].value
     async with open_fetcher(settings_for(registry.host)) as client:
         assert await state(client, app_at(registry)) == IMAGE.digest

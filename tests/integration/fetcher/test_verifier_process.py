@@ -46,7 +46,6 @@ async def look(client: FetcherClient, image: ImageReference, seconds: float = 60
 async def test_a_lie_is_found_by_a_process_that_then_ends(
     client: FetcherClient, debian_registry: DebianRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two at a time are looked at one after the other."""
     liar = push(debian_registry, "verifier/liar", gzipped([Put("app", AMD64_ELF)]))
     children: list[FetcherChild] = []
 

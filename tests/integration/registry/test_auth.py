@@ -31,7 +31,6 @@ async def test_anonymous_token_is_fetched_once_and_used_again(make_client: MakeC
 
 
 async def test_token_is_not_shared_between_credentials(make_client: MakeClient) -> None:
-    """Each credential gets its own, also the anonymous one."""
     async with GuardedRegistry(LOGIN, "bob:word", "") as registry:
         registry.token_field = "access_token"
         app, client = app_at(registry), make_client(registry.host)
@@ -63,7 +62,6 @@ async def test_fresh_token_that_is_refused_is_a_denial(make_client: MakeClient) 
 
 
 async def test_token_that_is_no_longer_good_is_replaced_once(make_client: MakeClient) -> None:
-    """A 401 with a remembered token drops it and asks for another."""
     async with GuardedRegistry("") as registry:
         app, client = app_at(registry), make_client(registry.host)
         await client.head_manifest(app, ANONYMOUS)
@@ -124,7 +122,6 @@ NO_TOKEN = RegistryUnavailable, "sent no token"
 async def test_outcome_of_a_token_request(
     make_client: MakeClient, fault: Fault, error: type[RegistryError], words: str
 ) -> None:
-    """A token server's trouble is told apart like a registry's."""
     async with GuardedRegistry("", token_fault=fault) as registry:
         with pytest.raises(error) as caught:
             await make_client(registry.host).head_manifest(app_at(registry), ANONYMOUS)
@@ -181,7 +178,6 @@ async def test_what_is_asked_of_the_token_server(make_client: MakeClient, challe
     ],
 )
 async def test_unusable_challenge_is_the_hosts_fault(make_client: MakeClient, challenge: str) -> None:
-    """No login is shown to anybody."""
     async with GuardedRegistry(LOGIN) as registry:
         registry.challenges = [challenge]
         with pytest.raises(RegistryUnavailable):

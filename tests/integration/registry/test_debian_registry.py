@@ -97,7 +97,6 @@ def platforms_of(image: Image) -> list[str]:
 
 @FAMILIES
 async def test_multi_arch_image(debian_registry: DebianRegistry, make_client: MakeClient, family: Family) -> None:
-    """An index, by tag and by digest."""
     digest = debian_registry.push("multi/app", "1", build_index([*BOTH, "linux/arm/v7"], family=family))
     client = make_client(debian_registry.host)
     for name in (":1", f"@{digest}", f":1@{digest}"):
@@ -108,7 +107,6 @@ async def test_multi_arch_image(debian_registry: DebianRegistry, make_client: Ma
 
 @FAMILIES
 async def test_single_arch_image(debian_registry: DebianRegistry, make_client: MakeClient, family: Family) -> None:
-    """A manifest whose platform is in its config blob."""
     digest = debian_registry.push("single/app", "1", build_manifest("linux/s390x", family))
     image = await look_at(make_client(debian_registry.host), f"{debian_registry.host}/single/app:1")
     assert (image.kind, image.digest, image.media_type) == (Kind.MANIFEST, digest, family.manifest)

@@ -159,7 +159,6 @@ async def failure(server: Server, timeout_seconds: float = 30.0) -> Failure:
 
 @pytest.mark.parametrize(("script", "cause"), HOSTILE.values(), ids=HOSTILE)
 async def test_hostile_manifest(script: Script, cause: Cause) -> None:
-    """It ends, with little memory, and with a reason."""
     assert (await failure(Server(manifests=script))).cause is cause
 
 
@@ -201,7 +200,6 @@ async def test_hostile_token(script: Script) -> None:
 
 
 async def test_token_server_that_drips() -> None:
-    """Its time is a part of the registry's."""
     assert (await failure(guarded(token=drip), timeout_seconds=0.1)).cause is Cause.UNAVAILABLE
 
 
@@ -241,7 +239,6 @@ async def read(session: aiohttp.ClientSession, url: URL, method: str = "GET") ->
     ],
 )
 async def test_answer_that_nodes_read_is_read(session: aiohttp.ClientSession, answer: bytes, pieces: int) -> None:
-    """Whatever its framing, and however it comes."""
     async with serving(answer, pieces) as url:
         response = await read(session, url)
     assert (response.status, response.body) == (200, BODY)
@@ -273,7 +270,6 @@ async def test_more_than_five_interim_answers_are_refused(session: aiohttp.Clien
     ids=["a-kilobyte-with-lines", "a-byte"],
 )
 async def test_chunks_of_a_byte_are_refused(session: aiohttp.ClientSession, chunk: bytes, is_read: bool) -> None:
-    """When they are thousands."""
     async with serving(OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 5_000 + b"0\r\n\r\n") as url:
         if is_read:
             assert (await read(session, url)).truncated

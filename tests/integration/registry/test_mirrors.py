@@ -175,7 +175,6 @@ def authority(tmp_path: Path) -> trustme.CA:
 
 
 async def test_authority_of_one_registry(make_mirrored: MakeMirrored, authority: trustme.CA, tmp_path: Path) -> None:
-    """It is trusted where the file says so, and nowhere else."""
     async with FaultyRegistry(authority=authority) as registry, FaultyRegistry(authority=authority) as other:
         client = make_mirrored(registry.host, f'server = "{registry.url}"\nca = "{tmp_path}/ca.pem"\n')
         assert await platforms_of(client, app_at(registry)) == BOTH
@@ -248,7 +247,6 @@ class Metered(Watched):
 
 
 async def test_silence_on_what_is_missing_is_no_word_on_the_quota(make_client: MakeClient) -> None:
-    """A 404 without the headers does not lift the limit."""
     async with Metered(5) as hub:
         client = make_client(hub.host)
         name = parse_reference(f"{hub.host}/team/app@{hub.add('team/app', '1', INDEX)}")

@@ -224,7 +224,6 @@ async def test_config_that_is_cut_is_the_registrys_failure(make_client: MakeClie
 
 
 async def test_bytes_that_are_not_the_digests_are_refused(make_client: MakeClient) -> None:
-    """By digest, manifests and blobs must be what was asked for."""
     async with FaultyRegistry(sends(200, JSON, b"{}")) as registry:
         client, reference = make_client(registry.host), app_at(registry).with_digest(INDEX.digest)
         with pytest.raises(errors.InvalidManifest, match=INDEX.digest):
@@ -244,7 +243,6 @@ def counted(code: str) -> float:
     ids=["200", "404", "418", "700", "broken", "stalled"],
 )  # fmt: skip
 async def test_every_request_is_counted(make_client: MakeClient, fault: Fault, code: str) -> None:
-    """Each attempt counts once, under a code of a closed set."""
     before = counted(code)
     async with FaultyRegistry(fault) as registry:
         client = make_client(registry.host, timeout_seconds=0.05 if fault is stall else 10)

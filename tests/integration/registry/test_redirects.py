@@ -77,7 +77,6 @@ async def test_way_back_is_the_registrys_own_again(make_client: MakeClient) -> N
 
 @pytest.mark.parametrize("redirects", [5, 6])
 async def test_redirects_are_bounded(make_client: MakeClient, redirects: int) -> None:
-    """Five are followed, a sixth is not."""
     left = redirects
 
     async def on_and_on(request: web.BaseRequest) -> web.StreamResponse | None:

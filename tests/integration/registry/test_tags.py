@@ -65,7 +65,6 @@ async def test_a_list_without_end_ends(make_client: MakeClient) -> None:
 
 @pytest.mark.parametrize("body", [b"[", b'{"tags": {}}', b'{"tags": [1]}', b"[" * 100_000, b"\xff"])
 async def test_a_list_that_cannot_be_read_is_an_error(make_client: MakeClient, body: bytes) -> None:
-    """Not an empty one."""
     async with Pages({"n=1000": (body, {})}) as registry:
         with pytest.raises(InvalidManifest, match="list of tags"):
             await make_client(registry.host).fetch_tags(parse_reference(f"{registry.host}/app"), ANONYMOUS)

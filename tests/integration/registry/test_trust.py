@@ -103,7 +103,6 @@ async def test_a_registry_behind_a_proxy_is_reached_over_its_own_tls(
 
 @pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "empty"])
 async def test_unusable_ca_file_is_the_operators_error(tmp_path: Path, content: str | None) -> None:
-    """The message names setting and path."""
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)
@@ -162,7 +161,6 @@ async def test_authorities_of_a_host_count_there_and_nowhere_else(sources: Local
 async def test_authorities_of_the_cluster_count_everywhere_and_are_followed(
     sources: LocalSources, mirror: Mirror
 ) -> None:
-    """Those that are taken away are not trusted any more."""
     other = trustme.CA().cert_pem.bytes().decode()
     for text, cause in ((other + mirror.pem, Cause.MISSING), (other, Cause.UNAVAILABLE)):
         sources.use_mirrors(objects_of(mirror, NodeTrust(text)))
@@ -193,13 +191,11 @@ async def test_operators_own_authorities_count_beside_those_of_the_nodes(mirror:
 
 
 def test_text_without_certificates_is_a_problem() -> None:
-    """The message names the host."""
     trust = NodeTrust(authorities={"m.io:5000": "no certificate", "n.io": trustme.CA().cert_pem.bytes().decode()})
     assert list(host_problems(trust)) == ["the authorities for m.io:5000 hold no certificate"]
 
 
 def test_neither_certificates_nor_logins_are_shown() -> None:
-    """In a traceback or a log."""
     trust = NodeTrust("-----PEM", {"m.io": "-----PEM"}, {"quay.io": ("ann", "hunter2")})
     assert repr(MirrorObjects(trust=trust)).endswith("trust=NodeTrust(authorities=['m.io'], logins=['quay.io']))")
 
@@ -272,7 +268,6 @@ def as_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("as_in_the_image")
 @pytest.mark.parametrize("make", OLD.values(), ids=OLD)
 async def test_certificates_that_nodes_take_are_taken(tmp_path: Path, make: Callable[[], OldCertificates]) -> None:
-    """By a context that a host of its own authority has."""
     made, folder = make(), tmp_path / "certs.d" / "quay.io"
     folder.mkdir(parents=True)
     (folder / "ca.pem").write_text(made.authority)

@@ -117,7 +117,6 @@ async def test_without_a_key_file_the_public_half_survives(start: Start, registr
 
 
 async def test_rows_are_on_disk_soon_after_they_were_learned(start: Start, tmp_path: Path) -> None:
-    """Without anybody closing anything."""
     await start().resolve_all(LOOKUPS[:10], KEYS, 60)
     store = SqliteStore(tmp_path / "images.sqlite", size=100_000)
     await eventually(lambda: store.get("ghcr.io/public/app-0", "v8", [ANONYMOUS.id]))

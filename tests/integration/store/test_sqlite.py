@@ -185,7 +185,6 @@ async def test_someone_else_s_database_is_left_alone(open_store: Open, path: Pat
 
 
 async def test_a_locked_file_is_no_store_until_it_is_free(open_store: Open, path: Path) -> None:
-    """Nothing is set aside: it is in use."""
     first = open_store()
     await first.put(Batch([row(0)], NONE))
     await first.close()
@@ -201,7 +200,6 @@ async def test_a_locked_file_is_no_store_until_it_is_free(open_store: Open, path
 
 @pytest.mark.parametrize("location", ["file/images.sqlite", "folder"], ids=["no-folder", "no-file"])
 async def test_a_path_that_cannot_be_written_is_no_store(tmp_path: Path, location: str) -> None:
-    """Every use says so, and nothing more happens."""
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
     store = SqliteStore(tmp_path / location, size=10)
@@ -225,7 +223,6 @@ async def test_a_disk_that_is_full_loses_nothing_that_is_there(
 
 
 async def test_two_processes_may_share_a_file(path: Path) -> None:
-    """Each sees what the other has written."""
     stores = [SqliteStore(path, size=1000) for _ in range(3)]
     await stores[0].put(Batch([row(0)], NONE))
     for number in range(1, 20):

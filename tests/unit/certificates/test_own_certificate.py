@@ -45,7 +45,6 @@ def test_names_are_those_that_the_certificate_gives_back() -> None:
 
 
 def test_the_next_certificate_is_trusted_from_half_of_the_life_and_served_from_two_thirds() -> None:
-    """And nothing changes in between."""
     first = OwnCertificates(made())
     assert first.renewed(NAMES, LIFE, NOW + 45 * DAY - SETTLE) is first
     both = first.renewed(NAMES, LIFE, NOW + 45 * DAY)
@@ -141,7 +140,6 @@ def test_it_signs_nothing_else() -> None:
 
 
 def test_keys_are_in_no_text() -> None:
-    """A log or a traceback could show it."""
     own = OwnCertificates(made(), made())
     for text in (repr(own), repr(own.present), str(KeyPair(b"c", b"secret"))):
         assert "PRIVATE" not in text

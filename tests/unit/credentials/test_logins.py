@@ -61,7 +61,6 @@ def test_login_is_found_as_the_kubelet_finds_it(pattern: str, repository: str, f
 
 
 def test_what_is_on_the_default_registry() -> None:
-    """Names without a host in front, and the Hub's two names."""
     hubs = ["redis", "team/app", "docker.io/team/app", "index.docker.io/team/app"]
     others = ["", "/app", "mydocker.io/app", "registry:5000/app"]
     assert list(filter(is_on_default_registry, (*hubs, *others))) == hubs
@@ -116,7 +115,6 @@ def test_legacy_configuration_is_the_map_alone() -> None:
     ids=["no-json", "no-map", "no-base64", "deep"],
 )
 def test_broken_legacy_configuration_is_refused_without_quoting_it(document: bytes) -> None:
-    """As the newer kind."""
     with pytest.raises(InvalidLogins) as caught:
         decode_legacy_config(document)
     assert "secret" not in str(caught.value)

@@ -128,7 +128,6 @@ async def test_an_answer_that_is_held_waits_for_no_other_request() -> None:
 
 
 async def test_a_provider_that_hangs_for_one_tenant_leaves_turns_for_others() -> None:
-    """At another registry, and at the same one for another image."""
     provider = Provider(CacheKeyType.IMAGE)
     await provider.ring.load(APP)
     provider.open.clear()

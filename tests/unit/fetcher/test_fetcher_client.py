@@ -133,26 +133,15 @@ async def test_all_are_asked_for_again_at_once_after_one_end(client: FetcherClie
 
 
 async def test_what_was_under_way_at_a_second_end_is_asked_for_alone(client: FetcherClient) -> None:
-    """What came after the first end is not."""
-    old = asyncio.create_task(look(client, "old"))
-    await end_when_asked(old, "old", 1)
-    await until_asked("old", 2)
-    new = asyncio.create_task(look(client, "new"))
-    await end_when_asked(new, "new", 1)
-    assert [await old, await new] == [DIGEST] * 2
+    looks = []
+    for image, times in (("old", 1), ("new", 2)):
+        looks.append(asyncio.create_task(look(client, image)))
+        while SimulatedChild.questions.count((MAIN, "old")) < times or (MAIN, image) not in SimulatedChild.questions:
+            await asyncio.sleep(0)
+        (living,) = SimulatedChild.living
+        living.die("ended")
+    assert await asyncio.gather(*looks) == [DIGEST] * 2
     assert asked_alone() == ["old"]
-
-
-async def until_asked(image: str, times: int) -> None:
-    while SimulatedChild.questions.count((MAIN, image)) < times:
-        await asyncio.sleep(0)
-
-
-async def end_when_asked(looking: "asyncio.Task[str]", image: str, times: int) -> None:
-    await until_asked(image, times)
-    assert not looking.done()
-    (living,) = SimulatedChild.living
-    living.die("ended")
 
 
 async def test_own_bound_makes_only_those_suspicious_whose_bodies_were_read(client: FetcherClient) -> None:

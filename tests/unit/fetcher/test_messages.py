@@ -47,7 +47,6 @@ def test_usual_platforms_are_one_object() -> None:
 
 
 def test_long_text_is_cut_off() -> None:
-    """Whatever wrote it."""
     assert len(failed_of(RegistryUnavailable("x" * 10_000)).why) == 1024
 
 
@@ -62,7 +61,6 @@ def test_figure_that_no_metric_can_take_is_refused(answer: FromFetcher) -> None:
 
 @pytest.mark.parametrize("message", [b"", b"\xc1", b"\x80", b"\x81\xa4type\xa5ready\x00", msgspec.msgpack.encode(1)])
 def test_bytes_that_are_no_message(message: bytes) -> None:
-    """Are refused on both sides."""
     for decode in (decode_from_fetcher, decode_to_fetcher):
         with pytest.raises(ProtocolError):
             decode(message)

@@ -219,7 +219,6 @@ def test_refusal_by_what_a_name_resolves_to_says_whose_rule_it_is_and_not_the_ad
     ["", "https://quay.io", "quay.io/team", "quay .io", "quay.io:", "quay.io:http", "[::1", "::1", "bücher.example"],
 )
 def test_pattern_that_is_none_is_refused(pattern: str) -> None:
-    """At the start, and with the setting's name."""
     with pytest.raises(ConfigError, match=r"registry\.allow: "):
         AddressGuard(allow=[pattern])
     with pytest.raises(ConfigError, match=r"registry\.deny: "):

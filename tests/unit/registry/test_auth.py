@@ -50,7 +50,6 @@ def test_challenges_in_a_header(header: str, expected: list[tuple[str, dict[str,
 
 
 def test_several_headers_are_read_in_their_order() -> None:
-    """A server may send one header per scheme."""
     found = parse_challenges(["Digest nonce=1", HUB, "Basic realm=x"])
     assert [each.scheme for each in found] == ["digest", "bearer", "basic"]
 
@@ -127,7 +126,6 @@ async def test_what_a_registry_sends_takes_little_memory(
 
 
 async def test_challenge_in_no_encoding_is_answered_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A header may have any bytes, which are no defect of ours."""
     asked: list[str] = []
 
     async def answer(_session: object, _method: str, url: URL, **_: object) -> Response:

@@ -169,7 +169,6 @@ def written(*lines: bytes, first: bytes = b"HTTP/1.1 200 OK") -> bytes:
     ],
 )
 def test_head_that_nodes_read_is_read(head: bytes, canonical: bytes) -> None:
-    """In one form, whatever the server's."""
     assert read_answer_head(head).canonical == canonical
     assert end_of_head(head + b"body") == len(head)
 
@@ -201,7 +200,6 @@ def test_head_that_nodes_do_not_read_is_refused(head: bytes) -> None:
 
 @given(st.binary(max_size=200) | st.text("HTP/1.20 \r\n\tA:b,", max_size=80).map(str.encode))
 def test_any_head_is_read_once_for_all_or_refused(lines: bytes) -> None:
-    """What is written in one form is read back as the same."""
     try:
         head = read_answer_head(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n\r\n")
     except MalformedHead:

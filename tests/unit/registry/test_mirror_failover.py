@@ -147,7 +147,6 @@ async def test_last_word_stands_if_all_have_answered(
 async def test_endpoint_that_the_operator_does_not_allow_is_passed_over(
     allow: list[str], deny: list[str], mirror: str | Exception, verdict: type, visited: list[str]
 ) -> None:
-    """That nobody may be asked is a reason."""
     world = World(AddressGuard(allow=allow, deny=deny), a=mirror, up="other")
     assert type(await world.look()) is verdict
     assert world.visited() == visited
@@ -195,7 +194,6 @@ async def test_plain_http_follows_a_connection_that_did_not_come_about() -> None
 
 
 async def test_capabilities_say_who_is_asked() -> None:
-    """A mirror may be trusted with digests and not with tags."""
     world = World(a="mirror", up="registry")
     world.capabilities = {"a": frozenset(("pull",))}
     assert [await world.look(), await world.look(capability="pull")] == ["registry", "mirror"]

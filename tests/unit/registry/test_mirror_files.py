@@ -53,7 +53,6 @@ def roots(endpoints: tuple[Endpoint, ...]) -> list[str]:
 
 
 def test_registry_without_a_folder_is_asked_itself(tmp_path: Path) -> None:
-    """Over TLS unless it is listed as plain."""
     directory = MirrorFiles(str(tmp_path))
     (upstream,) = directory.endpoints_for(of("quay.io"))
     assert (str(upstream.root), upstream.name, upstream.namespace) == ("https://quay.io/v2", "quay.io", "")
@@ -161,7 +160,6 @@ def test_capabilities(write: Write, keys: str, capabilities: set[Capability]) ->
 
 
 def test_headers_and_dial_timeout(write: Write) -> None:
-    """Values are one or several; a duration is Go's."""
     keys = 'dial_timeout = "1m1.5s20ms"\n[host."https://m.example".header]\nx-a = "one"\nX-B = ["two", "three"]\n'
     mirror, upstream = MirrorFiles(str(write("quay.io", f'[host."https://m.example"]\n{keys}'))).endpoints_for(
         of("quay.io")

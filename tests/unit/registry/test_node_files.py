@@ -48,7 +48,6 @@ def routes_of(*texts: str) -> Routes:
     ],
 )  # fmt: skip
 def test_invalid_file_makes_all_of_them_invalid(text: str, problem: str) -> None:
-    """The message names the file and what is wrong."""
     with pytest.raises(ConfigError) as raised:
         routes_of('[[registry]]\nlocation = "fine.io"', text)
     assert "1.conf" in str(raised.value)
@@ -167,7 +166,6 @@ def read(text: str) -> NodeRegistries:
     ],
 )
 def test_invalid_file(text: str, problem: str) -> None:
-    """The message says what is wrong."""
     with pytest.raises(ConfigError) as raised:
         read(text)
     assert problem in str(raised.value)
@@ -235,13 +233,11 @@ def test_rewrite(pattern: str, replacement: str, path: str, result: str) -> None
 
 
 def test_first_rewrite_that_changes_the_path_counts() -> None:
-    """The others are not tried on its result."""
     rewrites = read_rewrites({"^x/": "y/", "^library/": "x/", "^lib": "no"})
     assert rewritten("library/app", rewrites) == "x/app"
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{1001}{1001}{1001}", "\\pL"])
 def test_expression_that_cannot_be_used(pattern: str) -> None:
-    """The message names it."""
     with pytest.raises(ConfigError, match="is no regular expression"):
         read_rewrites({pattern: ""})

@@ -45,7 +45,6 @@ def test_half_is_for_whoever_comes_first_and_the_rest_for_those_who_had_less() -
 
 @pytest.mark.parametrize(("seconds", "sent"), [(SECONDS - 1, 0), (SECONDS, 1)])
 def test_window_that_has_passed_counts_for_nobody(seconds: float, sent: int) -> None:
-    """A new window begins with the next answer."""
     hub = Hub()
     hub.ask("greedy")
     hub.clock.advance(seconds)

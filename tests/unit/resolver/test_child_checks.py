@@ -109,7 +109,6 @@ async def test_a_child_whose_configuration_was_read_is_compared(
     "fault", [RegistryUnavailable("down"), EndpointUnavailable("down"), RegistryThrottled("later", 5.0)]
 )
 async def test_what_cannot_be_found_out_stays_claimed(world: Children, fault: Exception) -> None:
-    """A registry that fails denies nothing."""
     world.problem = fault
     assert (await world.looked_up()).falsely_claimed == ()
 
@@ -126,7 +125,6 @@ async def test_a_child_that_arrives_is_found_when_the_index_is_confirmed(world: 
 
 
 async def test_reading_the_index_again_does_not_make_a_missing_child_appear(world: Children) -> None:
-    """Another name of the same digest has the same content."""
     world.missing = {child("linux/arm64")}
     await world.looked_up()
     world.tag(f"{REPOSITORY}:2", APP)

@@ -178,7 +178,6 @@ async def test_many_hosts_at_once_are_each_asked_once(world: World) -> None:
 
 
 async def test_closing_ends_lookups_under_way_and_memory_answers_on(world: World) -> None:
-    """Who waits gets what is known; nothing is asked any more."""
     for image in (APP, KNOWN):
         world.push(image, "linux/arm64")
     await world.ask(image=KNOWN)

@@ -121,7 +121,6 @@ class Hanging(Logins):
 
 
 async def test_a_stored_answer_needs_no_credentials_to_load(world: World, replica: Replica) -> None:
-    """The ids of the last load are enough to find it."""
     world.push(APP, "linux/arm64")
     world.readers[REPOSITORY] = {"tenant"}
     await learned(replica(), keyring_of(TENANT))
@@ -279,7 +278,6 @@ async def test_a_store_that_cannot_be_written_may_still_be_read(persistence: Per
 async def test_failure_is_counted_each_time_and_logged_once_as_its_end_is(
     world: World, persistence: Persistence, store: FakeStore
 ) -> None:
-    """However often it fails meanwhile, reading or writing."""
 
     async def do(*, is_well: bool) -> None:
         store.fault = None if is_well else LOCKED

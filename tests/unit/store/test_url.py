@@ -59,7 +59,6 @@ async def test_each_scheme_is_its_store() -> None:
      "rediss://cache?ca_file=/no/such/secret", "rediss://cache?certificate_file=/no/such/secret"],
 )  # fmt: skip
 def test_what_is_no_store_is_refused_without_showing_a_password(url: str) -> None:
-    """The message names the setting and what would be right."""
     with pytest.raises(ConfigError, match=r"^cache\.url: ") as caught:
         open_store(url, size=10, stale_seconds=60, watcher=FileWatcher())
     assert "secret" not in str(caught.value).replace("/no/such/secret", "")
@@ -91,12 +90,10 @@ async def test_the_password_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
-    """All the rest is worth knowing."""
     assert without_password(url) == shown
 
 
 def test_a_server_does_not_show_its_password() -> None:
-    """Neither in a log nor in a traceback."""
     server = RedisServer(host="cache", username="me", password="secret")
     assert repr(server) == "RedisServer('redis://cache:6379/0')"
     assert "secret" not in str(server.__rich_repr__())

@@ -122,7 +122,6 @@ async def test_more_is_not_read_than_may_be() -> None:
 
 
 async def test_time_ends_a_look() -> None:
-    """Whatever is being read."""
     found = await look_inside(image_of(raw(bomb(900))), seconds=0.05)
     assert (found.state, found.detail) == ("claimed", "looking inside took more than 0.05 s")
 
