@@ -41,12 +41,10 @@ def read(document: object, content_type: str = "") -> Document:
 
 
 def manifest(**fields: Any) -> dict[str, Any]:
-    """A single manifest with some fields changed; None takes one out."""
     return {"schemaVersion": 2, "mediaType": OCI_MANIFEST, **MANIFEST_FIELDS, **fields}
 
 
 def config(**fields: Any) -> dict[str, Any]:
-    """The config descriptor of a manifest with some fields changed."""
     return {**MANIFEST_FIELDS["config"], **fields}  # type: ignore[dict-item]  # a dict in a mixed dict
 
 
@@ -125,7 +123,6 @@ def test_a_document_of_two_kinds_or_none_is_refused(document: object, content_ty
     ],
 )
 def test_schema1_is_unsupported(document: object, content_type: str) -> None:
-    """Runtimes no longer pull schema1, so its architecture is not read, and that is no fault of the bytes."""
     with pytest.raises(UnsupportedManifest, match="schema1"):
         read(document, content_type)
 
@@ -139,7 +136,6 @@ def test_a_document_of_an_unknown_type_is_an_artifact() -> None:
 
 @pytest.mark.parametrize("content_type", [OCI_INDEX, ""])
 def test_a_million_objects_are_not_looked_at(content_type: str) -> None:
-    """A document of more objects than any image has is refused before it is decoded."""
     with pytest.raises(UnsupportedManifest, match="more than 10000 objects"):
         read_manifest(b'{"manifests":[' + b"{}," * 1_000_000 + b"{}]}", content_type)
 
@@ -261,7 +257,6 @@ def read_index(*entries: dict[str, Any], **fields: Any) -> IndexDocument:
 
 
 def platforms_of(document: IndexDocument) -> list[str]:
-    """The platforms in the index, as text and in its order."""
     return [str(found.platform) for found in document.entries]
 
 
@@ -298,7 +293,6 @@ def test_an_entry_without_a_platform_is_fetched_to_know(media_type: str) -> None
 
 
 def test_children_keep_their_order_and_come_once() -> None:
-    """What must be fetched is listed in the index's order, a digest that repeats only once."""
     document = read_index(entry("b"), entry("x", AMD64), entry("a"), entry("b", mediaType=OCI_INDEX))
     assert [child.digest for child in document.children] == [digest_of(b"b"), digest_of(b"a")]
 
@@ -392,18 +386,14 @@ def test_of_twins_the_first_counts(first: dict[str, Any], twin: dict[str, Any], 
     assert (skipped.digest, skipped.why) == (twin["digest"], f"an earlier entry is for {platform} too")
 
 
-def test_an_empty_index_has_nothing_to_run() -> None:
-    """An index may be empty, and Go writes an empty list as null; neither is an error."""
-    nothing: list[Any] | None
-    for nothing in ([], None):
-        body = json.dumps({"mediaType": OCI_INDEX, "manifests": nothing}).encode()
-        assert read_manifest(body, OCI_INDEX) == IndexDocument(
-            media_type=OCI_INDEX, entries=(), children=(), skipped=()
-        )
+@pytest.mark.parametrize("nothing", [[], None])
+def test_an_empty_index_has_nothing_to_run(nothing: Any) -> None:
+    """Go writes an empty list as null; neither is an error."""
+    found = read({"mediaType": OCI_INDEX, "manifests": nothing}, OCI_INDEX)
+    assert found == IndexDocument(media_type=OCI_INDEX, entries=(), children=(), skipped=())
 
 
 def test_a_large_index_is_read_whole() -> None:
-    """Nothing is dropped silently below the limit on objects."""
     words = ({"os": "linux", "architecture": f"a{number}"} for number in range(4000))
     assert len(read_index(*(entry(each["architecture"], each) for each in words)).entries) == 4000
 
