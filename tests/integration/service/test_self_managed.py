@@ -2,12 +2,10 @@
 
 import asyncio
 import base64
-import functools
 import json
 import resource
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -52,13 +50,23 @@ def put_configurations(api: ApiServer) -> None:
         api.put(CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": webhooks})
 
 
-@asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[tuple[ApiServer, ClusterClient]]:
-    async with serve_api() as api:
-        put_configurations(api)
-        client = await open_cluster("kubeconfig", str(write_kubeconfig(api, folder)))
-        yield api, client
-        await client.close()
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    async with serve_api() as server:
+        put_configurations(server)
+        yield server
+
+
+@pytest.fixture
+async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
+    opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def managed(client: ClusterClient, tmp_path: Path) -> SelfManaged:
+    return SelfManaged(client, CONFIG, tmp_path / "tls.pem")
 
 
 def secret_data(api: ApiServer) -> dict[str, bytes]:
@@ -76,28 +84,24 @@ def trusted(api: ApiServer, name: str = "pods") -> bytes:
     return base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
 
 
-async def test_a_replica_shows_until_when_its_certificate_is_good(tmp_path: Path) -> None:
+async def test_a_replica_shows_until_when_its_certificate_is_good(api: ApiServer, managed: SelfManaged) -> None:
     """And why it could not look after it; it serves what it has."""
-    async with cluster(tmp_path) as (api, client):
-        managed = SelfManaged(client, CONFIG, tmp_path / "tls.pem")
-        assert managed.check() == CheckResult(ok=False, detail="the API server has not answered yet; there is none yet")
-        await managed.look()
-        ends = f"it ends {datetime.now(UTC) + LIFE:%Y-%m-%d}"
-        assert managed.check() == CheckResult(detail=ends)
-        api.denied = {f"{CONFIGURATIONS}/pods"}
-        await managed.look()
-        shown = managed.check()
-        assert not shown.ok
-        assert shown.detail.endswith(ends)
+    assert managed.check() == CheckResult(ok=False, detail="the API server has not answered yet; there is none yet")
+    await managed.look()
+    ends = f"it ends {datetime.now(UTC) + LIFE:%Y-%m-%d}"
+    assert managed.check() == CheckResult(detail=ends)
+    api.denied = {f"{CONFIGURATIONS}/pods"}
+    await managed.look()
+    shown = managed.check()
+    assert not shown.ok
+    assert shown.detail.endswith(ends)
 
 
-async def test_configurations_get_the_certificate_and_nothing_else(tmp_path: Path) -> None:
+async def test_configurations_get_the_certificate_and_nothing_else(api: ApiServer, managed: SelfManaged) -> None:
     """Path, URL and port stay as they were written; what is as it should be is not written again."""
-    async with cluster(tmp_path) as (api, client):
-        managed = SelfManaged(client, CONFIG, tmp_path / "tls.pem")
-        assert await managed.look() == await managed.look() == LOOK_SECONDS
-        sent = [request for request in api.received("send") if request.path.startswith(CONFIGURATIONS)]
-        certificate = base64.b64encode(secret_data(api)["tls.crt"]).decode()
+    assert await managed.look() == await managed.look() == LOOK_SECONDS
+    sent = [request for request in api.received("send") if request.path.startswith(CONFIGURATIONS)]
+    certificate = base64.b64encode(secret_data(api)["tls.crt"]).decode()
     assert {request.path.rpartition("/")[2]: json.loads(request.body)["webhooks"] for request in sent} == {
         name: [{"name": f"{name}.example.com", "clientConfig": {"caBundle": certificate}}]
         for name in ("pods", "pods-names")
@@ -106,27 +110,26 @@ async def test_configurations_get_the_certificate_and_nothing_else(tmp_path: Pat
     assert all(request.headers["Content-Type"] == "application/strategic-merge-patch+json" for request in sent)
 
 
-async def test_one_replica_of_three_makes_it(tmp_path: Path) -> None:
+async def test_one_replica_of_three_makes_it(api: ApiServer, client: ClusterClient, tmp_path: Path) -> None:
     """The API server refuses what the others write, and they take what is there then."""
-    async with cluster(tmp_path) as (api, client):
-        replicas = [SelfManaged(client, CONFIG, tmp_path / f"{number}.pem") for number in range(3)]
-        await asyncio.gather(*(each.look() for each in replicas))
-        await asyncio.gather(*(each.look() for each in replicas))
-        assert not any(each.failure for each in replicas)
-        served = {(tmp_path / f"{number}.pem").read_bytes() for number in range(3)}
-        data = secret_data(api)
-        assert served == {data["tls.crt"] + data["tls.key"]}
-        assert split_bundle(trusted(api)) == (data["tls.crt"],)
-        half_over = make_certificate(NAMES, datetime.now(UTC) - LIFE / 2, LIFE)
-        put_secret(api, to_secret_data(OwnCertificates(half_over)))
-        api.requests.clear()
-        api.is_open.clear()
-        looks = [asyncio.create_task(each.look()) for each in replicas]
-        await eventually(lambda: len(api.requests) == len(replicas))
-        api.is_open.set()
-        await asyncio.gather(*looks)
-        published = [each.path for each in api.received("send") if each.path.startswith(CONFIGURATIONS)]
-        assert sorted(published) == [f"{CONFIGURATIONS}/pods", f"{CONFIGURATIONS}/pods-names"]
+    replicas = [SelfManaged(client, CONFIG, tmp_path / f"{number}.pem") for number in range(3)]
+    await asyncio.gather(*(each.look() for each in replicas))
+    await asyncio.gather(*(each.look() for each in replicas))
+    assert not any(each.failure for each in replicas)
+    served = {(tmp_path / f"{number}.pem").read_bytes() for number in range(3)}
+    data = secret_data(api)
+    assert served == {data["tls.crt"] + data["tls.key"]}
+    assert split_bundle(trusted(api)) == (data["tls.crt"],)
+    half_over = make_certificate(NAMES, datetime.now(UTC) - LIFE / 2, LIFE)
+    put_secret(api, to_secret_data(OwnCertificates(half_over)))
+    api.requests.clear()
+    api.is_open.clear()
+    looks = [asyncio.create_task(each.look()) for each in replicas]
+    await eventually(lambda: len(api.requests) == len(replicas))
+    api.is_open.set()
+    await asyncio.gather(*looks)
+    published = [each.path for each in api.received("send") if each.path.startswith(CONFIGURATIONS)]
+    assert sorted(published) == [f"{CONFIGURATIONS}/pods", f"{CONFIGURATIONS}/pods-names"]
 
 
 class LocalClient:
@@ -157,12 +160,12 @@ class LocalClient:
 class Simulation:
     """Three replicas, one of which looks every ten seconds, and an API server that learns a configuration late."""
 
-    def __init__(self, folder: Path, began: datetime) -> None:
+    def __init__(self, folder: Path) -> None:
         self.api = ApiServer()
         put_configurations(self.api)
         self.client = LocalClient(self.api)
         self.seconds = 0.0
-        self._began = began.timestamp()
+        self._began = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
         self._files = [folder / f"{number}.pem" for number in range(3)]
         self._replicas = [
             SelfManaged(
@@ -198,54 +201,35 @@ class Simulation:
 
     def is_trusted(self, bundle: bytes, certificate: bytes) -> bool:
         """Whether Go's client, by a bundle, takes a certificate now."""
-        return self.now < accepted_until(bundle, certificate)
-
-
-@functools.cache
-def accepted_until(bundle: bytes, certificate: bytes) -> datetime:
-    """When a certificate ends; the beginning of time if nothing in the bundle speaks for it."""
-    is_accepted = certificate in split_bundle(bundle)
-    return expires_at(certificate) if is_accepted else datetime.min.replace(tzinfo=UTC)
-
-
-NOW = datetime(2026, 11, 22, tzinfo=UTC)
+        return certificate in split_bundle(bundle) and self.now < expires_at(certificate)
 
 
 async def test_nothing_is_served_that_is_not_trusted(tmp_path: Path) -> None:
     """For 130 days, with three replicas none of which leads."""
-    simulation = Simulation(tmp_path, NOW)
-    served, untrusted = list[bytes](), 0
+    simulation, served = Simulation(tmp_path), set[bytes]()
     async for bundle, certificate in simulation.run(130):
-        untrusted += not simulation.is_trusted(bundle, certificate)
-        if certificate not in served:
-            served.append(certificate)
-    assert untrusted == 0
+        assert simulation.is_trusted(bundle, certificate)
+        served.add(certificate)
     assert len(served) >= 3
     assert simulation.client.writes <= 5 * (1 + len(CONFIG.configurations))
 
 
 async def test_what_is_not_published_is_not_served(tmp_path: Path) -> None:
     """A replica without the right to write the configuration keeps to what is trusted; it says what is missing."""
-    simulation = Simulation(tmp_path, NOW)
-    async for _ in simulation.run(44):
-        pass
-    simulation.api.denied = {f"{CONFIGURATIONS}/pods"}
-    async for bundle, certificate in simulation.run(40):
-        assert simulation.is_trusted(bundle, certificate)
-    simulation.api.denied = set()
-    async for bundle, certificate in simulation.run(10):
-        assert simulation.is_trusted(bundle, certificate)
+    simulation = Simulation(tmp_path)
+    for days, denied in ((44, set[str]()), (40, {f"{CONFIGURATIONS}/pods"}), (10, set[str]())):
+        simulation.api.denied = denied
+        async for bundle, certificate in simulation.run(days):
+            assert simulation.is_trusted(bundle, certificate)
 
 
-async def test_a_configuration_that_lost_its_bundle_gets_it_back(tmp_path: Path) -> None:
+async def test_a_configuration_that_lost_its_bundle_gets_it_back(api: ApiServer, managed: SelfManaged) -> None:
     """As after a `kubectl replace`. One that comes later than the service gets it within seconds."""
-    async with cluster(tmp_path) as (api, client):
-        api.remove(CONFIGURATIONS, "pods")
-        managed = SelfManaged(client, CONFIG, tmp_path / "tls.pem")
-        assert await managed.look() <= 1
-        put_configurations(api)
-        assert await managed.look() == LOOK_SECONDS
-        assert trusted(api, "pods-names") == trusted(api, "pods") == secret_data(api)["tls.crt"]
+    api.remove(CONFIGURATIONS, "pods")
+    assert await managed.look() <= 1
+    put_configurations(api)
+    assert await managed.look() == LOOK_SECONDS
+    assert trusted(api, "pods-names") == trusted(api, "pods") == secret_data(api)["tls.crt"]
 
 
 async def test_a_tls_client_takes_the_present_and_the_next_certificate(tmp_path: Path) -> None:
@@ -278,38 +262,38 @@ async def test_a_tls_client_takes_the_present_and_the_next_certificate(tmp_path:
             await shown("other.default.svc")
 
 
-async def test_a_file_that_cannot_be_written_for_now_is_written_later(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_for_now_is_written_later(client: ClusterClient, tmp_path: Path) -> None:
     """The task goes on, and says why there is nothing yet."""
     folder = tmp_path / "files"
-    async with cluster(tmp_path) as (_, client):
-        managed = SelfManaged(client, CONFIG, folder / "tls.pem")
-        async with in_background(managed.run(), "certificates"), asyncio.timeout(60):
-            await eventually(lambda: "No such file or directory" in managed.failure)
-            assert not background_problem()
-            folder.mkdir()
-            await managed.is_there.wait()
+    managed = SelfManaged(client, CONFIG, folder / "tls.pem")
+    async with in_background(managed.run(), "certificates"), asyncio.timeout(60):
+        await eventually(lambda: "No such file or directory" in managed.failure)
+        assert not background_problem()
+        folder.mkdir()
+        await managed.is_there.wait()
     assert (folder / "tls.pem").read_bytes().startswith(b"-----BEGIN CERTIFICATE-----")
 
 
-async def test_a_write_that_ends_halfway_leaves_the_last_file(tmp_path: Path) -> None:
+async def test_a_write_that_ends_halfway_leaves_the_last_file(
+    api: ApiServer, client: ClusterClient, tmp_path: Path
+) -> None:
     """As on a full disk; retries fill it no further."""
     file = tmp_path / "files" / "tls.pem"
     file.parent.mkdir()
-    async with cluster(tmp_path) as (api, client):
-        managed = SelfManaged(client, CONFIG, file)
-        await managed.look()
-        before = file.read_bytes()
-        put_secret(api, to_secret_data(OwnCertificates(make_certificate(NAMES, datetime.now(UTC), LIFE))))
-        _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        for _ in range(3):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))  # files of 100 bytes at most
-            try:
-                with capture_logs():  # pytest's own file would be too large as well
-                    await managed.look()
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            assert "File too large" in managed.failure
-        assert file.read_bytes() == before
-        assert len(list(file.parent.iterdir())) == 2
-        await managed.look()
-        assert file.read_bytes() != before
+    managed = SelfManaged(client, CONFIG, file)
+    await managed.look()
+    before = file.read_bytes()
+    put_secret(api, to_secret_data(OwnCertificates(make_certificate(NAMES, datetime.now(UTC), LIFE))))
+    _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for _ in range(3):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))  # files of 100 bytes at most
+        try:
+            with capture_logs():  # pytest's own file would be too large as well
+                await managed.look()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert "File too large" in managed.failure
+    assert file.read_bytes() == before
+    assert len(list(file.parent.iterdir())) == 2
+    await managed.look()
+    assert file.read_bytes() != before
