@@ -1,7 +1,6 @@
 """Whom nodes ask for an image, by example, and what else OpenShift's objects say: refusals, flags, short names."""
 
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,15 +20,15 @@ D = f"sha256:{'d' * 64}"
 
 
 class Example(NamedTuple):
-    """`asked` has `host/path`; of the k3s examples with `?ns=` and the registry behind it where that is sent.
+    """`asked` has each `host/path`; of the k3s examples with `?ns=` and the registry behind it where that is sent.
 
     `files` are those of nodes, or OpenShift's objects as JSON: by kind, and of the image configuration.
     """
 
     name: str
-    files: Sequence[str]
+    files: str | tuple[str, ...]
     image: str
-    asked: tuple[str, ...]
+    asked: str
 
 
 def table(location: str, *mirrors: str, prefix: str = "", more: str = "") -> str:
@@ -52,72 +51,67 @@ WILD = table("", "w1.io", prefix="*.simple-prefix.com") + table("", "w2.io", pre
 
 CRIO = [
     # The sixteen of containers-registries.conf.5, of the library's tests, and of runs of it.
-    Example("1", (FIRST,), "e.com/foo/i:1", ("m0.io/x/i", "m1.io/y/i", "int.io/bar/i")),
-    Example("2 tag", (table(*BOTH, prefix="a.io/foo"),), "a.io/foo/i:1", ("m1.io/i", "m2.io/i", "a.io/bar/i")),
-    Example("3", (table(*BOTH, prefix="a.io/foo", more=ONLY_DIGESTS),), "a.io/foo/i:1", ("a.io/bar/i",)),
-    Example("4 digest", (table("src.io", "m1.io", f"m2.io {DIGESTS}"),), f"src.io/i@{D}",
-            ("m1.io/i", "m2.io/i", "src.io/i")),
-    Example("5", (table("src.io", f"m1.io {TAGS}", f"m2.io {TAGS}"),), f"src.io/i@{D}", ("src.io/i",)),
-    Example("6 digest", (MIXED,), f"src.io/i@{D}", ("m1.io/i", "m3.io/i", "m4.io/i", "src.io/i")),
-    Example("6 tag", (MIXED,), "src.io/i:1", ("m2.io/i", "m3.io/i", "m4.io/i", "src.io/i")),
-    Example("7", (WILD,), "not.so.simple-prefix.com/i:1", ("w2.io/i", "not.so.simple-prefix.com/i")),
-    Example("8", (table("", "w1.io", prefix="*.bar.example.com") + table("foo.bar.example.com:5000", "w2.io"),),
-            "foo.bar.example.com:5000/o:f", ("w2.io/o", "foo.bar.example.com:5000/o")),
-    Example("9", (table("", prefix="*.com"),), "b.foo.com/o:q", ("b.foo.com/o",)),
-    Example("10", (table("e.com", prefix="docker.io/library"),), "docker.io/library/i:1", ("e.com/i",)),
-    Example("11", (table("e.com", prefix="*.sub.e.io"),), "a.sub.e.io:5000/l/i:1", ("e.com:5000/l/i",)),
-    Example("12", (table("base.io", more="insecure = true"), table("base.io", more=BLOCKED)), "base.io/x:1", ()),
-    Example("13 digest", (table("a.io", f"m.io/a {DIGESTS}", more=BLOCKED),), f"a.io/x@{D}", ("m.io/a/x",)),
-    Example("13 tag", (table("a.io", f"m.io/a {DIGESTS}", more=BLOCKED),), "a.io/x:1", ()),
-    Example("14", (table("a.io", "bad.io/a", "good.io/a") + table("bad.io", more=BLOCKED),), "a.io/x:1",
-            ("good.io/a/x", "a.io/x")),
-    Example("15", (table("quay.io", "m.io/q") + table("quay.io/org", more="insecure = true"),), "quay.io/org/x:1",
-            ("quay.io/org/x",)),
-    Example("16", (table("b.io/a", prefix="a.io") + table("c.io", "m.io", prefix="b.io"),), "a.io/x:1",
-            ("b.io/a/x",)),
+    Example("1", FIRST, "e.com/foo/i:1", "m0.io/x/i m1.io/y/i int.io/bar/i"),
+    Example("2 tag", table(*BOTH, prefix="a.io/foo"), "a.io/foo/i:1", "m1.io/i m2.io/i a.io/bar/i"),
+    Example("3", table(*BOTH, prefix="a.io/foo", more=ONLY_DIGESTS), "a.io/foo/i:1", "a.io/bar/i"),
+    Example("4 digest", table("src.io", "m1.io", f"m2.io {DIGESTS}"), f"src.io/i@{D}", "m1.io/i m2.io/i src.io/i"),
+    Example("5", table("src.io", f"m1.io {TAGS}", f"m2.io {TAGS}"), f"src.io/i@{D}", "src.io/i"),
+    Example("6 digest", MIXED, f"src.io/i@{D}", "m1.io/i m3.io/i m4.io/i src.io/i"),
+    Example("6 tag", MIXED, "src.io/i:1", "m2.io/i m3.io/i m4.io/i src.io/i"),
+    Example("7", WILD, "not.so.simple-prefix.com/i:1", "w2.io/i not.so.simple-prefix.com/i"),
+    Example("8", table("", "w1.io", prefix="*.bar.example.com") + table("foo.bar.example.com:5000", "w2.io"),
+            "foo.bar.example.com:5000/o:f", "w2.io/o foo.bar.example.com:5000/o"),
+    Example("9", table("", prefix="*.com"), "b.foo.com/o:q", "b.foo.com/o"),
+    Example("10", table("e.com", prefix="docker.io/library"), "docker.io/library/i:1", "e.com/i"),
+    Example("11", table("e.com", prefix="*.sub.e.io"), "a.sub.e.io:5000/l/i:1", "e.com:5000/l/i"),
+    Example("12", (table("base.io", more="insecure = true"), table("base.io", more=BLOCKED)), "base.io/x:1", ""),
+    Example("13 digest", table("a.io", f"m.io/a {DIGESTS}", more=BLOCKED), f"a.io/x@{D}", "m.io/a/x"),
+    Example("13 tag", table("a.io", f"m.io/a {DIGESTS}", more=BLOCKED), "a.io/x:1", ""),
+    Example("14", table("a.io", "bad.io/a", "good.io/a") + table("bad.io", more=BLOCKED),
+            "a.io/x:1", "good.io/a/x a.io/x"),
+    Example("15", table("quay.io", "m.io/q") + table("quay.io/org", more="insecure = true"),
+            "quay.io/org/x:1", "quay.io/org/x"),
+    Example("16", table("b.io/a", prefix="a.io") + table("c.io", "m.io", prefix="b.io"), "a.io/x:1", "b.io/a/x"),
     # Others, which differ from one of them in one thing; of CRI-O and OpenShift, the differential tests have more.
-    Example("1, slashes at the end", (table("int.io/bar/", "m0.io/x//", prefix="e.com/foo/"),), "e.com/foo/i:1",
-            ("m0.io/x/i", "int.io/bar/i")),
-    Example("2, tag and digest", (table("src.io", f"m1.io {TAGS}", f"m2.io {DIGESTS}"),), f"src.io/i:1@{D}",
-            ("m2.io/i", "src.io/i")),
-    Example("7, the domain itself", (WILD,), "simple-prefix.com/i:1", ("simple-prefix.com/i",)),
-    Example("8, without the port", (table("foo.io", "m.io"),), "foo.io:5000/o:f", ("m.io:5000/o", "foo.io:5000/o")),
-    Example("16, no full name", (table("a.io", "plain") + table("c.io"),), "a.io/x:1", ()),
-    Example("17, ns", (table("docker.io", 'm.io namespace-proxy = "docker.io"'),), "docker.io/library/i:1",
-            ("m.io/library/i?ns=docker.io", "registry-1.docker.io/library/i")),
+    Example("1, slashes at the end", table("int.io/bar/", "m0.io/x//", prefix="e.com/foo/"),
+            "e.com/foo/i:1", "m0.io/x/i int.io/bar/i"),
+    Example("2, tag and digest", table("src.io", f"m1.io {TAGS}", f"m2.io {DIGESTS}"),
+            f"src.io/i:1@{D}", "m2.io/i src.io/i"),
+    Example("7, the domain itself", WILD, "simple-prefix.com/i:1", "simple-prefix.com/i"),
+    Example("8, without the port", table("foo.io", "m.io"), "foo.io:5000/o:f", "m.io:5000/o foo.io:5000/o"),
+    Example("16, no full name", table("a.io", "plain") + table("c.io"), "a.io/x:1", ""),
+    Example("17, ns", table("docker.io", 'm.io namespace-proxy = "docker.io"'),
+            "docker.io/library/i:1", "m.io/library/i?ns=docker.io registry-1.docker.io/library/i"),
 ]  # fmt: skip
 
 HUB = "registry-1.docker.io/library/nginx"
 K3S = [
     # Of the seven of k3s' tests; the flags of k3s are left out.
-    Example("1", ("mirrors: {docker.io: {endpoint: [https://reg.io/v2]}}",), "nginx:1",
-            ("reg.io/library/nginx?ns=docker.io", HUB)),
-    Example("3", ("mirrors: {docker.io: {endpoint: [https://reg.io/prefix/v2]}}",), "nginx:1",
-            ("reg.io/prefix/v2/library/nginx?ns=docker.io", HUB)),
-    Example("4", ("mirrors: {docker.io: {endpoint: [reg.io], rewrite: {^rancher/(.*): docker/rancher-images/$1}}}",),
-            "rancher/x:1", ("reg.io/docker/rancher-images/x?ns=docker.io", "registry-1.docker.io/rancher/x")),
-    Example("5", ('mirrors: {"*": {endpoint: [https://reg.io]}}',), "quay.io/a:1",
-            ("reg.io/a?ns=quay.io", "quay.io/a")),
-    Example("6, default last", ("mirrors: {docker.io: {endpoint: [a.io, b.io, docker.io]}}",), "nginx:1",
-            ("a.io/library/nginx?ns=docker.io", "b.io/library/nginx?ns=docker.io", HUB)),
-    Example("7", ('mirrors: {docker.io: {endpoint: ["localhost:5000"]}}',), "nginx:1",
-            ("http://localhost:5000/library/nginx?ns=docker.io", HUB)),
+    Example("1", "mirrors: {docker.io: {endpoint: [https://reg.io/v2]}}",
+            "nginx:1", f"reg.io/library/nginx?ns=docker.io {HUB}"),
+    Example("3", "mirrors: {docker.io: {endpoint: [https://reg.io/prefix/v2]}}",
+            "nginx:1", f"reg.io/prefix/v2/library/nginx?ns=docker.io {HUB}"),
+    Example("4", "mirrors: {docker.io: {endpoint: [reg.io], rewrite: {^rancher/(.*): docker/rancher-images/$1}}}",
+            "rancher/x:1", "reg.io/docker/rancher-images/x?ns=docker.io registry-1.docker.io/rancher/x"),
+    Example("5", 'mirrors: {"*": {endpoint: [https://reg.io]}}', "quay.io/a:1", "reg.io/a?ns=quay.io quay.io/a"),
+    Example("6, default last", "mirrors: {docker.io: {endpoint: [a.io, b.io, docker.io]}}",
+            "nginx:1", f"a.io/library/nginx?ns=docker.io b.io/library/nginx?ns=docker.io {HUB}"),
+    Example("7", 'mirrors: {docker.io: {endpoint: ["localhost:5000"]}}',
+            "nginx:1", f"http://localhost:5000/library/nginx?ns=docker.io {HUB}"),
     # Others, which differ from one of them in one thing; of CRI-O and OpenShift, the differential tests have more.
-    Example("1, other registry", ("mirrors: {docker.io: {endpoint: [https://reg.io/v2]}}",), "quay.io/a:1",
-            ("quay.io/a",)),
+    Example("1, other registry", "mirrors: {docker.io: {endpoint: [https://reg.io/v2]}}", "quay.io/a:1", "quay.io/a"),
     Example("1, with configs",
-            ("mirrors: {docker.io: {endpoint: [reg.io]}}\nconfigs: {docker.io: {auth: {username: a, password: b}}}",),
-            "nginx:1", ("reg.io/library/nginx?ns=docker.io", HUB)),
-    Example("1, without endpoints", ("mirrors: {docker.io: }",), "nginx:1", (HUB,)),
-    Example("4, default last", (
-                "mirrors: {docker.io: {endpoint: [reg.io, docker.io], rewrite: {(.*): all$1_x}}}",
-            ), "nginx:1", ("reg.io/all?ns=docker.io", HUB)),
-    Example("5, its own hides it", ('mirrors: {"*": {endpoint: [reg.io]}, quay.io: {endpoint: [own.io]}}',),
-            "quay.io/a:1", ("own.io/a?ns=quay.io", "quay.io/a")),
-    Example("6, twice", ("mirrors: {docker.io: {endpoint: [a.io, https://a.io/v2, a.io/]}}",), "nginx:1",
-            ("a.io/library/nginx?ns=docker.io", HUB)),
-    Example("7, with a scheme", ('mirrors: {docker.io: {endpoint: ["https://localhost:443"]}}',), "nginx:1",
-            ("localhost/library/nginx?ns=docker.io", HUB)),
+            "mirrors: {docker.io: {endpoint: [reg.io]}}\nconfigs: {docker.io: {auth: {username: a, password: b}}}",
+            "nginx:1", f"reg.io/library/nginx?ns=docker.io {HUB}"),
+    Example("1, without endpoints", "mirrors: {docker.io: }", "nginx:1", HUB),
+    Example("4, default last", "mirrors: {docker.io: {endpoint: [reg.io, docker.io], rewrite: {(.*): all$1_x}}}",
+            "nginx:1", f"reg.io/all?ns=docker.io {HUB}"),
+    Example("5, its own hides it", 'mirrors: {"*": {endpoint: [reg.io]}, quay.io: {endpoint: [own.io]}}',
+            "quay.io/a:1", "own.io/a?ns=quay.io quay.io/a"),
+    Example("6, twice", "mirrors: {docker.io: {endpoint: [a.io, https://a.io/v2, a.io/]}}",
+            "nginx:1", f"a.io/library/nginx?ns=docker.io {HUB}"),
+    Example("7, with a scheme", 'mirrors: {docker.io: {endpoint: ["https://localhost:443"]}}',
+            "nginx:1", f"localhost/library/nginx?ns=docker.io {HUB}"),
 ]  # fmt: skip
 
 
@@ -137,41 +131,41 @@ QUAY = _mirror_set("quay.io", "m")
 OPENSHIFT = [
     # The eight of the API's comments, of runtime-utils' tests, and of runs of it. Several lists of one source come one
     # behind the other, which is not always their order on nodes.
-    Example("abc; cde", digest_sets("s.io", "abc", "cde"), S_BY_DIGEST,
-                     ("a.io/x", "b.io/x", "c.io/x", "d.io/x", "e.io/x", "s.io/x")),
-    Example("zx; y", digest_sets("s.io", "zx", "y"), S_BY_DIGEST, ("y.io/x", "z.io/x", "x.io/x", "s.io/x")),
-    Example("z s y; s y x", digest_sets("s.io", "zsy", "syx"), S_BY_DIGEST,
-                     ("y.io/x", "x.io/x", "z.io/x", "s.io/x")),
+    Example("abc; cde", digest_sets("s.io", "abc", "cde"), S_BY_DIGEST, "a.io/x b.io/x c.io/x d.io/x e.io/x s.io/x"),
+    Example("zx; y", digest_sets("s.io", "zx", "y"), S_BY_DIGEST, "y.io/x z.io/x x.io/x s.io/x"),
+    Example("z s y; s y x", digest_sets("s.io", "zsy", "syx"), S_BY_DIGEST, "y.io/x x.io/x z.io/x s.io/x"),
     Example("repositories", """{"digestMirrors": [
         {"source": "registry1.io/redhat", "mirrors": ["registry2.io/redhat"]},
-        {"source": "registry1.io/redhat", "mirrors": ["local-mirror.io/redhat"]}]}""", f"registry1.io/redhat/x@{D}",
-                     ("local-mirror.io/redhat/x", "registry2.io/redhat/x", "registry1.io/redhat/x")),
+        {"source": "registry1.io/redhat", "mirrors": ["local-mirror.io/redhat"]}]}""",
+            f"registry1.io/redhat/x@{D}", "local-mirror.io/redhat/x registry2.io/redhat/x registry1.io/redhat/x"),
     Example("nested scope hides mirrors", f"""{{"digestMirrors": [{QUAY}],
-        "tagMirrors": [{_mirror_set("quay.io/org", "t")}]}}""", f"quay.io/org/x@{D}", ("quay.io/org/x",)),
+        "tagMirrors": [{_mirror_set("quay.io/org", "t")}]}}""",
+            f"quay.io/org/x@{D}", "quay.io/org/x"),
     # Others, which differ from one of them in one thing; of CRI-O and OpenShift, the differential tests have more.
-    Example("only the source", digest_sets("s.io", "s"),
-                     S_BY_DIGEST, ("s.io/x",)),
+    Example("only the source", digest_sets("s.io", "s"), S_BY_DIGEST, "s.io/x"),
     Example("older policies", f"""{{"digestMirrors": [{_mirror_set("s.io", "ab")}],
-        "digestPolicies": [{_mirror_set("s.io", "bc")}]}}""", S_BY_DIGEST, ("a.io/x", "b.io/x", "c.io/x", "s.io/x")),
-    Example("blocked", '{"sources": {"blockedRegistries": ["s.io"]}}', "s.io/x:1", ()),
+        "digestPolicies": [{_mirror_set("s.io", "bc")}]}}""",
+            S_BY_DIGEST, "a.io/x b.io/x c.io/x s.io/x"),
+    Example("blocked", '{"sources": {"blockedRegistries": ["s.io"]}}', "s.io/x:1", ""),
     Example("blocked, with a mirror", f"""{{"digestMirrors": [{_mirror_set("s.io", "a")}],
-        "sources": {{"blockedRegistries": ["s.io"]}}}}""", S_BY_DIGEST, ()),
-    Example("allowed", '{"sources": {"allowedRegistries": ["*.b.io", "s.io/org"]}}', "a.b.io:5000/x:1",
-                     ("a.b.io:5000/x",)),
-    Example("not allowed", '{"sources": {"allowedRegistries": ["*.b.io", "s.io/org"]}}', "s.io/x:1", ()),
+        "sources": {{"blockedRegistries": ["s.io"]}}}}""",
+            S_BY_DIGEST, ""),
+    Example("allowed", '{"sources": {"allowedRegistries": ["*.b.io", "s.io/org"]}}',
+            "a.b.io:5000/x:1", "a.b.io:5000/x"),
+    Example("not allowed", '{"sources": {"allowedRegistries": ["*.b.io", "s.io/org"]}}', "s.io/x:1", ""),
 ]  # fmt: skip
 
 
-def asked_of(mirrors: EndpointSource, image: str) -> tuple[str, ...]:
+def asked_of(mirrors: EndpointSource, image: str) -> str:
     """Who is asked while nobody has the image. A digest overrides the tag."""
     reference = parse_reference(image)
     reference = reference.with_digest(reference.digest) if reference.digest else reference
     try:
         endpoints = mirrors.endpoints_for(reference)
     except RegistryError:
-        return ()
+        return ""
     urls = (each.url_of("manifests/x") for each in endpoints if not each.not_asked)
-    return tuple(
+    return " ".join(
         ("" if url.scheme == "https" else "http://")
         + f"{url.host_port_subcomponent}/{url.path.removeprefix('/v2/').removesuffix('/manifests/x').removeprefix('/')}"
         + (f"?{url.query_string}" if url.query_string else "")
@@ -180,7 +174,7 @@ def asked_of(mirrors: EndpointSource, image: str) -> tuple[str, ...]:
 
 
 def write_crio(folder: Path, example: Example) -> MirrorFiles:
-    main, *drop_ins = example.files
+    main, *drop_ins = [example.files] if isinstance(example.files, str) else example.files
     (folder / "registries.conf").write_text(main)
     (folder / "registries.conf.d").mkdir()
     for number, drop_in in enumerate(drop_ins):
@@ -195,7 +189,7 @@ def test_crio_example(tmp_path: Path, example: Example) -> None:
 
 @pytest.mark.parametrize("example", K3S, ids=lambda example: example.name)
 def test_k3s_example(tmp_path: Path, example: Example) -> None:
-    (tmp_path / "registries.yaml").write_text(example.files[0])
+    (tmp_path / "registries.yaml").write_text("".join(example.files))
     assert asked_of(MirrorFiles(str(tmp_path / "registries.yaml")), example.image) == example.asked
 
 
