@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 from structlog.testing import capture_logs
 
-from extender.circuit_breaker import Backoff
 from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import ConfigError, ManifestNotFound, RegistryNotAsked, RegistryUnavailable
@@ -19,6 +19,7 @@ from extender.fetcher.settings import FetcherSettings
 from extender.images.content import Cause
 from extender.images.failures import failure_of
 from extender.images.reference import digest_of, parse_reference
+from testbed.clock import Clock
 from testbed.eventually import eventually
 
 DIGEST = digest_of(b"one")
@@ -86,12 +87,18 @@ class SimulatedChild:
 
 
 @pytest.fixture
-async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FetcherClient]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(fetcher_client, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+@pytest.fixture
+async def client(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[FetcherClient]:
     for each in (SimulatedChild.questions, SimulatedChild.starts, SimulatedChild.faults):
         each.clear()
     monkeypatch.setattr(fetcher_client, "FetcherChild", SimulatedChild)
     monkeypatch.setattr(fetcher_client, "_WELL_SECONDS", 0.0)
-    monkeypatch.setattr(fetcher_client, "_RESTART", Backoff(first_seconds=0.1, max_seconds=0.3))
     monkeypatch.setattr(fetcher_client, "_ALONE_SECONDS", 0.05)
     monkeypatch.setattr(fetcher_client, "PATIENCE_SECONDS", 0.0)
     async with open_fetcher(RegistryConfig(timeout_seconds=1)) as opened:
@@ -155,15 +162,17 @@ async def test_own_bound_makes_only_those_suspicious_whose_bodies_were_read(clie
 
 @pytest.mark.parametrize("fault", [FetcherEnded("ended"), OSError(24, "no descriptors"), ConfigError("no")])
 async def test_starts_that_fail_are_counted_and_follow_each_other_slower_and_slower(
-    client: FetcherClient, fault: Exception
+    client: FetcherClient, clock: Clock, fault: Exception
 ) -> None:
     """The image is not asked for, which is no fault of its host."""
     SimulatedChild.faults += [fault] * 6
-    before = ENDS["unstarted"].value
+    before, found = ENDS["unstarted"].value, []
     with capture_logs() as logs:
-        assert [await look(client, "large") for _ in range(7)] == [NOT_ASKED] * 6 + [UNAVAILABLE]
-    waits = [line["next_seconds"] for line in logs if line.get("process") == ALONE]
-    assert waits[:6] == pytest.approx([0.1, 0.2, 0.3, 0.3, 0.3, 0.3], abs=0.01)
+        for _ in range(7):
+            found.append(await look(client, "large"))
+            clock.advance(60)
+    assert found == [NOT_ASKED] * 6 + [UNAVAILABLE]
+    assert [line["next_seconds"] for line in logs if line.get("process") == ALONE][:6] == [1, 2, 4, 8, 10, 10]
     assert ENDS["unstarted"].value - before == 6
 
 
