@@ -15,10 +15,11 @@ from extender.server.http import Listener
 from extender.server.tls import TlsFiles
 from extender.watched_files import FileWatcher
 from testbed.certificates import Authority
-from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
-from tests.integration.service.caller import AMD64, pod, with_nodes
-from tests.integration.service.conftest import StartService
+from tests.integration.service.caller import with_nodes
+from tests.integration.service.conftest import World
+
+Work = Callable[..., object]
 
 
 async def end_at_once(*_: object) -> None:
@@ -37,6 +38,7 @@ async def accept_no_reviews(listener: Listener, listening: socket.socket) -> Non
 accept = Listener._accept  # noqa: SLF001
 
 
+@pytest.mark.usefixtures("simulated_time")
 @pytest.mark.parametrize(
     ("owner", "method", "instead", "why"),
     [
@@ -51,34 +53,26 @@ accept = Listener._accept  # noqa: SLF001
     ],
 )
 async def test_what_stops_working_ends_the_process(
-    start_service: StartService,
-    registry: EmbeddedRegistry,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    method: str,
-    instead: Callable[..., object],
-    why: str,
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, instead: Work, why: str
 ) -> None:
-    monkeypatch.setattr("extender.service.compose.FILE_CHECK_SECONDS", 0.01)
+    """Liveness fails with the name and the cause, so that the kubelet starts the service again."""
     monkeypatch.setattr(owner, method, instead)
     served = Authority(tmp_path).issue("127.0.0.1")
-    registry.add_manifest("app", "1", AMD64)
     settings = [f"cache.url='sqlite:///{tmp_path}/store.db'"]
     if owner is TlsFiles:
         settings.append(f"admission.tls={{certificate: {served.certificate}, key: {served.key}}}")
-    caller = await start_service(*settings, plain_http=registry.host)
+    caller = await world.serve(*settings)
     if owner is TlsFiles:
         Authority(tmp_path).issue("127.0.0.1")
     else:
-        await caller.filter(with_nodes(pod(f"{registry.host}/app:1")))
+        await caller.filter(with_nodes(world.pod("amd:1")))
 
     async def live() -> tuple[int, str]:
         async with caller.session.get(f"{caller.service.operations_url}/livez") as response:
             return response.status, await response.text()
 
-    _, said = await eventually(live, lambda found: found[0] != 200)
-    assert why in said
+    _, said = await eventually(live, lambda found: found[0] == 503)
+    assert f"[-]background failed: {why}" in said
 
 
 @pytest.mark.parametrize(
@@ -89,7 +83,7 @@ async def test_what_stops_working_ends_the_process(
     ],
 )
 async def test_what_asks_registries_is_told_of(
-    owner: type, method: str, opened: Callable[..., object], name: str, monkeypatch: pytest.MonkeyPatch
+    owner: type, method: str, opened: Work, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody opens another fetcher, or reads registries' files again."""
     monkeypatch.setattr(owner, method, end_at_once)

@@ -15,7 +15,6 @@ import structlog
 
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
-from extender.server.operations import CheckResult
 from extender.service.cluster_view import ClusterView
 from extender.service.compose import Service, open_service
 from extender.service.process import run_service
@@ -90,24 +89,3 @@ async def test_a_signal_at_the_first_moment_is_not_lost() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await serving
     assert "service.stopped" in [each["event"] for each in logs]
-
-
-async def test_background_work_that_ends_fails_liveness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its name and the cause, so that the kubelet starts the service again."""
-
-    class Ending:
-        async def run(self) -> None:
-            raise OSError("gone")
-
-        def check(self) -> CheckResult:
-            return CheckResult()
-
-    monkeypatch.setattr("extender.service.compose.canary_of", lambda *_: Ending())
-    config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=0.1"])
-    async with (
-        open_service(config, ClusterView(), open_local_sources) as service,
-        aiohttp.ClientSession() as session,
-        session.get(f"{service.operations_url}/livez") as response,
-    ):
-        assert response.status == 503
-        assert "[-]background failed: canaries: OSError: gone" in await response.text()

@@ -1,6 +1,5 @@
 """When a filter call waits: for an image that is being looked up, or for a node that is not in view."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,22 +18,30 @@ from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
 from testbed.clock import Clock
 
+KNOWN = Content(Kind.INDEX, frozenset({Platform("linux", "amd64")}), states_platforms=True)
 
-class Unknown(PodResolver, frozen=True, kw_only=True):
-    """Knows no image, and notes the waits that are asked for."""
 
+class Answering(PodResolver, frozen=True, kw_only=True):
+    """Gives one answer to all questions, and notes the waits that are asked for."""
+
+    answer: Answer
     waits: list[float] = msgspec.field(default_factory=list)
 
     async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
-        """Answers nothing."""
         self.waits.append(wait_seconds)
-        return [None for _ in question.images]
+        return [self.answer for _ in question.images]
 
 
 class View:
-    """A node."""
+    """A node, one that states no platform, and one of another platform."""
 
-    platforms = NodePlatforms({NodeName("amd"): Platform("linux", "amd64")})
+    platforms = NodePlatforms(
+        {
+            NodeName("amd"): Platform("linux", "amd64"),
+            NodeName("virtual"): None,
+            NodeName("arm"): Platform("linux", "arm64"),
+        }
+    )
     synced = True
     is_current = True
 
@@ -47,78 +54,51 @@ class View:
         return NodeLookup(absent=tuple(names))
 
 
-def request(uid: str) -> bytes:
-    """A filter request about a pod."""
-    pod = {"metadata": {"uid": uid, "namespace": "team"}, "spec": {"containers": [{"image": "registry.example.com/a"}]}}
-    return msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": ["amd"]})
+class World:
+    """Verbs that always get the same answer, a view, and a clock."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.clock, self.view = Clock(0.0), View()
+        anybody: Any = None
+        view: Any = self.view
+        resolver = Resolver(anybody, size=10, tag_seconds=900, stale_seconds=86400, clock=self.clock)
+        self.pods = Answering(resolver, Keyring(), Policy(), lambda _: {}, lambda: None, answer=answer)
+        self._verbs = SchedulerVerbs(
+            self.pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=self.clock
+        )
+
+    async def filter(self, uid: str, names: Sequence[str] = ("amd",)) -> str:
+        """Asks about a pod and these nodes; returns the outcome."""
+        spec = {"containers": [{"image": "registry.example.com/a"}]}
+        pod = {"metadata": {"uid": uid, "namespace": "team"}, "spec": spec}
+        reply = await self._verbs.filter(msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": names}))
+        return reply.outcome
 
 
 async def test_a_pod_is_waited_for_once_however_often_it_is_tried() -> None:
     """kube-scheduler asks about one pod at a time, so each wait is one for all pods behind it."""
-    now = 0.0
-    client: Any = None
-    view: Any = View()
-    resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
-    pods = Unknown(resolver, Keyring(), Policy(), lambda _: {}, lambda: None)
-    verbs = SchedulerVerbs(pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=lambda: now)
-
-    async def waits(uid: str) -> list[float]:
-        pods.waits.clear()
-        await verbs.filter(request(uid))
-        return [each for each in pods.waits if each]
-
-    assert await waits("a") == [0.1]
-    now = 0.04
-    assert await waits("a") == [pytest.approx(0.06)]
-    now = 0.2
-    assert await waits("a") == []
-    assert await waits("b") == [0.1]
-
-
-class Missing(PodResolver, frozen=True):
-    """Knows that no image is there."""
-
-    async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
-        """Answers at once."""
-        return [Failure(Cause.MISSING, "") for _ in question.images]
+    world = World(None)
+    for world.clock.now, uid, waits in (
+        (0.0, "a", [0.1]),
+        (0.04, "a", [pytest.approx(0.06)]),
+        (0.2, "a", []),
+        (0.2, "b", [0.1]),
+    ):
+        world.pods.waits.clear()
+        await world.filter(uid)
+        assert [each for each in world.pods.waits if each] == waits
 
 
 async def test_a_missing_image_is_pending_until_its_pod_has_waited_for_the_limit() -> None:
     """Then it is unknown to that pod, and what is decided about unknown images counts."""
-    clock = Clock(0.0)
-    client: Any = None
-    view: Any = View()
-    resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
-    pods = Missing(resolver, Keyring(), Policy(), lambda _: {}, lambda: None)
-    verbs = SchedulerVerbs(pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=clock)
-    for clock.now, uid, outcome in (
+    world = World(Failure(Cause.MISSING, ""))
+    for world.clock.now, uid, outcome in (
         (0.0, "a", "error"),
         (29.9, "a", "error"),
         (30.0, "a", "answered"),
         (30.0, "b", "error"),
     ):
-        assert (await verbs.filter(request(uid))).outcome == outcome
-
-
-class Known(PodResolver, frozen=True):
-    """Knows that each image is built for amd64."""
-
-    async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
-        """Answers at once."""
-        platforms = frozenset({Platform("linux", "amd64")})
-        return [Content(Kind.INDEX, platforms, states_platforms=True) for _ in question.images]
-
-
-class MixedView(View):
-    """A node, one that states no platform, and one of another platform."""
-
-    platforms = NodePlatforms(
-        {
-            NodeName("amd"): Platform("linux", "amd64"),
-            NodeName("virtual"): None,
-            NodeName("arm"): Platform("linux", "arm64"),
-        }
-    )
+        assert await world.filter(uid) == outcome
 
 
 @pytest.mark.parametrize(
@@ -127,10 +107,6 @@ class MixedView(View):
 )
 async def test_only_a_node_that_is_not_in_view_is_looked_up_first(names: list[str], looked_up: list[str]) -> None:
     """One that states no platform is in view: asking for it would teach nothing, at each call about it."""
-    client: Any = None
-    view: Any = MixedView()
-    resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
-    pods = Known(resolver, Keyring(), Policy(), lambda _: {}, lambda: None)
-    verbs = SchedulerVerbs(pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=time.monotonic)
-    await verbs.filter(msgspec.json.encode({**msgspec.json.decode(request("a")), "NodeNames": names}))
-    assert view.looked_up == looked_up
+    world = World(KNOWN)
+    await world.filter("a", names)
+    assert world.view.looked_up == looked_up
