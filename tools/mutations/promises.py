@@ -606,6 +606,20 @@ FETCHER = (
 
 VERIFIER = (
     *_broken(
+        "extender/verifier/start_program.py",
+        _tests("unit/verifier", "hostile_layers"),
+        (
+            "a script is for the machine that its interpreter is for",
+            "        verdict = self._follow(found, left - 1)\n",
+            "        verdict = StartVerdict(PlatformState.VERIFIED, _path_of(found), '')\n",
+        ),
+        (
+            "a Windows node that emulates a program is not refused it",
+            "    if emulated or may_run(head.architecture, platform.architecture):\n",
+            "    if may_run(head.architecture, platform.architecture):\n",
+        ),
+    ),
+    *_broken(
         "extender/fetcher/image_verifier.py",
         _tests("unit/verifier", "hostile_layers"),
         (

@@ -12,7 +12,8 @@ from extender.registry.registry_client import RegistryClient
 from extender.verifier.verification import Verification
 from testbed.binaries import BinariesMissing
 from testbed.debian_registry import DebianRegistry
-from tests.integration.verifier.zoo import Animal, animals
+from testbed.tiny_programs import find_tiny
+from tests.unit.verifier.zoo import Animal, animals
 
 FEWEST = 60
 
@@ -20,7 +21,7 @@ FEWEST = 60
 @pytest.fixture(scope="module")
 def zoo() -> list[Animal]:
     try:
-        return list(animals())
+        return list(animals(find_tiny))
     except BinariesMissing as exc:
         pytest.skip(str(exc))
 

@@ -1,4 +1,4 @@
-"""Layers that are made to hurt: each ends within its bounds, and the platform stays *claimed*, with a reason."""
+"""Layers that are made to hurt, which end within their bounds with nothing refuted, and the images of the zoo."""
 
 import io
 import struct
@@ -28,6 +28,7 @@ from testbed.hostile_layers import (
 from testbed.images import join_index, make_image
 from testbed.packed_layers import PACKINGS, Layer, Put, gzipped, hardlink, plain, symlink, zstandard
 from tests.unit.verifier.kept_blobs import ARM, KeptBlobs, image_of, look_inside
+from tests.unit.verifier.zoo import animals
 
 ARM_ELF = b"\x7fELF\x01\x01\x01" + bytes(9) + struct.pack("<HH", 2, 40) + bytes(44)
 SMALL = VerifierBounds(read_bytes=1 << 20, unpacked_bytes=8 << 20, entries=1000)
@@ -170,10 +171,34 @@ async def test_an_entry_without_content_has_none_whatever_size_it_states(kind: b
         assert (found.state, found.program) == ("refuted", "/app")
 
 
-def dynamic(machine: int, loader: bytes) -> bytes:
+def of_loader(machine: int, loader: bytes) -> bytes:
     segment = struct.pack("<IIQQQQQQ", 3, 4, 120, 0, 0, len(loader) + 1, len(loader) + 1, 1)
     head = struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
     return b"\x7fELF\x02\x01\x01" + bytes(9) + head + segment + loader + b"\0"
+
+
+_ELF = {"amd64": (2, 1, 62), "arm64": (2, 1, 183), "arm": (1, 1, 40), "s390x": (2, 2, 22), "riscv64": (2, 1, 243),
+        "386": (1, 1, 3)}  # fmt: skip
+
+
+def head_of(platform: str, *, dynamic: bool = False) -> bytes:
+    """Stands in for a program, of which only the first bytes are looked at."""
+    if dynamic:
+        return of_loader(183, b"/lib/ld-linux-aarch64.so.1")
+    system, architecture, *_ = platform.split("/")
+    if system == "windows":
+        return b"MZ" + bytes(58) + struct.pack("<I4sH", 64, b"PE", {"amd64": 0x8664, "arm64": 0xAA64}[architecture])
+    bits, order, machine = _ELF[architecture]
+    kind = struct.pack(">HH" if order == 2 else "<HH", 2, machine)
+    return b"\x7fELF" + bytes([bits, order, 1]) + bytes(9) + kind + bytes(44)
+
+
+async def test_every_image_of_the_zoo() -> None:
+    """As of real programs in a real registry, which take minutes to build."""
+    for animal in animals(head_of):
+        found = await look_inside(animal.bundle, platform=animal.platform)
+        said = f"{found.program} {found.detail}"
+        assert (found.state, animal.says in said) == (animal.state, True), (animal.name, found)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +217,7 @@ async def test_a_loader_of_another_machine_refutes_wherever_it_stands(
     loader: bytes | None, state: str, layers: int
 ) -> None:
     """In the program's own layer, or in one below, which is read for it."""
-    program = Put("app", dynamic(183, b"/lib/ld.so"))
+    program = Put("app", of_loader(183, b"/lib/ld.so"))
     loaders = [] if loader is None else [Put("lib/ld.so", loader)]
     held = {1: [[*loaders, program]], 2: [loaders, [program]], 3: [loaders, [Put("x", b"x")], [program]]}[layers]
     found = await look_inside(image_of(*map(gzipped, held)))

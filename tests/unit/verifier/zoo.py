@@ -1,12 +1,12 @@
-"""The zoo: images of real ELF and PE files, honest ones of every packaging and liars of every kind."""
+"""The zoo: images of ELF and PE files, honest ones of every packaging and liars of every kind."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from testbed.images import Bundle, join_index, make_image
 from testbed.packed_layers import PACKINGS, Layer, Put, folder, gzipped, hardlink, symlink
-from testbed.tiny_programs import find_tiny
 
+Tiny = Callable[..., bytes]
 VERIFIED, REFUTED, CLAIMED = "verified", "refuted", "claimed"
 CONTRADICTORY = "contradictory"
 AMD, ARM = "linux/amd64", "linux/arm64"
@@ -32,16 +32,13 @@ def _one(platform: str, files: Sequence[Put], **process: object) -> Bundle:
     return _listed(platform, [gzipped(files)], **process)
 
 
-def animals() -> Iterator[Animal]:
-    yield from _scratch()
-    yield from _packings()
-    yield from _starts()
-    yield from _layers()
-    yield from _windows()
-    yield from _indexes()
+def animals(tiny: Tiny) -> Iterator[Animal]:
+    """All of them; `tiny` gives the program for a platform, or with `dynamic` one that needs a loader."""
+    for kinds in (_scratch, _packings, _starts, _layers, _windows, _indexes):
+        yield from kinds(tiny)
 
 
-def _scratch() -> Iterator[Animal]:
+def _scratch(tiny: Tiny) -> Iterator[Animal]:
     """One static program of each machine under its own name and under every other family's."""
     rows = [(platform, platform, VERIFIED, "") for platform in LINUX]
     rows += [
@@ -55,16 +52,16 @@ def _scratch() -> Iterator[Animal]:
     families = (("linux/amd64", "linux/386"), ("linux/arm64", "linux/arm/v7"), ("linux/386", "linux/amd64"))
     rows += [(claimed, real, CLAIMED, "some nodes") for claimed, real in families]
     for claimed, real, state, says in rows:
-        image = _one(claimed, [Put("app", find_tiny(real))], Entrypoint=["/app"])
+        image = _one(claimed, [Put("app", tiny(real))], Entrypoint=["/app"])
         yield Animal(f"scratch {claimed} is {real}", image, claimed, state, says)
 
 
-def _packings() -> Iterator[Animal]:
+def _packings(tiny: Tiny) -> Iterator[Animal]:
     """Every packing of a layer with 400 KB beside the program, honest and lying, and a script in each."""
     script = [
         Put("run.sh", b"#!/bin/sh\nexec app\n"),
         symlink("bin/sh", "busybox"),
-        Put("bin/busybox", find_tiny(ARM)),
+        Put("bin/busybox", tiny(ARM)),
     ]
     for name, pack in PACKINGS.items():
         for real, state in ((ARM, VERIFIED), (AMD, REFUTED)):
@@ -72,17 +69,17 @@ def _packings() -> Iterator[Animal]:
                 folder("usr"),
                 folder("usr/bin"),
                 Put("usr/bin/ballast", _BALLAST, 0o644),
-                Put("usr/bin/app", find_tiny(real)),
+                Put("usr/bin/app", tiny(real)),
                 symlink("bin", "usr/bin"),
             ]
             yield Animal(f"{name} {state}", _listed(ARM, [pack(files)], Entrypoint=["/bin/app"]), ARM, state)
         yield Animal(f"{name} script", _listed(ARM, [pack(script)], Cmd=["/run.sh"]), ARM, VERIFIED)
 
 
-def _starts() -> Iterator[Animal]:
+def _starts(tiny: Tiny) -> Iterator[Animal]:
     """What an image's configuration has to say about its program, and where that stands."""
-    own, other = find_tiny(ARM), find_tiny(AMD)
-    app, sh, dynamic = Put("app", own), Put("bin/sh", own), Put("app", find_tiny(ARM, dynamic=True))
+    own, other = tiny(ARM), tiny(AMD)
+    app, sh, dynamic = Put("app", own), Put("bin/sh", own), Put("app", tiny(ARM, dynamic=True))
     two_paths: dict[str, object] = {"Cmd": ["app"], "Env": ["A=b", "PATH=/opt:/bin"]}
     over_links = [symlink("a", "b/c"), folder("b"), symlink("b/c", "../d"), symlink("d", "/e/app"), Put("e/app", own)]
     busybox = [Put("bin/busybox", own), symlink("bin/sh", "busybox"), hardlink("bin/ls", "bin/busybox")]
@@ -132,8 +129,8 @@ def _starts() -> Iterator[Animal]:
         yield Animal(f"script by env {says}", _one(ARM, files, Entrypoint=["/app"]), ARM, state, says)
 
 
-def _layers() -> Iterator[Animal]:
-    own, other = find_tiny(ARM), find_tiny(AMD)
+def _layers(tiny: Tiny) -> Iterator[Animal]:
+    own, other = tiny(ARM), tiny(AMD)
     base = [folder("bin"), Put("bin/app", other), Put("bin/sh", own), symlink("sbin", "bin")]
     app, opaque = Put("bin/app", own), Put("bin/.wh..wh..opq")
     usr = [symlink("bin", "usr/bin"), Put("usr/bin/app", own)]
@@ -159,7 +156,7 @@ def _layers() -> Iterator[Animal]:
     yield Animal("layers: of three packings", _listed(ARM, packed, Entrypoint=["/app"]), ARM, VERIFIED)
 
 
-def _windows() -> Iterator[Animal]:
+def _windows(tiny: Tiny) -> Iterator[Animal]:
     program = {"Entrypoint": [r"C:\App\app.exe"]}
     for claimed, real, state, process in (
         ("windows/amd64", "windows/amd64", VERIFIED, program),
@@ -168,12 +165,12 @@ def _windows() -> Iterator[Animal]:
         ("windows/amd64", "linux/amd64", REFUTED, program),
         ("windows/arm64", "windows/amd64", CLAIMED, program),
     ):
-        files = [Put("Files/App/app.exe", find_tiny(real), 0o644)]
+        files = [Put("Files/App/app.exe", tiny(real), 0o644)]
         yield Animal(f"{claimed} is {real}", _one(claimed, files, **process), claimed, state)
 
 
-def _indexes() -> Iterator[Animal]:
-    own, other = find_tiny(ARM), find_tiny(AMD)
+def _indexes(tiny: Tiny) -> Iterator[Animal]:
+    own, other = tiny(ARM), tiny(AMD)
     for_arm = make_image(ARM, [gzipped([Put("app", own)])], Entrypoint=["/app"])
     for_amd = make_image(AMD, [gzipped([Put("app", other)])], Entrypoint=["/app"])
     lying = make_image(ARM, [gzipped([Put("app", other)])], Entrypoint=["/app"])
