@@ -335,3 +335,21 @@ async def test_fault_on_the_way_is_the_hosts(
     assert DETAIL not in str(caught.value)
     assert caught.value.__cause__ is fault
     assert REGISTRY.get_sample_value("multiarch_registry_requests_total", {"code": "error"}) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("status", "part", "body", "read"),
+    [(206, "bytes 2-4/9", b"cde", b"cde"), (206, "bytes 2-8/9", b"cdefghi", b"cde"), (206, "bytes 0-2/9", b"abc", None),
+     (206, "", b"cde", None), (200, "", b"abcdefghi", b"cde")],
+)  # fmt: skip
+async def test_part_of_a_layer_is_the_one_that_was_asked_for(
+    make_client: MakeClient, status: int, part: str, body: bytes, read: bytes | None
+) -> None:
+    """Nobody can check its digest. A registry that knows no ranges sends the whole."""
+    async with FaultyRegistry(answers(status, {"Content-Range": part} if part else {}, body)) as registry:
+        asked = make_client(registry.host).fetch_blob_part(app_at(registry), digest_of(b"abcdefghi"), ANONYMOUS, 2, 5)
+        if read is not None:
+            assert await asked == read
+        else:
+            with pytest.raises(errors.RegistryFailed, match="sent another part of a layer than was asked for"):
+                await asked

@@ -142,6 +142,9 @@ OPENSHIFT = [
         "tagMirrors": [{_mirror_set("quay.io/org", "t")}]}}""",
             f"quay.io/org/x@{D}", "quay.io/org/x"),
     # Others, which differ from one of them in one thing; of CRI-O and OpenShift, the differential tests have more.
+    Example("nested scope with flags alone", f"""{{"digestMirrors": [{QUAY}],
+        "sources": {{"insecureRegistries": ["quay.io/org"]}}}}""",
+            f"quay.io/org/x@{D}", "m.io/org/x quay.io/org/x"),
     Example("only the source", digest_sets("s.io", "s"), S_BY_DIGEST, "s.io/x"),
     Example("older policies", f"""{{"digestMirrors": [{_mirror_set("s.io", "ab")}],
         "digestPolicies": [{_mirror_set("s.io", "bc")}]}}""",

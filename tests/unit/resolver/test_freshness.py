@@ -113,6 +113,17 @@ async def test_a_tag_that_was_deleted_serves_on_for_a_day(known: World) -> None:
     assert cause_of(await known.ask()) is Cause.MISSING
 
 
+async def test_a_tag_is_asked_for_again_once_it_is_older_than_the_caller_likes(known: World) -> None:
+    """Fresh or not. What was never known, is no image, or has a digest is not."""
+    known.push(APP, "linux/amd64", "linux/arm64")
+    queries = [ImageQuery(each) for each in (APP, TWO, BAD, f"{REPOSITORY}@sha256:{'d' * 64}")]
+    for seconds, heads in ((5, 0), (1, 1)):
+        known.advance(seconds)
+        await known.resolver.confirm_all(queries, PUBLIC, 5, 60)
+        assert known.methods()["HEAD"] == heads
+    assert known.peek() == NEW
+
+
 async def test_a_public_digest_is_known_for_ever(world: World) -> None:
     image = f"{REPOSITORY}@{world.push(APP, 'linux/amd64')}"
     assert await world.ask(image=image) == OLD
