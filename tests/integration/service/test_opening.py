@@ -15,11 +15,13 @@ from extender.fetcher.fetcher_client import open_fetcher
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.service.cluster_view import ClusterView
 from extender.service.compose import open_service
+from testbed.eventually import eventually
 from tests.integration.service.conftest import running_service
 
 SETTINGS = ("admission.listen=", "shutdown.grace_seconds=0.2", "cache.url='memory:'")
 
 
+@pytest.mark.usefixtures("simulated_time")
 @pytest.mark.parametrize("is_refused", [False, True])
 async def test_nobody_can_call_before_the_files_for_registries_have_been_read(is_refused: bool) -> None:
     """Otherwise a rolling update would take a replica for ready that then ends."""
@@ -44,7 +46,7 @@ async def test_nobody_can_call_before_the_files_for_registries_have_been_read(is
 
     with capture_logs() as logs:
         serving = asyncio.create_task(serve())
-        await asked.wait()
+        await eventually(asked.is_set)
         assert "listener.opened" not in [each["event"] for each in logs]
         if is_refused:
             outcome.set_exception(ConfigError("no"))
