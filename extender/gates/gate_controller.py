@@ -6,7 +6,7 @@ decides how the pod is changed. One replica at a time runs it (`cluster.leader_e
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -110,7 +110,6 @@ class GateController:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         random: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._client = client
         self._pod_resolver = pod_resolver
@@ -120,8 +119,7 @@ class GateController:
         self._is_ready = is_ready
         self._clock = clock
         self._random = random
-        self._sleep = sleep
-        self._waits = ImageWaits(pod_resolver, self._hand, clock=clock, sleep=sleep)
+        self._waits = ImageWaits(pod_resolver, self._hand, clock=clock)
         self._pods = HeldPods(
             self._take_up, self._waits.leave, limit_seconds=limit_seconds, clock=clock, wall_clock=wall_clock
         )
@@ -130,15 +128,13 @@ class GateController:
     async def run(self) -> None:
         """Watches held pods and removes their gates until cancelled, also after ClusterErrors."""
         self._begin()
-        watch = ListWatch(
-            self._client, GATED_PODS, self._pods, clock=self._clock, random=self._random, sleep=self._sleep
-        )
+        watch = ListWatch(self._client, GATED_PODS, self._pods, clock=self._clock, random=self._random)
         PODS["held"].set_function(lambda: len(self._waits))
         PODS["removing"].set_function(lambda: len(self._pods) - len(self._waits))
         OLDEST["held"].set_function(self._pods.oldest_seconds)
         try:
-            while not self._is_ready():  # views have no event
-                await self._sleep(_SYNC_SECONDS)
+            while not self._is_ready():  # noqa: ASYNC110  # views have no event
+                await asyncio.sleep(_SYNC_SECONDS)
             async with self._tasks as tasks:
                 tasks.create_task(watch.run())
                 tasks.create_task(self._find_unlabelled())
@@ -177,7 +173,7 @@ class GateController:
                     self._pods.take_in(decode_stored_pod(document), document)
             except ClusterError as exc:
                 log.info("gate.search_failed", why=str(exc))
-            await self._sleep(_SEARCH_SECONDS)
+            await asyncio.sleep(_SEARCH_SECONDS)
 
     async def _work(self) -> None:
         """Decides about the pods that are handed out, one after the other."""

@@ -6,7 +6,7 @@ time has come. Pods that wait for no image, to be tried again, have a task for e
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 
 import msgspec
 import structlog
@@ -57,12 +57,10 @@ class ImageWaits:
         hand: Callable[[HeldPod], None],
         *,
         clock: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self._pod_resolver = pod_resolver
         self._hand = hand
         self._clock = clock
-        self._sleep = sleep
         self._slots = Slots(_WAITS, _WAITS_EACH)
         self._waits: dict[Hashable, _ImageWait] = {}
         self._wait_of: dict[HeldPod, _ImageWait] = {}
@@ -113,7 +111,7 @@ class ImageWaits:
         except Exception:
             images = [image.reference for image in (wait.question.images if wait.question else ())]
             log.exception("gate.failed", images=images)
-            await self._sleep(_DEFECT_SECONDS)
+            await asyncio.sleep(_DEFECT_SECONDS)
 
     def _end(self, wait: _ImageWait, _task: asyncio.Task[None]) -> None:
         """Forgets a wait whose task has ended, and hands out the pods that still wait."""
@@ -137,10 +135,10 @@ class ImageWaits:
             for pod in wait.members:
                 if is_new or pod.due_at <= self._clock():
                     self._hand(pod)
-            await self._sleep(_SETTLE_SECONDS)
+            await asyncio.sleep(_SETTLE_SECONDS)
             if wait.members and self._clock() - started < wait_seconds / 2:  # else lookups are still under way
                 left = min(pod.due_at for pod in wait.members) - self._clock()
-                await self._sleep(max(0.0, min(pace_seconds, left)))
+                await asyncio.sleep(max(0.0, min(pace_seconds, left)))
                 pace_seconds = min(pace_seconds * 1.5, _LAST_PACE_SECONDS)
             wait_seconds = _WAIT_SECONDS
 

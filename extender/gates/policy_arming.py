@@ -6,7 +6,7 @@ here takes the policy out of force: it is out when it is deleted, which needs no
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -46,13 +46,11 @@ class PolicyArming:
         namespace: str,
         *,
         can_ungate: Callable[[], bool],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._client = client
         self._name = name
         self._namespace = namespace
         self._can_ungate = can_ungate
-        self._sleep = sleep
         self._problem = ""
 
     async def run(self) -> None:
@@ -68,7 +66,7 @@ class PolicyArming:
                 if problem:
                     log.warning("policy.unarmed", policy=self._name, why=problem)
             self._problem = problem
-            await self._sleep(seconds if problem else _CHECK_SECONDS)
+            await asyncio.sleep(seconds if problem else _CHECK_SECONDS)
             seconds = min(2 * seconds, _CHECK_SECONDS)
 
     async def _arm(self) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
@@ -72,14 +72,12 @@ class Canary:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         random: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._client = client
         self._namespace = namespace
         self._clock = clock
         self._wall_clock = wall_clock
         self._random = random
-        self._sleep = sleep
         self._may_send = False
         self._missing = ""  # why none is sent
         self._last: ProbeResult | None = None
@@ -87,11 +85,11 @@ class Canary:
 
     async def run(self) -> None:
         """Sends canaries until cancelled. Replicas that started together send theirs at different times."""
-        await self._sleep(CANARY_SECONDS * (1 + self._random()) / 2)
+        await asyncio.sleep(CANARY_SECONDS * (1 + self._random()) / 2)
         while True:
             if self._may_send or await self._look_for_right():
                 await self._send()
-            await self._sleep(RIGHT_SECONDS if self._missing else CANARY_SECONDS)
+            await asyncio.sleep(RIGHT_SECONDS if self._missing else CANARY_SECONDS)
 
     def check(self) -> CheckResult:
         """What became of the last canary; nothing is wrong before the first one."""

@@ -40,7 +40,7 @@ def held(name: str) -> HeldPod:
 
 def waits_of(resolver: Resolver, judged: list[HeldPod]) -> ImageWaits:
     pod_resolver = PodResolver(resolver, Keyring(), Policy(), lambda _: None, lambda: None)
-    return ImageWaits(pod_resolver, judged.append, clock=asyncio.get_running_loop().time, sleep=asyncio.sleep)
+    return ImageWaits(pod_resolver, judged.append, clock=asyncio.get_running_loop().time)
 
 
 async def begin_and_cancel(waits: ImageWaits, pod: HeldPod) -> None:
