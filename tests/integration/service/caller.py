@@ -2,6 +2,8 @@
 
 import base64
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -56,6 +58,13 @@ class Caller:
         async with self.session.get(f"{self.service.operations_url}/metrics") as response:
             lines = (await response.text()).splitlines()
         return float(next(line for line in lines if line.startswith(f"{series} ")).split()[-1])
+
+    @asynccontextmanager
+    async def growth(self, *series: str) -> AsyncIterator[list[float]]:
+        """Fills the list with how much each series has grown in the context."""
+        before, grown = [await self.metric(name) for name in series], list[float]()
+        yield grown
+        grown += [await self.metric(name) - old for name, old in zip(series, before, strict=True)]
 
     async def checks(self, path: str) -> tuple[int, dict[str, str]]:
         """The status of /livez or /readyz, and the mark of each check."""
