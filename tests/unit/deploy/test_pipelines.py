@@ -19,10 +19,6 @@ WRITES = {"write", "write-all"}
 Document = dict[str, Any]
 
 
-def name_of(path: Path) -> str:
-    return path.name
-
-
 def read(path: Path) -> Document:
     """The file's content; YAML 1.1 takes the key `on` for true, which GitHub does not."""
     loaded: Document = yaml.safe_load(path.read_text().replace("\non:", '\n"on":'))
@@ -81,7 +77,7 @@ def test_make_targets_and_modules_that_pipelines_run_exist() -> None:
         assert (PROJECT / file).exists()
 
 
-@pytest.mark.parametrize("path", [GITHUB, GITLAB], ids=name_of)
+@pytest.mark.parametrize("path", [GITHUB, GITLAB], ids=lambda path: path.name)
 def test_the_templates_release_only_what_inspect_has_found_complete(path: Path) -> None:
     """Every platform that is built is required, by this release, before the name that others pull is given."""
     text = path.read_text()

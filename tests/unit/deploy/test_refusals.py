@@ -29,20 +29,14 @@ OF_THE_SCHEMA: list[tuple[str, str]] = [
     ("config.placement.preference.arm64: 11", r"/config/placement/preference/arm64': maximum: got 11, want"),
 ]
 PORT = "webhook.hostNetwork: true, webhook.port: 9443"
+SECOND = "modes.secondScheduler"
+INGRESS = "networkPolicy.ingress"
 OF_TWO: list[tuple[str, str, str]] = [
     ("webhook", "modes.webhook: {enabled: false}", "modes: nothing would run. Set one of modes.webhook.enabled"),
     ("webhook", "image.repository: ''", "image.repository: no public registry has the service's image. Build it"),
     ("policy", "config: {admission: {unknown: pass}}", "config.admission.unknown: with modes.policy every pod is held"),
-    (
-        "second",
-        "modes.secondScheduler: {webhook: false, outage: webhook}",
-        "modes.secondScheduler.outage: webhook needs",
-    ),
-    (
-        "second",
-        "modes.secondScheduler: {schedulerName: default-scheduler}",
-        "schedulerName: default-scheduler is the clu",
-    ),
+    ("second", f"{SECOND}: {{webhook: false, outage: webhook}}", f"{SECOND}.outage: webhook needs"),
+    ("second", f"{SECOND}: {{schedulerName: default-scheduler}}", "schedulerName: default-scheduler is the cluster"),
     ("second", "config: {admission: {scheduler_name: a}}", "config.admission.scheduler_name: the chart decides it"),
     ("default", "config: {scheduler: {pending: retry}}", "config.scheduler: retry protects nobody"),
     ("default", "config: {scheduler: {unknown: retry}}", "config.scheduler: retry protects nobody"),
@@ -53,39 +47,24 @@ OF_TWO: list[tuple[str, str, str]] = [
     ("default", "webhook.clientCaSecret: c", "webhook.clientCaSecret: no webhook is on"),
     ("all", "webhook.url: https://a", "webhook.url: two webhooks are on"),
     ("webhook", "config: {admission: {wait_seconds: 3}}", "webhook.timeoutSeconds: 3 s is not more than config.adm"),
-    (
-        "webhook",
-        "certificates.caBundle: -----BEGIN CERTIFICATE-----",
-        "certificates.caBundle: with certificates.source",
-    ),
+    ("webhook", "certificates.caBundle: -----BEGIN CERTIFICATE-----", "caBundle: with certificates.source"),
     ("webhook", "certificates.certManager.issuerRef.name: a", "issuerRef.name: certificates.source is selfManaged"),
-    ("webhook", "networkPolicy.ingress.enabled: true", "networkPolicy.ingress.apiServer: name the addresses"),
+    ("webhook", f"{INGRESS}.enabled: true", f"{INGRESS}.apiServer: name the addresses"),
     (
         "webhook",
-        f"{{networkPolicy.ingress: {{enabled: true, apiServer: [10.0.0.1/32]}}, {PORT}}}",
-        "networkPolicy.ingress: no policy binds pods on the host's network",
+        f"{{{INGRESS}: {{enabled: true, apiServer: [10.0.0.1/32]}}, {PORT}}}",
+        f"{INGRESS}: no policy binds pods",
     ),
-    ("default", "networkPolicy.ingress.enabled: true", "networkPolicy.ingress: no policy binds pods on the host's"),
-    (
-        "webhook",
-        "commonLabels: {app.kubernetes.io/name: mine}",
-        "commonLabels: the chart decides app.kubernetes.io/name",
+    ("default", f"{INGRESS}.enabled: true", f"{INGRESS}: no policy binds pods on the host's network"),
+    *(
+        ("webhook", f"{labels}: {{{key}: mine}}", f"{labels}: the chart decides {key}")
+        for labels, key in (
+            ("commonLabels", "app.kubernetes.io/name"),
+            ("podLabels", "app.kubernetes.io/component"),
+            ("podAnnotations", "checksum/configuration"),
+        )
     ),
-    (
-        "webhook",
-        "podLabels: {app.kubernetes.io/component: mine}",
-        "podLabels: the chart decides app.kubernetes.io/comp",
-    ),
-    (
-        "webhook",
-        "podAnnotations: {checksum/configuration: a}",
-        "podAnnotations: the chart decides checksum/configurati",
-    ),
-    (
-        "webhook",
-        "webhook.excludeNamespaces: [multiarch-extender-webhook-canary]",
-        "webhook.excludeNamespaces: in multiar",
-    ),
+    ("webhook", "webhook.excludeNamespaces: [multiarch-extender-webhook-canary]", "webhook.excludeNamespaces: in mult"),
     *(
         (
             mode,
@@ -98,8 +77,6 @@ OF_TWO: list[tuple[str, str, str]] = [
                 "{key: kubernetes.io/metadata.name, operator: In, values: [team]}",
                 "kubernetes.io/metadata.name In [team]",
             ),
-            ("policy", "{key: a, operator: Exists}, {key: a, operator: DoesNotExist}", "a DoesNotExist []"),
-            ("policy", "{key: a, operator: In, values: [b]}, {key: a, operator: NotIn, values: [b]}", "a In [b]"),
             (
                 "webhook",
                 "{key: a, operator: In, values: [u, v]}, {key: a, operator: In, values: [w, v]}",
@@ -110,6 +87,8 @@ OF_TWO: list[tuple[str, str, str]] = [
                 "{key: app.kubernetes.io/name, operator: DoesNotExist}",
                 "app.kubernetes.io/name DoesNotExist []",
             ),
+            ("policy", "{key: a, operator: Exists}, {key: a, operator: DoesNotExist}", "a DoesNotExist []"),
+            ("policy", "{key: a, operator: In, values: [b]}, {key: a, operator: NotIn, values: [b]}", "a In [b]"),
         )
     ),
     *(
