@@ -83,11 +83,7 @@ async def test_nothing_is_asked_that_the_check_does_not_take(check: CheckName) -
     assert {name for name, _ in found} <= {check, CheckName.WORKLOADS}
 
 
-async def test_a_part_without_pods_was_not_seen() -> None:
-    """A part that is scaled to nothing is nobody's mistake."""
-    cluster = Cluster()
-    cluster.lists[DEPLOYMENTS] = [deployment()]
-    assert await cluster.states(CheckName.PODS) == [("pods", "not seen")]
+NO_PODS: dict[str, list[Document]] = {DEPLOYMENTS: [deployment()]}
 
 
 def own_pod(restarts: int = 0, *, ready: bool = True) -> Document:
@@ -129,12 +125,6 @@ async def test_the_service_is_asked_for_what_it_knows(
     cluster.texts[READYZ] = answer
     found = await cluster.examine(CheckName.SERVICE)
     assert [(each.state, each.seen) for _, each in found] == seen
-
-
-async def test_without_a_ready_pod_nobody_is_asked() -> None:
-    cluster = Cluster()
-    cluster.lists[OWN_PODS] = [own_pod(ready=False)]
-    assert await cluster.states(CheckName.SERVICE) == [("service", "not seen")]
 
 
 async def test_namespaces_whose_pull_secrets_are_not_read_are_told() -> None:
@@ -194,32 +184,29 @@ async def test_namespaces_are_selected_by_the_api_server() -> None:
     assert "namespace default" in seen.seen
 
 
-async def test_rights_are_not_known_where_settings_are_not() -> None:
-    cluster = Cluster("nonsense: true")
-    assert await cluster.states(CheckName.RIGHTS) == [("rights", "not seen")]
-    assert await cluster.states(CheckName.PROBE, CheckName.ORDER) == [("order", "not seen"), ("probe", "not seen")]
-    assert REVIEWS not in cluster.asked
-
-
-async def test_settings_that_may_not_be_read_are_not_wrong() -> None:
-    """They may be all right."""
-    cluster = Cluster()
-    cluster.refused.add(CONFIG_MAP)
-    assert await cluster.states(CheckName.SETTINGS) == [("settings", "not seen")]
-
-
-async def test_a_webhook_that_selects_nothing_cannot_be_proved() -> None:
-    cluster = Cluster()
-    cluster.lists[NAMESPACES] = []
-    assert await cluster.states(CheckName.PROBE) == [("probe", "not seen")]
-
-
-@pytest.mark.parametrize("check", [CheckName.PROBE, CheckName.CERTIFICATE, CheckName.ORDER, CheckName.WEBHOOK])
-async def test_a_refusal_is_that_of_the_check_that_was_asked_for(check: CheckName) -> None:
-    """And not of another one that reads the same objects first."""
-    cluster = Cluster()
-    cluster.refused.add(WEBHOOKS)
-    assert await cluster.states(check) == [(check, "not seen")]
+@pytest.mark.parametrize(
+    ("checks", "settings", "lists", "refused"),
+    [
+        pytest.param("pods", SETTINGS, NO_PODS, "", id="a part that is scaled to nothing"),
+        pytest.param("service", SETTINGS, {OWN_PODS: [own_pod(ready=False)]}, "", id="no ready pod to ask"),
+        pytest.param("rights", "nonsense: true", {}, "", id="settings that are wrong, by which rights are known"),
+        pytest.param("order probe", "nonsense: true", {}, "", id="whether pods are reviewed, by wrong settings"),
+        pytest.param("settings", SETTINGS, {}, CONFIG_MAP, id="settings that may not be read"),
+        pytest.param("probe", SETTINGS, {NAMESPACES: []}, "", id="a webhook that selects nothing"),
+        pytest.param("registries", SETTINGS, {}, "", id="registries of no running pod"),
+        *(pytest.param(check, SETTINGS, {}, WEBHOOKS, id=f"{check}, for lack of rights")
+          for check in ("probe", "certificate", "order", "webhook")),
+    ],
+)  # fmt: skip
+async def test_what_was_not_seen_is_neither_ok_nor_wrong(
+    checks: str, settings: str, lists: dict[str, list[Document]], refused: str
+) -> None:
+    """Whoever asks for a check is told, and a refusal is that of this check, not of one that reads the same first."""
+    cluster = Cluster(settings)
+    cluster.lists |= lists
+    cluster.refused.add(refused)
+    assert await cluster.states(*map(CheckName, checks.split())) == [(check, "not seen") for check in checks.split()]
+    assert settings == SETTINGS or REVIEWS not in cluster.asked
 
 
 @pytest.mark.parametrize(
@@ -239,10 +226,6 @@ def running(image: str) -> Document:
     status = {"phase": "Running", "containerStatuses": []}
     return {"metadata": {"name": "p", "namespace": "shop"}, "spec": {"containers": [{"name": "c", "image": image}]},
             "status": status}  # fmt: skip
-
-
-async def test_without_running_pods_no_registry_was_asked() -> None:
-    assert await Cluster().states(CheckName.REGISTRIES) == [("registries", "not seen")]
 
 
 @pytest.mark.parametrize(

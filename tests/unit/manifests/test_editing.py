@@ -12,7 +12,7 @@ from extender.manifests.nodes import value_of
 from extender.manifests.stream import ManifestError, node_of
 from extender.placement.patch import Json, Operation, diff
 
-TOLERATION = {"key": "arch", "operator": "Equal", "value": "true"}
+TOLERATION = {"value": "true"}
 ADD = Operation("add", "/spec/tolerations", [TOLERATION])
 APPEND = Operation("add", "/spec/tolerations/0", TOLERATION)
 TEMPLATE: Path = ("spec", "template")
@@ -51,9 +51,7 @@ CASES = {
                   # of the container
               # of the pod
             > tolerations:
-              > - key: arch
-                > operator: Equal
-                > value: 'true'
+              > - value: 'true'
             # of the template
         # of nothing
         """,
@@ -67,9 +65,7 @@ CASES = {
               containers:
               - image: app
             > tolerations:
-            > - key: arch
-              > operator: Equal
-              > value: 'true'
+            > - value: 'true'
         """,
     ),
     "an empty list on its line becomes a list below it": (
@@ -80,9 +76,7 @@ CASES = {
             spec:
             < tolerations: []  # none yet
             > tolerations:  # none yet
-            > - key: arch
-              > operator: Equal
-              > value: 'true'
+            > - value: 'true'
               containers:
               - image: app
         """,
@@ -94,9 +88,7 @@ CASES = {
           template:
             spec:
               tolerations:
-            > - key: arch
-              > operator: Equal
-              > value: 'true'
+            > - value: 'true'
               containers:
               - image: app
         """,
@@ -115,9 +107,7 @@ CASES = {
 
                   # a comment of the script
             > tolerations:
-            > - key: arch
-              > operator: Equal
-              > value: 'true'
+            > - value: 'true'
         """,
     ),
     "an alias at the end is not taken for its anchor": (
@@ -130,24 +120,22 @@ CASES = {
               containers: [{image: app}]
               nodeSelector: *labels
             > tolerations:
-            > - key: arch
-              > operator: Equal
-              > value: 'true'
+            > - value: 'true'
         """,
     ),
     "flow style is edited within": (
         ADD,
         """
         < spec: {template: {spec: {containers: [{image: app}]}}}  # short
-        > spec: {template: {spec: {containers: [{image: app}], tolerations: [{key: arch, operator: Equal, value: 'true'}]}}}  # short
-        """,  # noqa: E501
+        > spec: {template: {spec: {containers: [{image: app}], tolerations: [{value: 'true'}]}}}  # short
+        """,
     ),
     "JSON stays JSON": (
         ADD,
         """
         {
         < "spec": {"template": {"spec": {}}}
-        > "spec": {"template": {"spec": {"tolerations": [{"key": "arch", "operator": "Equal", "value": "true"}]}}}
+        > "spec": {"template": {"spec": {"tolerations": [{"value": "true"}]}}}
         }
         """,
     ),
@@ -236,7 +224,7 @@ def test_windows_line_ends_stay() -> None:
     before = "spec:\r\n  template:\r\n    spec:\r\n      hostNetwork: true\r\n"
     made = edit_document(before, [(TEMPLATE, ADD)])
     assert made.startswith(before)
-    assert made.count("\n") == made.count("\r\n") == 8
+    assert made.count("\n") == made.count("\r\n") == 6
 
 
 @pytest.mark.parametrize(
@@ -244,24 +232,15 @@ def test_windows_line_ends_stay() -> None:
     [
         (
             "# one\r\nspec:\n  hostNetwork: true\n# two\r\n---x: 1\n",
-            (
-                "# one\r\nspec:\n  hostNetwork: true\n  tolerations:\n  - key: arch\n    operator: Equal\n"
-                "    value: 'true'\n# two\r\n---x: 1\n"
-            ),
+            ("# one\r\nspec:\n  hostNetwork: true\n  tolerations:\n  - value: 'true'\n# two\r\n---x: 1\n"),
         ),
         (
             "# one\nspec:\r\n  hostNetwork: true\r\n# two\n",
-            (
-                "# one\nspec:\r\n  hostNetwork: true\r\n  tolerations:\r\n  - key: arch\r\n    operator: Equal\r\n"
-                "    value: 'true'\r\n# two\n"
-            ),
+            ("# one\nspec:\r\n  hostNetwork: true\r\n  tolerations:\r\n  - value: 'true'\r\n# two\n"),
         ),
         (
             "# one\r\nspec: {hostNetwork: true}\nother: |\r\n  a\n  b\r\n",
-            (
-                "# one\r\nspec: {hostNetwork: true, tolerations: [{key: arch, operator: Equal, value: 'true'}]}\n"
-                "other: |\r\n  a\n  b\r\n"
-            ),
+            ("# one\r\nspec: {hostNetwork: true, tolerations: [{value: 'true'}]}\nother: |\r\n  a\n  b\r\n"),
         ),
     ],
     ids=["after a newline alone", "after both characters", "in flow style"],

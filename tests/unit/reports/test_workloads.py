@@ -46,18 +46,27 @@ def pod(name: str, owner: str = "", *images: str, phase: str = "Running", **spec
     return msgspec.json.encode({**found, "spec": template(*images, **spec)["spec"], "status": {"phase": phase}})
 
 
+def collected(*objects: dict[str, Any] | bytes, source: str = "") -> list[Workload]:
+    """The workloads of these manifests and live pods."""
+    collector = WorkloadCollector()
+    for each in objects:
+        collector.add_pod(each) if isinstance(each, bytes) else collector.add(each, source)
+    return collector.workloads()
+
+
 def names(workloads: list[Workload]) -> list[str]:
     return [str(workload) for workload in workloads]
 
 
+def images(workload: Workload) -> list[str]:
+    return [use.image.reference for use in workload.uses]
+
+
 @pytest.mark.parametrize("kind", [*AppsKinds, "ReplicationController", "Job", "Rollout", "SpecialSet"])
 def test_any_kind_with_a_template_is_a_workload(kind: str) -> None:
-    collector = WorkloadCollector()
-    assert collector.add(manifest(kind, "web", template("app:1")), "a.yaml, document 1")
-    (workload,) = collector.workloads()
-    assert workload.key == WorkloadKey("shop", kind, "web")
-    assert [use.image.reference for use in workload.uses] == ["app:1"]
-    assert workload.source == "a.yaml, document 1"
+    [workload] = collected(manifest(kind, "web", template("app:1")), source="a.yaml, document 1")
+    assert (workload.key, workload.source) == (WorkloadKey("shop", kind, "web"), "a.yaml, document 1")
+    assert images(workload) == ["app:1"]
 
 
 def test_objects_of_one_name_from_several_documents_are_workloads_each() -> None:
@@ -88,34 +97,28 @@ def test_pods_that_were_saved_from_a_cluster_count_as_there() -> None:
 
 def test_an_object_that_a_cluster_lists_twice_counts_once() -> None:
     """A list that expired meanwhile is read again: the later object is the one that counts."""
-    collector = WorkloadCollector()
-    for image in ("app:1", "app:2"):
-        collector.add(manifest("Deployment", "web", template(image)))
-    (workload,) = collector.workloads()
-    assert [use.image.reference for use in workload.uses] == ["app:2"]
+    [workload] = collected(*(manifest("Deployment", "web", template(image)) for image in ("app:1", "app:2")))
+    assert images(workload) == ["app:2"]
 
 
 def test_an_object_without_pods_is_no_workload() -> None:
     """A Service, a ConfigMap and a CustomResourceDefinition with the word template in it."""
-    collector = WorkloadCollector()
-    assert not collector.add({"kind": "Service", "spec": {"selector": {}}})
-    assert not collector.add({"kind": "ConfigMap", "data": {}})
-    assert not collector.add({"kind": "CustomResourceDefinition", "spec": {"template": {"spec": {"x": 1}}}})
-    assert collector.workloads() == []
+    definition = {"kind": "CustomResourceDefinition", "spec": {"template": {"spec": {"x": 1}}}}
+    for other in ({"kind": "Service", "spec": {"selector": {}}}, {"kind": "ConfigMap", "data": {}}, definition):
+        assert not WorkloadCollector().add(other)
+        assert collected(other) == []
 
 
 def test_pods_count_for_the_top_owner() -> None:
     """Through ReplicaSets and Jobs, whose own templates are not shown beside it, in any order."""
-    collector = WorkloadCollector()
-    collector.add_pod(pod("web-1-a", "ReplicaSet/web-1", "app:1"))
-    collector.add(manifest("ReplicaSet", "web-1", template("app:1"), "Deployment/web"))
-    collector.add(manifest("Deployment", "web", template("app:1"), replicas=3))
-    collector.add(manifest("Job", "nightly-1", template("job:1"), "CronJob/nightly"))
-    cron = manifest("CronJob", "nightly", {}, jobTemplate={"spec": {"template": template("job:1"), "parallelism": 2}})
-    collector.add(cron)
-    found = collector.workloads()
-    assert names(found) == ["shop/CronJob/nightly", "shop/Deployment/web"]
-    assert [workload.pods for workload in found] == [2, 3]
+    found = collected(
+        pod("web-1-a", "ReplicaSet/web-1", "app:1"),
+        manifest("ReplicaSet", "web-1", template("app:1"), "Deployment/web"),
+        manifest("Deployment", "web", template("app:1"), replicas=3),
+        manifest("Job", "nightly-1", template("job:1"), "CronJob/nightly"),
+        manifest("CronJob", "nightly", {}, jobTemplate={"spec": {"template": template("job:1"), "parallelism": 2}}),
+    )
+    assert [(str(each), each.pods) for each in found] == [("shop/CronJob/nightly", 2), ("shop/Deployment/web", 3)]
 
 
 def test_pods_of_one_template_share_what_is_read_of_them() -> None:
@@ -134,33 +137,29 @@ def test_pods_of_one_template_share_what_is_read_of_them() -> None:
 
 def test_an_owner_that_nobody_listed_stands_by_its_pods() -> None:
     """An Argo Rollout has ReplicaSets: the pods of several of them are added up."""
-    collector = WorkloadCollector()
-    for index in (1, 2):
-        collector.add(manifest("ReplicaSet", f"web-{index}", template(f"app:{index}"), "Rollout/web"))
-        collector.add_pod(pod(f"web-{index}-a", f"ReplicaSet/web-{index}", f"app:{index}"))
-    collector.add_pod(pod("ray-head", "RayCluster/ray", "ray:2"))
-    found = collector.workloads()
-    assert names(found) == ["shop/RayCluster/ray", "shop/Rollout/web"]
-    assert [workload.pods for workload in found] == [1, 2]
-    assert {use.image.reference for use in found[1].uses} == {"app:1", "app:2"}
+    sets = [manifest("ReplicaSet", f"web-{each}", template(f"app:{each}"), "Rollout/web") for each in (1, 2)]
+    pods = [pod(f"web-{each}-a", f"ReplicaSet/web-{each}", f"app:{each}") for each in (1, 2)]
+    found = collected(*sets, *pods, pod("ray-head", "RayCluster/ray", "ray:2"))
+    assert [(str(each), each.pods) for each in found] == [("shop/RayCluster/ray", 1), ("shop/Rollout/web", 2)]
+    assert {*images(found[1])} == {"app:1", "app:2"}
 
 
 def test_an_unlisted_owner_scaled_to_zero_is_told_by_its_replica_sets() -> None:
     """It has no pods now; a ReplicaSet that wants none is an old one."""
-    collector = WorkloadCollector()
-    collector.add(manifest("ReplicaSet", "web-1", template("app:1"), "Rollout/web", replicas=0))
-    collector.add(manifest("ReplicaSet", "web-2", template("app:2"), "Rollout/web", replicas=1))
-    (workload,) = collector.workloads()
-    assert [use.image.reference for use in workload.uses] == ["app:2"]
+    [workload] = collected(
+        manifest("ReplicaSet", "web-1", template("app:1"), "Rollout/web", replicas=0),
+        manifest("ReplicaSet", "web-2", template("app:2"), "Rollout/web", replicas=1),
+    )
+    assert images(workload) == ["app:2"]
 
 
 def test_what_other_webhooks_inject_is_marked() -> None:
     """A sidecar in pods that the template lacks; an image that a container had before a rollout does not count."""
-    collector = WorkloadCollector()
-    collector.add(manifest("Deployment", "web", template("app:2")))
-    collector.add(manifest("ReplicaSet", "web-1", template("app:1"), "Deployment/web"))
-    collector.add_pod(pod("web-1-a", "ReplicaSet/web-1", "app:1", "mesh:1"))
-    (workload,) = collector.workloads()
+    [workload] = collected(
+        manifest("Deployment", "web", template("app:2")),
+        manifest("ReplicaSet", "web-1", template("app:1"), "Deployment/web"),
+        pod("web-1-a", "ReplicaSet/web-1", "app:1", "mesh:1"),
+    )
     assert [(use.image.reference, use.is_injected) for use in workload.uses] == [("app:2", False), ("mesh:1", True)]
 
 
@@ -176,9 +175,7 @@ def test_finished_pods_and_jobs_count_for_nothing() -> None:
 
 def test_static_pods_are_workloads_of_their_own() -> None:
     """Their owner is the node."""
-    collector = WorkloadCollector()
-    collector.add_pod(pod("etcd-node-1", "Node/node-1", "etcd:3"))
-    assert names(collector.workloads()) == ["shop/Pod/etcd-node-1"]
+    assert names(collected(pod("etcd-node-1", "Node/node-1", "etcd:3"))) == ["shop/Pod/etcd-node-1"]
 
 
 @pytest.mark.parametrize(
@@ -189,14 +186,11 @@ def test_static_pods_are_workloads_of_their_own() -> None:
 )  # fmt: skip
 def test_how_many_pods_an_object_wants(kind: str, spec: dict[str, Any], wanted: int | None) -> None:
     """Suspended and scaled-to-zero ones stay in the list and want none."""
-    collector = WorkloadCollector()
-    collector.add(manifest(kind, "web", template("app:1"), **spec))
-    assert [workload.pods for workload in collector.workloads()] == [wanted]
+    assert [each.pods for each in collected(manifest(kind, "web", template("app:1"), **spec))] == [wanted]
 
 
 def test_every_use_of_an_image_is_listed() -> None:
     """Containers, init containers, sidecars, ephemeral containers and image volumes."""
-    collector = WorkloadCollector()
     spec = {
         "initContainers": [
             {"name": "i", "image": "init:1"},
@@ -205,8 +199,7 @@ def test_every_use_of_an_image_is_listed() -> None:
         "ephemeralContainers": [{"name": "e", "image": "debug:1"}],
         "volumes": [{"name": "v", "image": {"reference": "data:1"}}, {"name": "tmp", "emptyDir": {}}],
     }
-    collector.add(manifest("Deployment", "web", template("app:1", **spec)))
-    (workload,) = collector.workloads()
+    [workload] = collected(manifest("Deployment", "web", template("app:1", **spec)))
     assert [(use.used_as, use.name, use.image.reference) for use in workload.uses] == [
         ("container", "c0", "app:1"),
         ("init container", "i", "init:1"),
@@ -241,12 +234,12 @@ def test_a_field_of_the_wrong_type_is_named() -> None:
 
 def test_pods_count_for_a_deployment_config_of_openshift() -> None:
     """Through its ReplicationController; an image that a trigger fills in is none yet."""
-    collector = WorkloadCollector()
-    collector.add(manifest("DeploymentConfig", "web", template("app:1"), replicas=2))
-    collector.add(manifest("ReplicationController", "web-1", template("app:1"), "DeploymentConfig/web"))
-    collector.add_pod(pod("web-1-a", "ReplicationController/web-1", "app:1"))
-    collector.add(manifest("DeploymentConfig", "triggered", template(" ")))
-    (workload,) = collector.workloads()
+    [workload] = collected(
+        manifest("DeploymentConfig", "web", template("app:1"), replicas=2),
+        manifest("ReplicationController", "web-1", template("app:1"), "DeploymentConfig/web"),
+        pod("web-1-a", "ReplicationController/web-1", "app:1"),
+        manifest("DeploymentConfig", "triggered", template(" ")),
+    )
     assert (str(workload), workload.pods) == ("shop/DeploymentConfig/web", 2)
 
 
