@@ -29,7 +29,6 @@ def image_of(index: int) -> tuple[str, Content | Failure]:
 
 
 def report_of(workloads: int, images: int) -> Audit:
-    """The audit of so many workloads, which use so many images in turn."""
     collector = WorkloadCollector()
     for index in range(workloads):
         kind = _KINDS[index % len(_KINDS)]

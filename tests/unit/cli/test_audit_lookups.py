@@ -53,7 +53,6 @@ class Registry(FakeRegistry):
 
 
 def workload(namespace: str, *secrets: str) -> Workload:
-    """A workload that uses the image with these pull secrets."""
     spec = ReportedSpec(image_pull_secrets=tuple(LocalObjectReference(name) for name in secrets))
     uses = (ImageUse(image=PodImage(APP), used_as="container", name="app"),)
     return Workload(key=WorkloadKey(namespace, "Deployment", "app"), spec=spec, uses=uses)

@@ -51,7 +51,6 @@ def test_the_page_is_printed_as_it_is() -> None:
 
 
 def test_the_picture_says_what_share_could_move() -> None:
-    """The parts of each bar are all of the CPU, in words and in widths."""
     report = report_of(200, 40)
     page = write_html(report)
     [_, arm] = report.summary

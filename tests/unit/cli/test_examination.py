@@ -240,7 +240,6 @@ async def test_a_registry_that_is_not_asked_does_not_answer(settings: tuple[str,
 
 
 async def test_rights_are_those_of_the_settings() -> None:
-    """Those on its own objects too, of which there are most."""
     text = SETTINGS.replace(
         "tls: {certificate: /tls/tls.crt, key: /tls/tls.key}", "tls: {self_managed: [x]}, unknown: gate"
     )
@@ -334,7 +333,6 @@ def test_a_scheduler_has_to_ask_and_to_wait(changes: dict[str, Any], seen: str) 
      ({"names": frozenset({"other"})}, ["wrong"])],
 )  # fmt: skip
 def test_a_certificate_is_trusted_current_and_for_the_name(changes: dict[str, Any], states: list[str]) -> None:
-    """Each of them is told apart; in its last week there is an advice."""
     right = {"is_trusted": True, "names": frozenset({"w.n.svc"}), "days_left": 30, "where": "Secret"}
     found = judge_certificate("webhook", Certificate(**{**right, **changes}), ["w.n.svc"])
     assert [seen.state for seen in found if seen.remedy] == states

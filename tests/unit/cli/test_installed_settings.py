@@ -27,7 +27,6 @@ def installed(settings: Any) -> InstalledCluster:
 
 
 async def beside(cluster: InstalledCluster, *assignments: str, file: str | None = None) -> Config:
-    """The settings by which a command decides that was given these."""
     own = read_config(None, assignments)
     return await GivenSettings(own, file, assignments).beside(cluster.client)
 

@@ -23,7 +23,6 @@ def test_documents_are_counted_and_empty_ones_give_nothing(tmp_path: Path) -> No
 
 
 def test_lists_anchors_and_json_are_read(tmp_path: Path) -> None:
-    """The items of a list, values behind aliases and merge keys, and dates as texts."""
     file = tmp_path / "list.yaml"
     file.write_text(
         "apiVersion: v1\nkind: List\nitems:\n"
@@ -66,7 +65,6 @@ def test_standard_input_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["no end", "deep", "a bomb"],
 )  # fmt: skip
 def test_an_error_names_file_and_document(tmp_path: Path, text: str, message: str) -> None:
-    """Broken YAML and aliases of aliases that would fill memory."""
     file = tmp_path / "bad.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=f"bad.yaml.* {message}"):

@@ -25,7 +25,6 @@ STATED = [
 
 
 def test_a_config_states_a_platform() -> None:
-    """Operating system, architecture and variant are read, everything else is passed over."""
     for body, platform in STATED:
         assert read_config(body) == ConfigClaim(parse_platform(platform)), body
 
@@ -71,7 +70,6 @@ def test_words_that_no_platform_has_are_in_doubt() -> None:
 
 
 def test_every_word_that_go_has_is_known() -> None:
-    """Each architecture with each of its variants, and each operating system."""
     words = [("linux", name, variant) for name in ARCHITECTURES for variant in ("", *variants_of(name))]
     words += [(os, "amd64", "") for os in OPERATING_SYSTEMS] + [("wasi", "wasm", "")]
     for os, architecture, variant in words:

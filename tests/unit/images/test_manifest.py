@@ -162,7 +162,6 @@ def test_image_configs_and_what_old_registries_made_of_them_are_fetched() -> Non
 
 
 def test_every_optional_field_may_be_null() -> None:
-    """Null is as good as missing, as Go's encoders write it."""
     nulls = dict.fromkeys(("mediaType", "artifactType", "layers", "manifests", "fsLayers", "annotations", "subject"))
     document = read(manifest(**nulls, config=config(annotations=None, data=None, platform=None)))
     assert isinstance(document, ManifestDocument)
@@ -388,7 +387,6 @@ def test_of_twins_the_first_counts(first: dict[str, Any], twin: dict[str, Any], 
 
 @pytest.mark.parametrize("nothing", [[], None])
 def test_an_empty_index_has_nothing_to_run(nothing: Any) -> None:
-    """Go writes an empty list as null; neither is an error."""
     found = read({"mediaType": OCI_INDEX, "manifests": nothing}, OCI_INDEX)
     assert found == IndexDocument(media_type=OCI_INDEX, entries=(), children=(), skipped=())
 

@@ -64,7 +64,6 @@ NO_PLATFORMS = (
 
 
 def test_text_that_is_no_platform_is_refused() -> None:
-    """Two or three words are wanted, each one that a node's label could hold."""
     for text in NO_PLATFORMS:
         with pytest.raises(InvalidPlatform, match="is no platform; write os/architecture"):
             parse_platform(text)

@@ -109,7 +109,6 @@ def _outcome(text: str) -> dict[str, str | bool]:
     ],
 )
 def test_a_reference_gets_the_kubelets_parts(text: str, domain: str, path: str, tag: str, digest: str) -> None:
-    """Domain, path, tag and digest are those the kubelet pulls by."""
     assert parse_reference(text) == ImageReference(domain, path, tag, digest)
 
 

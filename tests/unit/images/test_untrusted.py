@@ -30,7 +30,6 @@ DECODER = document_decoder(Named)
     ],
 )
 def test_quoted_text_is_escaped_and_cut(text: str, shown: str) -> None:
-    """A message shows text from outside on one line, a hundred characters of it at most."""
     assert quote(text) == shown
 
 
@@ -55,6 +54,5 @@ def test_any_quoted_text_is_short_and_printable(text: str) -> None:
     ],
 )
 def test_bytes_that_are_no_document_are_an_invalid_manifest(body: bytes, why: str) -> None:
-    """Whatever the decoder makes of bad bytes, one error comes out, and it says why."""
     with pytest.raises(InvalidManifest, match=why):
         decode_json(DECODER, body)

@@ -14,13 +14,11 @@ POD_KIND = {"group": "", "version": "v1", "kind": "Pod"}
 
 
 def review_bytes(**request: object) -> bytes:
-    """A review of a pod's creation, with these fields of the request put in place."""
     fields = {"uid": UID, "kind": POD_KIND, "operation": "CREATE", "object": {"spec": {}}, **request}
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": fields})
 
 
 def test_request_as_kube_apiserver_sends_it_is_read() -> None:
-    """The fields that are used arrive, and the object keeps its own bytes."""
     review = decode_review(
         b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u-1",'
         b'"kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},'

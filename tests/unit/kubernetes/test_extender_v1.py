@@ -47,14 +47,12 @@ def answer_of(result: ExtenderFilterResult) -> dict[str, Any]:
 
 
 def refuse(body: bytes, refused: bytes) -> ExtenderFilterResult:
-    """The answer to a request of three nodes, of which those with a 1 are refused."""
     args = decode_args(body)
     parts = {flag: [name for name, own in zip(args.names, refused, strict=True) if own == flag] for flag in (0, 1)}
     return args.keep(parts[0], parts[1], "why")
 
 
 def test_names_request_is_read_with_everything_the_pod_holds() -> None:
-    """A request of the cheap form gives the pod and the names, and ignores what it does not know."""
     args = decode_args(BY_NAME)
     assert args.nodes is None
     assert args.names == ["n1", "n2", "n3"]
@@ -65,7 +63,6 @@ def test_names_request_is_read_with_everything_the_pod_holds() -> None:
 
 
 def test_nodes_request_is_read() -> None:
-    """A request of whole nodes gives their names, labels and nodeInfo."""
     args = decode_args(BY_NODE)
     assert args.names == ["n1", "n2", "n3"]
     assert args.nodes is not None
@@ -94,7 +91,6 @@ def test_kept_nodes_are_given_back_byte_for_byte() -> None:
 
 
 def test_refused_names_leave_the_list_and_get_the_reason() -> None:
-    """In the names form the rest keeps its order, and nothing is said of whole nodes."""
     assert answer_of(refuse(BY_NAME, b"\0\1\0")) == {
         "Nodes": None,
         "NodeNames": ["n1", "n3"],
@@ -122,7 +118,6 @@ def test_nodes_count_where_both_forms_are_filled() -> None:
 
 
 def test_missing_and_null_fields_are_empty() -> None:
-    """Go leaves fields out and writes null for nil slices: both are legal everywhere but for pod and nodes."""
     for body, names in (
         (b'{"Pod":{},"NodeNames":[]}', []),
         (b'{"Pod":{"metadata":null,"spec":null},"NodeNames":["n"]}', ["n"]),
@@ -235,7 +230,6 @@ def test_full_victims_are_given_back_as_identifiers() -> None:
 
 
 def test_no_candidates_is_an_empty_map() -> None:
-    """No candidates in, no candidates out: an object, never null."""
     for fields in (b"", b',"NodeNameToVictims":null,"NodeNameToMetaVictims":null', b',"NodeNameToVictims":{}'):
         answer = encode_preemption_result(decode_preemption_args(b'{"Pod":{}' + fields + b"}").echo())
         assert answer == b'{"NodeNameToMetaVictims":{}}'

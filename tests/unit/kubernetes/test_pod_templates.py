@@ -60,7 +60,6 @@ WITHOUT: list[object] = [
 
 
 def test_what_has_no_template_gives_none() -> None:
-    """No version, no image, metadata and status, and values of wrong types."""
     for document in WITHOUT:
         assert list(pod_templates(document)) == [], document
 
@@ -114,7 +113,6 @@ def test_custom_kinds_are_read_wherever_they_have_templates(named: str, spec: ob
     ],
 )  # fmt: skip
 def test_some_places_take_no_words(api_version: str, kind: str, spec: object, place: str) -> None:
-    """Knative refuses them, and a PodSpec without metadata beside it has nowhere to record them."""
     document = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}
     [found] = pod_templates(document)
     assert (found.place, found.takes_constraints) == (place, False)
@@ -208,7 +206,6 @@ def test_what_is_laid_over_pods_is_no_template() -> None:
 
 
 def test_policies_are_told_from_workloads_by_their_groups() -> None:
-    """Their number is told, as somebody may have meant them as workloads."""
     groups = ("kyverno.io/v1", "constraints.gatekeeper.sh/v1beta1", "apps/v1", "kyverno.io.example.com/v1", "v1")
     assert [is_policy(thing(group, {})) for group in groups] == [True, True, False, False, False]
 
@@ -232,7 +229,6 @@ def test_an_image_beside_the_containers_is_one_more(api_version: str, beside: di
 
 
 def test_a_container_whose_image_comes_later_is_named() -> None:
-    """With its template; init containers and those without a name too."""
     for image in LATER:
         containers = [{"name": "main", **({} if image is None else {"image": image})}, {"image": "app"}]
         [found] = pod_templates({**thing("apps/v1", {"template": {"spec": {"containers": containers}}})})
@@ -281,5 +277,4 @@ CONTAINER = {"image": "app", "command": ["run"]}
          "no spec", "other types"],
 )  # fmt: skip
 def test_images_at_an_unknown_place_are_found(version: str, spec: object, path: str) -> None:
-    """By their keys; what a report reads, and objects of Kubernetes itself, have none."""
     assert unread_images({"apiVersion": version, "kind": "Thing", "spec": spec}) == path

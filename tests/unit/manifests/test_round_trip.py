@@ -52,12 +52,10 @@ TERMS = st.permutations([ON_AMD64, ZONE]).map(lambda both: {"matchExpressions": 
 
 
 def facts_of(images: list[PodImage]) -> list[ImageFact]:
-    """The facts of images that are named for their platforms."""
     return [RunsOn(PLATFORMS[image.reference]) for image in images]
 
 
 def fixed(text: str, platforms: frozenset[Platform] | None = None) -> str:
-    """The text as `fix` gives it; with `platforms` all images have these."""
     return ManifestStream(text, MUTATOR).fix(
         lambda images: [RunsOn(platforms) for _ in images] if platforms else facts_of(list(images))
     )[0]
@@ -79,7 +77,6 @@ class Written:
         return self.draw(st.sampled_from(choices))
 
     def block(self, value: Any, column: int) -> str:  # plain values
-        """The value in lines, each list and map indented in its own way."""
         made = []
         for key, item in value.items() if isinstance(value, dict) else ((None, each) for each in value):
             lead = " " * column + ("- " if key is None else f"{key}:")
@@ -220,6 +217,5 @@ def assert_only_what_must_change_does(text: str, after: str) -> None:
 
 
 def _is_within(line: str, other: str) -> bool:
-    """Whether the other line has all characters of the line, in order."""
     characters = iter(other)
     return all(each in characters for each in line)

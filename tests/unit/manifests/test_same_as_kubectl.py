@@ -75,7 +75,6 @@ def merging(draw: random.Random) -> str:
 
 
 def made(draw: random.Random) -> bytes:
-    """A stream of one document or more, which is YAML or nearly so."""
     kind = draw.random()
     if kind < 0.1:
         text = "".join(draw.choice(JSON) for _ in range(draw.randint(1, 4)))
@@ -100,7 +99,6 @@ def made(draw: random.Random) -> bytes:
 
 
 def read(data: bytes) -> Iterator[object]:
-    """The documents, and whether there was an error, as read here."""
     try:
         yield from (document.value for document in read_stream(decode_stream(data)[0]))
     except ManifestError:

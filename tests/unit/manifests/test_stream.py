@@ -7,7 +7,6 @@ from extender.manifests.stream import ManifestError, StreamDocument, decode_stre
 
 
 def test_each_document_has_its_place() -> None:
-    """That of its text, and its first line; what has no value is left out."""
     text = "# c\n---\na: 1\n---\n# nothing\n--- # Source: b.yaml\nb:\n  c\n...\nd: is not read\n"
     assert list(read_stream(text)) == [
         StreamDocument("a: 1\n", 8, 3, 2, {"a": 1}),

@@ -23,7 +23,6 @@ def allows(spec: Json, node: Json) -> bool:
 
 
 def is_tolerated(spec: Json, node: Json) -> bool:
-    """Whether a pod of this spec tolerates all taints of the node that keep pods away."""
     taints = [*(node["spec"].get("taints") or ())]
     if node["spec"].get("unschedulable"):
         taints.append({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})

@@ -57,7 +57,6 @@ def mutate(
     cluster: ClusterNodes = NO_NODES,
     may_hold: bool = False,
 ) -> Mutation:
-    """Returns the mutation of the pod, with one fact for each of its images in order."""
     decoded = created(document)
     overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, namespace)
     images, mutator = images_of(decoded), Mutator(policy, admission or settings())
@@ -72,7 +71,6 @@ def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:
 
 
 def mutated(document: Any, *facts: ImageFact, **arguments: Any) -> tuple[Mutation, Any]:
-    """Returns the mutation and the pod after it."""
     mutation = mutate(document, *facts, **arguments)
     return mutation, apply(document, mutation.patch)
 

@@ -262,7 +262,6 @@ def test_preference_is_written_for_multi_arch_pods(
 
 
 def test_both_write_both() -> None:
-    """Required and preferred in one affinity that had neither."""
     patched = after(pod(), MULTI, admission=settings("both"))
     prefers = {"weight": 100, "preference": matching(IN_ARM64)}
     assert patched["spec"]["affinity"] == {

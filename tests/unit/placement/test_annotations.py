@@ -21,21 +21,6 @@ Annotations = Mapping[str, str] | None
 
 
 @pytest.mark.parametrize(
-    ("pod", "namespace", "mode"),
-    [
-        ({PREFER: "arm64"}, None, Mode.OBSERVE),
-        (None, {MODE: "enforce"}, Mode.ENFORCE),
-        ({MODE: "ignore"}, {MODE: "enforce"}, Mode.IGNORE),
-        ({MODE: "nonsense"}, None, Mode.OBSERVE),
-    ],
-)
-def test_the_operator_s_mode_holds_where_no_annotation_says_otherwise(
-    pod: Annotations, namespace: Annotations, mode: Mode
-) -> None:
-    assert read_overrides(pod, namespace, Overrides(mode=Mode.OBSERVE)).mode is mode
-
-
-@pytest.mark.parametrize(
     ("pod", "namespace", "overrides"),
     [
         pytest.param(None, None, Overrides(), id="nothing"),
@@ -54,6 +39,9 @@ def test_the_pod_overrides_its_namespace_key_by_key(
     pod: Annotations, namespace: Annotations, overrides: Overrides
 ) -> None:
     assert read_overrides(pod, namespace) == overrides
+    observing = read_overrides(pod, namespace, Overrides(mode=Mode.OBSERVE))
+    is_said = any(MODE in (each or {}) for each in (pod, namespace))
+    assert observing.mode is (overrides.mode if is_said else Mode.OBSERVE)
 
 
 BAD = [

@@ -48,13 +48,11 @@ def terms(number: int, requirements: int = 1) -> Json:
 
 
 def filling(size_bytes: int) -> Json:
-    """Returns tolerations with which the touched parts of a pod take so many bytes."""
     empty = {"tolerations": [{"key": ""}], "schedulerName": "default-scheduler"}
     return [{"key": "k" * (size_bytes - len(msgspec.json.encode(empty)))}]
 
 
 def decide(document: Json, fact: ImageFact, *, may_hold: bool = False) -> Mutation:
-    """Returns the mutation; the fact counts for all images."""
     facts = [fact] * len(images_of(created(document)))
     return mutate(document, *facts, admission=ADMISSION, may_hold=may_hold)
 
@@ -75,7 +73,6 @@ BEYOND = {
 
 @pytest.mark.parametrize("document", WITHIN.values(), ids=WITHIN.keys())
 def test_a_pod_within_the_bounds_gets_what_any_other_gets(document: Json) -> None:
-    """And what it gets is taken back like that of any other."""
     mutation = decide(document, AMD64)
     assert mutation.outcome is AdmissionOutcome.PATCHED
     patched = apply(document, mutation.patch)
@@ -177,7 +174,6 @@ def test_a_patch_has_a_bound_of_its_own() -> None:
 
 @pytest.mark.parametrize("place", ["containers", "initContainers", "ephemeralContainers", "volumes"])
 def test_a_pod_of_more_than_256_images_is_unknown(place: str) -> None:
-    """Wherever it names them, and however often the same one."""
     names = [f"a:{each}" for each in range(MOST_IMAGES)]
     items: list[Json] = [{"image": {"reference": each} if place == "volumes" else each} for each in names]
     assert len(images_of(created({"spec": {place: items}}))) == MOST_IMAGES

@@ -84,7 +84,6 @@ class Truth:
         return self.runs(self.assume, name)
 
     def runs_on(self, rule: Iterable[Platform], level: str = "") -> bool:
-        """Whether all images are known and run on these platforms, on nodes of this level."""
         known = self.known()
         return (
             not self.unknown
@@ -140,7 +139,6 @@ def platform_of(node: Json) -> Platform:
 
 
 def nodes_of(platform: Platform) -> Iterator[Json]:
-    """Nodes of a platform, of each name and with each other label that a term here speaks of."""
     os, architecture = platform.os, platform.architecture
     labels = {OS: os, ARCH: architecture, f"beta.{OS}": os, f"beta.{ARCH}": architecture}
     zones = [{}, *({"zone": value} for value in ("a", "b", "7", "1"))]

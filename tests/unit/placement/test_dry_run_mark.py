@@ -12,7 +12,6 @@ NONCE = "3f9a-71"
 
 
 def canary(value: object = NONCE) -> dict[str, Any]:
-    """A canary with this value of the annotation, beside an annotation of somebody else."""
     return {"metadata": {"annotations": {CANARY: value, "other/key": "x"}}}
 
 
@@ -55,7 +54,6 @@ def test_other_values_are_no_canary() -> None:
 
 
 def test_what_comes_back_may_be_anything() -> None:
-    """A pod without the annotation, or with something else in its place, is unmarked."""
     anything: list[dict[str, Any]] = [{}, {"metadata": None}, {"metadata": {"annotations": []}}, canary(3)]
     for pod in anything:
         assert not is_marked(pod, NONCE, "ours")

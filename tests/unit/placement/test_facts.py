@@ -68,14 +68,11 @@ def test_all_images_of_a_pod_are_named_in_pod_order() -> None:
 
 
 def test_an_image_named_twice_the_same_way_counts_once() -> None:
+    """But another pull policy or role is another question. A pod without lists has none."""
     containers = [{"image": "c:1"}, {"image": "c:1"}, {"image": "c:1", "imagePullPolicy": "Never"}]
     images = images_of(pod_of({"containers": containers, "volumes": [{"image": {"reference": "c:1"}}]}))
     assert images == (PodImage("c:1"), PodImage("c:1", Role.CONTAINER, "Never"), PodImage("c:1", Role.VOLUME))
-
-
-def test_a_pod_without_lists_has_no_images() -> None:
-    for spec in (None, {}, {"containers": None}):
-        assert images_of(pod_of(spec)) == ()
+    assert images_of(pod_of(None)) == images_of(pod_of({})) == images_of(pod_of({"containers": None})) == ()
 
 
 MOUNTS = {
@@ -173,7 +170,6 @@ def test_a_failure_is_pending_only_if_it_may_mend_and_the_pod_is_young() -> None
 
 
 def test_an_image_that_is_never_pulled_is_unknown_for_that_reason() -> None:
-    """Whether a registry has it does not matter: the node's own copy decides."""
     for answer in (None, Failure(Cause.MISSING, "no such tag"), Failure(Cause.DENIED, "no")):
         fact = fact_of(NEVER, answer, may_be_pending=True)
         assert isinstance(fact, Unknown)
@@ -189,9 +185,5 @@ def test_what_an_image_claims_falsely_is_a_no() -> None:
         assert [fit([fact], each, Compatibility()) for each in (AMD64, ARM64)] == [Fit.YES, Fit.NO]
         none = fact_of(PodImage("app:1", role), nowhere, may_be_pending=True)
         assert [fit([none], each, Compatibility()) for each in (AMD64, ARM64)] == [Fit.NO, Fit.NO]
-
-
-def test_claims_of_other_systems_are_not_the_pods() -> None:
-    """A pod for Windows is told nothing of Linux."""
-    fact = fact_of(PodImage("app:1", os="windows"), LIAR, may_be_pending=True)
-    assert fact == RunsOn(frozenset(), "windows (spec.os.name)")
+    of_windows = fact_of(PodImage("app:1", os="windows"), LIAR, may_be_pending=True)
+    assert of_windows == RunsOn(frozenset(), "windows (spec.os.name)")  # which is told nothing of Linux

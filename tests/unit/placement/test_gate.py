@@ -244,7 +244,6 @@ def test_pod_stays_held_for_an_image_that_is_not_known() -> None:
     ],
 )
 def test_expired_pod_is_let_go_as_the_operator_wants(then: str, outcome: UngatingOutcome, term: Json) -> None:
-    """By what is known of the other images, or by the assumption."""
     admission = settings("required", rules=(), unknown="gate", after_gate=then)
     found = release(held(2), MULTI, COLD, expired=True, admission=admission)
     assert (found.outcome, terms_of(patch_of(found))) == (outcome, [term])

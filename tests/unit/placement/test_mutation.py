@@ -61,7 +61,6 @@ LINUX_ARM64 = platforms("linux/arm64")
 def test_toleration_is_earned_by_every_image_on_every_platform_of_the_rule(
     facts: list[ImageFact], expected: list[dict[str, str]]
 ) -> None:
-    """By nothing less, and without a reason, which is for what keeps a pod off a node."""
     patched = after(pod(len(facts), tolerations=[NOT_READY]), *facts)
     assert patched["spec"]["tolerations"] == [NOT_READY, *expected]
     assert (ADDED in patched["metadata"]["annotations"]) is bool(expected)
@@ -106,7 +105,6 @@ def test_rule_that_another_rule_covers_adds_nothing_more() -> None:
     ],
 )
 def test_parents_are_made_where_they_are_absent(metadata: Any, spec: dict[str, Any], steps: list[str]) -> None:
-    """Null or missing, and only then; one step for each place."""
     document = {key: value for key, value in {**pod(**spec), "metadata": metadata}.items() if value is not ...}
     mutation = mutate(document, ARM64)
     assert sorted(step["path"] for step in msgspec.json.decode(mutation.patch)) == steps
@@ -123,7 +121,6 @@ def test_pod_without_images_is_left() -> None:
 
 
 def test_fields_never_heard_of_are_kept() -> None:
-    """The patch touches what it is about; everything else stays, known to us or not."""
     document = pod(
         tolerations=[{**NOT_READY, "futureField": {"x": [1, None]}}],
         futureList=[{"a": 1.5}],

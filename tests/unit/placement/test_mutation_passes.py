@@ -180,7 +180,6 @@ def test_claim_to_what_we_did_not_add_removes_nothing() -> None:
 
 
 def test_one_claim_removes_one_toleration() -> None:
-    """Naming it twice does not take two; one that is due and not there is added."""
     document = claiming({"tolerations": [ARM_TOLERATION] * 2}, tolerations=[ARM_TOLERATION, TENANT, ARM_TOLERATION])
     assert after(document, AMD64)["spec"]["tolerations"] == [ARM_TOLERATION, TENANT]
     assert after(claiming({"tolerations": [ARM_TOLERATION]}), ARM64)["spec"]["tolerations"] == [ARM_TOLERATION]

@@ -16,7 +16,6 @@ def said(on: Json, **spec: Any) -> list[str]:
 
 
 def test_a_plain_pod_meets_no_obstacle() -> None:
-    """On a node without taints, or with a soft one; a null field is as good as none."""
     assert said(node()) == []
     assert said(node(), affinity=None, nodeSelector=None, tolerations=None) == []
     assert said(node(taints=[{**ARM_TAINT, "effect": "PreferNoSchedule"}])) == []

@@ -42,7 +42,6 @@ def operations(before: Json, after: Json) -> list[tuple[object, ...]]:
     ],
 )
 def test_operations_are_the_few_that_are_needed(before: Json, after: Json, expected: list[tuple[object, ...]]) -> None:
-    """What is equal is not touched, and a list that grew or shrank is not rewritten."""
     assert operations(before, after) == expected
 
 
@@ -66,7 +65,6 @@ def test_pointer_escapes_each_step() -> None:
     [({"a": {"b": "x"}}, "x"), ({"a": {}}, None), ({"a": None}, None), ({}, None), (["a"], None), ("text", None)],
 )
 def test_looking_past_what_is_missing_finds_none(value: Json, found: Json) -> None:
-    """A parent that is missing, null or no object is no error."""
     assert look(value, ("a", "b")) == found
 
 

@@ -222,7 +222,6 @@ NODES = [
 
 
 def nodes_of(pod: CreatedPod, spec: Any, facts: list[ImageFact]) -> set[int]:
-    """The nodes that take the pod with the tolerations that the webhook gives it."""
     planned = PodInput(images_of(pod), facts, Overrides(), NO_NODES)
     own = msgspec.convert(spec, SchedulingSpec)
     given, demands = Planner(POLICY, ADMISSION).plan(planned, own).tolerations, demands_in(own)

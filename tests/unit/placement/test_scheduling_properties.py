@@ -101,7 +101,6 @@ def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Nodes
 
 @given(decisions, clusters)
 def test_filter_is_idempotent(decision: Decision, cluster: Nodes) -> None:
-    """What was kept is kept when asked about again, untouched."""
     first = filter_nodes(*asked(NAMES, cluster), decision).answer
     if first.error:
         return
@@ -112,7 +111,6 @@ def test_filter_is_idempotent(decision: Decision, cluster: Nodes) -> None:
 
 @given(decisions, clusters)
 def test_both_forms_are_answered_alike(decision: Decision, cluster: Nodes) -> None:
-    """The form decides how an answer is written, not what it says."""
     named, whole = (filter_nodes(*asked(form, cluster), decision) for form in (NAMES, NODES))
     assert named.verdicts == whole.verdicts
     assert named.answer.error == whole.answer.error
@@ -124,7 +122,6 @@ def test_both_forms_are_answered_alike(decision: Decision, cluster: Nodes) -> No
 
 @given(decisions, clusters, st.data())
 def test_the_reason_does_not_depend_on_the_nodes_asked(decision: Decision, cluster: Nodes, data: st.DataObject) -> None:
-    """Any part of the nodes gets the same text for the same pod."""
     picks = data.draw(st.lists(st.booleans(), min_size=len(cluster), max_size=len(cluster)))
     part = {name: cluster[name] for name in compress(cluster, picks)}
     reasons = {
@@ -160,7 +157,6 @@ def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: De
 
 @given(decisions, clusters)
 def test_preempt_agrees_with_filter(decision: Decision, cluster: Nodes) -> None:
-    """It keeps what filter keeps, and nothing where filter would ask for another try."""
     args, nodes = asked(NAMES, cluster)
     filtered = filter_nodes(args, nodes, decision).answer
     victims = decode_preemption_args(

@@ -32,7 +32,6 @@ KINDS = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
 
 def chosen(make: Make, share: str, count: int = PODS, namespace: str = "shop") -> set[int]:
-    """Which of so many pods have the preference, by the annotation of their namespace."""
     defaults = {PREFER_SHARE: share, PREFER: "arm64"}
     found = {}
     for index in range(count):
@@ -56,7 +55,6 @@ def test_a_share_of_a_thousand_pods_is_that_share(make: Make) -> None:
 
 @given(st.integers(1, 99), st.integers(1, 60), st.text("abc", min_size=1, max_size=8))
 def test_few_replicas_with_ordinals_are_divided_as_evenly_as_they_can_be(share: int, count: int, name: str) -> None:
-    """A fifth of ten replicas are one to three, never none."""
     points = [point_of(pod(f"{name}-{index}", "StatefulSet", name), "shop") for index in range(count)]
     assert abs(sum(point < share for point in points) - count * share / 100) < 3
 

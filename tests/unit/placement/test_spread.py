@@ -84,7 +84,6 @@ def test_a_pod_that_is_spread_has_no_preference() -> None:
 
 
 def test_constraints_are_taken_back_when_a_sidecar_leaves_one_architecture() -> None:
-    """With the list that was made for them, and not those of others."""
     patched = after(replica(images=1), MULTI, admission=NONE)
     patched["spec"]["containers"].append({"name": "sidecar", "image": "sidecar:1"})
     assert "topologySpreadConstraints" not in after(patched, MULTI, AMD64, admission=NONE)["spec"]

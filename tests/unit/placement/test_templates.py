@@ -63,7 +63,6 @@ def paths(found: TemplateAnswer) -> list[str]:
 
 
 def test_a_deployment_gets_what_its_pods_would_get() -> None:
-    """Affinity, tolerations and the scheduler's name, and no annotation."""
     found = change(template(), MULTI)
     assert paths(found) == ["/spec/tolerations", "/spec/affinity", "/spec/schedulerName"]
     assert found.added == (
@@ -133,7 +132,6 @@ NO_PARTS: list[Json] = [
 
 @pytest.mark.parametrize("spec", NO_PARTS, ids=str)
 def test_a_template_no_server_would_accept_is_refused(spec: Json) -> None:
-    """A field of another type than core/v1's, before anything is decided by it."""
     with pytest.raises(msgspec.ValidationError, match="Expected"):
         Templates(Policy(), ADMISSION).question(template(**spec), None)
 

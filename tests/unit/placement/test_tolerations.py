@@ -65,9 +65,6 @@ def test_rule_an_api_server_would_refuse_is_refused_at_start(fields: dict[str, o
     given = {key: value for key, value in {"platforms": [], **fields}.items() if value is not msgspec.UNSET}
     with pytest.raises(msgspec.ValidationError, match=says):
         msgspec.convert(given, TolerationRule)
-
-
-def test_rule_takes_keys_that_kubernetes_takes() -> None:
     for key in ("arch", "kubernetes.io/arch", "a.b-c.example.com/X_y.z"):
         assert msgspec.convert({"key": key, "platforms": []}, TolerationRule).key == key
 

@@ -69,7 +69,6 @@ def given(*manifests: dict[str, Any], **fields: Any) -> AuditInput:
 
 
 def answers(report: Audit) -> dict[str, list[str]]:
-    """The answers of each workload, in the order of the targets."""
     return {each.name: [platform.answer.value for platform in each.platforms] for each in report.workloads}
 
 
@@ -259,7 +258,6 @@ def test_no_two_objects_share_a_fingerprint() -> None:
 
 
 def test_capacity_that_blocked_workloads_cannot_use_is_told_by_platform() -> None:
-    """Sixteen cores of arm64, and one core's worth of workloads that cannot go there."""
     report = audit(given(deployment("a", "amd:1"), nodes=[node("amd64"), node("arm64", "a"), node("arm64", "b")]))
     assert [(each.platform, each.nodes, each.cpu_cores, each.blocked.cpu_cores) for each in report.nodes] == [
         ("linux/amd64", 1, 8.0, 0.0), ("linux/arm64", 2, 16.0, 1.0)
@@ -308,13 +306,11 @@ def test_newer_tags_are_wanted_for_what_blocks_most_first() -> None:
     ],
 )
 def test_whose_image_it_is(reference: str, own: Sequence[str], owner: str) -> None:
-    """By the caller's prefixes; without any, public registries hold others' images."""
     [image] = audit(given(deployment("a", reference), own=own)).images
     assert image.owner == owner
 
 
 def test_what_is_ignored_is_listed_and_not_judged() -> None:
-    """By an annotation of the namespace, or a RuntimeClass that the operator ignores."""
     policy = Policy(runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})
     report = audit(given(deployment("a", "amd:1", runtimeClassName="wasm"), policy=policy))
     [workload] = report.workloads
@@ -384,7 +380,6 @@ def test_a_node_whose_labels_contradict_its_kubelet_is_told() -> None:
 
 
 def test_a_false_claim_is_an_error_by_itself() -> None:
-    """Beside what the image does run on, which lacks nothing else there."""
     denied = FalselyClaimed(ARM, PlatformState.REFUTED, "/app", "x86-64")
     lying = Content(Kind.INDEX, frozenset((AMD,)), states_platforms=True, falsely_claimed=(denied,))
     asked = given(deployment("a", "multi:1"))

@@ -29,7 +29,6 @@ NONE = Compatibility()
 def test_a_platform_is_lost_to_pods_that_run_there(
     before: ImageFact, after: ImageFact, node: None, *, is_lost: bool
 ) -> None:
-    """To no others, and not by an image that is merely not known."""
     assert lost_platform(before, after, node, NONE) == (node if is_lost else None)
 
 

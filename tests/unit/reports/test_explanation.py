@@ -41,7 +41,6 @@ def told(
     is_created: bool = True,
     kind: str = "Pod",
 ) -> Explanation:
-    """Returns the explanation of the pod, with one answer for each of its images in order."""
     decoded = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
     overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, None)
     evidence = [
@@ -54,12 +53,10 @@ def told(
 
 
 def answers_of(said: Explanation) -> dict[str, RunAnswer]:
-    """Returns the answer of each kind of node, by its platform."""
     return {each.platform: each.answer for each in said.nodes}
 
 
 def test_the_words_are_those_of_the_decision() -> None:
-    """Text and verdict come from `Decision`, for each platform."""
     document = pod(2)
     answers = (index(AMD64, ARM64), index(AMD64))
     said = told(document, *answers)
@@ -76,7 +73,6 @@ def test_the_words_are_those_of_the_decision() -> None:
 
 
 def test_an_image_is_shown_with_its_users_and_its_evidence() -> None:
-    """Sidecars are told from init containers; the age is rounded."""
     document = pod(1, initContainers=[{"name": "s", "image": "app-0:1", "restartPolicy": "Always"}])
     document["spec"]["volumes"] = [{"name": "v", "image": {"reference": "data:1"}}, {"name": "other"}]
     said = told(document, index(AMD64), Content(Kind.ARTIFACT, frozenset(), states_platforms=False))
@@ -107,7 +103,6 @@ def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: RunAnswer) -> N
 
 
 def test_an_unknown_image_is_no_answer() -> None:
-    """Neither yes nor no; the cause and its cure are told."""
     said = told(pod(), Failure(Cause.DENIED, "its registry denies access"))
     assert answers_of(said) == {AMD64: RunAnswer.UNKNOWN, ARM64: RunAnswer.UNKNOWN}
     assert {each.verdict for each in said.nodes} == {Verdict.PASSED}
@@ -128,7 +123,6 @@ def test_a_pending_image_has_the_words_of_the_retry() -> None:
 
 
 def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
-    """A taint that the pod does not tolerate is named, with what would help."""
     nodes = [node("a", "arm64", ARM_TAINT), node("b", "arm64", ARM_TAINT), node("c", "arm64"), node("d", "amd64")]
     said = told(pod(), index(AMD64, ARM64), nodes=nodes)
     assert [(each.platform, each.names, each.answer, each.score) for each in said.nodes] == [
@@ -141,7 +135,6 @@ def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
 
 
 def test_a_pod_that_is_not_created_yet_counts_with_the_patch() -> None:
-    """The webhook's toleration lets it on the tainted nodes."""
     nodes = [node("a", "arm64", ARM_TAINT)]
     said = told(pod(), index(AMD64, ARM64), nodes=nodes, is_created=False)
     assert answers_of(said) == {ARM64: RunAnswer.YES}
@@ -172,7 +165,6 @@ def test_the_pod_s_own_selector_is_told_apart_from_the_images() -> None:
 
 
 def test_missing_platforms_are_to_be_built() -> None:
-    """For each kind of node that refuses, each image that lacks it."""
     said = told(pod(2), index(AMD64), index(ARM64))
     assert said.answer is RunAnswer.NO
     assert said.remedies == [

@@ -35,7 +35,6 @@ def manifest(platform: str) -> Content:
 def fault(
     named: Answer, reported: Answer = None, *, on: str = ARM64, role: Role = Role.CONTAINER, **said: Any
 ) -> PlatformFault | None:
-    """What is wrong with a container that says this, on a node of that platform."""
     status = {"containerStatuses": [{"name": "c", "imageID": BY_DIGEST, "state": RUNNING, **said}]}
     images = [("c", PodImage(APP, role))]
     [container] = containers_of(images, msgspec.convert(status, PodStatus), parse_platform(on))

@@ -47,7 +47,6 @@ def pod(name: str, owner: str = "", *images: str, phase: str = "Running", **spec
 
 
 def collected(*objects: dict[str, Any] | bytes, source: str = "") -> list[Workload]:
-    """The workloads of these manifests and live pods."""
     collector = WorkloadCollector()
     for each in objects:
         collector.add_pod(each) if isinstance(each, bytes) else collector.add(each, source)
@@ -102,7 +101,6 @@ def test_an_object_that_a_cluster_lists_twice_counts_once() -> None:
 
 
 def test_an_object_without_pods_is_no_workload() -> None:
-    """A Service, a ConfigMap and a CustomResourceDefinition with the word template in it."""
     definition = {"kind": "CustomResourceDefinition", "spec": {"template": {"spec": {"x": 1}}}}
     for other in ({"kind": "Service", "spec": {"selector": {}}}, {"kind": "ConfigMap", "data": {}}, definition):
         assert not WorkloadCollector().add(other)
@@ -185,12 +183,10 @@ def test_static_pods_are_workloads_of_their_own() -> None:
      ("Deployment", {"replicas": -1}, 1), ("Deployment", {"replicas": "3"}, 1)],
 )  # fmt: skip
 def test_how_many_pods_an_object_wants(kind: str, spec: dict[str, Any], wanted: int | None) -> None:
-    """Suspended and scaled-to-zero ones stay in the list and want none."""
     assert [each.pods for each in collected(manifest(kind, "web", template("app:1"), **spec))] == [wanted]
 
 
 def test_every_use_of_an_image_is_listed() -> None:
-    """Containers, init containers, sidecars, ephemeral containers and image volumes."""
     spec = {
         "initContainers": [
             {"name": "i", "image": "init:1"},
@@ -211,7 +207,6 @@ def test_every_use_of_an_image_is_listed() -> None:
 
 @given(_JSON, _JSON, _JSON, st.sampled_from(["Deployment", "Job", "CronJob", "DaemonSet", "Pod", "PodTemplate", "Own"]))
 def test_no_manifest_crashes_the_collector(metadata: object, spec: object, status: object, kind: str) -> None:
-    """Whatever stands where: it is a workload, no workload, or is named as unreadable."""
     collector = WorkloadCollector()
     pod = (
         template("app:1")
