@@ -937,7 +937,7 @@ SETTINGS = _broken(
 
 PLANNING = _broken(
     "extender/placement/planning.py",
-    _tests("unit/placement", "mutation", "gate", "platforms_annotation", "unlabelled_nodes"),
+    _tests("unit/placement", "mutation", "gate", "platforms_annotation", "node_warnings"),
     (
         "a pod gets no toleration that it has already",
         "covers(each, rule.toleration) for each in present",
@@ -978,7 +978,7 @@ SPREAD = _broken(
 
 SHARES = _broken(
     "extender/placement/shares.py",
-    _tests("unit/placement", "shares"),
+    _tests("unit/placement", "annotations"),
     (
         "few replicas with ordinals are divided evenly",
         "        if _ORDINAL.fullmatch(ordinal):\n",

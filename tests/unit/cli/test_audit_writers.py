@@ -14,13 +14,56 @@ import pytest
 from extender import __version__
 from extender.cli.audit_html import write_html
 from extender.cli.audit_writers import WRITERS, write_sarif
+from extender.images.content import Cause, Content, Failure
+from extender.images.platform import Platform
+from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.policy import Policy
 from extender.printable import printable
-from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
-from extender.reports.audit_report import AuditedNodes, Weight
+from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, with_newer
+from extender.reports.audit_report import Audit, AuditedNodes, NewerTag, Weight
 from extender.reports.workload_reports import WorkloadCollector
-from tests.builders import index
-from tests.unit.cli.audit_reports import report_of
+from tests import builders
+from tests.builders import decoded, index
+
+AMD, ARM = Platform("linux", "amd64"), Platform("linux", "arm64")
+
+
+def node(name: str, architecture: str, cpu: str) -> ReportedNode:
+    allocatable = {"cpu": cpu, "memory": "64Gi"}
+    return decoded(builders.node(name, f"linux/{architecture}", allocatable=allocatable), ReportedNode)
+
+
+def image_of(index: int) -> tuple[str, Content | Failure]:
+    """An image and what its lookup gave: of ten, six are multi-arch, three amd64 alone, and one is unknown."""
+    host = "docker.io/vendor" if index % 3 else "registry.example.com/shop"
+    name = f"{host}/service-{index:04}:1.{index % 7}"
+    if index % 10 == 9:
+        return name, Failure(Cause.DENIED, "the registry refuses access")
+    return name, builders.index(*map(str, (AMD,) if index % 10 in (2, 4, 7) else (AMD, ARM)))
+
+
+def report_of(workloads: int, images: int) -> Audit:
+    """The audit of so many workloads, which use so many images in turn."""
+    collector = WorkloadCollector()
+    for at in range(workloads):
+        requests = {"cpu": f"{100 + at % 900}m", "memory": f"{64 + at % 500}Mi"}
+        container = {"name": "main", "image": image_of(at % images)[0], "resources": {"requests": requests}}
+        pinned = {"nodeSelector": {"kubernetes.io/arch": "amd64"}} if at % 11 == 5 else {}
+        metadata = {"name": f"workload-{at:05}", "namespace": f"team-{at % 12}"}
+        spec = {"template": {"spec": {"containers": [container], **pinned}}, "replicas": 1 + at % 3}
+        collector.add({"kind": ("Deployment", "DaemonSet")[at % 2], "metadata": metadata, "spec": spec})
+    found = dict(image_of(index) for index in range(images))
+    made = collector.workloads()
+    report = audit(
+        AuditInput(
+            workloads=made,
+            evidence=[[ImageEvidence(found[image.reference], "") for image in each.images] for each in made],
+            policy=Policy(),
+            nodes=[node("amd-1", "amd64", "16"), node("amd-2", "amd64", "16"), node("arm-1", "arm64", "32")],
+        )
+    )
+    return with_newer(report, {(image_of(2)[0], "linux/arm64"): NewerTag("linux/arm64", "2.0.1")})
+
 
 HOSTILE = "</script><script>alert(1)</script><img src=x>\u2028"
 

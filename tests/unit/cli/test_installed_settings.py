@@ -69,32 +69,25 @@ async def test_of_two_parts_each_gives_what_it_serves(capsys: pytest.CaptureFixt
     assert "those of StatefulSet ours/z and Deployment ours/webhook;" in capsys.readouterr().err
 
 
-async def forbid_lists(cluster: InstalledCluster) -> str:
-    cluster.refused.add(DEPLOYMENTS)
-    return "HTTP 403"
+MISSPELT: Any = {"data": {"config.yaml": "admision: {}"}}
 
 
-async def forbid_settings(cluster: InstalledCluster) -> str:
-    cluster.refused.add(CONFIG_MAP)
-    return "HTTP 403"
-
-
-async def take_away(cluster: InstalledCluster) -> str:
-    cluster.lists[DEPLOYMENTS] = []
-    return "none was found"
-
-
-async def misspell(cluster: InstalledCluster) -> str:
-    cluster.objects[CONFIG_MAP] = {"data": {"config.yaml": "admision: {}"}}
-    return "admision: there is no such setting"
-
-
-@pytest.mark.parametrize("how", [forbid_lists, forbid_settings, take_away, misspell])
+@pytest.mark.parametrize(
+    ("refused", "lists", "objects", "why"),
+    [
+        pytest.param(DEPLOYMENTS, {}, {}, "HTTP 403", id="no right to list"),
+        pytest.param(CONFIG_MAP, {}, {}, "HTTP 403", id="no right to read settings"),
+        pytest.param("", {DEPLOYMENTS: []}, {}, "none was found", id="nothing installed"),
+        pytest.param("", {}, {CONFIG_MAP: MISSPELT}, "admision: there is no such setting", id="misspelt"),
+    ],
+)
 async def test_without_an_installation_that_can_be_read_the_defaults_decide(
-    how: Any, capsys: pytest.CaptureFixture[str]
+    refused: str, lists: Any, objects: Any, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = installed(WEBHOOK)
-    why = await how(cluster)
+    cluster.refused.add(refused)
+    cluster.lists |= lists
+    cluster.objects |= objects
     settings = await beside(cluster, "placement.preference={arm64: 5}")
     assert settings == read_config(None, ["placement.preference={arm64: 5}"])
     assert settings.admission.node_affinity is AffinityMode.REQUIRED

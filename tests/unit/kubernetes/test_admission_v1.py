@@ -68,19 +68,11 @@ def test_what_is_no_review_is_the_callers_mistake(body: bytes, says: str) -> Non
 
 
 OTHERS: list[dict[str, object]] = [
-    {"operation": "UPDATE"},
-    {"operation": "DELETE", "object": None},
-    {"operation": "CONNECT"},
-    {"operation": ""},
-    {"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}},
-    {"kind": {"group": "example.com", "version": "v1", "kind": "Pod"}},
-    {"kind": None},
-    {"subResource": "binding"},
-    {"object": None},
-    {"object": 7},
-    {"object": []},
-    {"object": "{"},
-]
+    {"operation": "UPDATE"}, {"operation": "DELETE", "object": None}, {"operation": "CONNECT"}, {"operation": ""},
+    {"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}}, {"kind": None}, {"subResource": "binding"},
+    {"kind": {"group": "example.com", "version": "v1", "kind": "Pod"}}, {"object": None}, {"object": 7},
+    {"object": []}, {"object": "{"},
+]  # fmt: skip
 
 
 def test_only_the_creation_of_pods_is_our_business() -> None:

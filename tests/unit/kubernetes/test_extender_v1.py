@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from extender.errors import InvalidRequest
-from extender.kubernetes.core_v1 import NodeName
+from extender.kubernetes.core_v1 import NodeName, NodeStatus, NodeSystemInfo
 from extender.kubernetes.extender_v1 import (
     ExtenderFilterResult,
     decode_args,
@@ -52,24 +52,17 @@ def refuse(body: bytes, refused: bytes) -> ExtenderFilterResult:
     return args.keep(parts[0], parts[1], "why")
 
 
-def test_names_request_is_read_with_everything_the_pod_holds() -> None:
-    args = decode_args(BY_NAME)
-    assert args.nodes is None
-    assert args.names == ["n1", "n2", "n3"]
-    assert args.pod.metadata is not None
-    assert (args.pod.metadata.uid, args.pod.metadata.namespace) == ("6f9e", "shop")
-    assert args.pod.spec is not None
-    assert [container.image for container in args.pod.spec.containers or ()] == ["r.example/web:1"]
-
-
-def test_nodes_request_is_read() -> None:
-    args = decode_args(BY_NODE)
-    assert args.names == ["n1", "n2", "n3"]
-    assert args.nodes is not None
-    status = args.nodes[0].status
-    assert status is not None
-    assert status.node_info is not None
-    assert status.node_info.architecture == "arm64"
+def test_a_request_is_read_with_everything_that_pod_and_nodes_hold() -> None:
+    """In both forms; what is not known is ignored."""
+    named, whole = decode_args(BY_NAME), decode_args(BY_NODE)
+    assert named.names == whole.names == ["n1", "n2", "n3"]
+    assert named.nodes is None
+    metadata, spec = named.pod.metadata, named.pod.spec
+    assert metadata is not None
+    assert (metadata.uid, metadata.namespace) == ("6f9e", "shop")
+    assert [container.image for container in (spec and spec.containers) or ()] == ["r.example/web:1"]
+    status = whole.nodes[0].status if whole.nodes else None
+    assert status == NodeStatus(NodeSystemInfo("arm64", "linux"))
 
 
 def test_what_is_unchanged_is_given_back_byte_for_byte() -> None:

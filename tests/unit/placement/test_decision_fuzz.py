@@ -19,12 +19,12 @@ from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.pod_templates import pod_templates
-from extender.placement.gate import GATE, ImpossiblePods, UnknownImages
+from extender.placement.gate import GATE, GATED_LABEL, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.node_match import demands_of, obstacles
 from extender.placement.nodes import LABELS
 from extender.placement.planning import UNLABELLED
-from extender.placement.policy import Choice, Overrides
+from extender.placement.policy import REASON, Choice, Overrides
 from extender.placement.templates import QUEUE_LABEL, ChangedTemplate, TemplateOwner, TemplateQuestion
 from extender.placement.ungating import UngatingOutcome
 from tests.builders import ARCH, LEVEL, OS, PREFERRED, REQUIRED, Json, decoded
@@ -32,8 +32,8 @@ from tests.unit.placement.held_pods import check_allowed, merged
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.kube_scheduler import allows, is_tolerated
 from tests.unit.placement.random_cases import RULES, Case, Outlets, draw, random_node
+from tests.unit.placement.terms import NO_NODE
 
-NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
 CASES, SLICES = int(os.environ.get("DECISIONS", "1000")), 8
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 
@@ -299,6 +299,8 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json, seed: in
         left = ungated["spec"].pop("schedulingGates", [])
         assert left == [gate for gate in gates if gate == others]
         assert ungated["spec"] == alone["spec"]
+        assert GATED_LABEL not in ungated["metadata"]["labels"]
+        assert REASON not in ungated["metadata"]["annotations"] or REASON in alone["metadata"]["annotations"]
     release = outlets.plan_release(held, expired=True)
     released = merged(held, msgspec.json.decode(release.patch))
     check_allowed(held, released)

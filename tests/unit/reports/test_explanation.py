@@ -8,7 +8,6 @@ import pytest
 
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
-from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import facts_of, images_of
@@ -21,7 +20,7 @@ from extender.placement.scheduling import Decision, Verdict
 from extender.reports.audit_report import RunAnswer
 from extender.reports.explanation import Explanation, PodEvidence, Subject, explain, usual_nodes
 from tests import builders
-from tests.builders import decoded, index, pod
+from tests.builders import created, decoded, index, pod
 from tests.unit.placement.mutating import POLICY, settings
 
 ARM_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
@@ -41,14 +40,14 @@ def told(
     is_created: bool = True,
     kind: str = "Pod",
 ) -> Explanation:
-    decoded = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
-    overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, None)
+    pod = created(document)
+    overrides = read_overrides(pod.metadata.annotations if pod.metadata else None, None)
     evidence = [
         Evidence(answer=answer, digest="sha256:" + "a" * 64, credential="anonymous", age_seconds=3.14159, is_fresh=True)
         for answer in answers
     ]
-    subject = Subject(kind=kind, name="p", namespace="ns", document=document, pod=decoded, is_created=is_created)
-    found = PodEvidence(images=images_of(decoded), evidence=evidence, overrides=overrides)
+    subject = Subject(kind=kind, name="p", namespace="ns", document=document, pod=pod, is_created=is_created)
+    found = PodEvidence(images=images_of(pod), evidence=evidence, overrides=overrides)
     return explain(subject, found, policy, Mutator(policy, admission or settings()), nodes)
 
 
@@ -60,8 +59,7 @@ def test_the_words_are_those_of_the_decision() -> None:
     document = pod(2)
     answers = (index(AMD64, ARM64), index(AMD64))
     said = told(document, *answers)
-    decoded = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
-    images = images_of(decoded)
+    images = images_of(created(document))
     decision = Decision(images, facts_of(images, answers, may_be_pending=True), POLICY, read_overrides({}, None))
     assert {each.platform: (each.verdict, each.words) for each in said.nodes} == {
         AMD64: (Verdict.YES, ""),
