@@ -34,7 +34,6 @@ def app_at(registry: EmbeddedRegistry, path: str = APP) -> ImageReference:
 
 
 def answers(status: int = 200, headers: Mapping[str, str] | None = None, body: bytes | str = b"") -> Fault:
-
     async def fault(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(status=status, headers=headers, body=body)
 
@@ -42,7 +41,6 @@ def answers(status: int = 200, headers: Mapping[str, str] | None = None, body: b
 
 
 def redirects_to(root: str) -> Fault:
-
     async def fault(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(status=307, headers={"Location": f"{root}{request.path}"})
 
@@ -89,7 +87,6 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 def make_client(session: aiohttp.ClientSession, clock: Clock) -> MakeClient:
-
     def make(
         *plain_http: str,
         timeout_seconds: float = 10.0,

@@ -42,13 +42,12 @@ class Watched(FaultyRegistry):
 
 @pytest.fixture
 def make_mirrored(session: aiohttp.ClientSession, clock: Clock, tmp_path: Path) -> MakeMirrored:
-
     def make(
         domain: str,
         hosts: str,
         *,
         ca_files: Sequence[str] = (),
-        logins: Sequence[Credential] = (ANONYMOUS,),
+        logins: tuple[Credential, ...] = (ANONYMOUS,),
         timeout_seconds: float = 10.0,
     ) -> RegistryClient:
         folder = tmp_path / "hosts" / domain
@@ -56,7 +55,7 @@ def make_mirrored(session: aiohttp.ClientSession, clock: Clock, tmp_path: Path) 
         (folder / "hosts.toml").write_text(hosts)
 
         async def operators(reference: ImageReference) -> tuple[Credential, ...]:
-            return tuple(logins)
+            return logins
 
         return RegistryClient(
             session,
@@ -147,7 +146,7 @@ async def test_credentials_go_to_their_own_origins(make_mirrored: MakeMirrored) 
     """The registry sees the image's login alone; the mirror, as of containerd, this one and then the operator's."""
     tenant, operator = "ann:pa:ss", "operator:word"
     async with GuardedRegistry(operator) as mirror, GuardedRegistry(tenant) as upstream:
-        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n', logins=[OPERATOR, ANONYMOUS])
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n', logins=(OPERATOR, ANONYMOUS))
         assert await platforms_of(client, app_at(upstream), ANN) == BOTH
         assert [login for _, login in mirror.desk][:2] == [tenant, operator]
         assert {login for _, login in upstream.desk} == {tenant}

@@ -15,7 +15,6 @@ MOVED = f"moved/{APP}"
 
 
 def leads_to(root: str, status: int = 307) -> Fault:
-
     async def fault(request: web.BaseRequest) -> web.StreamResponse | None:
         if "/moved/" in request.path or not request.path.startswith("/v2/"):
             return None

@@ -59,7 +59,6 @@ def answers_of(program: Path, questions: Iterable[dict[str, Any]]) -> list[dict[
 
 
 def table_of(chance: random.Random) -> str:
-
     def maybe(key: str, share: float, value: str | None = None) -> str:
         return f"{key} = {value or 'true'}\n" if chance.random() < share else ""
 

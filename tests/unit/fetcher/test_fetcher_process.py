@@ -43,7 +43,6 @@ def test_memory_is_watched_while_something_is_asked(monkeypatch: pytest.MonkeyPa
 async def test_fetcher_that_does_not_read_its_files_again_ends_at_the_next_ping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-
     def end(status: int) -> None:
         raise Ended(status)
 

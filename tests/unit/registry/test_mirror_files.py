@@ -22,7 +22,6 @@ AUTHORITY = trustme.CA()
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-
     def write(registry: str, text: str) -> Path:
         folder = tmp_path / registry
         folder.mkdir(exist_ok=True)

@@ -278,7 +278,6 @@ async def test_a_store_that_cannot_be_written_may_still_be_read(persistence: Per
 async def test_failure_is_counted_each_time_and_logged_once_as_its_end_is(
     world: World, persistence: Persistence, store: FakeStore
 ) -> None:
-
     async def do(*, is_well: bool) -> None:
         store.fault = None if is_well else LOCKED
         world.advance(100)
