@@ -116,6 +116,18 @@ def with_names(created: Json, names: list[str] | None = None) -> Json:
     return {"Pod": created, "Nodes": None, "NodeNames": ["a", "b", "c", "d"] if names is None else names}
 
 
+def victims(created: Json, *, whole: bool = False) -> Json:
+    """A preempt request with candidates on both architectures, one of them without victims."""
+    found: Json = {"metadata": {"uid": "v"}, "spec": {}} if whole else {"UID": "v"}
+    some, none = ({"Pods": pods, "NumPDBViolations": len(pods or ())} for pods in ([found], None if whole else []))
+    by_node = {"a": some, "b": some, "c": none}
+    return {
+        "Pod": created,
+        "NodeNameToVictims": by_node if whole else None,
+        "NodeNameToMetaVictims": None if whole else by_node,
+    }
+
+
 def kept(result: Json) -> list[str]:
     """Returns the names of the nodes that pass the filter, in either form of the answer."""
     if result["NodeNames"] is not None:

@@ -11,7 +11,7 @@ from aiohttp import web
 from extender.images import manifest as media_type
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.images import Bundle, Manifest
-from tests.integration.service.caller import AMD64, ARM64, Json, kept, pod, with_nodes
+from tests.integration.service.caller import AMD64, ARM64, kept, pod, victims, with_nodes
 from tests.integration.service.conftest import StartService
 
 POLICIES = ("pass", "retry", "assume")
@@ -68,11 +68,6 @@ def settings(policy: str) -> list[str]:
     ]
 
 
-def victims(created: Json) -> Json:
-    meta = {"Pods": [{"UID": "v"}], "NumPDBViolations": 0}
-    return {"Pod": created, "NodeNameToVictims": None, "NodeNameToMetaVictims": {"a": meta, "b": meta}}
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_unknown_earns_nothing_anywhere(start_service: StartService, failing: Failing, policy: str) -> None:
     """Beside a multi-arch image: no score, no toleration, no affinity beyond the known, no platform made up."""
@@ -98,7 +93,7 @@ async def test_unknown_earns_nothing_anywhere(start_service: StartService, faili
         else:
             assert kept(result) == ["a", "b", "c", "d"]
         assert await caller.prioritize(with_nodes(created)) == {}
-        candidates = {"retry": [], "assume": ["a"], "pass": ["a", "b"]}[policy]
+        candidates = {"retry": [], "assume": ["a", "c"], "pass": ["a", "b", "c"]}[policy]
         assert sorted(await caller.preempt(victims(created))) == candidates
     never = pod(f"{failing.host}/missing:1")  # the node's copy decides, so it neither refuses nor waits nor earns
     never["spec"]["containers"][0]["imagePullPolicy"] = "Never"

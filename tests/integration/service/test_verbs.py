@@ -23,6 +23,7 @@ from tests.integration.service.caller import (
     Json,
     kept,
     pod,
+    victims,
     with_names,
     with_nodes,
 )
@@ -82,19 +83,6 @@ async def test_answer_has_every_field_in_the_requests_form(caller: Caller, world
     assert (result["NodeNames"] is None) == (form is with_nodes)
 
 
-async def test_a_strict_preference_is_in_the_answer_to_filter(world: World) -> None:
-    """Nodes of the other architecture are in neither map, there are no scores, and preempt leaves none out."""
-    caller = await world.serve("placement.preference_by=filter", nodes=View())
-    asked = with_names(world.pod("multi:1"))
-    result = await caller.filter(asked)
-    assert (kept(result), result["FailedNodes"], result["FailedAndUnresolvableNodes"]) == (["b", "d"], {}, {})
-    assert await caller.prioritize(asked) == {}
-    assert sorted(await caller.preempt(victims(asked["Pod"]))) == ["a", "b", "c"]
-    accelerated = world.pod("multi:1")  # which has no preference
-    accelerated["spec"]["nodeSelector"] = {"nvidia.com/gpu": "true"}
-    assert kept(await caller.filter(with_names(accelerated))) == ["a", "b", "c", "d"]
-
-
 async def test_scores_are_integers_for_known_multi_arch_pods_only(caller: Caller, world: World) -> None:
     """Sparse: a node without a score is not mentioned."""
     for image in ("multi", "amd", "chart", "missing"):
@@ -104,18 +92,6 @@ async def test_scores_are_integers_for_known_multi_arch_pods_only(caller: Caller
     asking = world.pod("multi:1")  # for a device, as few nodes have it
     asking["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
     assert await caller.prioritize(with_nodes(asking)) == {}
-
-
-def victims(created: Json, *, whole: bool = False) -> Json:
-    """A preempt request with candidates on both architectures, one of them without victims."""
-    found: Json = {"metadata": {"uid": "v"}, "spec": {}} if whole else {"UID": "v"}
-    some, none = ({"Pods": pods, "NumPDBViolations": len(pods or ())} for pods in ([found], None if whole else []))
-    by_node = {"a": some, "b": some, "c": none}
-    return {
-        "Pod": created,
-        "NodeNameToVictims": by_node if whole else None,
-        "NodeNameToMetaVictims": None if whole else by_node,
-    }
 
 
 async def test_preempt_keeps_victims_from_dying_for_nothing(caller: Caller, world: World) -> None:
