@@ -23,7 +23,7 @@ from testbed.debian_registry import DebianRegistry
 from testbed.eventually import eventually
 from testbed.forked_commands import MEMORY, asking
 from testbed.images import build_artifact, build_index, build_manifest
-from testbed.npm_package import SARIF_SCHEMA, NpmFile, find_npm_file
+from testbed.npm_package import SARIF_SCHEMA, find_npm_file
 
 CHARTS = Path(__file__).parents[1] / "data/audit/charts"
 SCHEMA = Path(__file__).parents[2] / "docs/schemas/audit-v1.json"
@@ -171,30 +171,16 @@ WORKFLOW = """\
 apiVersion: argoproj.io/v1alpha1
 kind: Workflow
 metadata: {name: train}
-spec:
-  templates:
-  - name: workers
-    container: {image: amd}
+spec: {templates: [{name: workers, container: {image: amd}}]}
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "complaints"),
-    [
-        ("---\n", ["nothing was audited: there is no workload; --allow-unread lets that pass"]),
-        (
-            WORKFLOW,
-            [
-                (
-                    "not read: standard input, document 1: Workflow train names an image at "
-                    "spec.templates[0].container, which is no pod template"
-                ),
-                "nothing was audited: there is no workload; --allow-unread lets that pass",
-            ],
-        ),
-    ],
-    ids=["nothing", "an unknown kind"],
+NOT_READ = (
+    "not read: standard input, document 1: Workflow train names an image at spec.templates[0].container, which is no "
+    "pod template"
 )
+NOTHING = "nothing was audited: there is no workload; --allow-unread lets that pass"
+
+
+@pytest.mark.parametrize(("text", "complaints"), [("---\n", [NOTHING]), (WORKFLOW, [NOT_READ, NOTHING])])
 async def test_a_gate_fails_for_what_it_did_not_see(text: str, complaints: list[str]) -> None:
     """And passes with `--allow-unread`; without a gate the report tells."""
     for arguments, code, lines in (
@@ -234,28 +220,24 @@ async def test_json_is_what_the_published_schema_says(debian_registry: DebianReg
     assert not validator.is_valid({key: value for key, value in report.items() if key != "findings"})
 
 
-def schema_file(file: NpmFile) -> Path:
-    """A published schema. Skips the test where it is not in the cache and cannot be fetched."""
-    try:
-        return find_npm_file(file)
-    except ProgramMissing as exc:
-        pytest.skip(str(exc))
-
-
 async def test_sarif_is_as_its_published_schema_says(
     debian_registry: DebianRegistry, charts: Path, tmp_path: Path
 ) -> None:
     """OASIS's schema, which allows no property of our own: of charts, a list, and a workload that is not judged."""
     import jsonschema
 
-    validator = jsonschema.Draft7Validator(json.loads(schema_file(SARIF_SCHEMA).read_text()))
+    try:
+        schema = find_npm_file(SARIF_SCHEMA)
+    except ProgramMissing as exc:
+        pytest.skip(str(exc))
+    validator = jsonschema.Draft7Validator(json.loads(schema.read_text()))
     image = f"{debian_registry.host}/shop/amd:1.0"
     (tmp_path / "images.txt").write_text(f'{image}\n<&>"\n')
     metadata = {"name": "p", "annotations": {"multiarch-extender.io/mode": "ignore"}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"image": image}]}}
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod))
-    for source in (["-f", str(charts)], ["--images", str(tmp_path / "images.txt")], ["-f", str(tmp_path / "pod.yaml")]):
-        code, out, _ = await run(command(debian_registry.host, *source, "-o", "sarif"))
+    for source in (("--images", tmp_path / "images.txt"), ("-f", tmp_path / "pod.yaml"), ("-f", charts)):
+        code, out, _ = await run(command(debian_registry.host, *map(str, source), "-o", "sarif"))
         assert code == 0
         assert [error.message for error in validator.iter_errors(json.loads(out))] == []
         assert not validator.is_valid(json.loads(out) | {"version": "2.0.0"})
@@ -263,21 +245,15 @@ async def test_sarif_is_as_its_published_schema_says(
 
 async def test_sarif_names_rules_and_files(debian_registry: DebianRegistry, charts: Path) -> None:
     """Rules that exist under their index, locations in the manifests, and a fingerprint for each finding."""
-    code, out, _ = await run(command(debian_registry.host, "-f", str(charts), "-o", "sarif"))
-    assert code == 0
+    _, out, _ = await run(command(debian_registry.host, "-f", str(charts), "-o", "sarif"))
     [found] = json.loads(out)["runs"]
-    rules = found["tool"]["driver"]["rules"]
+    rules, results = found["tool"]["driver"]["rules"], found["results"]
     assert len({rule["id"] for rule in rules}) == len(rules)
-    assert all(rules[result["ruleIndex"]]["id"] == result["ruleId"] for result in found["results"])
-    files = {
-        each["physicalLocation"]["artifactLocation"]["uri"]
-        for result in found["results"]
-        for each in result["locations"]
-        if "physicalLocation" in each
-    }
+    assert all(rules[result["ruleIndex"]]["id"] == result["ruleId"] for result in results)
+    places = [each.get("physicalLocation") for result in results for each in result["locations"]]
+    files = {each["artifactLocation"]["uri"] for each in places if each}
     assert files == {str(file) for file in charts.iterdir()}
-    fingerprints = [result["partialFingerprints"]["multiarchExtender/v1"] for result in found["results"]]
-    assert len(set(fingerprints)) == len(fingerprints)
+    assert len({result["partialFingerprints"]["multiarchExtender/v1"] for result in results}) == len(results)
 
 
 async def test_a_terminal_shows_how_far_the_lookups_are(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import compileall
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -183,15 +184,6 @@ async def test_config_prints_and_checks(tmp_path: Path) -> None:
     assert await run("config", "--check", str(file)) == (0, f"{file} is right\n", warning)
 
 
-class Served:
-    """A `serve` process and where it listens."""
-
-    def __init__(self, process: asyncio.subprocess.Process, addresses: dict[str, str]) -> None:
-        self.process = process
-        self.scheduler = f"http://{addresses.get('scheduler', '')}"
-        self.operations = f"http://{addresses['operations']}"
-
-
 NO_CLUSTER = [
     f"--set={setting}" for setting in (
         "scheduler.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0", "admission.listen=", "cluster=none",
@@ -201,8 +193,8 @@ NO_CLUSTER = [
 
 
 @asynccontextmanager
-async def serving(*options: str) -> AsyncIterator[Served]:
-    """`serve` on free ports without a cluster, told to stop at the end if it has not."""
+async def serving(*options: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
+    """`serve` on free ports without a cluster, and its addresses; told to stop at the end if it has not."""
     process = await asyncio.create_subprocess_exec(*COMMAND, "serve", *NO_CLUSTER, *options, stderr=subprocess.PIPE)
     assert process.stderr
     addresses: dict[str, str] = {}
@@ -211,8 +203,8 @@ async def serving(*options: str) -> AsyncIterator[Served]:
             while "operations" not in addresses:
                 event = json.loads(await process.stderr.readline())
                 if event["event"] == "listener.opened":
-                    addresses[event["listener"]] = event["address"]
-        yield Served(process, addresses)
+                    addresses[event["listener"]] = f"http://{event['address']}"
+        yield process, addresses
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -232,47 +224,40 @@ async def test_file_of_registries_that_cannot_be_used_ends_serve() -> None:
     assert "Traceback" not in err
 
 
-@pytest.fixture
-async def gated() -> AsyncIterator[HoldingRegistry]:
-    async with HoldingRegistry() as opened:
-        fill_registry(opened)
-        yield opened
-
-
-async def shared(session: aiohttp.ClientSession, operations: str) -> float:
-    async with session.get(f"{operations}/metrics") as response:
-        lines = (await response.text()).splitlines()
-    series = 'multiarch_lookups_total{result="shared"} '
-    return float(next(line for line in lines if line.startswith(series)).split()[-1])
-
-
-async def status(session: aiohttp.ClientSession, url: str) -> int:
+async def get(session: aiohttp.ClientSession, url: str) -> tuple[int, str]:
     async with session.get(url) as response:
-        return response.status
+        return response.status, await response.text()
 
 
-async def test_sigterm_loses_no_request_in_flight(gated: HoldingRegistry) -> None:
+async def test_sigterm_loses_no_request_in_flight() -> None:
     """200 filter calls that wait for one lookup are all answered after SIGTERM, and the exit code is 0."""
-    settings = *asking(gated.host), "--set=scheduler.wait_seconds=20", "--set=shutdown.grace_seconds=8"
-    body = json.dumps(arguments_of(pod_of(SCENES[1], gated.host))).encode()
     connector = aiohttp.TCPConnector(limit=IN_FLIGHT + 1)
-    async with serving(*settings) as served, aiohttp.ClientSession(connector=connector) as session:
+    async with HoldingRegistry() as held, aiohttp.ClientSession(connector=connector) as session:
+        fill_registry(held)
+        body = json.dumps(arguments_of(pod_of(SCENES[1], held.host))).encode()
+        seconds = "--set=scheduler.wait_seconds=20", "--set=shutdown.grace_seconds=8"
+        async with serving(*asking(held.host), *seconds) as (process, at):
 
-        async def ask() -> tuple[int, dict[str, object]]:
-            async with session.post(f"{served.scheduler}/scheduler/filter", data=body) as response:
-                return response.status, await response.json(content_type=None)
+            async def ask() -> tuple[int, dict[str, object]]:
+                async with session.post(f"{at['scheduler']}/scheduler/filter", data=body) as response:
+                    return response.status, await response.json(content_type=None)
 
-        calls = [asyncio.create_task(ask()) for _ in range(IN_FLIGHT)]
-        await eventually(lambda: shared(session, served.operations), lambda found: found >= IN_FLIGHT - 1)
-        served.process.send_signal(signal.SIGTERM)
-        await eventually(lambda: status(session, f"{served.operations}/readyz"), lambda found: found == 503)
-        gated.released.set()
-        answers = await asyncio.wait_for(asyncio.gather(*calls), 30)
-        assert [status for status, _ in answers] == [200] * IN_FLIGHT
-        assert all(answer["FailedAndUnresolvableNodes"] and not answer["Error"] for _, answer in answers)
-        assert served.process.stderr
-        await asyncio.wait_for(served.process.stderr.read(), 30)
-        assert await asyncio.wait_for(served.process.wait(), 30) == 0
+            async def shared() -> float:
+                _, metrics = await get(session, f"{at['operations']}/metrics")
+                [series] = re.findall(r'^multiarch_lookups_total\{result="shared"\} (.*)$', metrics, re.MULTILINE)
+                return float(series)
+
+            calls = [asyncio.create_task(ask()) for _ in range(IN_FLIGHT)]
+            await eventually(shared, lambda found: found >= IN_FLIGHT - 1)
+            process.send_signal(signal.SIGTERM)
+            await eventually(lambda: get(session, f"{at['operations']}/readyz"), lambda found: found[0] == 503)
+            held.released.set()
+            answers = await asyncio.wait_for(asyncio.gather(*calls), 30)
+            assert [status for status, _ in answers] == [200] * IN_FLIGHT
+            assert all(answer["FailedAndUnresolvableNodes"] and not answer["Error"] for _, answer in answers)
+            assert process.stderr
+            await asyncio.wait_for(process.stderr.read(), 30)
+            assert await asyncio.wait_for(process.wait(), 30) == 0
 
 
 MANIFEST = """
