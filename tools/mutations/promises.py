@@ -1424,6 +1424,16 @@ NODES = _broken(
         "if not names or self._clock() < self._rests_until:",
         "if not names:",
     ),
+    (
+        "after a failed lookup of a node one call at a time looks up",
+        "        if self._has_failed:  # others wait for how this call ends\n            self._rest()\n",
+        "",
+    ),
+    (
+        "a name that no node has is not looked up again at once",
+        "self._missing.put(name, now + _MISSING_SECONDS)",
+        "self._missing.put(name, now)",
+    ),
 )
 
 PROBES = _broken(
