@@ -10,60 +10,48 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from extender.images.platform import Platform
 from extender.manifests.fixing import ManifestStream
 from extender.manifests.stream import read_stream
 from extender.placement.affinity import AffinityMode
-from extender.placement.facts import ImageFact, PodImage, RunsOn
+from extender.placement.facts import ImageFact
 from extender.placement.nodes import USUAL
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
 from extender.placement.relaxing import Relaxer
 from extender.placement.templates import Templates
 from extender.placement.tolerations import TolerationRule
+from tests.builders import AMD64, ARCH, MULTI, PREFERRED, expression, with_terms
 from tools.docs.pages import PROJECT
 
 RULE = TolerationRule(
     key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
 )
-MUTATOR = Templates(
-    Policy(preference={"arm64": 10}), AdmissionSettings(tolerations=(RULE,), node_affinity=AffinityMode.BOTH)
-)
-PLATFORMS = {
-    "multi": frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")}),
-    "amd": frozenset({Platform("linux", "amd64")}),
-}
+ADMISSION = AdmissionSettings(tolerations=(RULE,), node_affinity=AffinityMode.BOTH)
+MUTATOR = Templates(Policy(preference={"arm64": 10}), ADMISSION)
+RELAXER = Relaxer(Policy(), AdmissionSettings(tolerations=(RULE,)), USUAL)
+FACTS = {"multi": MULTI, "amd": AMD64}
 
 COMMENTS = st.lists(st.sampled_from(["# note", "#", "    # deep", "", "# key: value", "# - item"]), max_size=1)
-ZONE: dict[str, Any] = {"key": "zone", "operator": "In", "values": ["a"]}
-AFFINITIES = st.sampled_from(
+ZONE, ON_AMD64 = expression("zone", "a"), expression(ARCH, "amd64")
+AFFINITIES: st.SearchStrategy[Any] = st.sampled_from(
     [
         None,
         {"podAntiAffinity": {}},
-        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-            {"matchExpressions": [ZONE]}, {"matchFields": [{**ZONE, "key": "metadata.name"}]}]}}},
-        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
-            {"weight": 1, "preference": {"matchExpressions": [ZONE]}}]}},
+        with_terms({"matchExpressions": [ZONE]}, {"matchFields": [{**ZONE, "key": "metadata.name"}]}),
+        {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}]}},
     ]
-)  # fmt: skip
+)
 ARCHITECTURE_TAINT = {"key": "arch", "value": "arm64", "effect": "NoSchedule"}
-ON_AMD64 = {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}
 TERMS = st.permutations([ON_AMD64, ZONE]).map(lambda both: {"matchExpressions": list(both)})
 
 
-def facts_of(images: list[PodImage]) -> list[ImageFact]:
-    return [RunsOn(PLATFORMS[image.reference]) for image in images]
-
-
-def fixed(text: str, platforms: frozenset[Platform] | None = None) -> str:
-    return ManifestStream(text, MUTATOR).fix(
-        lambda images: [RunsOn(platforms) for _ in images] if platforms else facts_of(list(images))
-    )[0]
+def fixed(text: str, fact: ImageFact | None = None) -> str:
+    """The text after `fix`; all images are of this fact, or of that of their name."""
+    return ManifestStream(text, MUTATOR).fix(lambda images: [fact or FACTS[each.reference] for each in images])[0]
 
 
 def relaxed(text: str) -> str:
-    relaxer = Relaxer(Policy(), AdmissionSettings(tolerations=(RULE,)), USUAL)
-    return ManifestStream(text, relaxer).fix(lambda images: facts_of(list(images)))[0]
+    return ManifestStream(text, RELAXER).fix(lambda images: [FACTS[each.reference] for each in images])[0]
 
 
 class Written:
@@ -191,14 +179,14 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize("platforms", PLATFORMS.values(), ids=PLATFORMS)
-def test_every_file_of_the_repository_keeps_its_lines(platforms: frozenset[Platform]) -> None:
+@pytest.mark.parametrize("fact", FACTS.values(), ids=FACTS)
+def test_every_file_of_the_repository_keeps_its_lines(fact: ImageFact) -> None:
     """Manifests, renderings of the chart, workflows, data of tests: those with pods are changed, others are not."""
     changed = set[str]()
     for path in FILES:
         text = path.read_text()
-        after = fixed(text, platforms)
-        assert fixed(after, platforms) == after, path
+        after = fixed(text, fact)
+        assert fixed(after, fact) == after, path
         assert_only_what_must_change_does(text, after)
         changed |= {path.stem} if after != text else set()
     assert {"webhook", "second-scheduler", "policy"} <= changed

@@ -23,6 +23,7 @@ ARM_TOLERATION = {"key": ARCH, "operator": "Equal", "value": "arm64", "effect": 
 BOTH_RULE = msgspec.convert({**BOTH_TOLERATION, "platforms": ("linux/amd64", "linux/arm64")}, TolerationRule)
 ARM_RULE = msgspec.convert({**ARM_TOLERATION, "platforms": ("linux/arm64",)}, TolerationRule)
 POLICY = Policy(preference={"arm64": 10}, runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
 COLD, DENIED = Pending(Cause.LOOKING_UP, "its lookup has not ended yet"), Unknown(Cause.DENIED, "x")
 NEVER_PULLED = Unknown(Cause.NEVER_PULLED, "x")
 

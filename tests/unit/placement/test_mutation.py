@@ -21,6 +21,7 @@ from tests.unit.placement.mutating import (
     BOTH_TOLERATION,
     COLD,
     DENIED,
+    NOT_READY,
     POLICY,
     after,
     mutate,
@@ -29,12 +30,6 @@ from tests.unit.placement.mutating import (
 )
 from tests.unit.retained import retained_bytes
 
-NOT_READY = {
-    "key": "node.kubernetes.io/not-ready",
-    "operator": "Exists",
-    "effect": "NoExecute",
-    "tolerationSeconds": 300,
-}
 UNRESOLVED: list[Pending | Unknown] = [
     *(Pending(cause, "x") for cause in (Cause.LOOKING_UP, Cause.MISSING, Cause.THROTTLED, Cause.UNAVAILABLE)),
     *(Unknown(cause, "x") for cause in Cause),

@@ -18,7 +18,7 @@ from extender.placement.policy import ADDED, Overrides
 from extender.placement.tolerations import TolerationRule
 from tests.builders import ARCH, LEVEL, OS, PREFERRED, REQUIRED, built_for, created
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import ARM_RULE, ARM_TOLERATION, BOTH_RULE, POLICY, after, settings
+from tests.unit.placement.mutating import ARM_RULE, ARM_TOLERATION, BOTH_RULE, NOT_READY, POLICY, after, settings
 from tests.unit.placement.terms import NO_NODE
 
 RULES: tuple[TolerationRule, ...] = (BOTH_RULE, ARM_RULE)
@@ -80,7 +80,7 @@ TOLERATIONS = st.sampled_from(
         {"operator": "Exists"},
         ARM_TOLERATION,
         {"key": "multi", "operator": "Exists", "future": 1},
-        {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
+        {**NOT_READY, "tolerationSeconds": 300},
     ]
 )
 PODS = objects(

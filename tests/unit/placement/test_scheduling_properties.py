@@ -24,13 +24,10 @@ from extender.placement.reasons import blame
 from extender.placement.scheduling import REFUSED, Decision, Verdict, filter_nodes, preempt_nodes, prioritize_nodes
 from tests.unit.placement.scheduler_requests import NAMES, NODES, ask
 
-PLATFORMS = [
-    parse_platform(text)
-    for text in (
-        "linux/amd64", "linux/amd64/v3", "linux/arm64", "linux/arm64/v9", "linux/arm/v6", "linux/arm/v7", "linux/386",
-        "linux/s390x", "windows/amd64",
-    )
-]  # fmt: skip
+PLATFORMS = [*map(parse_platform, (
+    "linux/amd64", "linux/amd64/v3", "linux/arm64", "linux/arm64/v9", "linux/arm/v6", "linux/arm/v7", "linux/386",
+    "linux/s390x", "windows/amd64",
+))]  # fmt: skip
 
 platforms = st.sampled_from(PLATFORMS)
 some_platforms = st.frozensets(platforms, min_size=1, max_size=4)

@@ -5,10 +5,11 @@ import pytest
 from extender.drift.moved_tags import DriftChange, drift_text, gained_platforms, lost_platform
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
-from extender.placement.facts import Anywhere, ImageFact, RunsOn, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Unknown
+from tests.builders import built_for
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
-BOTH, ONLY_AMD, ONLY_ARM = RunsOn(frozenset({AMD, ARM})), RunsOn(frozenset({AMD})), RunsOn(frozenset({ARM}))
+BOTH, ONLY_AMD, ONLY_ARM = built_for("linux/amd64", "linux/arm64"), built_for("linux/amd64"), built_for("linux/arm64")
 UNKNOWN = Unknown(Cause.DENIED, "x")
 NONE = Compatibility()
 

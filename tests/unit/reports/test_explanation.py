@@ -25,6 +25,7 @@ from tests.unit.placement.mutating import POLICY, settings
 
 ARM_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
+DENIED = Failure(Cause.DENIED, "its registry denies access")
 
 
 def node(name: str, architecture: str, *taints: Mapping[str, str], **labels: str) -> ReportedNode:
@@ -100,12 +101,24 @@ def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: RunAnswer) -> N
     assert any("uncordon" in remedy for remedy in found.remedies) is (kind == "Deployment")
 
 
-def test_an_unknown_image_is_no_answer() -> None:
-    said = told(pod(), Failure(Cause.DENIED, "its registry denies access"))
-    assert answers_of(said) == {AMD64: RunAnswer.UNKNOWN, ARM64: RunAnswer.UNKNOWN}
-    assert {each.verdict for each in said.nodes} == {Verdict.PASSED}
-    assert said.answer is RunAnswer.UNKNOWN
-    assert said.remedies == ["image app-0:1 is not known (denied): name a pull secret that may read it"]
+DENIED_CURE = "image app-0:1 is not known (denied): name a pull secret that may read it"
+TOO_FEW = [f"linux/{name}: build image app-{at}:1 for linux/{name} too" for name, at in (("amd64", 1), ("arm64", 0))]
+
+
+@pytest.mark.parametrize(
+    ("answers", "answer", "verdicts", "remedies"),
+    [
+        pytest.param([DENIED], RunAnswer.UNKNOWN, {Verdict.PASSED}, [DENIED_CURE], id="an unknown image"),
+        pytest.param([index(AMD64), index(ARM64)], RunAnswer.NO, {Verdict.NO}, TOO_FEW, id="missing platforms"),
+    ],
+)
+def test_what_keeps_a_pod_from_all_nodes_is_told_with_its_cure(
+    answers: list[Answer], answer: RunAnswer, verdicts: set[Verdict], remedies: list[str]
+) -> None:
+    """For each kind of node that refuses, each image that lacks it."""
+    said = told(pod(len(answers)), *answers)
+    assert answers_of(said) == {AMD64: answer, ARM64: answer}
+    assert ({each.verdict for each in said.nodes}, said.answer, said.remedies) == (verdicts, answer, remedies)
 
 
 def test_every_cause_has_a_cure() -> None:
@@ -129,6 +142,7 @@ def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
         (ARM64, ["a", "b"], RunAnswer.NO, 10),
     ]
     assert said.nodes[2].images is RunAnswer.YES
+    assert msgspec.json.decode(msgspec.json.encode(said), type=Explanation) == said
     assert said.remedies == ["linux/arm64: tolerate the taint kubernetes.io/arch=arm64:NoSchedule"]
 
 
@@ -146,13 +160,9 @@ def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
     assert (amd64.answer, amd64.words) == (RunAnswer.YES, "")
     assert [each.rule for each in arm64.obstacles] == ["selector"]
     assert arm64.words == said.annotation == "image app-0:1 is built only for linux/amd64"
-
-
-def test_a_live_pod_s_own_annotation_is_given_back() -> None:
-    document = pod(metadata={"annotations": {REASON: "as it was"}}, nodeSelector={"kubernetes.io/arch": "amd64"})
-    said = told(document, index(AMD64, ARM64))
-    assert said.annotation == "as it was"
-    assert said.nodes[1].words == "as it was"
+    live = pod(metadata={"annotations": {REASON: "as it was"}}, nodeSelector={"kubernetes.io/arch": "amd64"})
+    said = told(live, index(AMD64, ARM64))  # its images have changed since
+    assert said.annotation == said.nodes[1].words == "as it was"
 
 
 def test_the_pod_s_own_selector_is_told_apart_from_the_images() -> None:
@@ -160,15 +170,6 @@ def test_the_pod_s_own_selector_is_told_apart_from_the_images() -> None:
     [amd64, _] = said.nodes
     assert (amd64.answer, amd64.images) == (RunAnswer.NO, RunAnswer.YES)
     assert "nodeSelector asks for kubernetes.io/arch=arm64" in said.remedies[0]
-
-
-def test_missing_platforms_are_to_be_built() -> None:
-    said = told(pod(2), index(AMD64), index(ARM64))
-    assert said.answer is RunAnswer.NO
-    assert said.remedies == [
-        "linux/amd64: build image app-1:1 for linux/amd64 too",
-        "linux/arm64: build image app-0:1 for linux/arm64 too",
-    ]
 
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.IGNORE])
@@ -207,8 +208,3 @@ def test_a_pod_that_the_webhook_has_just_patched_needs_no_patch(mode: str) -> No
 def test_the_gates_of_a_held_pod_are_told() -> None:
     assert told(pod(schedulingGates=[{"name": "example.com/wait"}]), index(AMD64)).gates == ["example.com/wait"]
     assert told(pod(schedulingGates=None), index(AMD64)).gates == []
-
-
-def test_an_explanation_is_json() -> None:
-    said = told(pod(2), index(AMD64), Failure(Cause.DENIED, "no"), nodes=[node("a", "arm64", ARM_TAINT)])
-    assert msgspec.json.decode(msgspec.json.encode(said), type=Explanation) == said
