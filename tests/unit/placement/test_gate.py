@@ -96,6 +96,17 @@ def test_pod_passes_while_nobody_lets_pods_go(document: Any, gates: list[Any], r
     assert (gates_of(patched), patched["metadata"]["annotations"][REASON]) == (gates, reason)
 
 
+@pytest.mark.parametrize("gates", [[OURS], [OURS, OTHERS], [OTHERS, OURS]])
+def test_gate_of_a_policy_is_lifted_when_all_is_known(gates: list[Any]) -> None:
+    """In the same request, with the affinity; the gates of others and other labels stay."""
+    document = gated()
+    document["spec"]["schedulingGates"] = gates
+    patched = after(document, AMD64, admission=HOLDING)
+    assert gates_of(patched) == [gate for gate in gates if gate == OTHERS]
+    assert patched["metadata"]["labels"] == {"app": "a"}
+    assert patched["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
+
+
 def test_unknown_sidecar_of_a_later_webhook_holds_the_pod_again() -> None:
     """What the earlier pass wrote is taken back, and written anew when the sidecar is known."""
     patched = after(gated(), AMD64, admission=HOLDING)
