@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from aiohttp import web
 
-from benchmarks.far_registry import far_registry
 from extender.reports.audit_report import Audit
 from testbed import forked_commands
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
+from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.forked_commands import MEMORY, asking
 from testbed.images import build_artifact, build_index, build_manifest
@@ -256,20 +257,30 @@ async def test_sarif_names_rules_and_files(debian_registry: DebianRegistry, char
     assert len({result["partialFingerprints"]["multiarchExtender/v1"] for result in results}) == len(results)
 
 
+class FarRegistry(EmbeddedRegistry):
+    """Has a number of images, and takes a while for each answer."""
+
+    def fill(self, file: Path, images: int) -> list[str]:
+        """The command that audits so many images, all listed in the file."""
+        for index in range(images):
+            self.add_index(f"team/app-{index}", "1.0", [AMD])
+        file.write_text("".join(f"{self.host}/team/app-{index}:1.0\n" for index in range(images)))
+        return ["--images", str(file), "-o", "json", "--no-newer"]
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        await asyncio.sleep(0.05)
+        return await super().answer(request)
+
+
 async def test_a_terminal_shows_how_far_the_lookups_are(tmp_path: Path) -> None:
     """A bar on standard error with the number of images; the report on standard output has nothing of it."""
     ours, theirs = pty.openpty()
-    with far_registry(core=min(os.sched_getaffinity(0)), delay_seconds=0.05) as registry:
-        host = registry.hosts[0]
-        (tmp_path / "images.txt").write_text("".join(f"{host}/team/app-{index}:1.0\n" for index in range(100)))
-        line = command(host, "--images", str(tmp_path / "images.txt"), "-o", "json", "--no-newer")
+    async with FarRegistry() as registry:
+        line = command(registry.host, *registry.fill(tmp_path / "images.txt", 100))
+        terminal = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
         process = await asyncio.create_subprocess_exec(
-            *forked_commands.COMMAND,
-            *line,
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
-        )  # fmt: skip
+            *forked_commands.COMMAND, *line, stdout=subprocess.PIPE, stderr=theirs, env=terminal
+        )
         os.close(theirs)
         out, shown = await asyncio.gather(process.communicate(), asyncio.to_thread(_read_terminal, ours))
     assert process.returncode == 0
@@ -292,15 +303,12 @@ def _read_terminal(descriptor: int) -> str:
 async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_next_goes_on(tmp_path: Path) -> None:
     """Ctrl-C: a partial report, exit 1; the next run asks the registry only for what is left."""
     cache = f"--set=cache.url=sqlite:///{tmp_path}/cache.sqlite"
-    with far_registry(core=min(os.sched_getaffinity(0)), delay_seconds=0.05) as registry:
-        host = registry.hosts[0]
-        file = tmp_path / "images.txt"
-        file.write_text("".join(f"{host}/team/app-{index}:1.0\n" for index in range(300)))
-        line = command(host, "--images", str(file), "-o", "json", "--no-newer", cache=cache)
+    async with FarRegistry() as registry:
+        line = command(registry.host, *registry.fill(tmp_path / "images.txt", 300), cache=cache)
         process = await asyncio.create_subprocess_exec(
             *forked_commands.COMMAND, *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        await eventually(lambda: registry.counts().of("GET manifests") >= 40)
+        await eventually(lambda: registry.requests["GET manifests"] >= 40)
         process.send_signal(signal.SIGINT)
         out, err = await asyncio.wait_for(process.communicate(), 30)
         report = msgspec.json.decode(out, type=Audit)
@@ -315,4 +323,4 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
         report = msgspec.json.decode(second, type=Audit)
         assert not report.is_partial
         assert {image.state for image in report.images} == {"known"}
-        assert registry.counts().of("GET manifests") <= 300 - len(known)
+        assert registry.requests["GET manifests"] <= 300 - len(known)

@@ -7,16 +7,21 @@ import msgspec
 import pytest
 
 import extender
-from tools.release.bill_of_materials import make_bill, render
 from tools.release.pythons import PROJECT
 from tools.release.requirement_pins import read_pins
 from tools.release.wheels import MACHINES, platform_tags
 
 
+def made_bill() -> str:
+    """The bill of this checkout."""
+    from tools.release.bill_of_materials import make_bill, render  # late, as it takes a while of every collection
+
+    return render(make_bill())
+
+
 @pytest.fixture(scope="module")
 def bill() -> str:
-    """The bill of this checkout."""
-    return render(make_bill())
+    return made_bill()
 
 
 @pytest.mark.slow
@@ -47,9 +52,9 @@ def test_the_bill_has_every_pin_with_its_hashes_and_licence(bill: str) -> None:
 
 def test_the_same_requirements_give_the_same_bill(bill: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Byte for byte, whatever the time; SOURCE_DATE_EPOCH sets the time that it states."""
-    assert render(make_bill()) == bill
+    assert made_bill() == bill
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1600000000")
-    assert msgspec.json.decode(render(make_bill()))["metadata"]["timestamp"] == "2020-09-13T12:26:40+00:00"
+    assert msgspec.json.decode(made_bill())["metadata"]["timestamp"] == "2020-09-13T12:26:40+00:00"
 
 
 def test_pins_for_other_systems_are_left_out(tmp_path: Path) -> None:
