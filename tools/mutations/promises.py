@@ -393,7 +393,7 @@ ADDRESSES = _broken(
 
 AUTHENTICATION = _broken(
     "extender/registry/auth.py",
-    f"{_UNIT}/registry/test_auth.py " + _tests("integration/registry", "auth", "redirects", "mirrors"),
+    f"{_UNIT}/registry/test_auth.py " + _tests("integration/registry", "auth", "mirrors"),
     (
         "a redirect to another origin carries no credential",
         "hop = _Hop(url, endpoint, credential if is_endpoint else ANONYMOUS)",
