@@ -1043,8 +1043,17 @@ NODE_MATCH = _broken(
 
 KEPT_TEMPLATES = _broken(
     "extender/placement/templates.py",
-    _tests("integration/service", "templates"),
-    ("a template of other images is decided anew", "or not changed.has_same_images:", "or False:"),
+    _tests("integration/service", "templates") + " " + _tests("unit/placement", "decision_fuzz"),
+    (
+        "a template of other images is decided anew",
+        "or not changed.has_same_images:",
+        "or False:",
+    ),
+    (
+        "the webhook leaves pods of a fixed template where they may go",
+        "self._fixed_daemons if template.kind == DAEMON_SET else self._fixed\n",
+        "self._fixed_daemons\n",
+    ),
 )
 
 SCHEDULER_WIRE = _broken(
