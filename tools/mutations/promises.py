@@ -106,6 +106,11 @@ FACTS = _broken(
         "elif not platform.os:",
     ),
     (
+        "the image of a registry that does not answer is waited for",
+        "if may_be_pending and failure.cause in RETRYABLE:",
+        "if may_be_pending and failure.cause in RETRYABLE - {Cause.UNAVAILABLE}:",
+    ),
+    (
         "an init container's image counts",
         "containers = (*containers, *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))",
         "containers = (*containers, *(spec.ephemeral_containers or ()))",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.images.content import RETRYABLE, Cause, Content, Failure, judged
+from extender.images.content import Cause, Content, Failure, judged
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, parse_platform
 from extender.images.platform_states import FalselyClaimed, PlatformState
@@ -160,9 +160,10 @@ def test_content_says_where_an_image_runs(image: PodImage, answer: Content, fact
 
 def test_a_failure_is_pending_only_if_it_may_mend_and_the_pod_is_young() -> None:
     """After the limit the same failure is unknown, with the same cause. A lookup under way has a name too."""
+    may_mend = {Cause.LOOKING_UP, Cause.MISSING, Cause.THROTTLED, Cause.UNAVAILABLE}
     for cause in Cause:
         young, old = (fact_of(CONTAINER, Failure(cause, "why"), may_be_pending=may) for may in (True, False))
-        assert young == (Pending if cause in RETRYABLE else Unknown)(cause, "why")
+        assert young == (Pending if cause in may_mend else Unknown)(cause, "why")
         assert old == Unknown(cause, "why")
     fact = fact_of(CONTAINER, None, may_be_pending=True)
     assert isinstance(fact, Pending)
