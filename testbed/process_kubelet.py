@@ -1,8 +1,9 @@
 """A stand-in for the kubelets and kube-proxy of fake nodes, which runs the service's container as a process.
 
 It gives the service's pods what they need and no more: files of ConfigMaps and Secrets, empty folders, the token of
-their account, a probe of readiness, an end. Pods of the chart's hooks run once. Every other pod on a node waits until
-it is deleted. No image is pulled and nothing is isolated: the program is that of this checkout.
+their account, a probe of readiness, an end, and the kube-scheduler beside the service. Pods of the chart's hooks run
+once. Every other pod on a node waits until it is deleted. No image is pulled and nothing is isolated: the program is
+that of this checkout, and kube-scheduler that of the control plane.
 """
 
 import asyncio
@@ -11,14 +12,17 @@ import itertools
 import re
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
+import msgspec
 
 from testbed.api_client import ApiClient, ApiError
+from testbed.binaries import find_binaries
+from testbed.cluster_provider import complete_scheduler_configuration
 from testbed.extender_process import write_token_kubeconfig
 from testbed.objects import KubernetesObject
 from testbed.processes import Process, free_port
@@ -76,7 +80,7 @@ class ProcessKubelet:
             if uid not in self._ending:
                 self._ending.add(uid)
                 tasks.create_task(self._end(pod))
-        elif spec.get("nodeName") and uid not in self._tasks and is_ours(pod) and not has_ended(pod):
+        elif spec.get("nodeName") and uid not in self._tasks and service_of(pod) and not has_ended(pod):
             self._tasks[uid] = tasks.create_task(self._run_pod(pod))
 
     async def _run_pod(self, pod: KubernetesObject) -> None:
@@ -98,12 +102,13 @@ class ProcessKubelet:
 
 
 class ProcessPod:
-    """A pod of the service, with a process for its only container."""
+    """A pod of the service, with a process for each of its containers. They start and end together."""
 
     def __init__(self, api: ApiClient, pod: KubernetesObject, folder: Path) -> None:
         self.is_ready = False
         self._api, self._pod, self._folder = api, pod, folder
-        [self._container] = pod["spec"]["containers"]
+        self._container = service_of(pod) or {}
+        self._schedulers = [each for each in pod["spec"]["containers"] if each is not self._container]
         self._ports: dict[str | int, int] = {}
         self._restarts = 0
         self._since = _now()
@@ -120,74 +125,77 @@ class ProcessPod:
 
     async def run(self, admin: Path) -> None:
         """Runs the process until cancelled and reports it: again whenever it ends, unless it is to run once."""
-        command = await self._prepare(admin)
+        commands = await self._prepare(admin)
         while True:
-            process = Process(self._folder.name, command, self._folder / f"{self._restarts}.log")
+            processes = [
+                Process(f"{self._folder.name}-{name}", command, self._folder / f"{name}-{self._restarts}.log")
+                for name, command in commands.items()
+            ]
             try:
-                await self._watch_over(process)
+                await self._watch_over(processes)
             finally:
                 self.is_ready = False
                 grace_seconds = self._pod["spec"].get("terminationGracePeriodSeconds", 30)
-                await asyncio.to_thread(process.stop, grace_seconds)
+                await asyncio.gather(*(asyncio.to_thread(each.stop, grace_seconds) for each in processes))
             if self._pod["spec"].get("restartPolicy") == "Never":
-                await self._report(process.exit_code)
+                await self._report(processes[0].exit_code)
                 return
             self._restarts += 1
             await asyncio.sleep(BACKOFF_SECONDS)
 
-    async def _watch_over(self, process: Process) -> None:
-        """Returns when the process has ended; reports meanwhile whether it is ready."""
+    async def _watch_over(self, processes: Sequence[Process]) -> None:
+        """Returns when a process has ended; reports meanwhile whether the pod is ready."""
         self._since = _now()
         await self._report()
         async with aiohttp.ClientSession(timeout=PROBE_TIMEOUT) as session:
-            while process.is_running:
-                is_ready = await self._is_ready_now(session)
+            while all(each.is_running for each in processes):
+                is_ready = all(
+                    [await self._is_ready_now(session, each) for each in (self._container, *self._schedulers)]
+                )
                 if is_ready != self.is_ready:
                     self.is_ready = is_ready
                     await self._report()
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _is_ready_now(self, session: aiohttp.ClientSession) -> bool:
-        if "readinessProbe" not in self._container:
+    async def _is_ready_now(self, session: aiohttp.ClientSession, container: KubernetesObject) -> bool:
+        if "readinessProbe" not in container:
             return True
-        probe = self._container["readinessProbe"]["httpGet"]
+        probe = container["readinessProbe"]["httpGet"]
+        address = f"{probe.get('scheme', 'HTTP').lower()}://127.0.0.1:{self._ports[probe['port']]}{probe['path']}"
         try:
-            async with session.get(f"http://127.0.0.1:{self._ports[probe['port']]}{probe['path']}") as answer:
+            async with session.get(address, ssl=False) as answer:
                 return answer.status == 200
         except (aiohttp.ClientError, TimeoutError):
             return False
 
     async def _report(self, exit_code: int | None = None) -> None:
         """Writes the pod's status; with an exit code that of one that has ended for good."""
-        metadata = self._pod["metadata"]
+        metadata, spec = self._pod["metadata"], self._pod["spec"]
         state: dict[str, object] = {"running": {"startedAt": self._since}}
         phase = "Running"
         if exit_code is not None:
             phase, reason = ("Failed", "Error") if exit_code else ("Succeeded", "Completed")
             ended = {"exitCode": exit_code, "reason": reason, "startedAt": self._since, "finishedAt": _now()}
             state = {"running": None, "terminated": ended}
-        container = {
-            "name": self._container["name"],
-            "image": self._container["image"],
-            "imageID": "",
-            "ready": self.is_ready,
-            "started": True,
-            "restartCount": self._restarts,
-            "state": state,
+        same = {"imageID": "", "ready": self.is_ready, "started": True, "restartCount": self._restarts, "state": state}
+        statuses = {
+            f"{kind}Statuses": [{"name": each["name"], "image": each["image"], **same} for each in spec[f"{kind}s"]]
+            for kind in ("container", "initContainer")
+            if f"{kind}s" in spec
         }
         conditions = {"Initialized": True, "ContainersReady": self.is_ready, "Ready": self.is_ready}
         status = {
             "phase": phase,
             "startTime": self._since,
             "conditions": [{"type": name, "status": str(value)} for name, value in conditions.items()],
-            "containerStatuses": [container],
+            **statuses,
         }
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
         with suppress(ApiError):  # gone meanwhile
             await self._api.request("PATCH", path, {"status": status}, content_type=_STRATEGIC_MERGE)
 
-    async def _prepare(self, admin: Path) -> list[str]:
-        """Writes the pod's files; returns the command that runs its container."""
+    async def _prepare(self, admin: Path) -> dict[str, list[str]]:
+        """Writes the pod's files; returns the commands that run its containers, the service first, by their names."""
         self._folder.mkdir(parents=True, exist_ok=True)
         mounts = {each["mountPath"]: self._folder / each["name"] for each in self._container.get("volumeMounts", ())}
         for volume in self._pod["spec"].get("volumes", ()):
@@ -207,13 +215,30 @@ class ProcessPod:
         variables["KUBECONFIG"] = str(kubeconfig)  # which each of the commands takes
         if temporary := mounts.get("/tmp"):
             variables["TMPDIR"] = str(temporary)
-        return [
+        commands = {each["name"]: self._prepare_scheduler(each, kubeconfig, settings) for each in self._schedulers}
+        service = [
             shutil.which("env") or "/usr/bin/env",
             *(f"{name}={value}" for name, value in variables.items()),
             *(sys.executable, "-m", "extender"),
             *(localize(each, mounts) for each in self._container["args"]),
             *(f"--set={path}={value}" for path, value in settings.items()),
         ]
+        return {self._container["name"]: service, **commands}
+
+    def _prepare_scheduler(self, container: KubernetesObject, kubeconfig: Path, settings: dict[str, str]) -> list[str]:
+        """Has kube-scheduler's file name this pod's service and account; returns the command that runs it."""
+        verbs, listening = free_port(), free_port()
+        settings["scheduler.listen"] = f"127.0.0.1:{verbs}"
+        [port] = container["ports"]
+        self._ports |= {port["name"]: listening, port["containerPort"]: listening}
+        [mount] = container["volumeMounts"]
+        file = self._folder / mount["name"] / "scheduler.yaml"
+        configuration = complete_scheduler_configuration(file.read_text(), str(kubeconfig))
+        for extender in configuration["extenders"]:
+            extender["urlPrefix"] = f"http://127.0.0.1:{verbs}/scheduler"
+        file.write_bytes(msgspec.yaml.encode(configuration))
+        _, *flags = (localize(each, {mount["mountPath"]: file.parent}) for each in container["command"])
+        return [str(find_binaries().kube_scheduler), *flags, f"--secure-port={listening}"]
 
     async def _fill(self, volume: KubernetesObject, mounts: Mapping[str, Path]) -> None:
         """Makes the volume's folder and the files in it; waits for its ConfigMap or Secret as a kubelet does."""
@@ -242,12 +267,16 @@ class ProcessPod:
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-def is_ours(pod: KubernetesObject) -> bool:
-    """Whether the pod has one container, of our image in whichever registry, that runs one of the chart's commands."""
-    match pod["spec"]["containers"]:
-        case [{"image": str(image), "args": [str(command), *_]}]:
-            return command in _COMMANDS and _OUR_IMAGE.fullmatch(image) is not None
-    return False
+def service_of(pod: KubernetesObject) -> KubernetesObject | None:
+    """Returns the container of our image, in whichever registry, that runs one of the chart's commands.
+
+    It is the pod's only one, or beside kube-scheduler; None for every other pod.
+    """
+    match [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]:
+        case [container] | [container, {"command": ["kube-scheduler", *_]}]:
+            command = container.get("args", [""])[0]
+            return container if command in _COMMANDS and _OUR_IMAGE.fullmatch(container["image"]) else None
+    return None
 
 
 def has_ended(pod: KubernetesObject) -> bool:

@@ -157,7 +157,7 @@ class Reader:
 def fill_in(command: str, registry: str) -> str:
     """Returns the command with names of this cluster in place of the page's.
 
-    Of schedulers no pod gets ready here, for which Helm would wait.
+    No node here is of the control plane, so that Helm would wait for the default scheduler's pods.
     """
     image = f"{registry}/shop/web:1.0"
     settings = f"--set 'config.registry.plain_http={{{registry}}}' --set 'config.registry.allow={{*,{registry}}}'"
@@ -167,7 +167,7 @@ def fill_in(command: str, registry: str) -> str:
         (r"YOUR/IMAGE:TAG", f"{registry}/multiarch-extender:{__version__}"),
         (r"\bdebian:12\b|\bquay\.io/prometheus/prometheus\b|\bregistry\.example\.com/team/app:[\d.]+", image),
         (rf"^(?!.* --config )(.*{_LOOKS_UP_ALONE.pattern})", rf"\1 --config {SETTINGS}"),
-        (r"--set modes\.(second|default)Scheduler\.enabled=true", r"\g<0> --set doctor.enabled=false"),
+        (r"--set modes\.defaultScheduler\.enabled=true", r"\g<0> --set doctor.enabled=false"),
         (r"YOUR\.REGISTRY", registry),
         (r"\b(pod|namespace) NAME\b", r"\1 shop"),
         (r"\bNODE\b", "arm64-1"),
