@@ -789,6 +789,16 @@ VERBS = _broken(
         "left_seconds = self._wait_seconds",
     ),
     (
+        "a strict preference leaves all nodes to a pod that asks for a device",
+        'args.raw_pod if self._policy.preference_by is PreferenceBy.FILTER else b""',
+        'b""',
+    ),
+    (
+        "a defect of ours evicts no pod",
+        "        return encode_preemption_result(ExtenderPreemptionResult({}))\n",
+        '        return b""\n',
+    ),
+    (
         "a namespace of many pods does not make those of others wait anew",
         "owner_of=lambda _, row: row.namespace,",
         'owner_of=lambda *_: "",',
@@ -886,6 +896,11 @@ HELD = _broken(
         "a pod goes at its limit, by what is known then",
         "overrides, nodes, expired=is_expired)",
         "overrides, nodes, expired=False)",
+    ),
+    (
+        "a pod that has changed since its patch was refused is decided about again",
+        "        if held.version != version:\n            self._later(held, 0.0)\n            return\n",
+        "",
     ),
 )
 
@@ -1361,6 +1376,11 @@ CERTIFICATES = _broken(
 SELF_MANAGED = _broken(
     "extender/service/self_managed.py",
     f"{_UNIT}/certificates {_INTEGRATION}/service/test_self_managed.py",
+    (
+        "a Secret of others is left as it is",
+        "        if not is_ours(secret.data):\n",
+        "        if False:\n",
+    ),
     (
         "one of several replicas makes the certificate",
         'metadata = {"resourceVersion": before.metadata.resource_version}\n            body',

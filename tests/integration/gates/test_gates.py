@@ -5,8 +5,10 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -36,6 +38,7 @@ from tests.integration.cluster.api_server import ApiServer, Document, Refusal, s
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 LIMIT_SECONDS = 6.0  # of the tests that let it pass
+LATER_SECONDS = 400  # more than lie between two searches for pods without the label
 OTHER = "example.com/quota"
 
 
@@ -324,6 +327,52 @@ async def test_pod_that_may_not_be_let_go_says_so(cluster: Cluster) -> None:
     assert event["type"] == "Warning"
     assert "refuses to have its gate removed" in event["message"]
     assert "denied request: no" in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("status", "change", "counted"),
+    [
+        (422, "image", {"invalid": 1, "known": 1}),
+        (409, "uid", {"conflict": 1, "known": 1}),
+        (409, "gone", {"conflict": 1}),
+    ],
+)
+async def test_what_is_read_after_a_refusal_is_judged_as_it_is_now(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, status: int, change: str, counted: dict[str, float]
+) -> None:
+    """Another image, another pod of that name, or none; the watch has not told of it yet."""
+
+    async def change_and_read(client: ClusterClient, namespace: str, name: str) -> bytes | None:
+        monkeypatch.undo()
+        if change != "image":
+            cluster.api.remove(PODS, name)
+        if change != "gone":
+            cluster.create(name, "arm:1", uid="other" if change == "uid" else "")
+        return await read_pod(client, namespace, name)
+
+    cluster.api.refusals.append(("patch", Refusal(status)))
+    cluster.create("pod", "app:1")
+    async with cluster.controlled():
+        monkeypatch.setattr("extender.gates.gate_controller.read_pod", change_and_read)
+        await asyncio.sleep(60)
+    assert cluster.removals() == counted
+    if change != "gone":
+        assert cluster.architectures("pod") == ["arm64"]
+
+
+async def test_a_defect_of_ours_and_a_failed_search_hold_no_pod_for_ever(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are in the log, and tried again."""
+    cluster.api.refusals += [("list", Refusal(503))] * 2  # of the watch and of the search for pods without the label
+    cluster.create("pod", "app:1")
+    cluster.create("unlabelled", "app:1", labels={})
+    with capture_logs() as lines:
+        async with cluster.controlled():
+            monkeypatch.setattr(cluster.planner, "skip", Mock(side_effect=chain([ZeroDivisionError], repeat(None))))
+            await asyncio.sleep(LATER_SECONDS)
+    assert cluster.removals() == {"known": 2}
+    assert {"gate.failed", "gate.search_failed"} <= {line["event"] for line in lines}
 
 
 async def test_pod_that_goes_while_it_is_judged_waits_no_more(

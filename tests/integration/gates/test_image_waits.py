@@ -25,12 +25,14 @@ class CountingResolver(Resolver):
     """Knows nothing about any image, and counts the lookups."""
 
     def __init__(self) -> None:
-        self.lookups = 0
+        self.lookups = self.defects = 0
 
     async def resolve_all(
         self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
     ) -> list[Answer]:
         self.lookups += 1
+        if self.lookups <= self.defects:
+            raise ZeroDivisionError
         return [None for _ in queries]
 
 
@@ -66,6 +68,20 @@ async def test_a_wait_that_never_began_keeps_no_later_pod_waiting() -> None:
         await eventually(lambda: second in judged)
         waits.leave(second)
     assert resolver.lookups >= 1
+
+
+async def test_a_defect_of_ours_ends_no_wait_for_good() -> None:
+    """The pod is handed out again later, and waits anew."""
+    resolver, judged = CountingResolver(), list[HeldPod]()
+    resolver.defects, pod = 1, held("pod")
+    waits = waits_of(resolver, judged)
+    async with asyncio.TaskGroup() as tasks:
+        assert waits.join(pod, QUESTION, tasks)
+        await eventually(lambda: judged)
+        assert pod not in waits
+        assert waits.join(pod, QUESTION, tasks)
+        await eventually(lambda: resolver.lookups > 1)
+        waits.leave(pod)
 
 
 async def test_waits_that_never_began_give_back_what_they_took() -> None:

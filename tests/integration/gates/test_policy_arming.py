@@ -10,7 +10,7 @@ import pytest
 from extender.cluster.client import open_cluster
 from extender.gates.policy_arming import PolicyArming
 from extender.placement.gate import GATE, GATED, GATED_LABEL
-from tests.integration.cluster.api_server import ApiServer, Document, serve_api, write_kubeconfig
+from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 GROUP = "/apis/admissionregistration.k8s.io/v1"
@@ -54,6 +54,7 @@ async def armed(tmp_path: Path) -> AsyncIterator[Armed]:
 
 async def test_while_nobody_lets_pods_go_nothing_is_bound(armed: Armed) -> None:
     armed.api.admit = held
+    armed.api.refusals += [("get", Refusal(503))] * 3  # after which it goes on
     assert await armed.later() is None
     armed.lets_go = True
     assert await armed.later() == {}

@@ -59,6 +59,14 @@ async def test_a_check_that_fails_is_shown_with_its_reason(
     assert text in await response.text()
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/", 404), ("POST", "/livez", 405), ("HEAD", "/metrics", 200)]
+)
+async def test_nothing_else_is_answered(aiohttp_client: AiohttpClient, method: str, path: str, status: int) -> None:
+    client: Client = await aiohttp_client(serve({}, {}))
+    assert (await client.request(method, path)).status == status
+
+
 async def test_metrics_are_there_before_anything_happened(aiohttp_client: AiohttpClient) -> None:
     """Every labelled series exists from the start."""
     client: Client = await aiohttp_client(serve({}, {}))

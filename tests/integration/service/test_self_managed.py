@@ -24,9 +24,10 @@ from extender.certificates.own_certificate import (
 from extender.certificates.server_names import names_of_server
 from extender.cluster.client import JSON, ClusterClient, ClusterRefused, open_cluster
 from extender.config.reading import read_config
+from extender.errors import ConfigError
 from extender.server.operations import CheckResult
 from extender.server.tls import TlsFiles
-from extender.service.self_managed import LIFETIME, LOOK_SECONDS, SelfManaged
+from extender.service.self_managed import LIFETIME, LOOK_SECONDS, SelfManaged, open_own_certificate
 from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Refusal, Request, serve_api, write_kubeconfig
 
@@ -230,6 +231,26 @@ async def test_a_configuration_that_lost_its_bundle_gets_it_back(api: ApiServer,
     put_configurations(api)
     assert await managed.look() == LOOK_SECONDS
     assert trusted(api, "pods-names") == trusted(api, "pods") == secret_data(api)["tls.crt"]
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["damaged", "of others"])
+async def test_a_secret_that_has_no_certificate_is_made_anew_if_it_is_ours(
+    api: ApiServer, managed: SelfManaged, is_ours: bool
+) -> None:
+    """Else it is left as it is, and the reason is said."""
+    own = to_secret_data(OwnCertificates(make_certificate(NAMES, datetime.now(UTC), LIFE)))
+    put_secret(api, own | {"tls.crt": b"no PEM"} if is_ours else {"tls.crt": b"no PEM"})
+    await managed.look()
+    assert (secret_data(api)["tls.crt"] == b"no PEM") is not is_ours
+    assert ("is not one of ours" in managed.failure) is not is_ours
+
+
+async def test_without_a_certificate_within_a_minute_there_is_no_start(api: ApiServer, client: ClusterClient) -> None:
+    """With the reason."""
+    api.denied = {f"{SECRETS}/pods-identity", SECRETS}
+    with pytest.raises(ConfigError, match=r"no certificate in a minute: .*Forbidden"):
+        async with open_own_certificate(CONFIG, client):
+            pass
 
 
 async def test_a_tls_client_takes_the_present_and_the_next_certificate(tmp_path: Path) -> None:

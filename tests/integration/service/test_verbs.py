@@ -12,6 +12,7 @@ import pytest
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.placement.nodes import ClusterNodes, NodeLookup, NodePlatforms
+from extender.resolver.pod_resolver import PodResolver
 from extender.scheduler.verbs import FIND_SECONDS
 from testbed.eventually import eventually
 from testbed.faulty_registry import HoldingRegistry
@@ -81,6 +82,31 @@ async def test_answer_has_every_field_in_the_requests_form(caller: Caller, world
     assert kept(result) == ["a", "c"]
     assert (result["Nodes"] is None) == (form is with_names)
     assert (result["NodeNames"] is None) == (form is with_nodes)
+
+
+async def test_a_strict_preference_leaves_all_nodes_to_a_pod_that_asks_for_a_device(world: World) -> None:
+    """It has no preference."""
+    caller = await world.serve("placement.preference_by=filter", nodes=View())
+    plain, asking = world.pod("multi:1"), world.pod("multi:1")
+    asking["spec"]["nodeSelector"] = {"nvidia.com/gpu": "true"}
+    assert kept(await caller.filter(with_names(plain))) == ["b", "d"]
+    assert kept(await caller.filter(with_names(asking))) == ["a", "b", "c", "d"]
+
+
+async def test_a_defect_of_ours_is_answered_with_the_least_harm(
+    caller: Caller, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error, after which the scheduler tries again; no score, no victim, and a pod that is as it was."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PodResolver, "question", fail)
+    created = world.pod("amd:1")
+    assert (await caller.filter(with_names(created)))["Error"].startswith("internal error ")
+    assert await caller.prioritize(with_names(created)) == {}
+    assert await caller.preempt(victims(created)) == {}
+    assert (await caller.review(created))["patch"] == []
 
 
 async def test_scores_are_integers_for_known_multi_arch_pods_only(caller: Caller, world: World) -> None:
