@@ -61,13 +61,9 @@ def test_what_make_manifests_writes_is_what_is_committed() -> None:
     assert {file.stem for file in MANIFESTS.iterdir()} == set(manifest_names())
     for name in manifest_names():
         assert (MANIFESTS / f"{name}.yaml").read_text() == manifest(name), name
+        assert "helm.sh/hook" not in manifest(name)  # `kubectl apply` would run the job
     assert (CHART / "values.schema.json").read_text() == values_schema()
     assert RIGHTS.read_text() == rights_file()
-
-
-def test_manifests_run_no_job_of_a_hook() -> None:
-    """`kubectl apply` would run it."""
-    assert not any("helm.sh/hook" in file.read_text() for file in MANIFESTS.iterdir())
 
 
 def test_the_schema_takes_descriptions_and_additions_from_comments() -> None:
@@ -121,16 +117,12 @@ def test_the_parts_of_a_case_fit_each_other(name: str) -> None:
     for part, workload in workloads.items():
         config, template = settings[part], template_of(workload)
         labels, container = template["metadata"]["labels"], service_in(template)
-        selectors = [workload["spec"]["selector"]["matchLabels"]]
-        selectors += [
-            each["spec"]["selector"] for each in of_kinds(objects, "Service") if each["metadata"]["name"] == part
-        ]
-        selectors += [
-            each["spec"]["selector"]["matchLabels"]
-            for each in of_kinds(objects, "PodDisruptionBudget")
+        selectors = [workload["spec"]["selector"]] + [
+            each["spec"]["selector"]
+            for each in of_kinds(objects, "Service", "PodDisruptionBudget")
             if each["metadata"]["name"] == part
         ]
-        assert all(selector.items() <= labels.items() for selector in selectors)
+        assert all(each.get("matchLabels", each).items() <= labels.items() for each in selectors)
         mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
         assert sorted(mounts) == sorted(each["name"] for each in template["spec"]["volumes"])
         assert container["args"] == ["serve", f"--config={mounts['configuration']}/config.yaml"]
@@ -183,10 +175,7 @@ def test_rights_follow_settings_in_every_mode(mode: str, text: str) -> None:
 
 def test_two_releases_share_no_name_and_no_pod() -> None:
     """Cluster-wide objects included."""
-    first, second = (
-        objects_of(render({"modes": MODES["all"]}, release=name)) for name in
-        ("blue", "green")
-    )  # fmt: skip
+    first, second = (objects_of(render({"modes": MODES["all"]}, release=name)) for name in ("blue", "green"))
     names = [{(each["kind"], each["metadata"]["name"]) for each in objects} for objects in (first, second)]
     assert names[0] & names[1] == set()
     selectors = [one(objects, "Deployment", "-webhook")["spec"]["selector"] for objects in (first, second)]

@@ -19,6 +19,7 @@ from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, created, pod
 from tests.unit.deploy.renderings import PRESETS
 from tests.unit.placement.mutating import after, terms_of
 
+pytestmark = pytest.mark.usefixtures("helm")
 Values = dict[str, Any]
 ASKS_SCHEDULER = {"kind", "k3s"}
 BOOST, NAMED, DRAWN, LEFT_OUT = "boost", "scheduler's name", "preferred affinity", "left out"
@@ -53,11 +54,19 @@ def movers(config: Config) -> set[str]:
     return moved
 
 
-@pytest.mark.parametrize("preset", ["", *PRESETS])
-@pytest.mark.usefixtures("helm")
-def test_nothing_but_the_boost_moves_workloads(tmp_path: Path, preset: str) -> None:
+@pytest.fixture(params=["", *PRESETS])
+def preset(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def configs(preset: str, tmp_path: Path) -> list[Config]:
+    return settings_of_parts(tmp_path, {}, *([CHART / f"values-{preset}.yaml"] if preset else []))
+
+
+def test_nothing_but_the_boost_moves_workloads(configs: list[Config], preset: str) -> None:
     """And that only where the preset has kube-scheduler ask. The affinity allows all architectures of the images."""
-    configs = settings_of_parts(tmp_path, {}, *([CHART / f"values-{preset}.yaml"] if preset else []))
     assert set.union(*map(movers, configs)) == ({BOOST} if preset in ASKS_SCHEDULER else set())
     (webhook,) = (each for each in configs if each.admission.listen)
     (term,) = terms_of(after(pod(), MULTI, admission=admission_settings_of(webhook)))
@@ -74,17 +83,13 @@ def test_nothing_but_the_boost_moves_workloads(tmp_path: Path, preset: str) -> N
          {BOOST, LEFT_OUT}),
     ],
 )  # fmt: skip
-@pytest.mark.usefixtures("helm")
 def test_what_moves_workloads_is_seen(tmp_path: Path, values: Values, expected: set[str]) -> None:
     """Each of the second steps, named in values."""
     assert set.union(*map(movers, settings_of_parts(tmp_path, values))) == expected
 
 
-@pytest.mark.parametrize("preset", ["", *PRESETS])
-@pytest.mark.usefixtures("helm")
-def test_explain_shows_no_change_for_a_pod_that_the_webhook_has_just_patched(tmp_path: Path, preset: str) -> None:
+def test_explain_shows_no_change_for_a_pod_that_the_webhook_has_just_patched(configs: list[Config]) -> None:
     """By the settings of the preset, whatever its images run on: its second look is the webhook's own second pass."""
-    configs = settings_of_parts(tmp_path, {}, *([CHART / f"values-{preset}.yaml"] if preset else []))
     (webhook,) = (each for each in configs if each.admission.listen)
     policy, admission = policy_of(webhook), admission_settings_of(webhook)
     for content in (MULTI, AMD64, ARM64):
