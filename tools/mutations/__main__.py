@@ -1,6 +1,7 @@
 """`python -m tools.mutations [WORD…]` applies all mutations, or those whose file or promise has one of the words.
 
-Prints a line for each, with the test that fell. Exits 1 if one survived or is stale, 2 if the tests fail without one.
+Prints a line for each, with the test that fell. Exits 1 if one survived or is stale, 2 if there is none or the tests fail
+without one.
 """
 
 import sys
@@ -14,6 +15,9 @@ from tools.release.pythons import PROJECT
 def main(words: list[str]) -> int:
     """Applies one after the other; returns the exit code."""
     chosen = [each for each in MUTATIONS if not words or any(word in each.file + each.promise for word in words)]
+    if not chosen:
+        print(f"No mutation has {' or '.join(words)} in its file or promise.", file=sys.stderr)
+        return 2
     with copied(PROJECT) as copy:
         unbroken = run_tests(copy, sorted({test for each in chosen for test in each.tests}))
         if unbroken.returncode:
