@@ -116,10 +116,7 @@ STORIES = [
     ),
     Story("MultiarchWebhookSlow", slow(ADMISSION_SECONDS, WEBHOOK), 40, (9, 15, 90)),
     Story(
-        "MultiarchAdmissionsUnresolved",
-        both(ADMISSIONS, 'outcome="unresolved"', 'outcome="patched"'),
-        40,
-        (9, 15, 100),
+        "MultiarchAdmissionsUnresolved", both(ADMISSIONS, 'outcome="unresolved"', 'outcome="patched"'), 40, (9, 15, 100)
     ),
     Story("MultiarchPodsImpossible", errors(ADMISSIONS, 'outcome="denied"'), 59, (9, 30, 120)),
     Story(

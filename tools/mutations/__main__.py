@@ -1,7 +1,7 @@
 """`python -m tools.mutations [WORD…]` applies all mutations, or those whose file or promise has one of the words.
 
-Prints a line for each, with the test that fell. Exits 1 if one survived or is stale, 2 if there is none or the tests fail
-without one.
+Prints a line for each, with the test that fell. Exits 1 if one survived or is stale, 2 if there is none or the
+tests fail without one.
 """
 
 import sys

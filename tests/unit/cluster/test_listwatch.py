@@ -245,8 +245,7 @@ async def test_age_counts_from_the_last_proof() -> None:
 async def test_loss_and_recovery_are_logged_once_each() -> None:
     """Start, loss, resumption and a new list are state changes, each one line."""
     reader = ScriptedApi(
-        [page("a"), page("b", version="30")],
-        [[AGAIN, LOST], [event("BOOKMARK", version="12"), EXPIRED], []],
+        [page("a"), page("b", version="30")], [[AGAIN, LOST], [event("BOOKMARK", version="12"), EXPIRED], []]
     )
     with capture_logs() as logs:
         await Run(reader, pauses=3).to_the_end()
@@ -265,10 +264,7 @@ TAKEN = event("ERROR", code=403, message="not any more")
 
 async def test_missing_right_is_named_once() -> None:
     """Each of the two, however the server tells of it; another failure meanwhile is said."""
-    reader = ScriptedApi(
-        [FORBIDDEN, page("a")],
-        [[FORBIDDEN], [LOST], [FORBIDDEN], [AGAIN], [TAKEN]],
-    )
+    reader = ScriptedApi([FORBIDDEN, page("a")], [[FORBIDDEN], [LOST], [FORBIDDEN], [AGAIN], [TAKEN]])
     with capture_logs() as logs:
         await Run(reader, pauses=6).to_the_end()
     refused = [(entry["right"], entry["log_level"]) for entry in logs if entry["event"] == "watch.refused"]
