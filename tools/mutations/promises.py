@@ -789,9 +789,9 @@ VERBS = _broken(
         "left_seconds = self._wait_seconds",
     ),
     (
-        "a strict preference leaves all nodes to a pod that asks for a device",
-        'args.raw_pod if self._policy.preference_by is PreferenceBy.FILTER else b""',
-        'b""',
+        "an image is pending only until its pod has waited for the limit",
+        "may_be_pending = not is_known and self._waited_seconds(pod) < self._pending_limit_seconds",
+        "may_be_pending = not is_known",
     ),
     (
         "a defect of ours evicts no pod",
@@ -1626,16 +1626,6 @@ WORKLOADS = _broken(
     ),
 )
 
-VERBS = _broken(
-    "extender/scheduler/verbs.py",
-    f"{_UNIT}/scheduler",
-    (
-        "an image is pending only until its pod has waited for the limit",
-        "may_be_pending = not is_known and self._waited_seconds(pod) < self._pending_limit_seconds",
-        "may_be_pending = not is_known",
-    ),
-)
-
 HOSTS_FILES = _broken(
     "extender/registry/hosts_toml.py",
     _tests("unit/registry", "mirror_files"),
@@ -1687,5 +1677,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS,
     *DESCRIPTIONS, *HOSTS_FILES, *NODE_FILES, *OPENSHIFT,
     *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *DRIFT, *STORE, *SQLITE,
-    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, *VERBS, *SERVICE_POLICY,
+    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, *SERVICE_POLICY,
 )  # fmt: skip

@@ -44,3 +44,8 @@ def test_a_mutation_is_judged_by_its_tests(checkout: Path, old: str, new: str, f
 def test_tests_of_mutations_exist() -> None:
     named = {test.partition("::")[0] for each in MUTATIONS for test in each.tests}
     assert [name for name in sorted(named) if not (PROJECT / name).exists()] == []
+
+
+def test_each_mutation_is_listed_once() -> None:
+    """A group that has the name of another takes its place."""
+    assert len({*MUTATIONS}) == len(MUTATIONS)
