@@ -3,10 +3,9 @@
 import asyncio
 import datetime
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
 
 import aiohttp
 import pytest
@@ -203,13 +202,6 @@ def test_neither_certificates_nor_logins_are_shown() -> None:
 _BEGIN, _END = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
 
 
-class OldCertificates(NamedTuple):
-    """An authority's certificate, and a server's with its key, as PEM."""
-
-    authority: str
-    server: str
-
-
 def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
@@ -222,34 +214,26 @@ def _builder(name: str, issuer: str, key: ec.EllipticCurvePublicKey) -> x509.Cer
     )  # fmt: skip
 
 
-def _issue(*, is_critical: bool, has_usage: bool, has_key_ids: bool, is_root_named: bool) -> OldCertificates:
+def _issue(unusual: str) -> tuple[bytes, bytes]:
+    """Returns an authority's certificate, and a server's with its key, as PEM, which have this oddity."""
     key, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = "old authority" if is_root_named else "an authority above it"
-    signer = key if is_root_named else ec.generate_private_key(ec.SECP256R1())
+    is_alone = unusual == "intermediate alone"
+    issuer, signer = ("one above it", ec.generate_private_key(ec.SECP256R1())) if is_alone else ("old authority", key)
     authority = _builder("old authority", issuer, key.public_key())
+    is_critical = unusual != "constraints not critical"
     authority = authority.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=is_critical)
-    if has_usage:
+    if unusual != "no key usage":
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
         authority = authority.add_extension(usage, critical=True)
-    server = _builder("old server", "old authority", own.public_key())
     names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")])
-    server = server.add_extension(names, critical=False)
-    if has_key_ids:
+    server = _builder("old server", "old authority", own.public_key()).add_extension(names, critical=False)
+    if unusual != "no key identifiers":
         authority = authority.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         named = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
         server = server.add_extension(named, critical=False)
     text = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     text += server.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
-    return OldCertificates(authority.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM).decode(), text.decode())
-
-
-OLD: dict[str, Callable[[], OldCertificates]] = {
-    "no key identifiers": lambda: _issue(is_critical=True, has_usage=True, has_key_ids=False, is_root_named=True),
-    "constraints not critical": lambda: _issue(is_critical=False, has_usage=True, has_key_ids=True, is_root_named=True),
-    "no key usage": lambda: _issue(is_critical=True, has_usage=False, has_key_ids=True, is_root_named=True),
-    "intermediate alone": lambda: _issue(is_critical=True, has_usage=True, has_key_ids=True, is_root_named=False),
-}
-"""Makes certificates, by what is unusual about them."""
+    return authority.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM), text
 
 
 @pytest.fixture
@@ -266,12 +250,14 @@ def as_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("as_in_the_image")
-@pytest.mark.parametrize("make", OLD.values(), ids=OLD)
-async def test_certificates_that_nodes_take_are_taken(tmp_path: Path, make: Callable[[], OldCertificates]) -> None:
-    made, folder = make(), tmp_path / "certs.d" / "quay.io"
+@pytest.mark.parametrize(
+    "unusual", ["no key identifiers", "constraints not critical", "no key usage", "intermediate alone"]
+)
+async def test_certificates_that_nodes_take_are_taken(tmp_path: Path, unusual: str) -> None:
+    (authority, server), folder = _issue(unusual), tmp_path / "certs.d" / "quay.io"
     folder.mkdir(parents=True)
-    (folder / "ca.pem").write_text(made.authority)
-    (folder / "server.pem").write_text(made.server)
+    (folder / "ca.pem").write_bytes(authority)
+    (folder / "server.pem").write_bytes(server)
     (folder / "hosts.toml").write_text('[host."https://127.0.0.1"]\nca = "ca.pem"\n')
     mirror, _ = MirrorFiles(str(folder.parent)).endpoints_for(parse_reference("quay.io/x:1"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
