@@ -1,4 +1,4 @@
-"""A clock, a session, and the files and answers of the kubelet's plugins."""
+"""The files and answers of the kubelet's plugins."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -10,9 +10,6 @@ from extender.credentials.providers import NamedSources, OperatorSource, Sources
 from extender.images.reference import ImageReference
 from extender.watched_files import FileSetting, WatchedFiles
 from testbed.clock import Clock
-from tests.integration.registry.conftest import clock, session
-
-__all__ = ["V1", "FileKeyring", "answer", "clock", "plugin", "session", "write"]
 
 V1 = "credentialprovider.kubelet.k8s.io/v1"
 _ECR = "*.dkr.ecr.*.amazonaws.com"

@@ -47,6 +47,8 @@ class ReceivedRequest(NamedTuple):
 class Cloud:
     """A server that answers by path, and notes what it is asked."""
 
+    session: aiohttp.ClientSession
+
     def __init__(self) -> None:
         self.port = 0
         self.tls_port = 0
@@ -95,14 +97,9 @@ async def cloud(authority: trustme.CA) -> AsyncIterator[Cloud]:
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        stand_in.session = await stack.enter_async_context(aiohttp.ClientSession())
         stand_in.port, stand_in.tls_port = runner.addresses[0][1], runner.addresses[1][1]
         yield stand_in
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -119,13 +116,11 @@ def access(session: aiohttp.ClientSession, environment: Mapping[str, str] | None
     return CloudAccess(session, environment or {}, lambda: NOW)
 
 
-async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
-    cloud: Cloud, session: aiohttp.ClientSession
-) -> None:
+async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(cloud: Cloud) -> None:
     """Asked with the header that proves it was meant; kept a minute less than it is good for."""
     path = "/computeMetadata/v1/instance/service-accounts/default/token"
     cloud.answers[path] = (200, json.dumps({"access_token": "ya29", "expires_in": 3599, "token_type": "Bearer"}))
-    provider = GoogleProvider(access(session, {"GCE_METADATA_HOST": f"127.0.0.1:{cloud.port}"}))
+    provider = GoogleProvider(access(cloud.session, {"GCE_METADATA_HOST": f"127.0.0.1:{cloud.port}"}))
     given = await provider.provide("eu.gcr.io/project/app")
     assert cloud.received[0].headers["metadata-flavor"] == "Google"
     assert {(login.username, login.password) for login in given.logins} == {("oauth2accesstoken", "ya29")}
@@ -166,12 +161,12 @@ async def test_azure_exchanges_the_federated_token_twice(cloud: Cloud, azure: Az
     ]  # fmt: skip
 
 
-def ecr(session: aiohttp.ClientSession, cloud: Cloud, **environment: str) -> EcrProvider:
+def ecr(cloud: Cloud, **environment: str) -> EcrProvider:
     token = base64.b64encode(b"AWS:hunter2").decode()
     data = [{"authorizationToken": token, "expiresAt": NOW + 43_200, "proxyEndpoint": f"https://{ECR}"}]
     cloud.answers.setdefault("/", (200, json.dumps({"authorizationData": data})))
     endpoints = {"AWS_ENDPOINT_URL_ECR": cloud.url, "AWS_ENDPOINT_URL_STS": f"{cloud.url}/sts"}
-    return EcrProvider(access(session, endpoints | environment))
+    return EcrProvider(access(cloud.session, endpoints | environment))
 
 
 def signed_again(received: ReceivedRequest, keys: AwsKeys) -> str:
@@ -204,9 +199,9 @@ def test_signature_is_that_of_amazon_s_own_examples(method: str, signature: str)
     )
 
 
-async def test_amazon_s_keys_of_the_environment_sign_the_request(cloud: Cloud, session: aiohttp.ClientSession) -> None:
+async def test_amazon_s_keys_of_the_environment_sign_the_request(cloud: Cloud) -> None:
     """The login is for the registry, and kept for half of its life."""
-    given = await ecr(session, cloud, **KEYS, AWS_SESSION_TOKEN="session").provide(f"{ECR}/team/app")
+    given = await ecr(cloud, **KEYS, AWS_SESSION_TOKEN="session").provide(f"{ECR}/team/app")
     (login,) = given.logins
     assert (login.pattern, login.username, login.password) == (ECR, "AWS", "hunter2")
     assert (given.keep_seconds, given.cache_key_type) == (21_600, CacheKeyType.REGISTRY)
@@ -220,9 +215,7 @@ async def test_amazon_s_keys_of_the_environment_sign_the_request(cloud: Cloud, s
 
 
 @pytest.mark.parametrize("way", ["service account", "pod identity"])
-async def test_amazon_s_roles_are_asked_for_by_the_mounted_token(
-    cloud: Cloud, session: aiohttp.ClientSession, tmp_path: Path, way: str
-) -> None:
+async def test_amazon_s_roles_are_asked_for_by_the_mounted_token(cloud: Cloud, tmp_path: Path, way: str) -> None:
     """A service account's of STS, which answers in XML; a pod identity's of its agent."""
     (tmp_path / "token").write_text("jwt")
     keys = {"AccessKeyId": "ASIA", "SecretAccessKey": "role-secret", "SessionToken": "role-token"}
@@ -236,7 +229,7 @@ async def test_amazon_s_roles_are_asked_for_by_the_mounted_token(
             "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
         },
     }[way]
-    await ecr(session, cloud, **environment).provide(f"{ECR}/team/app")
+    await ecr(cloud, **environment).provide(f"{ECR}/team/app")
     first, second = cloud.received
     if way == "service account":
         assert first.form == {
@@ -262,9 +255,9 @@ async def test_amazon_s_roles_are_asked_for_by_the_mounted_token(
     ],
 )  # fmt: skip
 async def test_cloud_serves_its_own_hosts(
-    session: aiohttp.ClientSession, kind: type[LoginProvider], served: list[str], others: list[str]
+    cloud: Cloud, kind: type[LoginProvider], served: list[str], others: list[str]
 ) -> None:
-    provider = kind(access(session))  # type: ignore[call-arg]  # of the protocol, which says nothing of that
+    provider = kind(access(cloud.session))  # type: ignore[call-arg]  # of the protocol, which says nothing of that
     assert [host for host in (*served, *others) if provider.serves(f"{host}/team/app")] == served
 
 
@@ -279,24 +272,22 @@ async def test_cloud_serves_its_own_hosts(
     ],
 )
 async def test_what_a_cloud_answers_wrongly_is_unavailable_without_a_word_of_it(
-    cloud: Cloud, session: aiohttp.ClientSession, answer: tuple[int, str]
+    cloud: Cloud, answer: tuple[int, str]
 ) -> None:
     """And no redirect is followed: it would take a token along."""
     cloud.answers["/"] = answer
     with pytest.raises(CredentialsUnavailable) as caught:
-        await ecr(session, cloud, **KEYS).provide(f"{ECR}/team/app")
+        await ecr(cloud, **KEYS).provide(f"{ECR}/team/app")
     assert "hunter2" not in str(caught.value)
     assert len(cloud.received) == 1
 
 
-async def test_a_cloud_without_an_identity_or_that_cannot_be_reached_is_unavailable(
-    cloud: Cloud, session: aiohttp.ClientSession
-) -> None:
+async def test_a_cloud_without_an_identity_or_that_cannot_be_reached_is_unavailable(cloud: Cloud) -> None:
     """It says which variables are missing. The node's own role is not asked for."""
-    google = GoogleProvider(access(session, {"GCE_METADATA_HOST": "127.0.0.1:1"}))
+    google = GoogleProvider(access(cloud.session, {"GCE_METADATA_HOST": "127.0.0.1:1"}))
     for provider, image, complaint in (
-        (AzureProvider(access(session)), "team.azurecr.io/app", "AZURE_FEDERATED_TOKEN_FILE are not set"),
-        (ecr(session, cloud), f"{ECR}/team/app", "no AWS identity is in the environment"),
+        (AzureProvider(access(cloud.session)), "team.azurecr.io/app", "AZURE_FEDERATED_TOKEN_FILE are not set"),
+        (ecr(cloud), f"{ECR}/team/app", "no AWS identity is in the environment"),
         (google, "gcr.io/project/app", r"127\.0\.0\.1:1 cannot be reached: ClientConnector"),
     ):
         with pytest.raises(CredentialsUnavailable, match=complaint):
