@@ -1,5 +1,7 @@
 """The webhook over HTTP: what is patched, what is left alone or only observed, and what every answer has."""
 
+import asyncio
+
 import msgspec
 import pytest
 import structlog
@@ -73,16 +75,18 @@ async def test_generated_name_and_unknown_fields_survive(world: World) -> None:
     assert stored["spec"]["affinity"]["x-future"] is True
 
 
+@pytest.mark.usefixtures("simulated_time")
 async def test_a_tag_that_has_moved_is_seen_before_affinity_is_written(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Required affinity stays in the pod, so an answer that is no longer fresh is confirmed first."""
-    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 0.001)
+    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 5.0)
     caller = await world.serve("admission.node_affinity=required")
     for architecture, platform in (("amd64", AMD64), ("arm64", ARM64)):
         world.registry.add_manifest("moving", "1", platform)
         stored = await created_with(caller, world.pod("moving:1"))
         assert stored["spec"]["nodeSelector"]["kubernetes.io/arch"] == architecture
+        await asyncio.sleep(5.5)
 
 
 async def test_sidecar_of_another_webhook_takes_back_what_was_added(world: World) -> None:
