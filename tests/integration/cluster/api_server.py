@@ -63,11 +63,14 @@ class Watcher:
 
 
 class Refusal(Exception):
-    """Ends a request with a Status."""
+    """Ends a request with a Status, or with a text that is none."""
 
-    def __init__(self, code: int, message: str = "refused as told", headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, code: int, message: str = "refused as told", headers: Mapping[str, str] | None = None, text: str = ""
+    ) -> None:
         super().__init__(message)
         self.code = code
+        self.text = text
         self.headers = headers
 
 
@@ -150,6 +153,8 @@ class ApiServer:
                 return web.json_response(self._send(request), status=201 if request.method == "POST" else 200)
             return web.json_response(self._list(request) if request.kind == "list" else self._get(request))
         except Refusal as refusal:
+            if refusal.text:
+                return web.Response(text=refusal.text, status=refusal.code)
             status = {"kind": "Status", "code": refusal.code, "message": str(refusal)}
             return web.json_response(status, status=refusal.code, headers=refusal.headers)
 

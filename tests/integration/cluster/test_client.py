@@ -23,6 +23,7 @@ from extender.cluster.client import (
     open_chosen_cluster,
     open_cluster,
 )
+from extender.cluster.gated_pods import read_pod
 from extender.errors import ClusterError
 from testbed.clock import Clock
 from testbed.eventually import eventually
@@ -318,6 +319,14 @@ async def test_in_cluster_uses_the_service_account(
     assert used == ["first", "first", "second", "second", "second", "third", "third"]
 
 
+async def test_a_refusal_that_is_no_status_keeps_its_text(client: ClusterClient, api: ApiServer) -> None:
+    """Of a proxy in between, or of a check such as /readyz."""
+    api.refusals.append(("get", Refusal(502, "", text="<html>bad gateway")))
+    with pytest.raises(ClusterRefused, match=r"HTTP 502$") as caught:
+        await client.get(NODE)
+    assert (caught.value.said, caught.value.text) == ("", "<html>bad gateway")
+
+
 async def test_commands_and_pods_import_no_kubernetes_library_and_a_kubeconfig_none_of_its_models(
     pod: tuple[ApiServer, Path], tmp_path: Path
 ) -> None:
@@ -346,6 +355,7 @@ async def test_object_that_is_not_there_is_none(client: ClusterClient) -> None:
     decoder = msgspec.json.Decoder(dict[str, Any])
     assert (await client.find(NODE, decoder) or {})["metadata"]["name"] == "a"
     assert await client.find(f"{NODES}/absent", decoder) is None
+    assert await read_pod(client, "default", "absent") is None
 
 
 async def test_replaced_authority_is_loaded_again(authority: trustme.CA, tmp_path: Path, connect: Connect) -> None:

@@ -239,16 +239,21 @@ async def test_forbidden_election_is_reported_once(api: ApiServer, client: Clust
         assert replica.election.is_leader
 
 
-async def test_what_a_leader_does_must_not_end(client: ClusterClient) -> None:
-    """An exception in it ends the election, so that the process can tell; the lease is released."""
+@pytest.mark.parametrize("error", [ZeroDivisionError(), None], ids=["an exception", "a return"])
+async def test_what_a_leader_does_must_not_end(
+    api: ApiServer, client: ClusterClient, clock: Clock, error: Exception | None
+) -> None:
+    """Its end is that of the election, so that the process can say so; the lease is released."""
 
-    async def fail() -> None:
-        raise ZeroDivisionError
+    async def lead() -> None:
+        if error:
+            raise error
 
-    replica = Replica(client, "a", Clock())
-    with pytest.raises(ZeroDivisionError):
-        await replica.election.run(fail)
+    replica = Replica(client, "a", clock)
+    with pytest.raises(type(error) if error else RuntimeError):
+        await replica.election.run(lead)
     assert not replica.election.is_leader
+    assert stored(api)["holderIdentity"] == ""
 
 
 def test_periods_fit_together() -> None:

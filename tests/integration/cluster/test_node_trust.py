@@ -63,6 +63,15 @@ async def test_what_is_missing_is_named(api: ApiServer, client: ClusterClient, w
     assert [each.what for each in problems] == ([] if (what, status) == (CLUSTER, 404) else [what])
 
 
+@pytest.mark.parametrize("what", [HOSTS, PROXY, CLUSTER], ids=lambda what: what.name)
+async def test_what_is_no_config_map_is_named(api: ApiServer, client: ClusterClient, what: NamedObject) -> None:
+    """And the rest counts."""
+    put(api, what, {"data": 7})
+    trust, problems = await read_node_trust(client, ClusterSecrets(client), NodeTrust())
+    assert [str(each) for each in problems] == [f"{what}: it is no ConfigMap"]
+    assert (trust.authorities == FOUND.authorities) == (what is not HOSTS)
+
+
 async def followed(client: ClusterClient, *changes: Callable[[], object]) -> tuple[list[NodeTrust], list[float]]:
     """What is told and the pauses between readings, in which the changes are made."""
     told, pauses = list[NodeTrust](), list[float]()
