@@ -1371,6 +1371,11 @@ CERTIFICATES = _broken(
         "    if _read(pair.certificate).public_key() != key.public_key():\n",
         "    if False:\n",
     ),
+    (
+        "an authority that has not signed a certificate is no reason to trust it",
+        "    except (ValueError, TypeError, InvalidSignature):\n        return False\n",
+        "    except (ValueError, TypeError, InvalidSignature):\n        return True\n",
+    ),
 )
 
 SELF_MANAGED = _broken(

@@ -4,6 +4,7 @@ import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import trustme
 
 from extender.certificates.own_certificate import (
     SETTLE,
@@ -12,6 +13,7 @@ from extender.certificates.own_certificate import (
     OwnCertificates,
     expires_at,
     from_secret_data,
+    is_issued_by,
     is_ours,
     make_certificate,
     names_of,
@@ -144,3 +146,16 @@ def test_keys_are_in_no_text() -> None:
     for text in (repr(own), repr(own.present), str(KeyPair(b"c", b"secret"))):
         assert "PRIVATE" not in text
         assert "secret" not in text
+
+
+def test_an_authority_is_that_whose_signature_a_certificate_has() -> None:
+    """One without names is for none; what `doctor` reads of a cluster may be no certificate at all."""
+    authority, other = trustme.CA(), trustme.CA()
+    issued = authority.issue_cert("webhook").cert_chain_pems[0].bytes()
+    assert is_issued_by(issued, authority.cert_pem.bytes())
+    assert not is_issued_by(issued, other.cert_pem.bytes())
+    assert names_of(issued) == {"webhook"}
+    assert names_of(other.cert_pem.bytes()) == frozenset()
+    assert split_bundle(b" \n") == ()
+    with pytest.raises(InvalidCertificate, match="no PEM certificates"):
+        split_bundle(b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")
