@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import extender
 from extender.images.reference import digest_of, pack_digest, unpack_digest
-from extender.tables import LruTable, ShareTable, caches
+from extender.tables import LruTable, ShareTable, caches, declare_cache
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(
@@ -184,3 +184,5 @@ def test_all_tables_of_the_service_fit_its_memory() -> None:
             importlib.import_module(".".join(file.relative_to(root.parent).with_suffix("").parts))
     assert all(spec.most_mb > 0 for spec in caches())
     assert 0 < sum(spec.most_mb for spec in caches()) < 300
+    with pytest.raises(ValueError, match="there are two caches named"):
+        declare_cache(caches()[0].name, key="another", rows=1, most_mb=1)
