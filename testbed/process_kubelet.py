@@ -1,5 +1,7 @@
 """A stand-in for the kubelets and kube-proxy of fake nodes, which runs the service's container as a process.
 
+`ProcessPod` runs one pod, whoever has made it; `ProcessKubelet` runs those that the API server has on its nodes.
+
 It gives the service's pods what they need and no more: files of ConfigMaps and Secrets, empty folders, the token of
 their account, a probe of readiness, an end, and the kube-scheduler beside the service. Pods of the chart's hooks run
 once. Every other pod on a node waits until it is deleted. No image is pulled and nothing is isolated: the program is
@@ -9,8 +11,10 @@ that of this checkout, and kube-scheduler that of the control plane.
 import asyncio
 import base64
 import itertools
+import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -23,9 +27,10 @@ import msgspec
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import find_binaries
 from testbed.cluster_provider import complete_scheduler_configuration
+from testbed.eventually import eventually
 from testbed.extender_process import write_token_kubeconfig
 from testbed.objects import KubernetesObject
-from testbed.processes import Process, free_port
+from testbed.processes import Process, ProcessFailed, free_port
 
 LISTENERS = {"webhook": "admission.listen", "scheduler": "scheduler.listen", "operations": "operations.listen"}
 """The settings that say where the container listens, by the names of its ports."""
@@ -102,11 +107,16 @@ class ProcessKubelet:
 
 
 class ProcessPod:
-    """A pod of the service, with a process for each of its containers. They start and end together."""
+    """A pod of the service, with a process for each of its containers. They start and end together.
 
-    def __init__(self, api: ApiClient, pod: KubernetesObject, folder: Path) -> None:
+    `settings` (`path=value`) win over those of the service's container.
+    """
+
+    def __init__(self, api: ApiClient, pod: KubernetesObject, folder: Path, *settings: str) -> None:
         self.is_ready = False
-        self._api, self._pod, self._folder = api, pod, folder
+        self.account = folder / "account.kubeconfig"
+        self._api, self._pod, self._folder, self._settings = api, pod, folder, settings
+        self._processes: list[Process] = []
         self._container = service_of(pod) or {}
         self._schedulers = [each for each in pod["spec"]["containers"] if each is not self._container]
         self._ports: dict[str | int, int] = {}
@@ -123,11 +133,34 @@ class ProcessPod:
         """Returns the port on loopback for a port of the container, by its name or number."""
         return self._ports.get(target)
 
+    def start(self, admin: Path) -> None:
+        """Runs it in a task of its own, until it is stopped or killed."""
+        self._task = asyncio.create_task(self.run(admin))
+
+    async def wait_until_ready(self) -> None:
+        """Raises ProcessFailed if a process has ended before it was ready."""
+        await eventually(lambda: self.is_ready or self._restarts or self._task.done())
+        if self._task.done():
+            await self._task
+        if not self.is_ready:
+            raise ProcessFailed("\n".join(each.tail() for each in self._processes))
+
+    async def stop(self) -> None:
+        """Returns when the processes have ended in good order."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def kill(self) -> None:
+        """Kills the processes as a machine does that is gone; nothing starts them again."""
+        for each in self._processes:
+            os.kill(each.pid, signal.SIGKILL)
+        await self.stop()
+
     async def run(self, admin: Path) -> None:
         """Runs the process until cancelled and reports it: again whenever it ends, unless it is to run once."""
         commands = await self._prepare(admin)
         while True:
-            processes = [
+            processes = self._processes = [
                 Process(f"{self._folder.name}-{name}", command, self._folder / f"{name}-{self._restarts}.log")
                 for name, command in commands.items()
             ]
@@ -200,11 +233,8 @@ class ProcessPod:
         mounts = {each["mountPath"]: self._folder / each["name"] for each in self._container.get("volumeMounts", ())}
         for volume in self._pod["spec"].get("volumes", ()):
             await self._fill(volume, mounts)
-        spec, metadata = self._pod["spec"], self._pod["metadata"]
-        file = self._folder / "account.kubeconfig"
-        kubeconfig = await write_token_kubeconfig(
-            self._api, admin, file, spec["serviceAccountName"], metadata["namespace"]
-        )
+        account, where = self._pod["spec"]["serviceAccountName"], self._pod["metadata"]["namespace"]
+        kubeconfig = await write_token_kubeconfig(self._api, admin, self.account, account, where)
         settings: dict[str, str] = {}
         for port in self._container.get("ports", ()):
             listening = free_port()
@@ -222,6 +252,7 @@ class ProcessPod:
             *(sys.executable, "-m", "extender"),
             *(localize(each, mounts) for each in self._container["args"]),
             *(f"--set={path}={value}" for path, value in settings.items()),
+            *(f"--set={each}" for each in self._settings),
         ]
         return {self._container["name"]: service, **commands}
 

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +15,9 @@ from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import KubernetesObject, fake_node, namespace
-from tests.e2e.installed_chart import OURS, InstalledChart, balanced, installed, recording
+from tests.e2e.installed_chart import OURS, WEBHOOK, InstalledChart, balanced, installed
 
-WEBHOOK = "multiarch-extender-webhook"
 MERGE_PATCH = "application/merge-patch+json"
-ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 SECONDS = 60.0
 SILENT = "127.0.0.1:1"
 
@@ -90,27 +87,15 @@ class Installation(NamedTuple):
             f"--set=registry.allow={hosts}",
         )
 
-    async def change_webhook(self, **changes: Any) -> None:
-        found = await self.api.get("MutatingWebhookConfiguration", WEBHOOK, "", ADMISSIONREGISTRATION)
-        webhook = found["webhooks"][0]
-        for field, value in changes.items():
-            webhook[field] = {**webhook[field], **value} if isinstance(value, dict) else value
-        await self.api.patch(
-            "MutatingWebhookConfiguration", WEBHOOK, {"webhooks": [webhook]}, "", ADMISSIONREGISTRATION
-        )
-
 
 @asynccontextmanager
 async def open_installation(
-    api: ApiClient, control_plane: LocalCluster, folder: Path, values: Mapping[str, Any], *, days: float = 90
+    api: ApiClient, control_plane: LocalCluster, folder: Path, values: Mapping[str, Any]
 ) -> AsyncIterator[Installation]:
-    """The chart with these values besides; its certificate ends after so many days."""
+    """The chart with these values besides."""
     issuer = trustme.CA()
-    ends = datetime.now(UTC) + timedelta(days=days)
-    issued = issuer.issue_cert("127.0.0.1", not_before=ends - timedelta(days=365), not_after=ends)
+    issued = issuer.issue_cert("127.0.0.1")
     files = {"tls.crt": issued.cert_chain_pems[0].bytes(), "tls.key": issued.private_key_pem.bytes()}
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
     await api.apply(namespace(OURS))
     secret = {
         "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
@@ -130,8 +115,9 @@ async def open_installation(
                 "certificates": {"source": "existingSecret", "caBundle": bundle},
                 **values,
             }
-            server = await stack.enter_async_context(server_of(control_plane))
-            chart = await stack.enter_async_context(installed(api, control_plane, server, registry, folder, all_values))
+            chart = await stack.enter_async_context(
+                installed(api, control_plane.kubeconfig, registry, folder, all_values)
+            )
             for each in chart.objects:
                 if each["kind"] in ("Deployment", "DaemonSet"):
                     await report_ready(api, each)
@@ -142,19 +128,13 @@ async def open_installation(
 
 
 @asynccontextmanager
-async def server_of(control_plane: LocalCluster) -> AsyncIterator[str]:
-    async with recording(control_plane) as (_, server):
-        yield server
-
-
-@asynccontextmanager
 async def _replica(chart: InstalledChart, ports: list[int]) -> AsyncIterator[None]:
     """One replica of the webhook, where the chart has one part."""
     if len([each for each in chart.objects if each["kind"] == "ConfigMap"]) != 1:
         yield
         return
     async with chart.replicas(1):
-        ports.extend(admission for _, admission, _ in chart.ports)
+        ports.extend(chart.ports("webhook"))
         yield
 
 

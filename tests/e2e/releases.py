@@ -5,19 +5,14 @@ Helm runs before it uninstalls.
 """
 
 import asyncio
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import cache_folder
@@ -25,23 +20,20 @@ from testbed.chart import CHART, objects_of
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
+from testbed.meanwhile import meanwhile
 from testbed.objects import KubernetesObject, fake_node, kept_to, pod
-from testbed.processes import Process
-from tests.e2e.examined_installation import ADMISSIONREGISTRATION
+from testbed.process_kubelet import ProcessPod
 from tests.e2e.installed_chart import (
     OURS,
     InstalledChart,
-    Recorder,
+    Values,
     balanced,
     finalizing_namespaces,
-    recording,
-    write_account,
 )
 from tests.e2e.policies import GATE, dry_run, gates_of, has_mutating_policies, until_free
+from tests.e2e.rights import Recorder, recording
+from tests.e2e.world import ADMISSIONREGISTRATION
 
-Values = Mapping[str, Any]
-
-NAME = "multiarch-extender-webhook"
 UNINSTALL = f"{OURS}-uninstall"
 PROGRAMS: list[Path | None] = [*sorted((cache_folder() / "charts").glob("helm-v*/helm"))] or [None]
 FROM_OUTSIDE: Values = {
@@ -140,49 +132,38 @@ async def names_of(api: ApiClient) -> set[str]:
 
 
 class PlayedRelease:
-    """A release of the chart whose Deployment's pod is a process of this machine."""
+    """A release of the chart whose Deployment's pods are processes of this machine."""
 
     def __init__(
         self, helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, folder: Path
     ) -> None:
         self.helm = helm
-        self._api, self._control_plane, self._registry, self._folder = api, control_plane, registry, folder
+        self._api, self._admin, self._registry, self._folder = api, control_plane.kubeconfig, registry, folder
         self._running = AsyncExitStack()
         self._generation = 0
         self.ports: list[int] = []
         self.operations: list[int] = []
 
-    async def roll(self, unknown: str = "", *, replicas: int = 1) -> list[Process]:
+    async def roll(self, *settings: str, replicas: int = 1) -> list[ProcessPod]:
         """Has processes run as the release says, and ends those before once the new ones are ready.
 
-        With `unknown` somebody has changed `admission.unknown` in the ConfigMap since, and no policy is put into force.
+        With `settings` (`path=value`) somebody has changed these in the ConfigMap since.
         """
         before, self._running = self._running, AsyncExitStack()
         self._generation += 1
         folder = self._folder / str(self._generation)
-        folder.mkdir()
-        objects = await self.helm.objects()
-        for each in objects:
-            if unknown and each["kind"] == "ConfigMap":
-                settings = yaml.safe_load(each["data"]["config.yaml"])
-                settings["admission"]["unknown"] = unknown
-                settings["admission"]["gate"].pop("policy", None)
-                each["data"]["config.yaml"] = yaml.safe_dump(settings)
-        _, server = await self._running.enter_async_context(recording(self._control_plane))
-        account = await write_account(self._api, self._control_plane, server, objects, folder)
-        chart = InstalledChart(folder, objects, account, self._registry)
-        processes = await self._running.enter_async_context(chart.replicas(replicas))
-        self.ports[:] = [admission for _, admission, _ in chart.ports]
-        self.operations[:] = [operations for _, _, operations in chart.ports]
+        chart = InstalledChart(self._api, self._admin, self._registry, folder, await self.helm.objects())
+        pods = await self._running.enter_async_context(chart.replicas(replicas, *settings))
+        self.ports[:], self.operations[:] = chart.ports("webhook"), chart.ports("operations")
         await before.aclose()
-        return processes
+        return pods
 
-    def kill(self, processes: Sequence[Process]) -> None:
+    async def kill(self, pods: Sequence[ProcessPod]) -> None:
         """Kills them as a machine does that is gone."""
         self.ports.clear()
         self.operations.clear()
-        for process in processes:
-            os.kill(process.pid, signal.SIGKILL)
+        for each in pods:
+            await each.kill()
 
     async def end(self) -> None:
         self.ports.clear()
@@ -247,49 +228,14 @@ async def held(api: ApiClient) -> set[str]:
     return {each["metadata"]["name"] for each in await api.list("Pod", "default") if GATE in gates_of(each)}
 
 
-class Kubelet:
-    """Runs the container of the Job's pod, and tells the API server how it has ended."""
-
-    def __init__(self, api: ApiClient, control_plane: LocalCluster, server: str, folder: Path) -> None:
-        self.output = ""
-        self._api, self._control_plane, self._server, self._folder = api, control_plane, server, folder
-
-    async def run(self) -> None:
-        labelled = {"labelSelector": "app.kubernetes.io/component=uninstall"}
-        found = await eventually(lambda: self._api.list("Pod", OURS, **labelled))
-        (container,) = found[0]["spec"]["containers"]
-        account = {"kind": "ServiceAccount", "metadata": {"name": found[0]["spec"]["serviceAccountName"]}}
-        kubeconfig = await write_account(self._api, self._control_plane, self._server, [account], self._folder)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "extender", *container["args"]),
-            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        out, _ = await asyncio.wait_for(process.communicate(), 100)
-        self.output = out.decode()
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        ended = {"exitCode": process.returncode, "startedAt": now, "finishedAt": now, "reason": "Completed"}
-        state = {"name": container["name"], "image": "", "imageID": "", "ready": False, "restartCount": 0}
-        status = {
-            "phase": "Failed" if process.returncode else "Succeeded",
-            "startTime": now,
-            "containerStatuses": [{**state, "state": {"terminated": ended}}],
-        }
-        path = f"/api/v1/namespaces/{OURS}/pods/{found[0]['metadata']['name']}/status"
-        await self._api.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
-
-
 @asynccontextmanager
-async def uninstalling(
-    api: ApiClient, control_plane: LocalCluster, folder: Path
-) -> AsyncIterator[tuple[Recorder, Kubelet]]:
-    """Runs the Job's container when it is there; what it asks of the API server is recorded."""
-    async with recording(control_plane) as (recorder, server):
-        kubelet = Kubelet(api, control_plane, server, folder)
-        task = asyncio.create_task(kubelet.run())
-        try:
-            yield recorder, kubelet
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+async def uninstalling(api: ApiClient, control_plane: LocalCluster, folder: Path) -> AsyncIterator[Recorder]:
+    """Runs the Job's container when it is there, in `folder`; what it asks of the API server is recorded."""
+    labelled = {"labelSelector": "app.kubernetes.io/component=uninstall"}
+
+    async def run(admin: Path) -> None:
+        [found, *_] = await eventually(lambda: api.list("Pod", OURS, **labelled))
+        await ProcessPod(api, found, folder / "job").run(admin)
+
+    async with recording(control_plane, folder) as recorder, meanwhile(run(recorder.kubeconfig)):
+        yield recorder

@@ -5,10 +5,8 @@ import re
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 import trustme
 
@@ -19,31 +17,18 @@ from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, pod
-from tests.e2e.installed_chart import InstalledChart, balanced, installed, lead_to, recording
+from tests.e2e.installed_chart import WEBHOOK, InstalledChart, balanced, change_webhook, installed
 from tests.e2e.policies import refusal, refusal_of_pod
 from tests.e2e.world import ADMISSIONREGISTRATION
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
-NAME = "multiarch-extender-webhook"
-
 
 class Canaries:
     """Replicas of the chart behind one port, and what their canaries say."""
 
-    def __init__(self, api: ApiClient, chart: InstalledChart) -> None:
-        self._api, self._chart = api, chart
-
-    async def change(self, *, port: int = 0, authority: str = "", failure_policy: str = "") -> None:
-        found = await self._api.get("MutatingWebhookConfiguration", NAME, "", ADMISSIONREGISTRATION)
-        webhook, *_ = found["webhooks"]
-        if port:
-            webhook["clientConfig"]["service"]["port"] = port
-        if authority:
-            webhook["clientConfig"]["caBundle"] = authority
-        if failure_policy:
-            webhook["failurePolicy"] = failure_policy
-        await self._api.patch("MutatingWebhookConfiguration", NAME, {"webhooks": [webhook]}, "", ADMISSIONREGISTRATION)
+    def __init__(self, chart: InstalledChart) -> None:
+        self._chart = chart
 
     async def counted(self, result: str) -> float:
         return await self._sum(f'multiarch_canaries_total{{result="{result}"}}')
@@ -64,7 +49,7 @@ class Canaries:
     async def _sum(self, series: str) -> float:
         total = 0.0
         async with aiohttp.ClientSession() as session:
-            for _, _, operations in self._chart.ports:
+            for operations in self._chart.ports("operations"):
                 async with session.get(f"http://127.0.0.1:{operations}/metrics") as answer:
                     found = re.search(rf"^{re.escape(series)} (\S+)$", await answer.text(), re.MULTILINE)
                 assert found
@@ -81,58 +66,56 @@ async def test_canaries_tell_that_the_webhook_is_not_reached_and_that_it_is_agai
     """
     wrong = base64.b64encode(trustme.CA().cert_pem.bytes()).decode()  # it has signed nothing
     async with (
-        recording(control_plane) as (_, server),
-        installed(api, control_plane, server, registry, tmp_path, {}) as chart,
-        chart.replicas(2),
-        balanced([admission for _, admission, _ in chart.ports]) as port,
+        installed(api, control_plane.kubeconfig, registry, tmp_path, {}) as chart,
+        chart.replicas(2) as replicas,
+        balanced(chart.ports("webhook")) as port,
     ):
-        await lead_to(api, chart.objects, port)
-        ours = Canaries(api, chart)
+        await chart.lead_to(port)
+        ours = Canaries(chart)
         await ours.until("patched")
-        await assert_stores_no_pod(api, control_plane, tmp_path / "account.kubeconfig")
+        await assert_stores_no_pod(api, replicas[0].account)
 
-        configuration = await api.get("MutatingWebhookConfiguration", NAME, "", ADMISSIONREGISTRATION)
-        right = configuration["webhooks"][0]["clientConfig"]["caBundle"]
-        await api.delete("MutatingWebhookConfiguration", NAME, "", ADMISSIONREGISTRATION)
+        configuration = await api.get("MutatingWebhookConfiguration", WEBHOOK, "", ADMISSIONREGISTRATION)
+        config = configuration["webhooks"][0]["clientConfig"]
+
+        async def lead_to(port: int) -> None:
+            await change_webhook(api, clientConfig={"service": {**config["service"], "port": port}})
+
+        await api.delete("MutatingWebhookConfiguration", WEBHOOK, "", ADMISSIONREGISTRATION)
         await ours.until("unpatched")
         del configuration["metadata"]["resourceVersion"], configuration["metadata"]["uid"]
         await api.create(configuration)
         await ours.until("patched")
 
         # Again and again, since the service puts its own back in half a minute.
-        await ours.until("unpatched", lambda: ours.change(authority=wrong))
-        await ours.change(authority=right)
+        await ours.until("unpatched", lambda: change_webhook(api, clientConfig={"caBundle": wrong}))
+        await change_webhook(api, clientConfig={"caBundle": config["caBundle"]})
         await ours.until("patched")
 
         answered_at = await ours.last("patched")
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
-            await ours.change(port=closed.getsockname()[1])
+            await lead_to(closed.getsockname()[1])
             await ours.until("unpatched")
             assert await ours.counted("refused") == await ours.counted("webhook_failed") == 0
-            await ours.change(failure_policy="Fail")
+            await change_webhook(api, failurePolicy="Fail")
             await ours.until("webhook_failed")
-        await ours.change(port=port)
+        await lead_to(port)
         await ours.until("patched")
         assert await ours.last("patched") > answered_at
-        logs = "".join(file.read_text() for file in sorted(tmp_path.glob("replica-*.log")))
+        logs = "".join(file.read_text() for file in sorted(tmp_path.glob("replica-*/*.log")))
     assert logs.count("canary.unanswered") <= 2 * 4 * 2  # once for each change, and not for each canary
     assert "canary.answered" in logs
     assert 'failed calling webhook \\"pods.' in logs
     assert "connection refused" in logs
 
 
-async def assert_stores_no_pod(api: ApiClient, control_plane: LocalCluster, account: Path) -> None:
+async def assert_stores_no_pod(api: ApiClient, account: Path) -> None:
     """Of two policies that refuse, the API server names either."""
-    kubeconfig: dict[str, Any] = msgspec.yaml.decode(control_plane.kubeconfig.read_bytes())
-    kubeconfig["users"] = msgspec.yaml.decode(account.read_bytes())["users"]
-    direct = account.with_name("direct.kubeconfig")
-    direct.touch(mode=0o600)
-    direct.write_bytes(msgspec.yaml.encode(kubeconfig))
-    space = f"{NAME}-canary"
+    space = f"{WEBHOOK}-canary"
     made: KubernetesObject = {**restricted_pod(annotations={}), "metadata": {"name": "made", "namespace": space}}
     path = f"/api/v1/namespaces/{space}/pods"
-    async with connect(direct) as client:
+    async with connect(account) as client:
 
         async def stored() -> str:
             if not (said := await refusal(client, path, made)):  # the policy is at work a moment after it is there

@@ -23,24 +23,17 @@ from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
 from tests.e2e.installed_chart import (
     ASKED_FOR,
     GATED,
-    GRACE_SECONDS,
     MODES,
-    ONCE_A_DAEMON_POD_COMES,
-    ONCE_A_POD_CHANGES,
     OURS,
     PULL_SECRET,
     InstalledChart,
-    Right,
     balanced,
     create_held,
     installed,
-    lead_to,
-    recording,
-    rights_of,
-    used_rights,
 )
 from tests.e2e.pod_makers import definition, serve
 from tests.e2e.policies import GATE, gates_of, has_mutating_policies, until_held
+from tests.e2e.rights import ONCE_A_DAEMON_POD_COMES, ONCE_A_POD_CHANGES, Right, recording, rights_of, used_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
@@ -112,13 +105,13 @@ async def test_two_replicas_of_the_webhook_use_every_right_they_have_and_no_othe
         "config": GATED,
     }
     async with (
-        recording(control_plane) as (recorder, server),
-        installed(api, control_plane, server, registry, tmp_path, policy) as chart,
+        recording(control_plane, tmp_path) as recorder,
+        installed(api, recorder.kubeconfig, registry, tmp_path, policy) as chart,
         chart.replicas(2) as replicas,
-        balanced(ports := [admission for _, admission, _ in chart.ports]) as port,
+        balanced(ports := chart.ports("webhook")) as port,
     ):
         await create_held(api, registry)
-        await lead_to(api, chart.objects, port)
+        await chart.lead_to(port)
         # An image that no other pod has asked for: what anybody may pull is answered from memory.
         registry.add_manifest("team/first", "1", "linux/amd64")
         with_secret = pod("p", f"{registry.host}/team/first:1", spec={"imagePullSecrets": [{"name": "pull"}]})
@@ -130,7 +123,7 @@ async def test_two_replicas_of_the_webhook_use_every_right_they_have_and_no_othe
         assert _architectures(await _template(api, f"{registry.host}/team/old:1", {})) == []
         assert await _answered(chart, 20, api, registry) == [True, True]
         del ports[0]
-        ending = asyncio.create_task(asyncio.to_thread(replicas[0].stop, GRACE_SECONDS))
+        ending = asyncio.create_task(replicas[0].stop())
         reviews = 0
         while not ending.done() or reviews < 100:
             assert _is_tolerant(await _dry_run(api, pod("p", f"{registry.host}/team/new:1"))), reviews
@@ -150,7 +143,7 @@ async def _answered(chart: InstalledChart, count: int, api: ApiClient, registry:
     assert all(map(_is_tolerant, specs))
     found = []
     async with aiohttp.ClientSession() as session:
-        for _, _, operations in chart.ports:
+        for operations in chart.ports("operations"):
             async with session.get(f"http://127.0.0.1:{operations}/metrics") as answer:
                 text = await answer.text()
             counted = re.findall(r'^multiarch_requests_total\{endpoint="admission",[^}]*\} (\S+)', text, re.MULTILINE)
@@ -166,13 +159,13 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
     await api.apply(PULL_SECRET)
     values = {"modes": MODES["default-scheduler"], "config": ASKED_FOR}
     async with (
-        recording(control_plane) as (recorder, server),
-        installed(api, control_plane, server, registry, tmp_path, values) as chart,
+        recording(control_plane, tmp_path) as recorder,
+        installed(api, recorder.kubeconfig, registry, tmp_path, values) as chart,
         chart.replicas(1),
     ):
         waiting = pod("p", f"{registry.host}/team/old:1", spec={"imagePullSecrets": [{"name": "pull"}]})
         created = await api.create(waiting)
-        scheduler = chart.ports[0][0]
+        [scheduler] = chart.ports("scheduler")
         arguments = {"Pod": created, "NodeNames": ["amd64", "arm64", "new"]}
         await eventually(
             lambda: _filtered(f"http://127.0.0.1:{scheduler}/scheduler/filter", arguments),
@@ -212,9 +205,9 @@ async def test_the_policys_part_lets_pods_go_and_uses_every_right_it_has_and_no_
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     await api.apply(PULL_SECRET)
     async with (
-        recording(control_plane) as (recorder, server),
+        recording(control_plane, tmp_path) as recorder,
         installed(
-            api, control_plane, server, registry, tmp_path, {"modes": WITH_POLICY["policy"], "config": ASKED_FOR}
+            api, recorder.kubeconfig, registry, tmp_path, {"modes": WITH_POLICY["policy"], "config": ASKED_FOR}
         ) as chart,
         chart.replicas(2),
     ):

@@ -10,39 +10,31 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.request import urlopen
 
 import aiohttp
 import msgspec
 import pytest
-from aiohttp import web
 
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import Binaries
-from testbed.certificates import Authority
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
+from testbed.extender_process import write_token_kubeconfig
 from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.processes import Process, free_port
 from tests.e2e.installed_chart import (
     GATED,
-    GRACE_SECONDS,
     MODES,
-    ONCE_A_POD_CHANGES,
-    ONCE_A_TAG_MOVES,
     OURS,
     PULL_SECRET,
     InstalledChart,
-    Recorder,
     create_held,
     installed,
-    lead_to,
-    recording,
-    rights_of,
-    used_rights,
 )
+from tests.e2e.rights import ONCE_A_POD_CHANGES, ONCE_A_TAG_MOVES, Recorder, recording, rights_of, used_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
@@ -89,40 +81,16 @@ async def claim(api: ApiClient) -> AsyncIterator[None]:
 # --- the second scheduler's kube-scheduler as a process, under the chart's account
 
 
-class Account(NamedTuple):
-    recorder: Recorder
-    kubeconfig: Path
-
-
 @asynccontextmanager
-async def account_of(chart: InstalledChart, control_plane: LocalCluster, folder: Path) -> AsyncIterator[Account]:
-    """The account by TLS: client-go sends its token over nothing else."""
-    authority = Authority(folder)
-    pair = authority.issue("recorder")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(pair.certificate, pair.key)
-    async with recording(control_plane) as (recorder, _):
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", recorder.handle)
-        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-            kubeconfig: dict[str, Any] = msgspec.yaml.decode((chart.folder / "account.kubeconfig").read_bytes())
-            port = runner.addresses[0][1]
-            server = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(authority.certificate)}
-            kubeconfig["clusters"] = [{**each, "cluster": server} for each in kubeconfig["clusters"]]
-            file = folder / "scheduler.kubeconfig"
-            file.touch(mode=0o600)
-            file.write_bytes(msgspec.yaml.encode(kubeconfig))
-            yield Account(recorder, file)
-        finally:
-            await runner.cleanup()
+async def second_scheduler(
+    api: ApiClient, chart: InstalledChart, admin: Path, folder: Path, program: Path
+) -> AsyncIterator[str]:
+    """Kube-scheduler with the account, the file and the flags of its pod, started; where it tells whether it is ready.
 
-
-@asynccontextmanager
-async def second_scheduler(chart: InstalledChart, account: Path, program: Path) -> AsyncIterator[str]:
-    """Kube-scheduler with the file and the flags of its pod, started; the address that tells whether it is ready."""
+    It reaches the API server by the address in the kubeconfig `admin`.
+    """
+    (own,) = (each["metadata"]["name"] for each in chart.objects if each["kind"] == "ServiceAccount")
+    account = await write_token_kubeconfig(api, admin, folder / "scheduler.kubeconfig", own, OURS)
     (text,) = (each["data"]["scheduler.yaml"] for each in chart.objects if each["kind"] == "ConfigMap")
     configuration: dict[str, Any] = msgspec.yaml.decode(text)
     configuration["clientConnection"] = {"kubeconfig": str(account)}
@@ -141,7 +109,7 @@ async def second_scheduler(chart: InstalledChart, account: Path, program: Path) 
         exc.add_note(process.tail())
         raise
     finally:
-        await asyncio.to_thread(process.stop, GRACE_SECONDS)
+        await asyncio.to_thread(process.stop, 30)
 
 
 def _container(objects: Sequence[KubernetesObject]) -> list[KubernetesObject]:
@@ -152,7 +120,8 @@ def _container(objects: Sequence[KubernetesObject]) -> list[KubernetesObject]:
 
 
 def _service(chart: InstalledChart) -> str:
-    return f"http://127.0.0.1:{chart.ports[-1][0]}"
+    [port] = chart.ports("scheduler")
+    return f"http://127.0.0.1:{port}"
 
 
 async def _until_ready(url: str) -> None:
@@ -221,13 +190,13 @@ async def test_the_second_scheduler_uses_every_right_it_has_and_no_other(
     modes = {**MODES["second-scheduler"], "secondScheduler": {"enabled": True, "outage": "webhook"}}
     values = {"modes": modes, "config": GATED}
     async with (
-        recording(control_plane) as (of_service, server),
-        installed(api, control_plane, server, registry, tmp_path, values) as chart,
+        recording(control_plane, tmp_path) as of_service,
+        recording(control_plane, tmp_path) as of_scheduler,
+        installed(api, of_service.kubeconfig, registry, tmp_path, values) as chart,
         chart.replicas(1),
-        account_of(chart, control_plane, tmp_path) as (of_scheduler, account),
-        second_scheduler(chart, account, binaries.kube_scheduler) as readiness,
+        second_scheduler(api, chart, of_scheduler.kubeconfig, tmp_path, binaries.kube_scheduler) as readiness,
     ):
-        await lead_to(api, chart.objects, chart.ports[0][1])
+        await chart.lead_to()
         await _until_ready(readiness)
         leader = [each for each in chart.objects if each["metadata"]["name"] == LEADER]
         own = _without(chart.objects, LEADER)

@@ -9,18 +9,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiohttp
-import msgspec
 import pytest
 
 from extender.cluster.dry_run import restricted_pod
-from testbed.api_client import ApiClient
+from testbed.api_client import ApiClient, connect
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.eventually import eventually
+from testbed.extender_process import write_token_kubeconfig
 from testbed.objects import KubernetesObject
-from tests.e2e.examined_installation import WEBHOOK, Installation, Said, open_installation, run_doctor
-from tests.e2e.installed_chart import Recorder, Right, recording, rights_of, used_rights, write_account
+from tests.e2e.examined_installation import Installation, Said, open_installation, run_doctor
+from tests.e2e.installed_chart import OURS, WEBHOOK
+from tests.e2e.policies import refusal
+from tests.e2e.rights import Recorder, Right, recording, rights_of, used_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
@@ -48,16 +49,6 @@ class Hook(NamedTuple):
         """What the container prints, and how it ends; of an argument given twice the later counts."""
         return await run_doctor(*self.arguments, *more, f"--set=cluster={self.account}")
 
-    async def refusal(self, path: str, body: KubernetesObject) -> str:
-        """What the API server says to the account that creates this; empty if it does. Asked by plain HTTP."""
-        kubeconfig: dict[str, Any] = msgspec.yaml.decode(self.account.read_bytes())
-        server, token = kubeconfig["clusters"][0]["cluster"]["server"], kubeconfig["users"][0]["user"]["token"]
-        async with (
-            aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session,
-            session.post(f"{server}{path}", json=body) as answer,
-        ):
-            return "" if answer.status < 300 else str((await answer.json())["message"])
-
 
 @asynccontextmanager
 async def hooked(it: Installation, kind: str) -> AsyncIterator[Hook]:
@@ -70,8 +61,9 @@ async def hooked(it: Installation, kind: str) -> AsyncIterator[Hook]:
         await it.api.apply(each)
     (own := it.folder / kind).mkdir()
     try:
-        async with recording(it.control_plane) as (recorder, server):
-            account = await write_account(it.api, it.control_plane, server, hooks, own)
+        async with recording(it.control_plane, own) as recorder:
+            account = own / "account.kubeconfig"
+            await write_token_kubeconfig(it.api, recorder.kubeconfig, account, spec["serviceAccountName"], OURS)
             yield Hook(spec["containers"][0]["args"], recorder, account)
     finally:
         for each in reversed(rights):
@@ -118,10 +110,11 @@ async def assert_what_cannot_be_checked_is_said(api: ApiClient, hook: Hook) -> N
 async def assert_stores_no_pod(api: ApiClient, hook: Hook) -> None:
     space = f"{WEBHOOK}-canary"
 
-    async def refusal() -> str:
+    async def said() -> str:
         for stored in await api.list("Pod", space):  # the API server takes notice of a binding about a second later
             await api.delete("Pod", stored["metadata"]["name"], space)
-        return await hook.refusal(f"/api/v1/namespaces/{space}/pods", restricted_pod(annotations={}))
+        async with connect(hook.account) as client:
+            return await refusal(client, f"/api/v1/namespaces/{space}/pods", restricted_pod(annotations={}))
 
-    await eventually(refusal, lambda said: "creates pods as dry runs only" in said)
+    await eventually(said, lambda said: "creates pods as dry runs only" in said)
     assert await api.list("Pod", space) == []

@@ -20,15 +20,13 @@ from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, kept_to, pod
-from tests.e2e.installed_chart import OURS, finalize_namespace, rights_of, used_rights
+from tests.e2e.installed_chart import OURS, WEBHOOK, Values, finalize_namespace
 from tests.e2e.policies import GATE, dry_run, gates_of, until_free
 from tests.e2e.releases import (
     EACH_HELM,
-    NAME,
     UNINSTALL,
     WAYS,
     PlayedRelease,
-    Values,
     assert_kept_where_known,
     held,
     hold_pods,
@@ -38,6 +36,7 @@ from tests.e2e.releases import (
     uninstalling,
     until_let_go,
 )
+from tests.e2e.rights import rights_of, used_rights
 from tests.e2e.world import ADMISSIONREGISTRATION
 from tools.docs.pages import PROJECT, page
 
@@ -88,10 +87,9 @@ async def test_from_an_installation_by_upgrades_to_nothing_again(
         await release.roll()
         objects = await release.helm.objects()
         await hold_pods(api, registry)
-        (tmp_path / "job").mkdir()
         ended = asyncio.Event()
         creating = asyncio.create_task(keep_creating(api, f"{registry.host}/team/never:1", ended))
-        async with uninstalling(api, control_plane, tmp_path / "job") as (recorder, _):
+        async with uninstalling(api, control_plane, tmp_path) as recorder:
             await release.helm.run("uninstall", OURS)
         ended.set()
         assert await creating > 5
@@ -114,10 +112,10 @@ async def until_reviewed(api: ApiClient, registry: EmbeddedRegistry) -> None:
 async def trust(api: ApiClient) -> Mapping[str, Any]:
     """How the API server calls the webhook now, and the Secret of its certificate; empty without a webhook."""
     try:
-        found = await api.get("MutatingWebhookConfiguration", NAME, api_version=ADMISSIONREGISTRATION)
+        found = await api.get("MutatingWebhookConfiguration", WEBHOOK, api_version=ADMISSIONREGISTRATION)
     except ApiError:
         return {}
-    secret = await api.get("Secret", f"{NAME}-identity", OURS)
+    secret = await api.get("Secret", f"{WEBHOOK}-identity", OURS)
     return {"called": found["webhooks"][0]["clientConfig"], "secret": secret["data"]}
 
 
@@ -159,7 +157,7 @@ async def test_held_pods_are_let_go_by_a_line_a_setting_observe_and_a_rollback(
         await assert_kept_where_known(api)
 
         await hold_pods(api, registry)
-        await release.roll(unknown="pass")
+        await release.roll("admission.unknown=pass", "admission.gate.policy=''")
         await until_let_go(api)
         await assert_kept_where_known(api)
         await api.create(pod("new", f"{registry.host}/team/other:1"))
@@ -236,9 +234,9 @@ async def test_an_uninstallation_ends_though_pods_cannot_be_let_go(
     await release.helm.install(values)
     objects = await release.helm.objects()
     await create_held(api, "registry.example.com/none:1")
-    async with uninstalling(api, control_plane, tmp_path) as (_, kubelet):
+    async with uninstalling(api, control_plane, tmp_path):
         await release.helm.run("uninstall", OURS)
-    assert "error: " in kubelet.output
+    assert "error: " in next((tmp_path / "job").glob("*-0.log")).read_text()
     assert await held(api) == {"one", "two"}
     await finalize(api, objects)
     assert gates_of(await dry_run(api, pod("after", "registry.example.com/none:1"))) == []

@@ -45,7 +45,7 @@ async def test_a_policy_in_force_outlives_us_and_an_alert_says_so(
             await until(session, server, "multiarch_gates_removal", found=True)
             await until_holding(api, f"{registry.host}/team/never:1")
             assert not await values(session, server, ALERT)
-            release.kill(replicas)
+            await release.kill(replicas)
             for number in range(PODS):
                 await api.create(pod(f"p-{number}", f"{registry.host}/team/late:1"))
             assert len(await held(api)) == PODS

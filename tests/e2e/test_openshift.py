@@ -4,6 +4,7 @@ import base64
 import json
 import ssl
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -27,7 +28,8 @@ from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, namespace
 from testbed.shipped_files import SECOND_SCHEDULER, Mode, identity_manifests
-from tests.e2e.examined_installation import WEBHOOK, open_installation, run_doctor
+from tests.e2e.examined_installation import open_installation, run_doctor
+from tests.e2e.installed_chart import WEBHOOK
 from tests.e2e.load import leaning_to
 from tests.e2e.pod_makers import definition, plural_of, serve
 from tests.e2e.world import World, allow
@@ -92,7 +94,7 @@ async def test_pods_of_mirrored_images_stand_rightly(world: World) -> None:
     await world.create_both(2, cpu="64")
     service = await world.start_service(*SETTINGS, "registry.allow=['*','127.0.0.1']", mode=Mode.SECOND)
     where = await world.namespace(second=True)
-    with world.second_scheduler(service):
+    with world.scheduler(Mode.SECOND, service):
         for number, (leaning, architectures) in enumerate(
             [("arm64", ["amd64"]), ("amd64", ["arm64"]), ("amd64", ["amd64", "arm64"])]
         ):
@@ -155,28 +157,20 @@ async def put_trust(api: ApiClient, mirror: SecuredMirror) -> None:
     pem = mirror.authority.cert_pem.bytes().decode()
     texts = {HOSTS: {mirror.host.replace(":", ".."): pem}, PROXY: {"ca-bundle.crt": ""}, CLUSTER: {"ca-bundle.crt": ""}}
     for each, data in texts.items():
-        await put_texts(api, each, data)
+        await put(api, "ConfigMap", each, data)
     await put_pull_secret(api, mirror)
 
 
-async def put_texts(api: ApiClient, what: NamedObject, data: dict[str, str]) -> None:
+async def put(api: ApiClient, kind: str, what: NamedObject, data: Mapping[str, str], **fields: str) -> None:
     metadata = {"name": what.name, "namespace": what.namespace}
-    await api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    await api.apply({"apiVersion": "v1", "kind": kind, "metadata": metadata, "data": data, **fields})
 
 
 async def put_pull_secret(api: ApiClient, mirror: SecuredMirror) -> None:
     """The cluster's pull secret has the login that the mirror wants now."""
     auths = {mirror.host: {"auth": base64.b64encode(mirror.login.encode()).decode()}}
     packed = base64.b64encode(json.dumps({"auths": auths}).encode()).decode()
-    await api.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": PULL_SECRET.name, "namespace": PULL_SECRET.namespace},
-            "type": "kubernetes.io/dockerconfigjson",
-            "data": {".dockerconfigjson": packed},
-        }
-    )
+    await put(api, "Secret", PULL_SECRET, {".dockerconfigjson": packed}, type="kubernetes.io/dockerconfigjson")
 
 
 async def grant_as_the_chart(world: World, mode: Mode) -> None:
@@ -194,15 +188,18 @@ async def grant_as_the_chart(world: World, mode: Mode) -> None:
 
 
 @pytest.mark.usefixtures("helm_program")
-async def test_mirror_of_the_clusters_own_authority_and_login_is_asked(world: World) -> None:
-    """With no other rights to ConfigMaps and secrets than the chart gives; a new login is followed."""
+async def test_mirror_of_the_clusters_own_authority_and_login_is_asked(world: World, tmp_path: Path) -> None:
+    """With no other rights to ConfigMaps and secrets than the chart gives; a new login is followed.
+
+    Commands ask there too, and the mirror itself with the login that kubelets have for it.
+    """
     await install(world, Mode.SECOND)
     async with SecuredMirror() as mirror:
         await put_trust(world.api, mirror)
         await grant_as_the_chart(world, Mode.SECOND)
         await world.api.apply(mirror_set("ImageTagMirrorSet", mirror.host))
-        settings = ("registry.allow=['*','127.0.0.1']", "registry.pull_secrets=false")
-        service = await world.start_service(*SETTINGS, *settings, mode=Mode.SECOND)
+        settings = (*SETTINGS, "registry.allow=['*','127.0.0.1']")
+        service = await world.start_service(*settings, "registry.pull_secrets=false", mode=Mode.SECOND)
         mirror.add_manifest("team/app", "1", "linux/arm64")
         await until_known(service, f"{UPSTREAM}/team/app:1")
         assert mirror.denied == 0
@@ -213,22 +210,14 @@ async def test_mirror_of_the_clusters_own_authority_and_login_is_asked(world: Wo
         accepted = mirror.accepted
         await eventually(lambda: ask_for_new(service), lambda _: mirror.accepted > accepted)
         await until_known(service, f"{UPSTREAM}/team/app:2")
-
-
-async def test_commands_ask_where_the_nodes_ask(world: World, tmp_path: Path) -> None:
-    """With the cluster's authority and login, as the objects are when the command begins."""
-    await install(world, Mode.SECOND)
-    async with SecuredMirror() as mirror:
-        await put_trust(world.api, mirror)
-        await world.api.apply(mirror_set("ImageTagMirrorSet", mirror.host))
-        mirror.add_manifest("team/app", "1", "linux/arm64")
         image = f"{UPSTREAM}/team/app:1"
         (tmp_path / "images").write_text(image)
-        settings = (f"cluster={world.cluster.kubeconfig}", *SETTINGS, "registry.allow=['*','127.0.0.1']")
-        given = ["--require=linux/arm64", *(f"--set={each}" for each in settings)]
-        own = f"{mirror.host}/team/app:1"  # whose registry is asked itself, with the login that kubelets have for it
-        for command in (["inspect", image, own], ["audit", f"--images={tmp_path / 'images'}", "--no-newer"]):
-            said = await run_doctor(*command, *given)
+        given = [f"--set={each}" for each in (f"cluster={world.cluster.kubeconfig}", *settings)]
+        for command in (
+            ["inspect", image, f"{mirror.host}/team/app:1"],
+            ["audit", f"--images={tmp_path / 'images'}", "--no-newer"],
+        ):
+            said = await run_doctor(*command, "--require=linux/arm64", *given)
             assert said.code == 0, said.output
 
 
@@ -256,7 +245,7 @@ async def test_doctor_names_what_is_missing_of_the_nodes_trust(
             await api.delete("RoleBinding", WEBHOOK, CLUSTER.namespace, RBAC)
             await api.delete("ConfigMap", HOSTS.name, HOSTS.namespace)
             found = (await installation.doctor("-o", "json")).wrong()
-            await put_texts(api, HOSTS, {"m.io..5000": "x"})
+            await put(api, "ConfigMap", HOSTS, {"m.io..5000": "x"})
             broken = (await installation.doctor("-o", "json")).wrong()
     assert sorted(found) == ["mirrors", "rights"]
     assert f"get configmaps {CLUSTER.name}" in found["rights"]

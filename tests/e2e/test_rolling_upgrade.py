@@ -4,31 +4,31 @@ kube-apiserver, kube-scheduler and the Deployment's controller are real; the pod
 """
 
 import asyncio
-import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from testbed.api_client import ApiClient, ApiError, connect
 from testbed.binaries import Binaries
-from testbed.chart import CHART
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
 from testbed.eventually import eventually
+from testbed.meanwhile import meanwhile
 from testbed.objects import KubernetesObject, kept_to, pod
 from testbed.playground import CONTROLLERS, add_fake_nodes
 from testbed.process_kubelet import open_process_kubelet
 from testbed.service_proxy import open_service_proxy
 from testbed.shipped_files import Mode, scheduler_configuration
+from tests.e2e.installed_chart import OURS, Values
+from tests.e2e.releases import HelmRelease
 from tests.e2e.world import Tally
 
 pytestmark = pytest.mark.e2e
 
-OURS = "multiarch-extender"
 CALLERS = 4
 PACE_SECONDS = 0.02
 ROLLOUT_SECONDS = 120.0
@@ -37,26 +37,19 @@ ROLLOUT_SECONDS = 120.0
 class Cluster:
     """A cluster with the chart's release, whose pods run as processes."""
 
-    def __init__(self, api: ApiClient, kubeconfig: Path, registry: str, helm: Path) -> None:
-        self.api, self._kubeconfig, self._registry, self._helm = api, kubeconfig, registry, helm
+    def __init__(self, api: ApiClient, registry: str, helm: HelmRelease) -> None:
+        self.api, self.helm, self._registry = api, helm, registry
         self.reviews = 0
         self.missed: list[str] = []
 
-    async def run_helm(self, *arguments: str) -> None:
-        command = [str(self._helm), *arguments, f"--kubeconfig={self._kubeconfig}", f"--namespace={OURS}"]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-    async def release(self, verb: str, tag: str) -> None:
+    def values(self, tag: str) -> Values:
+        """Those of a chart whose image has that tag; `doctor` runs."""
         registry = self._registry
-        values = [
-            f"image.repository={registry}/multiarch-extender",
-            f"image.tag={tag}",
-            f"config.registry.plain_http={{{registry}}}",
-        ]
-        values += [f"config.registry.allow={{*,{registry}}}"]
-        new = ["--create-namespace"] if verb == "install" else []
-        await self.run_helm(verb, OURS, str(CHART), *new, *(f"--set={each}" for each in values))
+        return {
+            "image": {"repository": f"{registry}/multiarch-extender", "tag": tag},
+            "doctor": {"enabled": True},
+            "config": {"registry": {"plain_http": [registry], "allow": ["*", registry]}},
+        }
 
     async def wait_for_images(self, tag: str) -> None:
         """Returns when both replicas are of that tag and ready, and no other pod of the part is left."""
@@ -67,18 +60,8 @@ class Cluster:
 
         await eventually(lambda: self.api.list("Pod", OURS), are_there, seconds=ROLLOUT_SECONDS)
 
-    @asynccontextmanager
-    async def reviewing(self) -> AsyncIterator[None]:
+    async def review(self) -> None:
         """Has pods of an amd64-only image reviewed all the time, and counts those that come back as they were."""
-        tasks = [asyncio.create_task(self._review()) for _ in range(CALLERS)]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _review(self) -> None:
         made = pod("p", f"{self._registry}/shop/legacy:1.0")
         while True:
             try:
@@ -118,18 +101,18 @@ async def cluster(binaries: Binaries, controller_manager: Path, helm_program: Pa
                 stack.enter_context(running_scheduler(running, scheduler_configuration(Mode.DEFAULT, "")))
                 kubelet = await stack.enter_async_context(open_process_kubelet(api, running.kubeconfig, Path(name)))
                 await stack.enter_async_context(open_service_proxy(socket, kubelet.locate))
-                yield Cluster(api, running.kubeconfig, registry, helm_program)
+                yield Cluster(api, registry, HelmRelease(helm_program, running, Path(name)))
 
 
 async def test_a_rolling_upgrade_and_the_way_back_miss_no_review(cluster: Cluster, tally: Tally) -> None:
     """Helm waits until doctor has seen the webhook at work; certificate and token stay as they are."""
-    await cluster.release("install", "0.1.0")
+    await cluster.helm.install(cluster.values("0.1.0"))
     await cluster.wait_for_images("0.1.0")
     started = time.monotonic()
-    async with cluster.reviewing():
-        await cluster.release("upgrade", "0.2.0")
+    async with meanwhile(*(cluster.review() for _ in range(CALLERS))):
+        await cluster.helm.upgrade(cluster.values("0.2.0"))
         await cluster.wait_for_images("0.2.0")
-        await cluster.run_helm("rollback", OURS, "1")
+        await cluster.helm.run("rollback", OURS, "1")
         await cluster.wait_for_images("0.1.0")
     seconds = time.monotonic() - started
     tally.figures.append(

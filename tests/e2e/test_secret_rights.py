@@ -13,14 +13,9 @@ from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
 from tests.e2e.examined_installation import run_doctor
-from tests.e2e.installed_chart import (
-    Right,
-    installed,
-    lead_to,
-    recording,
-    rights_of,
-)
+from tests.e2e.installed_chart import installed
 from tests.e2e.policies import dry_run
+from tests.e2e.rights import Right, recording, rights_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
@@ -70,11 +65,11 @@ async def test_only_the_secrets_of_listed_namespaces_are_read(
             await api.apply(pull_secret(where, registry.host))
         values = {**QUIET, "config": {"registry": {"pull_secrets": list(READ)}}}
         async with (
-            recording(control_plane) as (recorder, server),
-            installed(api, control_plane, server, registry, tmp_path, values) as chart,
+            recording(control_plane, tmp_path) as recorder,
+            installed(api, recorder.kubeconfig, registry, tmp_path, values) as chart,
             chart.replicas(1),
         ):
-            await lead_to(api, chart.objects, chart.ports[0][1])
+            await chart.lead_to()
             for where in READ:
                 private = private_pod(where, registry.host)
                 await eventually(lambda private=private: architectures_of(api, private))  # type: ignore[misc]
@@ -93,7 +88,7 @@ async def test_only_the_secrets_of_listed_namespaces_are_read(
             await api.delete("RoleBinding", binding["metadata"]["name"], READ[1], binding["apiVersion"])
             without = await run_doctor("doctor", "--only=rights", f"--set=cluster={control_plane.kubeconfig}")
             await api.apply(binding)
-        log = (tmp_path / "replica-0.log").read_text()
+        log = next((tmp_path / "replica-0").glob("*-0.log")).read_text()
         assert own == {Right("secrets", "get", f"{where}-pull") for where in READ}
         assert Right("secrets", "get", "") in given
         assert "secret." not in log

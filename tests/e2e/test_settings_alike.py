@@ -21,12 +21,11 @@ from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, fake_node, namespace, pod
 from tests.e2e.gates import GATED
-from tests.e2e.installed_chart import InstalledChart, installed, lead_to, recording
+from tests.e2e.installed_chart import InstalledChart, Values, installed
 from tests.e2e.policies import GATE, dry_run, gates_of, has_mutating_policies
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
-Values = Mapping[str, Any]
 PODS, AT_ONCE, FEWEST = 200, 16, 10
 SETTLE_SECONDS = 60.0
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -160,10 +159,8 @@ def may_wait(made: KubernetesObject) -> bool:
 async def running(
     api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, folder: Path, values: Values
 ) -> AsyncIterator[InstalledChart]:
-    folder.mkdir()
     async with (
-        recording(control_plane) as (_, server),
-        installed(api, control_plane, server, registry, folder, values) as chart,
+        installed(api, control_plane.kubeconfig, registry, folder, values) as chart,
         chart.replicas(1),
     ):
         yield chart
@@ -182,7 +179,7 @@ async def test_a_pod_is_held_by_every_outlet_or_by_none(
         pods, settings = drawn_pods(image), SETTINGS[name]
         webhook = with_config(settings, {"admission": {"unknown": "gate"}}, {"canary": {"enabled": False}})
         async with running(api, control_plane, registry, tmp_path / "webhook", webhook) as chart:
-            await lead_to(api, chart.objects, chart.ports[0][1])
+            await chart.lead_to()
             await until(api, image, is_held)
             by_webhook = [is_held(each) for each in await stored(api, pods)]
         policy = {**settings, "modes": {"webhook": {"enabled": False}, "policy": {"enabled": True}}}
@@ -270,7 +267,7 @@ async def test_a_pod_is_named_a_scheduler_by_every_outlet_or_by_none(
         image = f"{registry.host}/team/never:1"
         pods = drawn_pods(image)
         chart = await stack.enter_async_context(running(api, control_plane, registry, tmp_path / "webhooks", values))
-        await lead_to(api, chart.objects, chart.ports[0][1])
+        await chart.lead_to()
         configurations = [each for each in chart.objects if each["kind"] == "MutatingWebhookConfiguration"]
         names = sorted(each["metadata"]["name"] for each in configurations)
         webhooks = {name: await trusted(api, name) for name in names}
@@ -308,7 +305,7 @@ async def test_the_second_schedulers_webhook_leaves_held_what_a_policy_holds(
     async with EmbeddedRegistry() as registry, AsyncExitStack() as stack:
         image = f"{registry.host}/team/never:1"
         chart = await stack.enter_async_context(running(api, control_plane, registry, tmp_path / "second", values))
-        await lead_to(api, chart.objects, chart.ports[0][1])
+        await chart.lead_to()
         await until(api, image, is_named)
         objects = objects_of(render(policy, kubernetes=chosen_kubernetes().version))
         (gate,) = (each for each in objects if each["kind"] == "MutatingAdmissionPolicy")
