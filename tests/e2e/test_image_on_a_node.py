@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from extender import __version__
-from testbed.api_client import ApiClient, connect
+from testbed.api_client import ApiClient, ApiError, connect
 from testbed.binaries import Binaries
 from testbed.chart import CHART
 from testbed.cluster_provider import running_scheduler
@@ -188,7 +188,7 @@ async def test_helm_installs_the_image_and_a_kubelet_runs_it_as_the_chart_says(t
     first, second = await there.pods("webhook")
     for each in (first, second):
         [container] = each["status"]["containerStatuses"]
-        assert (container["ready"], container["restartCount"]) == (True, 0)
+        assert (container["ready"], container["restartCount"]) == (True, 0), await last_end(there.api, each)
         assert container["imageID"].endswith(there.digest)
     assert users_of(there.node.cgroup.name) == [f"{ANYBODY}:{ANYBODY} 0000000000000000"] * 2
     print(f"the image on a real node: reviews are answered {seconds:.1f} s after `helm install`")
@@ -199,6 +199,15 @@ async def test_helm_installs_the_image_and_a_kubelet_runs_it_as_the_chart_says(t
     await there.release.run("uninstall", OURS, "--wait")
     assert gates_of(await there.api.get("Pod", "held", "default")) == []
     assert await there.pods("webhook") == []
+
+
+async def last_end(api: ApiClient, found: KubernetesObject) -> str:
+    """How the container ended before it was started again, and what it said."""
+    [container] = found["status"]["containerStatuses"]
+    metadata = found["metadata"]
+    with suppress(ApiError):
+        return f"{container['lastState']} {await api.log(metadata['name'], metadata['namespace'], previous='true')}"
+    return str(container)
 
 
 async def create_held(there: Installation) -> bool:

@@ -47,7 +47,6 @@ ADDED = "multiarch-extender.io/added"
 PREBUILT = "kueue.x-k8s.io/prebuilt-workload-name"
 CONTROLLERS = ("job-controller", "deployment-controller", "replicaset-controller", "statefulset-controller")
 PLANNED_SECONDS = 30.0
-QUIET_SECONDS = 5.0
 
 
 class PlannedKind(NamedTuple):
@@ -203,18 +202,21 @@ async def test_it_plans_by_the_images_and_stays_with_its_plan(
     command = (kubectl, "--kubeconfig", world.cluster.kubeconfig, "apply", "-f", "-")
     chosen = {"amd": (world.images.amd, "amd64"), "multi": (world.images.multi, "arm64")}
 
-    async def tell(planned: PlannedKind, name: str, image: str, architecture: str) -> None:
+    async def apply(planned: PlannedKind, name: str, image: str) -> KubernetesObject:
+        """Returns the plan, once it is admitted."""
         document = planned.made(queue, name, written(image, planned.kind), QUEUED)
-        text = yaml.safe_dump(document).replace("app: it", f"app: {name}")
-        assert (await run(*command, stdin=text))[0] == 0
-        workload = await admitted(world, queue, name)
+        code, _, err = await run(*command, stdin=yaml.safe_dump(document).replace("app: it", f"app: {name}"))
+        assert code == 0, err
+        return await admitted(world, queue, name)
+
+    async def tell(planned: PlannedKind, name: str, image: str, architecture: str) -> None:
+        workload = await apply(planned, name, image)
         assert assigned(workload) == {f"{queue}-{architecture}"}
         has_pods = planned.kind in WITH_PODS
         pods = await ready_pods(world, queue, name, architecture) if has_pods else set()
         for _ in range(2):
-            code, _, err = await run(*command, stdin=text)
-            assert code == 0, err
-        await asyncio.sleep(QUIET_SECONDS)
+            await apply(planned, name, image)
+        await apply(planned, f"{name}later", image)  # once this one is admitted, Kueue has seen the two before it
         now = await admitted(world, queue, name)
         assert now["metadata"]["uid"] == workload["metadata"]["uid"]
         assert not any(each["type"] in ("Evicted", "Finished") for each in now["status"]["conditions"])
