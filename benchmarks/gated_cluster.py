@@ -19,14 +19,14 @@ class GatedCluster(Collections):
 
     def __init__(self, nodes: int) -> None:
         super().__init__(nodes)
-        self._let_go: asyncio.Queue[str] = asyncio.Queue()
+        self._ungated: asyncio.Queue[str] = asyncio.Queue()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request."""
         body, path = await request.read(), request.path
         if path == HELD:
             self.announce("ADDED", body)
-            patched = await self._let_go.get()
+            patched = await self._ungated.get()
             self.announce("DELETED", body)  # from among the labelled ones
             await asyncio.sleep(_SETTLE_SECONDS)
             return web.Response(text=patched)
@@ -37,7 +37,7 @@ class GatedCluster(Collections):
     def _change(self, path: str, body: bytes) -> web.Response:
         """Answers as if the Lease were written, a right asked for, or a pod patched, which loses its gate so."""
         if "/pods/" in path:
-            self._let_go.put_nowait(path)
+            self._ungated.put_nowait(path)
         answer = {"metadata": {"resourceVersion": "1"}, "status": {"allowed": True}}
         return web.Response(
             body=msgspec.json.encode(msgspec.json.decode(body) | answer), content_type="application/json"

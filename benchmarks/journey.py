@@ -1,8 +1,8 @@
 """Through how many files and functions of the package does a call go, in the service and in its fetcher?
 
-Warm and cold filter calls, warm reviews and held pods that are let go are traced in the real processes. Each is made
-several times, and what all of them cross is counted, without what else the service does meanwhile. A function counts
-once however often it is called; modules, lambdas and comprehensions do not count.
+Warm and cold filter calls, warm reviews and removals of gates are traced in the real processes. Each is made several
+times, and what all of them cross is counted, without what else the service does meanwhile. A function counts once
+however often it is called; modules, lambdas and comprehensions do not count.
 """
 
 import contextlib

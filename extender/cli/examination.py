@@ -203,25 +203,25 @@ async def _gates(it: Installation) -> AsyncIterator[Seen]:
     held = sum(map(is_held, await list_gated_pods(it.client)))
     policies = await gating_policies(it.client, it.selector)
     leaders = [each.subject for each in it.parts if (held or policies) and await is_led(it.client, each)]
-    lets_go = f"{', '.join(leaders)} lets them go"
+    remover = ", ".join(leaders)
     subject, runbook = "pods that our gate holds", "docs/runbooks.md#gates-without-leader"
     if held and not leaders:
         remedy = f"{runbook}; at once, unexamined: multiarch-extender ungate -A"
-        yield wrong(subject, f"{held} pods are held, and nobody lets them go", remedy)
+        yield wrong(subject, f"{held} pods are held, and nobody removes their gates", remedy)
     else:
-        yield ok(subject, f"{held} pods are held; {lets_go}" if held else "none is held")
-    releasing = any(each.config and each.config.admission.unknown is UnknownImages.GATE for each in it.parts)
-    if not releasing and it.of_unknown_settings:
+        yield ok(subject, f"{held} pods are held; {remover} removes their gates" if held else "none is held")
+    removing = any(each.config and each.config.admission.unknown is UnknownImages.GATE for each in it.parts)
+    if not removing and it.of_unknown_settings:
         return  # which check `settings` says
     for policy in policies:
         subject = f"MutatingAdmissionPolicy {policy}"
-        if leaders and releasing:
-            yield ok(subject, f"of the pods that it holds, {lets_go}")
-        elif releasing:
+        if leaders and removing:
+            yield ok(subject, f"{remover} removes the gates of its pods")
+        elif removing:
             yield wrong(subject, "it holds new pods, and nobody has the Lease by which gates are removed", runbook)
         else:
             remedy = "set admission.unknown to gate, or delete the policy and run multiarch-extender ungate -A"
-            yield wrong(subject, "it holds new pods, and no part of the installation lets them go", remedy)
+            yield wrong(subject, "it holds new pods, and no part of the installation removes their gates", remedy)
 
 
 async def _scheduler(it: Installation) -> AsyncIterator[Seen]:

@@ -93,8 +93,8 @@ async def open_gates(
 ) -> AsyncIterator[Gates | None]:
     """Runs the gate controller beside the context, if there is a cluster. Gives the gates if pods are to be held.
 
-    Unless unknown images are to be waited for it only lets pods go, soon, and needs no rights to be ready: where it has
-    none it stays away.
+    Unless unknown images are to be waited for it only removes gates, soon, and needs no rights to be ready: where it
+    has none it stays away.
     """
     client, events = cluster_view.client, cluster_view.events
     if client is None or events is None:

@@ -211,7 +211,7 @@ async def hold_pods(api: ApiClient, registry: EmbeddedRegistry) -> None:
     assert len(await held(api)) == PODS
 
 
-async def until_let_go(api: ApiClient) -> None:
+async def until_ungated(api: ApiClient) -> None:
     await eventually(lambda: held(api), lambda found: not found)
 
 

@@ -112,18 +112,18 @@ async def test_of_a_broken_installation_it_names_the_cause_and_of_a_right_one_no
                 assert (shown.code, shown.output) == (1, next(blocks(page("how-to/doctor.md"), "text")))
             await installation.mend(ports)
             await api.delete_all("Pod", "default")
-        await assert_a_policy_whose_pods_nobody_lets_go_is_named(installation)
+        await assert_a_policy_whose_gates_nobody_removes_is_named(installation)
         assert await installation.doctor() == (0, "")
 
 
-async def assert_a_policy_whose_pods_nobody_lets_go_is_named(it: Installation) -> None:
+async def assert_a_policy_whose_gates_nobody_removes_is_named(it: Installation) -> None:
     """Beside a webhook by its defaults: pods that are created while it is away would wait for ever."""
     async with applied_policies(it.api) as apply:
         await apply("gate")
         said = await it.doctor("-o", "json")
         assert said.wrong()["gates"] == (
             "MutatingAdmissionPolicy multiarch-extender-gate: it holds new pods, and no part of the installation "
-            "lets them go\n"
+            "removes their gates\n"
         )
         assert "set admission.unknown to gate" in (await it.doctor()).output
 

@@ -34,7 +34,7 @@ from tests.e2e.releases import (
     names_of,
     reached,
     uninstalling,
-    until_let_go,
+    until_ungated,
 )
 from tests.e2e.rights import rights_of, used_rights
 from tests.e2e.world import ADMISSIONREGISTRATION
@@ -79,7 +79,7 @@ async def test_from_an_installation_by_upgrades_to_nothing_again(
             await release.end()
         await release.helm.upgrade({"webhook": values["webhook"]})
         await release.roll()
-        await until_let_go(api)
+        await until_ungated(api)
         await assert_kept_where_known(api)
         await until_free(api)
         await until_reviewed(api, registry)
@@ -142,7 +142,7 @@ async def keep_creating(api: ApiClient, image: str, ended: asyncio.Event) -> int
     return count
 
 
-async def test_held_pods_are_let_go_by_a_line_a_setting_observe_and_a_rollback(
+async def test_gates_are_removed_by_a_line_a_setting_observe_and_a_rollback(
     release: PlayedRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, kubectl: Path
 ) -> None:
     """By the documentation's line of kubectl, where the service runs; by the ConfigMap; by `placement.mode`.
@@ -157,22 +157,22 @@ async def test_held_pods_are_let_go_by_a_line_a_setting_observe_and_a_rollback(
         await release.roll()
         await hold_pods(api, registry)
         await run_line(line, control_plane, kubectl)
-        await until_let_go(api)
+        await until_ungated(api)
         await assert_kept_where_known(api)
 
         await hold_pods(api, registry)
         await release.roll("admission.unknown=pass", "admission.gate.policy=''")
-        await until_let_go(api)
+        await until_ungated(api)
         await assert_kept_where_known(api)
         await api.create(pod("new", f"{registry.host}/team/other:1"))
-        await until_let_go(api)
+        await until_ungated(api)
 
         await release.roll()
         await hold_pods(api, registry)
         observing = {**values.get("config", {}), "placement": {"mode": "observe"}}
         await release.helm.upgrade({**values, "config": observing})
         await release.roll()
-        await until_let_go(api)
+        await until_ungated(api)
         await until_free(api)
 
         await release.helm.upgrade(values)
@@ -183,7 +183,7 @@ async def test_held_pods_are_let_go_by_a_line_a_setting_observe_and_a_rollback(
         command = (sys.executable, "-m", "extender", "ungate", "-A", f"--kubeconfig={release.helm.kubeconfig}")
         process = await asyncio.create_subprocess_exec(*command)
         assert await process.wait() == 0
-        await until_let_go(api)
+        await until_ungated(api)
         await until_free(api)
 
 
@@ -213,7 +213,7 @@ async def test_an_upgrade_from_an_older_chart_lets_held_pods_go_and_leaves_nothi
     async with reached(release, {}) as values:
         await release.helm.upgrade(values)
         await release.roll()
-        await until_let_go(api)
+        await until_ungated(api)
         assert gates_of(await api.get("Pod", "two")) == [FOREIGN]
         await until_free(api)
         now = {(each["kind"], each["metadata"]["name"]) for each in await release.helm.objects()}
@@ -230,7 +230,7 @@ async def create_held(api: ApiClient, image: str) -> None:
 
 
 @pytest.mark.usefixtures("controllers")
-async def test_an_uninstallation_ends_though_pods_cannot_be_let_go(
+async def test_an_uninstallation_ends_though_gates_cannot_be_removed(
     release: PlayedRelease, api: ApiClient, control_plane: LocalCluster, tmp_path: Path
 ) -> None:
     """The account has no rights at all: the Job says so, and succeeds. The policy goes with the release."""
@@ -248,7 +248,7 @@ async def test_an_uninstallation_ends_though_pods_cannot_be_let_go(
 
 
 @pytest.mark.usefixtures("controllers")
-async def test_held_pods_are_let_go_where_the_image_cannot_be_pulled(
+async def test_gates_are_removed_where_the_image_cannot_be_pulled(
     release: PlayedRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, kubectl: Path
 ) -> None:
     """No container of the Job starts: helm says that it failed, and the notes of the release have what to do then."""
@@ -266,7 +266,7 @@ async def test_held_pods_are_let_go_where_the_image_cannot_be_pulled(
         await release.helm.run(*lines[0].split()[1:3], "--no-hooks")
         await release.end()
         await run_line(lines[1], control_plane, kubectl)
-        await until_let_go(api)
+        await until_ungated(api)
         await until_free(api)
 
 

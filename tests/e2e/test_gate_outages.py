@@ -13,7 +13,7 @@ from testbed.eventually import eventually
 from testbed.objects import kept_to, pod
 from tests.e2e.installed_chart import OURS, balanced
 from tests.e2e.policies import GATE, dry_run, gates_of
-from tests.e2e.releases import NEWEST, PODS, WAYS, PlayedRelease, held, reached, until_holding, until_let_go
+from tests.e2e.releases import NEWEST, PODS, WAYS, PlayedRelease, held, reached, until_holding, until_ungated
 from tests.e2e.world import ADMISSIONREGISTRATION
 
 pytestmark = [pytest.mark.e2e, NEWEST]
@@ -53,7 +53,7 @@ async def test_a_policy_in_force_outlives_us_and_an_alert_says_so(
             await eventually(lambda: values(session, server, ALERT), seconds=ALERT_SECONDS)
             registry.add_manifest("team/late", "1", "linux/arm64")
             await release.roll(replicas=2)
-            await until_let_go(api)
+            await until_ungated(api)
             for number in range(PODS):
                 found = await api.get("Pod", f"p-{number}")
                 assert kept_to(found["spec"], "kubernetes.io/arch") == ["arm64"]

@@ -55,9 +55,9 @@ async def test_what_the_page_says_without_helm_holds_pods_and_lets_them_go(
                 assert GATE["name"] in await type_(shell, look.command)
                 for name, image in (("known", "old"), ("late", "late")):
                     assert gates_of(await api.create(pod(name, f"{registry.host}/team/{image}:1"))) == [GATE]
-                await until_let_go(api, "known", "amd64")
+                await until_ungated(api, "known", "amd64")
                 registry.add_manifest("team/late", "1", "linux/arm64")
-                await until_let_go(api, "late", "arm64")
+                await until_ungated(api, "late", "arm64")
             finally:
                 uninstall = [each for each in blocks_of_commands() if each.place == UNINSTALL]
                 policies, (file, *roles), _ = (block.commands for block in uninstall)
@@ -82,6 +82,6 @@ async def type_(shell: Shell, command: str) -> str:
     return printed
 
 
-async def until_let_go(api: ApiClient, name: str, architecture: str) -> None:
+async def until_ungated(api: ApiClient, name: str, architecture: str) -> None:
     found = await eventually(lambda: api.get("Pod", name), lambda found: not gates_of(found))
     assert kept_to(found["spec"], "kubernetes.io/arch") == [architecture]

@@ -859,7 +859,7 @@ ADMISSION = _broken(
     "extender/admission/pod_admission.py",
     _tests("integration/service", "webhook", "gates", "canary"),
     (
-        "no pod is held unless somebody provably lets pods go",
+        "no pod is held unless somebody provably removes gates",
         "any(map(is_unresolved, facts)) and self._can_gate()",
         "any(map(is_unresolved, facts))",
     ),
@@ -923,7 +923,7 @@ ARMING = _broken(
     "extender/gates/policy_arming.py",
     f"{_INTEGRATION}/gates {_INTEGRATION}/service/test_gates.py",
     (
-        "the policy is not in force while nobody lets pods go",
+        "the policy is not in force while nobody removes gates",
         "        if not self._can_ungate():\n",
         "        if False:\n",
     ),
@@ -1579,7 +1579,7 @@ HOLDING = _broken(
         "return self._election.is_led()",
     ),
     (
-        "a replica that serves nothing is not ready while nobody lets pods go",
+        "a replica that serves nothing is not ready while nobody removes gates",
         "return CheckResult(ok=self._serves and (self._was_able or has_started), detail=detail)",
         "return CheckResult(ok=self._was_able or has_started, detail=detail)",
     ),
