@@ -13,19 +13,9 @@ from extender.images.reference import parse_reference
 from testbed.binaries import BinariesMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
 from testbed.tiny_programs import find_tiny
-from tests.e2e.buildah import BuildahMissing, ImageBuilder, image_builder
+from tests.e2e.buildah import ImageBuilder
 
 ARM = "linux/arm64"
-
-
-@pytest.fixture(scope="module")
-def builder() -> Iterator[ImageBuilder]:
-    """buildah; skips where it cannot run."""
-    try:
-        with image_builder() as found:
-            yield found
-    except BuildahMissing as exc:
-        pytest.skip(str(exc))
 
 
 @pytest.fixture(scope="module")
