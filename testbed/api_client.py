@@ -9,7 +9,7 @@ import ssl
 import tempfile
 from asyncio import gather, sleep, timeout
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ WORKLOADS = {
     **dict.fromkeys(("Job", "CronJob"), "batch/v1"),
 }
 """The API version of each kind whose controller makes pods."""
+ADMISSIONREGISTRATION, BINDING = "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding"
 
 
 class ApiError(RuntimeError):
@@ -239,7 +240,7 @@ async def connect(kubeconfig: Path) -> AsyncIterator[ApiClient]:
 
 
 async def empty(api: ApiClient) -> None:
-    """Deletes the fake nodes, and all workloads and pods in `default` and in the namespaces made here.
+    """Deletes the fake nodes, all workloads and pods in `default` and in the namespaces made here, and bindings.
 
     A controller that the next test runs would make pods for workloads that are left.
     """
@@ -254,7 +255,16 @@ async def empty(api: ApiClient) -> None:
             if left["metadata"].get("finalizers"):  # the Job controller's, which has ended with its test
                 await api.patch("Pod", left["metadata"]["name"], {"metadata": {"finalizers": None}}, name)
     await api.delete_all("Node", labelSelector=ours)
+    await _collect_bindings(api)
     await _no_webhook_is_left(api)
+
+
+async def _collect_bindings(api: ApiClient) -> None:
+    """Deletes bindings that the service made, whose policies are their owners, as no garbage collector runs here."""
+    with suppress(KeyError):  # Kubernetes before 1.36 has none
+        for each in await api.list(BINDING, api_version=ADMISSIONREGISTRATION):
+            if each["metadata"].get("ownerReferences"):
+                await api.delete(BINDING, each["metadata"]["name"], "", ADMISSIONREGISTRATION)
 
 
 async def _no_webhook_is_left(api: ApiClient) -> None:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from testbed.api_client import ApiClient, ApiError
+from testbed.api_client import ADMISSIONREGISTRATION, ApiClient, ApiError
 from testbed.binaries import chosen_kubernetes
 from testbed.chart import objects_of, render
 from testbed.embedded_registry import EmbeddedRegistry
@@ -16,7 +16,6 @@ from testbed.meanwhile import meanwhile
 from testbed.objects import KubernetesObject, namespace, pod
 from testbed.process_kubelet import ProcessPod
 from tests.e2e.policies import GATE, until_free
-from tests.e2e.world import ADMISSIONREGISTRATION
 
 OURS = "multiarch-extender"
 WEBHOOK = "multiarch-extender-webhook"

@@ -54,6 +54,13 @@ async def served(api: ApiClient, *definitions: KubernetesObject) -> AsyncIterato
     yield
     for each in definitions:
         await api.delete(each["kind"], each["metadata"]["name"], "", each["apiVersion"])
+    names = {each["metadata"]["name"] for each in definitions}
+    await eventually(lambda: _names(api), names.isdisjoint)  # one that is ending takes no objects of the next test
+
+
+async def _names(api: ApiClient) -> set[str]:
+    found = await api.list("CustomResourceDefinition", api_version="apiextensions.k8s.io/v1")
+    return {each["metadata"]["name"] for each in found}
 
 
 class CustomKind(NamedTuple):

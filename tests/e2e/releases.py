@@ -32,7 +32,6 @@ from tests.e2e.installed_chart import (
 )
 from tests.e2e.policies import GATE, dry_run, gates_of, has_mutating_policies, until_free
 from tests.e2e.rights import Recorder, recording
-from tests.e2e.world import ADMISSIONREGISTRATION
 
 UNINSTALL = f"{OURS}-uninstall"
 PROGRAMS: list[Path | None] = [*sorted((cache_folder() / "charts").glob("helm-v*/helm"))] or [None]
@@ -183,9 +182,6 @@ async def open_played_release(
     await played.end()
     with suppress(RuntimeError):
         await helm.run("uninstall", OURS, "--no-hooks")
-    for each in await api.list("MutatingAdmissionPolicyBinding", api_version=ADMISSIONREGISTRATION):
-        if each["spec"]["policyName"].startswith(OURS):  # its owner is gone, and no garbage collector runs here
-            await api.delete("MutatingAdmissionPolicyBinding", each["metadata"]["name"], "", ADMISSIONREGISTRATION)
     await until_free(api)
 
 

@@ -12,14 +12,13 @@ import trustme
 
 from extender.cluster.dry_run import restricted_pod
 from extender.placement.gate import GATE
-from testbed.api_client import ApiClient, connect
+from testbed.api_client import ADMISSIONREGISTRATION, ApiClient, connect
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, pod
 from tests.e2e.installed_chart import WEBHOOK, InstalledChart, balanced, change_webhook, installed
 from tests.e2e.policies import refusal, refusal_of_pod
-from tests.e2e.world import ADMISSIONREGISTRATION
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 

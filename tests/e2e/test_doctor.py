@@ -11,7 +11,7 @@ import pytest
 import trustme
 import yaml
 
-from testbed.api_client import ApiClient
+from testbed.api_client import ADMISSIONREGISTRATION, ApiClient
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.objects import pod
@@ -24,7 +24,6 @@ from tests.e2e.examined_installation import (
 )
 from tests.e2e.installed_chart import OURS, WEBHOOK, change_webhook, installed
 from tests.e2e.policies import applied_policies
-from tests.e2e.world import ADMISSIONREGISTRATION
 from tools.docs.pages import blocks, page
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]

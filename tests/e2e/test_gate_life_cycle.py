@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from testbed.api_client import ApiClient, ApiError
+from testbed.api_client import ADMISSIONREGISTRATION, ApiClient, ApiError
 from testbed.chart import CHART, objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
@@ -37,7 +37,6 @@ from tests.e2e.releases import (
     until_ungated,
 )
 from tests.e2e.rights import rights_of, used_rights
-from tests.e2e.world import ADMISSIONREGISTRATION
 from tools.docs.pages import PROJECT, page
 
 pytestmark = [pytest.mark.e2e, EACH_HELM]

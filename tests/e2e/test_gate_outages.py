@@ -5,7 +5,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from testbed.api_client import ApiClient
+from testbed.api_client import ADMISSIONREGISTRATION, ApiClient
 from testbed.chart import CHART
 from testbed.debian_prometheus import DebianPrometheus, firing, until, values
 from testbed.embedded_registry import EmbeddedRegistry
@@ -14,7 +14,6 @@ from testbed.objects import kept_to, pod
 from tests.e2e.installed_chart import OURS, balanced
 from tests.e2e.policies import GATE, dry_run, gates_of
 from tests.e2e.releases import NEWEST, PODS, WAYS, PlayedRelease, held, reached, until_holding, until_ungated
-from tests.e2e.world import ADMISSIONREGISTRATION
 
 pytestmark = [pytest.mark.e2e, NEWEST]
 

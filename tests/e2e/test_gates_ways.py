@@ -18,6 +18,7 @@ import trustme
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
+from testbed.api_client import ADMISSIONREGISTRATION
 from testbed.certificates import Authority
 from testbed.control_plane import LocalCluster
 from testbed.eventually import eventually
@@ -26,7 +27,7 @@ from testbed.shipped_files import Mode, webhook_configuration
 from tests.e2e.gates import OTHERS, observed, start_controller, start_holding
 from tests.e2e.load import leaning_to
 from tests.e2e.policies import GATE, ApplyPolicies, dry_run, gates_of, until_held
-from tests.e2e.world import ADMISSIONREGISTRATION, World, refusal_of
+from tests.e2e.world import World, refusal_of
 
 pytestmark = pytest.mark.e2e
 

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from extender.certificates.own_certificate import OwnCertificates, make_certificate, to_secret_data
-from testbed.api_client import ApiError
+from testbed.api_client import ADMISSIONREGISTRATION, ApiError
 from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import kept_to, pod
 from testbed.shipped_files import Mode, webhook_configuration
-from tests.e2e.world import ADMISSIONREGISTRATION, World
+from tests.e2e.world import World
 from tools.docs.pages import blocks, page
 
 pytestmark = pytest.mark.e2e

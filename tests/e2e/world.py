@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from testbed.api_client import ApiClient, ApiError
+from testbed.api_client import ADMISSIONREGISTRATION, ApiClient, ApiError
 from testbed.cluster_provider import ClusterProvider, running_scheduler
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import USUAL_SECONDS, eventually
@@ -31,7 +31,6 @@ from testbed.shipped_files import (
     webhook_configuration,
 )
 
-ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 # kube-scheduler's default limit of 50 requests a second would make the tests longer.
 FAST = {"qps": 1000.0, "burst": 1000}
 SCHEDULER_NAMES = {Mode.SECOND: SECOND_SCHEDULER, Mode.DEFAULT: "", Mode.WEBHOOK: ""}
