@@ -1,6 +1,13 @@
-"""`python -m extender` is `multiarch-extender`."""
+"""`python -m extender` is `multiarch-extender`. A frozen program is its own interpreter, by which a fetcher starts."""
+
+import sys
 
 from extender.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    if getattr(sys, "frozen", False) and sys.argv[1:3] == ["-m", "extender.fetcher"]:
+        from extender.fetcher.fetcher_process import run  # nothing else here needs what it imports
+
+        run(int(sys.argv[3]))
+    else:
+        main()
