@@ -179,7 +179,7 @@ class Simulation:
         resolver = self.replicas[0]
         looks = Looks(await self._client(), self._client)
         queue = VerifyQueue(looks, resolver.cache, lambda: frozenset(map(parse_platform, BOTH)), clock=self.clock)
-        resolver.tell_of_confirmed(queue.note)
+        resolver.report_confirmed(queue.note)
         working = asyncio.create_task(queue.run())
         await self.ask(image)
         query = ImageQuery(f"{self.hub.host}/{image}")

@@ -100,7 +100,7 @@ class OperatorKeyring:
         """All sources, in the order to try them."""
         return (self._cluster, *self._of_settings)
 
-    def tell_cluster_logins(self, logins: Mapping[str, tuple[str, str]]) -> None:
+    def use_cluster_logins(self, logins: Mapping[str, tuple[str, str]]) -> None:
         """Takes names and passwords by registry or repository from the nodes' own pull secret."""
         self._cluster_logins = tuple(Login(pattern, *login) for pattern, login in logins.items())
         self._cluster = FixedLogins(Logins(self._cluster_logins), label=_OF_CLUSTER)

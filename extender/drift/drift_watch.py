@@ -160,11 +160,11 @@ class DriftWatch:
     async def run(self) -> None:
         """Reports changes until cancelled."""
         cache = self._pod_resolver.resolver.cache
-        cache.tell_of_moves(self.note)
+        cache.report_moves(self.note)
         try:
             await self._follow()
         finally:
-            cache.tell_of_moves(None)
+            cache.report_moves(None)
 
     async def _follow(self) -> None:
         while True:

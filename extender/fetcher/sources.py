@@ -62,7 +62,7 @@ class LocalSources(Looker):
     def use_mirrors(self, objects: MirrorObjects) -> None:
         """Goes by what OpenShift's objects say from the next question on, if the settings say so."""
         if isinstance(self._mirrors, OpenShiftMirrors):
-            self._operator.tell_cluster_logins(objects.trust.logins)
+            self._operator.use_cluster_logins(objects.trust.logins)
             self._mirrors.update(objects)
 
     async def check(self) -> None:

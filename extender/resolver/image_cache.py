@@ -235,7 +235,7 @@ class ImageCache:
         self._on_moved: Callable[[MovedTag], None] | None = None
         self.confirms_unverified = False
 
-    def tell_of_moves(self, on_moved: Callable[[MovedTag], None] | None) -> None:
+    def report_moves(self, on_moved: Callable[[MovedTag], None] | None) -> None:
         """Has `on_moved` called for each tag that a registry moves to other platforms; it must be quick. None ends it.
 
         Loaded rows are not reported: that was done when a registry was asked for them.

@@ -153,7 +153,7 @@ class Resolver:
             self._loading = asyncio.create_task(self._persistence.load(self.cache.load))
             await asyncio.wait([self._loading], timeout=wait_seconds)
 
-    def tell_of_confirmed(self, on_confirmed: Callable[[Confirmed], None] | None) -> None:
+    def report_confirmed(self, on_confirmed: Callable[[Confirmed], None] | None) -> None:
         """Has `on_confirmed` called whenever a registry confirms an image; it must be quick. None ends it.
 
         Images of which not all is known are then confirmed again and again, those named by digest too.

@@ -162,7 +162,7 @@ async def open_pod_resolver_of(
             queue = VerifyQueue(
                 sources, resolver.cache, lambda: cluster_view.known_nodes().platforms, clock=time.monotonic
             )
-            resolver.tell_of_confirmed(queue.note)
+            resolver.report_confirmed(queue.note)
             await stack.enter_async_context(in_background(queue.run(), "verify"))
         pull_secrets = (
             PullSecrets(

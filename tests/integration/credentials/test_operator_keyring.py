@@ -85,7 +85,7 @@ async def test_the_id_changes_with_a_login_and_is_the_same_after_a_restart(tmp_p
         assert await keyring.refresh()
         assert keyring.id == found[2]
         assert not await keyring.refresh()
-        keyring.tell_cluster_logins({HOST: ("node", "p")})
+        keyring.use_cluster_logins({HOST: ("node", "p")})
         found.append(keyring.id)
         assert [each.username for each in await keyring.load(APP)] == ["file", ""]
     async with opened(docker_config=str(path), id_key=b"another") as keyring:
@@ -97,7 +97,7 @@ async def test_the_id_changes_with_a_login_and_is_the_same_after_a_restart(tmp_p
 async def test_what_opened_a_repository_comes_first_and_the_clusters_login_before_the_files(tmp_path: Path) -> None:
     write_login(tmp_path / "config.json", "p")
     async with opened(docker_config=str(tmp_path / "config.json")) as keyring:
-        keyring.tell_cluster_logins({HOST: ("node", "p")})
+        keyring.use_cluster_logins({HOST: ("node", "p")})
         found = [each async for each in keyring.credentials(APP)]
         assert [(each.credential.username, each.label) for each in found] == [
             ("node", "the cluster's pull secret"),

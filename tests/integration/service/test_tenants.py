@@ -218,7 +218,7 @@ async def test_public_image_with_a_stale_secret(world: World) -> None:
 
 async def test_operator_s_credentials_come_after_the_pod_s_own(world: World) -> None:
     """They serve every pod, and `inspect`, which has no other: it agrees with the service on pods without secrets."""
-    world.operator.tell_cluster_logins({world.registry.host: ("ann", "a-secret")})
+    world.operator.use_cluster_logins({world.registry.host: ("ann", "a-secret")})
     world.write_secret("b", "bob", "b-secret")
     assert await world.verdict("b", "pull") == await world.verdict("c") == ARM64
     inspected = await world.pod_resolver.resolver.describe(
@@ -359,7 +359,7 @@ async def test_who_may_not_read_is_one_tenant_whatever_it_names(world: World) ->
 
 async def test_who_may_not_read_gets_what_is_public_and_what_the_operator_opens(world: World) -> None:
     """As a pod that names no secret."""
-    world.operator.tell_cluster_logins({f"{world.registry.host}/team": ("ann", "a-secret")})
+    world.operator.use_cluster_logins({f"{world.registry.host}/team": ("ann", "a-secret")})
     for image in ("public/app:1", "team/app:1"):
         assert await world.answer(world.question("b", "pull", image=image, may_read=False)) == ARM64
     assert world.secret_reads == 0

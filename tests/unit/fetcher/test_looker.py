@@ -38,7 +38,7 @@ def users(registry: FakeRegistry) -> list[str]:
 async def registry() -> FakeRegistry:
     opened = FakeRegistry()
     opened.push(APP, "linux/arm64")
-    opened.operator.tell_cluster_logins({"ghcr.io/team": ("narrow", "p"), "ghcr.io": ("wide", "p")})
+    opened.operator.use_cluster_logins({"ghcr.io/team": ("narrow", "p"), "ghcr.io": ("wide", "p")})
     return opened
 
 

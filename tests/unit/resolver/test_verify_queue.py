@@ -34,7 +34,7 @@ class Background(World):
         self.queue = VerifyQueue(
             self, self.resolver.cache, lambda: frozenset({AMD64, ARM64}), clock=self.clock, sleep=self._sleep
         )
-        self.resolver.tell_of_confirmed(self.queue.note)
+        self.resolver.report_confirmed(self.queue.note)
         for name in (APP, OTHER, FAR, LIAR, ODD):
             self.push(name, "linux/amd64", "linux/arm64", "linux/s390x", f"linux/{name.split('/')[2][:-2]}")
 
@@ -97,7 +97,7 @@ async def test_an_image_is_verified_once_for_the_platforms_of_the_cluster(world:
 async def test_a_lie_is_a_no_from_then_on(world: Background) -> None:
     """Also for the store, and for whoever follows what images lose."""
     moved: list[MovedTag] = []
-    world.resolver.cache.tell_of_moves(moved.append)
+    world.resolver.cache.report_moves(moved.append)
     await world.look_up(LIAR)
     await world.work_off()
     found = world.content(LIAR)
@@ -142,9 +142,9 @@ async def test_a_namespace_has_only_so_many_images_wait(world: Background) -> No
 
 async def test_an_image_that_no_pod_asks_for_is_left_alone(world: Background) -> None:
     """Though it is known and unverified; it is looked into once it is used again."""
-    world.resolver.tell_of_confirmed(None)
+    world.resolver.report_confirmed(None)
     await world.look_up(APP, OTHER)
-    world.resolver.tell_of_confirmed(world.queue.note)
+    world.resolver.report_confirmed(world.queue.note)
     world.advance(1000)
     await world.look_up(OTHER)
     await world.work_off()
@@ -171,13 +171,13 @@ async def test_an_image_by_digest_is_confirmed_until_it_is_verified(world: Backg
     """Such an image of the public would not be asked for again otherwise, and one of the store never be looked into."""
     digest = world.push("ghcr.io/team/pinned:1", "linux/amd64", "linux/arm64")
     name = f"ghcr.io/team/pinned@{digest}"
-    world.resolver.tell_of_confirmed(None)
+    world.resolver.report_confirmed(None)
     await world.look_up(name)
     world.advance(1000)
     requests = len(world.requests)
     await world.look_up(name)
     assert len(world.requests) == requests
-    world.resolver.tell_of_confirmed(world.queue.note)
+    world.resolver.report_confirmed(world.queue.note)
     await world.look_up(name)
     assert len(world.requests) == requests + 1
     await world.work_off()
