@@ -8,7 +8,6 @@ import msgspec
 from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
-from extender.images.platform_states import FalselyClaimed
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.facts import RunsOn
 
@@ -31,8 +30,8 @@ def built_for(*texts: str) -> RunsOn:
 MULTI, AMD64, ARM64 = built_for("linux/amd64", "linux/arm64"), built_for("linux/amd64"), built_for("linux/arm64")
 
 
-def index(*texts: str, falsely_claimed: tuple[FalselyClaimed, ...] = ()) -> Content:
-    return Content(Kind.INDEX, platforms(*texts), states_platforms=True, falsely_claimed=falsely_claimed)
+def index(*texts: str) -> Content:
+    return Content(Kind.INDEX, platforms(*texts), states_platforms=True)
 
 
 def node(

@@ -196,7 +196,7 @@ def _images(report: Audit) -> _PageTable:
         _Column("Frees alone, CPU", "number"),
         _Column("Blocks pods", "number"),
         _Column("First newer tag"),
-        _Column("Why not known, or what it claims falsely", "long"),
+        _Column("Why not known", "long"),
     ]
     rows: list[list[_Cell]] = [
         [
@@ -208,7 +208,7 @@ def _images(report: Audit) -> _PageTable:
             image.unblocks.cpu_cores,
             image.blocks.pods,
             "; ".join(f"{each.tag or 'none'} ({each.platform})" for each in image.newer),
-            f"{image.cause}: {image.detail}" if image.cause else "; ".join(each.text for each in image.denied),
+            f"{image.cause}: {image.detail}" if image.cause else "",
         ]
         for image in report.images
     ]

@@ -156,7 +156,7 @@ def _is_blocked(workload: AuditedWorkload) -> bool:
 
 
 def _is_of_workload(finding: Finding) -> bool:
-    return finding.rule not in (FindingRule.IMAGE_LACKS_PLATFORM, FindingRule.IMAGE_LIES, FindingRule.IMAGE_UNKNOWN)
+    return finding.rule not in (FindingRule.IMAGE_LACKS_PLATFORM, FindingRule.IMAGE_UNKNOWN)
 
 
 def _name(workload: AuditedWorkload) -> str:

@@ -72,10 +72,6 @@ def _image_rows(image: ExplainedImage) -> Iterator[tuple[str, Part]]:
         yield image.state, (f"{image.cause}: {image.detail}", "yellow")
     else:
         yield "runs on", (f"anywhere: {image.detail}" if image.detail else "anywhere", "green")
-    if image.verified:
-        yield "verified", f"its program is for {', '.join(image.verified)}"
-    for claim in image.claims:
-        yield "but", (f"it {claim}", "red")
     if image.digest:
         yield "digest", image.digest
     if image.credential:

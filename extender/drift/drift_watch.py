@@ -30,7 +30,7 @@ from extender.kubernetes.reported_v1 import ReportedPod
 from extender.metrics import counter
 from extender.placement.facts import ImageFact, PodImage, fact_of, facts_of, images_of
 from extender.placement.policy import is_ignored
-from extender.placement.reasons import claims_text, platforms_text
+from extender.placement.reasons import platforms_text
 from extender.resolver.image_cache import CachedImage, MovedTag, Target
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.tables import ShareTable, declare_cache, text_cost
@@ -42,7 +42,7 @@ log = structlog.get_logger()
 _UNUSED, _UNCHECKED, _DROPPED = "unused", "unchecked", "dropped"
 DRIFT = counter(
     "multiarch_image_drift_total",
-    "Tags that moved to content with other platforms: lost, gained, or denied (claimed falsely); unused: by no pod; "
+    "Tags that moved to content with other platforms: lost, gained; unused: by no pod; "
     "unchecked: pods could not be listed; dropped: there were too many.",
     "change",
     (*DriftChange, _UNUSED, _UNCHECKED, _DROPPED),
@@ -67,7 +67,6 @@ _MAKERS = ("ReplicaSet", "Job")  # whose own owner people know
 _EVENT_REASONS: Mapping[DriftChange, tuple[str, Literal["Normal", "Warning"]]] = {
     DriftChange.LOST: ("ImageLostPlatform", "Warning"),
     DriftChange.GAINED: ("ImageGainedPlatform", "Normal"),
-    DriftChange.DENIED: ("ImageLiesAboutPlatform", "Warning"),
 }
 
 _MovedKey = tuple[str, PackedDigest, CredentialId]
@@ -97,11 +96,6 @@ class _Drift(msgspec.Struct):
     after: CachedImage
     credential_ids: set[CredentialId]
     uses: dict[DriftChange, dict[PodReference, _Concern]]
-
-    @property
-    def loss(self) -> DriftChange:
-        """What a platform that is not there any more means: that the tag has lost it, or claims it falsely."""
-        return DriftChange.DENIED if self.before.packed == self.after.packed else DriftChange.LOST
 
     @property
     def image(self) -> str:
@@ -290,7 +284,7 @@ class DriftWatch:
         gained = gained_platforms(before, after, cluster, compatibility)
         for (owner, node), pods in template.pods.items():
             lost = {lost_platform(old, new, node, compatibility) for old, new in changed} - {None}
-            for change, platforms in ((drift.loss, lost), (DriftChange.GAINED, gained)):
+            for change, platforms in ((DriftChange.LOST, lost), (DriftChange.GAINED, gained)):
                 uses = drift.uses.setdefault(change, {}) if platforms else {}
                 if platforms and (owner in uses or len(uses) < _MOST_WORKLOADS):
                     use = uses.setdefault(owner, _Concern())
@@ -307,10 +301,7 @@ class DriftWatch:
             top = await self._top_of(owner)
             by_workload[top] = by_workload.get(top, frozenset()) | use.platforms
         for top, platforms in by_workload.items():
-            claims = claims_text(drift.after.content.falsely_claimed)
-            text = drift_text(
-                change, drift.image, platforms, f"{drift.target.repository}@{drift.before.digest}", claims
-            )
+            text = drift_text(change, drift.image, platforms, f"{drift.target.repository}@{drift.before.digest}")
             events.record(top, reason, text, kind, once=f"{drift.image} {change} {drift.after.digest}")
 
     async def _top_of(self, owner: PodReference) -> PodReference:
@@ -339,7 +330,7 @@ def _log(drift: _Drift, change: DriftChange, uses: Mapping[PodReference, _Concer
         "workloads": workloads,
         "more": len(uses) - len(workloads),
     }
-    if change in (DriftChange.LOST, DriftChange.DENIED):
+    if change is DriftChange.LOST:
         log.warning("image.drifted", **fields)
     else:
         log.info("image.drifted", **fields)

@@ -13,14 +13,10 @@ from extender.placement.reasons import platforms_text, shown_reference
 
 
 class DriftChange(enum.StrEnum):
-    """What a change of an image means for pods: they need a platform that it lost, or one that it gained frees them.
-
-    Or they need one that it claims falsely, as is known by now.
-    """
+    """What a change of an image means for pods: they need a platform that it lost, or one that it gained frees them."""
 
     LOST = "lost"
     GAINED = "gained"
-    DENIED = "denied"
 
 
 def lost_platform(
@@ -43,14 +39,9 @@ def gained_platforms(
     )
 
 
-def drift_text(change: DriftChange, image: str, platforms: Iterable[Platform], digest: str, claims: str = "") -> str:
-    """The sentence for the workload; `digest` is the last one that had the platforms that are lost.
-
-    `claims` names platforms that are claimed falsely, as `reasons.claims_text` does.
-    """
+def drift_text(change: DriftChange, image: str, platforms: Iterable[Platform], digest: str) -> str:
+    """The sentence for the workload; `digest` is the last one that had the platforms that are lost."""
     words, shown = platforms_text(platforms), shown_reference(image)
-    if change is DriftChange.DENIED:
-        return f"image {shown} {claims}: pods of this workload that start there fail, and new ones are kept off"
     if change is DriftChange.GAINED:
         return f"image {shown} runs on {words} now, and so do all images of this workload"
     return (

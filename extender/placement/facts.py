@@ -12,7 +12,6 @@ import msgspec
 from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, runs_on
-from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.kubernetes.core_v1 import Container, Pod, Volume, VolumeMount
 
 
@@ -20,14 +19,11 @@ class RunsOn(msgspec.Struct, frozen=True, gc=False):
     """The image is built for these platforms (at least one) and no others.
 
     `asked`: what the pod asks for by another field than its image, where that leaves platforms out, so that there may
-    be
-    none: an operating system, or a RuntimeClass that means none of the image's platforms. `falsely_claimed` are
-    platforms that it claims besides; with these too there may be none left.
+    be none: an operating system, or a RuntimeClass that means none of the image's platforms.
     """
 
     platforms: frozenset[Platform]
     asked: str = ""
-    falsely_claimed: tuple[FalselyClaimed, ...] = ()
 
 
 class Anywhere(msgspec.Struct, frozen=True, gc=False):
@@ -242,7 +238,7 @@ def _fact_of_data(image: PodImage, content: Content) -> ImageFact:
     """Of an image that a node only pulls, for which an index must list the node's platform."""
     if image.role is Role.DATA and content.kind is Kind.ARTIFACT:
         return _unreadable(content)
-    if not (content.kind is Kind.INDEX and content.states_platforms and content.claimed):
+    if not (content.kind is Kind.INDEX and content.states_platforms and content.platforms):
         return Anywhere(image.os)
     return _fact_of_program(image, content)
 
@@ -254,29 +250,22 @@ def _unreadable(content: Content) -> Unknown:
 
 
 def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
-    if not content.platforms and not content.falsely_claimed:
+    if not content.platforms:
         return _unreadable(content)
     if image.runtime is not None:
         return _fact_of_runtime(image.runtime, content, image.os)
-    if not image.os and not content.falsely_claimed:  # as of nearly all
+    if not image.os:  # as of nearly all
         return RunsOn(content.platforms)
     platforms = of_system(content.platforms, image.os)
-    asked = f"{image.os} (spec.os.name)" if platforms is not content.platforms else ""
-    return RunsOn(
-        platforms, asked, tuple(each for each in content.falsely_claimed if image.os in ("", each.platform.os))
-    )
+    return RunsOn(platforms, f"{image.os} (spec.os.name)" if platforms is not content.platforms else "")
 
 
 def _fact_of_runtime(runtime: RuntimeClass, content: Content, os: str) -> ImageFact:
     """Whether the runtime runs the image. If so, on any node: which nodes have the runtime its RuntimeClass says."""
-    # A runtime may be used because it runs programs of other platforms.
-    lies = [each.platform for each in content.falsely_claimed if each.state is PlatformState.REFUTED]
-    platforms = content.platforms.union(lies) if lies else content.platforms
-    if any(runs_on(platforms, each, Compatibility()) for each in runtime.platforms):
+    if any(runs_on(content.platforms, each, Compatibility()) for each in runtime.platforms):
         return Anywhere(os)
     words = ", ".join(map(str, sorted(runtime.platforms)))
-    wrong = tuple(each for each in content.falsely_claimed if each.platform in runtime.platforms)
-    return RunsOn(frozenset(), f"{words} (RuntimeClass {runtime.name})", wrong)
+    return RunsOn(frozenset(), f"{words} (RuntimeClass {runtime.name})")
 
 
 def of_system(platforms: frozenset[Platform], os: str) -> frozenset[Platform]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence, Set
 import msgspec
 
 from extender.images.platform import Platform
-from extender.images.platform_states import FalselyClaimed, claim_text
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown
 
 # The longest text around a reference and its platforms, with counts of five digits, takes 112 of the 512 characters.
@@ -19,22 +18,18 @@ _PLATFORMS_CHARACTERS = 160
 _PLATFORM_CHARACTERS = 60  # a manifest may state any word as its architecture
 _ASKED_CHARACTERS = 75
 _DETAIL_CHARACTERS = 160
-# Of a refusal that names a false claim too, which takes as much as is taken here from the reference and platforms.
-_REFERENCE_BESIDE_CLAIM, _PLATFORMS_BESIDE_CLAIM, _CLAIM_CHARACTERS = 120, 80, 150
 
 
 class Constraint(msgspec.Struct, frozen=True):
     """An image that refuses every node which runs none of `platforms`.
 
-    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `asked` and `falsely_claimed`
-    are as in `RunsOn`.
+    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `asked` is as in `RunsOn`.
     """
 
     reference: str
     platforms: frozenset[Platform]
     assumed: bool = False
     asked: str = ""
-    falsely_claimed: tuple[FalselyClaimed, ...] = ()
 
 
 def constraints_of(
@@ -50,9 +45,7 @@ def constraints_of(
     found = []
     for image, fact in zip(images, facts, strict=True):
         if isinstance(fact, RunsOn):
-            found.append(
-                Constraint(image.reference, fact.platforms, asked=fact.asked, falsely_claimed=fact.falsely_claimed)
-            )
+            found.append(Constraint(image.reference, fact.platforms, asked=fact.asked))
         elif image in assumed:
             found.append(Constraint(image.reference, assume, assumed=True))
     return found
@@ -85,10 +78,7 @@ def refusal_text(constraints: Sequence[Constraint]) -> str:
     blamed = blame(constraints)
     if not blamed:
         return ""
-    first, others = blamed[0], _others({item.reference for item in blamed})
-    if first.falsely_claimed:
-        return f"{_image(first.reference, _REFERENCE_BESIDE_CLAIM)} {_said_of_claims(first)}{others}"
-    return f"{_image(first.reference)} {_said(first, platforms_text(first.platforms))}{others}"
+    return f"{_image(blamed[0].reference)} {_said(blamed[0])}{_others({item.reference for item in blamed})}"
 
 
 def system_text(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> str:
@@ -99,23 +89,8 @@ def system_text(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> str:
     return ""
 
 
-def claims_text(claims: Sequence[FalselyClaimed]) -> str:
-    """What an image claims falsely, in 200 characters at most: the first platform, and how many more; or nothing."""
-    if not claims:
-        return ""
-    more = len(claims) - 1
-    others = f", and {more} more platform{'s' if more > 1 else ''} falsely" if more else ""
-    return shorten(claim_text(claims[0]), _CLAIM_CHARACTERS) + others
-
-
-def _said_of_claims(constraint: Constraint) -> str:
-    claims = claims_text(constraint.falsely_claimed)
-    if not constraint.platforms:
-        return claims
-    return f"{_said(constraint, platforms_text(constraint.platforms, _PLATFORMS_BESIDE_CLAIM))}; it {claims}"
-
-
-def _said(constraint: Constraint, platforms: str) -> str:
+def _said(constraint: Constraint) -> str:
+    platforms = platforms_text(constraint.platforms)
     if constraint.assumed:
         return f"is not known yet and is taken to run only on {platforms} (operator's setting)"
     if not constraint.asked:
@@ -145,11 +120,11 @@ def left_text(excess: str) -> str:
     return f"the pod was let through without node affinity and tolerations: {excess}"
 
 
-def platforms_text(platforms: Iterable[Platform], characters: int = _PLATFORMS_CHARACTERS) -> str:
-    """The sorted platforms as `linux/amd64, linux/arm64`; a list beyond `characters` is cut off by `and 7 more`."""
+def platforms_text(platforms: Iterable[Platform]) -> str:
+    """The sorted platforms as `linux/amd64, linux/arm64`; a long list is cut off by `and 7 more`."""
     words = [shorten(str(platform), _PLATFORM_CHARACTERS) for platform in sorted(platforms)]
     ends = itertools.accumulate(len(word) + len(", ") for word in words)
-    fitting = sum(end <= characters for end in ends)
+    fitting = sum(end <= _PLATFORMS_CHARACTERS for end in ends)
     text = ", ".join(words[:fitting])
     return text if fitting == len(words) else f"{text} and {len(words) - fitting} more"
 
@@ -166,8 +141,8 @@ def _unresolved(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str
     return f"{_image(image.reference)} {state} {cause}{_others({image.reference for image, _ in unresolved})}"
 
 
-def _image(reference: str, characters: int = _REFERENCE_CHARACTERS) -> str:
-    return f"image {shorten(reference, characters)}" if reference else "a container without an image"
+def _image(reference: str) -> str:
+    return f"image {shown_reference(reference)}" if reference else "a container without an image"
 
 
 def _others(references: Set[str]) -> str:

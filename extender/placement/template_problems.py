@@ -19,7 +19,7 @@ from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, 
 from extender.placement.node_kinds import HOST_NAME, NodeKind
 from extender.placement.node_match import NodeDemands, as_daemon_pods, obstacles
 from extender.placement.pinned_nodes import shown_nodes
-from extender.placement.reasons import Constraint, blame, claims_text, constraints_of, shorten
+from extender.placement.reasons import Constraint, blame, constraints_of, shorten
 
 LINE_CHARACTERS = WARNING_CHARACTERS
 """The longest line."""
@@ -131,8 +131,9 @@ def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> boo
 def _nothing_in_common(place: str, blamed: Sequence[Constraint]) -> TemplateProblem:
     first = blamed[0]
     if not first.platforms:
-        why = claims_text(first.falsely_claimed) or f"is not built for {first.asked}"
-        return TemplateProblem(Problem.NOTHING_IN_COMMON, _line(place, first.reference, why))
+        return TemplateProblem(
+            Problem.NOTHING_IN_COMMON, _line(place, first.reference, f"is not built for {first.asked}")
+        )
     only = f"runs on {_platforms(first.platforms)} only"
     line = _line(place, first.reference, f"{only}, another image does not")
     others = [item for item in blamed[1:] if item.platforms.isdisjoint(first.platforms)]

@@ -10,9 +10,8 @@ from typing import TypeGuard
 import msgspec
 
 from extender.errors import InvalidReference
-from extender.images.content import Answer, Cause, Content
+from extender.images.content import Answer, Cause
 from extender.images.platform import Platform, runs_on
-from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.facts import (
@@ -40,7 +39,6 @@ from extender.reports.audit_report import (
     AuditedNodes,
     AuditedUse,
     AuditedWorkload,
-    FalseClaim,
     Finding,
     FindingRule,
     NewerTag,
@@ -221,18 +219,17 @@ class _Auditor:
     def _image(self, image: PodImage, evidence: ImageEvidence, *, is_constrained: bool) -> AuditedImage:
         fact = fact_of(image, evidence.answer, may_be_pending=False)
         platforms = fact.platforms if isinstance(fact, RunsOn) else frozenset[Platform]()
-        false_claims = fact.falsely_claimed if isinstance(fact, RunsOn) else ()
         lacks = [
             str(target)
             for target in self.targets
-            if (platforms or false_claims) and is_constrained and not runs_on(platforms, target, self._compatibility)
+            if platforms and is_constrained and not runs_on(platforms, target, self._compatibility)
         ]
         canonical = _canonical(image.reference)
         return AuditedImage(
             reference=image.reference,
             canonical=canonical,
             digest=evidence.digest or None,
-            state="known" if platforms or false_claims else "anywhere" if isinstance(fact, Anywhere) else "unknown",
+            state="known" if platforms else "anywhere" if isinstance(fact, Anywhere) else "unknown",
             platforms=[str(platform) for platform in sorted(platforms)],
             lacks=lacks,
             cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
@@ -241,8 +238,6 @@ class _Auditor:
             used_by=[],
             blocks=Weight(),
             unblocks=Weight(),
-            denied=[FalseClaim(str(each.platform), each.state, claim_text(each)) for each in false_claims],
-            verified=[str(each) for each in sorted(platforms & _verified(evidence.answer))],
         )
 
     def _owner(self, canonical: str) -> str:
@@ -292,15 +287,10 @@ class _Auditor:
             pairs, name = uses.get(image.reference, ()), image.canonical or image.reference
             workloads = [workload for workload, fact in pairs if isinstance(fact, RunsOn)]
             text = f"image {image.reference}"
-            for claim in image.denied:
-                said = f"{text} {claim.text}"
-                yield _finding(FindingRule.IMAGE_LIES, claim.platform, image.reference, workloads, said, name=name)
             for platform in image.lacks:
-                if platform not in {claim.platform for claim in image.denied}:
-                    has = ", ".join(image.platforms) or "no platform"
-                    said = f"{text} does not run on {platform}: it is built only for {has}"
-                    rule = FindingRule.IMAGE_LACKS_PLATFORM
-                    yield _finding(rule, platform, image.reference, workloads, said, name=name)
+                said = f"{text} does not run on {platform}: it is built only for {', '.join(image.platforms)}"
+                rule = FindingRule.IMAGE_LACKS_PLATFORM
+                yield _finding(rule, platform, image.reference, workloads, said, name=name)
             unknown = [(workload, fact.detail) for workload, fact in pairs if _is_unknown(fact)]
             if unknown:
                 said, workloads = f"{text} is not known: {unknown[0][1]}", [workload for workload, _ in unknown]
@@ -404,10 +394,6 @@ def _contradictory(node: ReportedNode) -> Finding:
     subject, platform = f"node {name_of_node(node)}", str(platform_of_node(node))
     text = f"{subject}: {_contradiction_of(node)}"
     return _finding(FindingRule.NODE_LABELS, platform, subject, [], text, level="warning")
-
-
-def _verified(answer: Answer) -> frozenset[Platform]:
-    return answer.verified if isinstance(answer, Content) else frozenset()
 
 
 def _is_better(item: ImageEvidence, known: tuple[PodImage, ImageEvidence] | None) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from extender.images.platform_states import PlatformState
 from extender.placement.nodes import PREFIX
 
 SCHEMA = f"{PREFIX}audit/v1"
@@ -27,7 +26,6 @@ class FindingRule(enum.StrEnum):
     """What is found."""
 
     IMAGE_LACKS_PLATFORM = "image-lacks-platform"
-    IMAGE_LIES = "image-lies-about-platform"
     IMAGE_UNKNOWN = "image-unknown"
     NO_COMMON_PLATFORM = "no-common-platform"
     SELECTOR_BLOCKS = "selector-blocks"
@@ -48,8 +46,6 @@ class FindingRule(enum.StrEnum):
 RULES: Mapping[FindingRule, str] = {
     FindingRule.IMAGE_LACKS_PLATFORM: "An image is not built for a platform, so the workloads that use it cannot run "
     "there",
-    FindingRule.IMAGE_LIES: "An image claims a platform and does not run there: its program is for another machine, "
-    "its configuration contradicts its index, or its registry lacks the manifest",
     FindingRule.IMAGE_UNKNOWN: "The platforms of an image are not known",
     FindingRule.NO_COMMON_PLATFORM: "The images of a workload have no platform in common, so it can run nowhere",
     FindingRule.SELECTOR_BLOCKS: "The nodeSelector of a workload allows no node of a platform on which its images run",
@@ -105,21 +101,12 @@ class AuditedUse(msgspec.Struct, frozen=True):
     is_injected: bool = False
 
 
-class FalseClaim(msgspec.Struct, frozen=True):
-    """A platform that an image claims and does not run on; `state` says how that is known, and `text` in words."""
-
-    platform: str
-    state: PlatformState
-    text: str
-
-
 class AuditedImage(msgspec.Struct, frozen=True, kw_only=True):
     """One image. `state` is known, anywhere or unknown; of an unknown one `cause` and `detail` say why.
 
     `lacks` has the targets on which it does not run, if a workload uses it that is judged. `blocks` weighs the
     workloads that it keeps from one of them, and `unblocks` those that nothing else keeps from it: what a build of this
-    image alone would set free. `owner` is own or vendor. `denied` are the platforms that it claims falsely, `verified`
-    those for which its program is known to be.
+    image alone would set free. `owner` is own or vendor.
     """
 
     reference: str
@@ -135,8 +122,6 @@ class AuditedImage(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Weight
     unblocks: Weight
     newer: list[NewerTag] = []
-    denied: list[FalseClaim] = []
-    verified: list[str] = []
 
 
 class Blocker(msgspec.Struct, frozen=True):

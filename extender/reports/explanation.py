@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from extender.images.content import Answer, Cause, Content, Evidence
+from extender.images.content import Cause, Evidence
 from extender.images.platform import Compatibility, Platform, runs_on
-from extender.images.platform_states import claim_text
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeMeta, NodeSystemInfo, PodSchedulingGate
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode, ReportedNodeStatus
@@ -54,9 +53,8 @@ class ExplainedImage(msgspec.Struct, frozen=True, kw_only=True):
     """One image of a pod: where it is used, what is known of it, and where that comes from.
 
     `platforms` is None for an image that is not known to be constrained: `state` is then anywhere, pending or unknown,
-    the last two with `cause` and `detail`. `detail` has what the pod's RuntimeClass runs, too. `claims` are sentences
-    about platforms that it claims falsely, `verified` the platforms for which its program is known to be. The other
-    fields are those of `Evidence`.
+    the last two with `cause` and `detail`. `detail` has what the pod's RuntimeClass runs, too. The other fields are
+    those of `Evidence`.
     """
 
     reference: str
@@ -69,8 +67,6 @@ class ExplainedImage(msgspec.Struct, frozen=True, kw_only=True):
     credential: str
     age_seconds: float | None
     is_fresh: bool
-    claims: list[str] = []
-    verified: list[str] = []
 
 
 class ExplainedNodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -352,8 +348,6 @@ def _image(image: PodImage, fact: ImageFact, evidence: Evidence, uses: Sequence[
         credential=evidence.credential,
         age_seconds=None if evidence.age_seconds is None else round(evidence.age_seconds, 1),
         is_fresh=evidence.is_fresh,
-        claims=[claim_text(each) for each in fact.falsely_claimed] if isinstance(fact, RunsOn) else [],
-        verified=[str(platform) for platform in sorted(_verified(fact, evidence.answer))],
     )
 
 
@@ -367,11 +361,6 @@ def _why_anywhere(image: PodImage, fact: ImageFact) -> str:
         return f"RuntimeClass {image.runtime.name} runs {platforms_text(image.runtime.platforms)}"
     is_data = image.role is Role.DATA and isinstance(fact, Anywhere)
     return "its program comes from a volume" if is_data else ""
-
-
-def _verified(fact: ImageFact, answer: Answer) -> frozenset[Platform]:
-    """The platforms that decide and for which the image's program is known to be."""
-    return fact.platforms & answer.verified if isinstance(fact, RunsOn) and isinstance(answer, Content) else frozenset()
 
 
 def _state(fact: ImageFact) -> str:

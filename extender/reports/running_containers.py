@@ -18,7 +18,7 @@ from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.reported_v1 import ContainerStateTerminated, ContainerStatus, PodStatus
 from extender.placement.facts import ImageFact, PodImage, RunsOn, Unknown, fact_of
-from extender.placement.reasons import claims_text, platforms_text
+from extender.placement.reasons import platforms_text
 from extender.reports.audit_report import FindingRule
 
 _EXEC_FORMAT = "exec format error"
@@ -75,7 +75,7 @@ def fault_of(
     `named` is the answer for the image as the pod names it, and `reported` for what its runtime reports, None where
     that was not looked up.
     """
-    judged = next((each for each in (reported, named) if isinstance(each, Content) and each.claimed), named)
+    judged = next((each for each in (reported, named) if isinstance(each, Content) and each.platforms), named)
     fact = fact_of(container.image, judged, may_be_pending=False)
     says = container.outcome is ContainerOutcome.SAYS_EXEC_FORMAT
     match fact:
@@ -94,10 +94,8 @@ def fault_of(
 
 
 def _of_another_platform(container: RunningContainer, fact: RunsOn) -> PlatformFault:
-    has = f"is built only for {platforms_text(fact.platforms)}" if fact.platforms else ""
-    built_for = (
-        f"{'; it '.join(filter(None, (has, claims_text(fact.falsely_claimed))))}, and the node is {container.platform}"
-    )
+    has = f"built only for {platforms_text(fact.platforms)}" if fact.platforms else f"not built for {fact.asked}"
+    built_for = f"is {has}, and the node is {container.platform}"
     match container.outcome:
         case ContainerOutcome.PULL_REFUSED:
             return _fault(FindingRule.PULL_REFUSED, container, f"{built_for}: its pull is refused")

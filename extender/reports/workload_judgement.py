@@ -23,7 +23,6 @@ from extender.placement.node_match import (
 from extender.placement.nodes import platform_of_node
 from extender.placement.pinned_nodes import names_of_node
 from extender.placement.policy import MODE, Mode, Overrides, Policy, read_overrides
-from extender.placement.reasons import claims_text
 from extender.placement.relaxing import Relaxer
 from extender.reports.audit_report import AuditedWorkload, Blocker, FindingRule, RunAnswer, Weight, WorkloadPlatform
 from extender.reports.workload_reports import Workload
@@ -159,11 +158,9 @@ class WorkloadJudge:
         for image, fact in judged.images:
             match fact:
                 case RunsOn() if not runs_on(fact.platforms, target, self._policy.compatibility):
-                    has, claims = ", ".join(map(str, sorted(fact.platforms))), claims_text(fact.falsely_claimed)
-                    built = (
-                        f"is built only for {has}" if has else f"is not built for {fact.asked}" if fact.asked else ""
-                    )
-                    text = f"image {image.reference} {'; it '.join(filter(None, (built, claims)))}"
+                    has = ", ".join(map(str, sorted(fact.platforms)))
+                    built = f"is built only for {has}" if has else f"is not built for {fact.asked}"
+                    text = f"image {image.reference} {built}"
                     yield Blocker(FindingRule.IMAGE_LACKS_PLATFORM, image.reference, text)
                 case Pending() | Unknown():
                     text = f"image {image.reference} is not known: {fact.detail}"

@@ -1,4 +1,4 @@
-"""Tags that move in a registry, and images that claim platforms falsely, while pods of a cluster use them."""
+"""Tags that move in a registry while pods of a cluster use them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -12,8 +12,6 @@ from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.drift.drift_watch import DRIFT, UNFINISHED
 from testbed.eventually import eventually
 from testbed.faulty_registry import GuardedRegistry
-from testbed.images import join_index, make_image
-from testbed.packed_layers import Put, gzipped
 from tests.integration.cluster.api_server import (
     ApiServer,
     namespace,
@@ -195,23 +193,3 @@ async def nodes_for(caller: Caller, image: str, in_namespace: str) -> list[str]:
     """The nodes that a pod of the namespace may go to, all if it is not known yet."""
     result = await caller.filter(with_names(created_pod(image, namespace=in_namespace), ["amd", "arm"]))
     return sorted(kept(result)) if not result["Error"] else ["amd", "arm"]
-
-
-async def test_a_lie_is_found_in_the_background_and_told(cluster: Cluster) -> None:
-    """Pods are kept off from then on, in every namespace, and the workload gets an event."""
-    api, registry = cluster.api, cluster.registry
-    api.put(NAMESPACES.path, namespace("other"))
-    layers = [gzipped([Put("app", AMD64_ELF)])]
-    lying = join_index([(each, make_image(each, layers, Entrypoint=["/app"])) for each in (AMD64, ARM64)])
-    registry.add("web", "1", lying)
-    image = f"{registry.host}/web:1"
-    api.put(PODS, owned(pod("web-1", image, "arm", "Running"), "StatefulSet", "web"))
-    async with cluster.service("registry.verify=background", "drift.events=true", listen="127.0.0.1:0") as caller:
-        await caller.until_ready()
-        await caller.review(created_pod(image), namespace="default")
-        await eventually(lambda: told(api))
-        assert await nodes_for(caller, image, "other") == ["amd"]
-        assert await caller.metric('multiarch_images{state="refuted"}') == 1
-    (event,) = told(api)
-    assert (event["reason"], event["type"]) == ("ImageLiesAboutPlatform", "Warning")
-    assert f"image {image} claims linux/arm64, but its /app is for x86-64" in event["message"]

@@ -2,14 +2,12 @@
 
 import pytest
 
-from extender.images.content import Cause, Content, Failure, judged
+from extender.images.content import Cause, Content, Failure
 from extender.images.manifest import Kind
-from extender.images.platform import Compatibility, parse_platform
-from extender.images.platform_states import FalselyClaimed, PlatformState
+from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import (
     Anywhere,
-    Fit,
     ImageFact,
     Pending,
     PodImage,
@@ -17,7 +15,6 @@ from extender.placement.facts import (
     RunsOn,
     Unknown,
     fact_of,
-    fit,
     images_of,
 )
 from tests.builders import Json, decoded, index
@@ -33,12 +30,9 @@ ARTIFACT = Content(Kind.ARTIFACT, frozenset(), states_platforms=False)
 BUNDLE = Content(Kind.DATA, frozenset(), states_platforms=False)
 STATING_MANIFEST = Content(Kind.MANIFEST, BOTH, states_platforms=True)
 WORDLESS = Content(Kind.MANIFEST, frozenset(), states_platforms=False)
-MISSING = judged(INDEX, [FalselyClaimed(ARM64, PlatformState.MISSING)], ())
 NO_PROGRAM = "it is an artifact, not an image that a container can run"
 NO_WORD = "its configuration names no platform that is known"
 ON_BOTH, ON_AMD64, ON_ARM64 = RunsOn(BOTH), RunsOn(frozenset({AMD64})), RunsOn(frozenset({ARM64}))
-LIE = FalselyClaimed(ARM64, PlatformState.REFUTED, "/app", "x86-64")
-LIAR = judged(INDEX, [LIE], [])
 
 
 def pod_of(spec: Json | None) -> Pod:
@@ -142,12 +136,6 @@ def test_a_container_whose_program_comes_from_a_volume_uses_its_image_as_data(ki
         pytest.param(DATA, SILENT_INDEX, Anywhere(), id="data, silent index"),
         pytest.param(CONTAINER, BUNDLE, Anywhere(), id="bundle"),
         pytest.param(DATA, BUNDLE, Anywhere(), id="data, bundle"),
-        pytest.param(
-            DATA,
-            MISSING,
-            RunsOn(frozenset({AMD64}), falsely_claimed=MISSING.falsely_claimed),
-            id="data, one is missing",
-        ),
         pytest.param(CONTAINER, ARTIFACT, Unknown(Cause.ARTIFACT, NO_PROGRAM), id="artifact"),
         pytest.param(DATA, ARTIFACT, Unknown(Cause.ARTIFACT, NO_PROGRAM), id="data, artifact"),
         pytest.param(CONTAINER, WORDLESS, Unknown(Cause.UNSUPPORTED, NO_WORD), id="a platform that is no word"),
@@ -175,16 +163,3 @@ def test_an_image_that_is_never_pulled_is_unknown_for_that_reason() -> None:
         fact = fact_of(NEVER, answer, may_be_pending=True)
         assert isinstance(fact, Unknown)
         assert fact.cause is Cause.NEVER_PULLED
-
-
-def test_what_an_image_claims_falsely_is_a_no() -> None:
-    """Also of an image that has no platform left, as a container's and as a volume's."""
-    nowhere = judged(LIAR, [FalselyClaimed(AMD64, PlatformState.MISSING)], [])
-    for role in Role:
-        fact = fact_of(PodImage("app:1", role), LIAR, may_be_pending=True)
-        assert fact == RunsOn(frozenset({AMD64}), falsely_claimed=(LIE,))
-        assert [fit([fact], each, Compatibility()) for each in (AMD64, ARM64)] == [Fit.YES, Fit.NO]
-        none = fact_of(PodImage("app:1", role), nowhere, may_be_pending=True)
-        assert [fit([none], each, Compatibility()) for each in (AMD64, ARM64)] == [Fit.NO, Fit.NO]
-    of_windows = fact_of(PodImage("app:1", os="windows"), LIAR, may_be_pending=True)
-    assert of_windows == RunsOn(frozenset(), "windows (spec.os.name)")  # which is told nothing of Linux

@@ -9,7 +9,6 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
-from extender.images.platform_states import FalselyClaimed, PlatformState
 from extender.kubernetes.core_v1 import NodeMeta, Taint
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 from extender.placement.facts import RuntimeClass
@@ -368,15 +367,3 @@ def test_a_node_whose_labels_contradict_its_kubelet_is_told() -> None:
     said = "node wrong: its labels say linux/amd64, its kubelet linux/arm64"
     assert messages(report, FindingRule.NODE_LABELS) == [said]
     assert new_findings(report, None) == []
-
-
-def test_a_false_claim_is_an_error_by_itself() -> None:
-    denied = FalselyClaimed(ARM, PlatformState.REFUTED, "/app", "x86-64")
-    lying = Content(Kind.INDEX, frozenset((AMD,)), states_platforms=True, falsely_claimed=(denied,))
-    asked = given(deployment("a", "multi:1"))
-    report = audit(msgspec.structs.replace(asked, evidence=[[ImageEvidence(lying, "sha256:a")]]))
-    [image] = report.images
-    assert [(each.platform, each.state) for each in image.denied] == [("linux/arm64", PlatformState.REFUTED)]
-    [finding] = new_findings(report, None)
-    assert (finding.rule, finding.platform) == (FindingRule.IMAGE_LIES, "linux/arm64")
-    assert finding.message == "image multi:1 claims linux/arm64, but its /app is for x86-64"
