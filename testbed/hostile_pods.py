@@ -147,14 +147,6 @@ def _affinity(size_bytes: int) -> Json:
     return {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": _fill(size_bytes, _alike)}}}
 
 
-def _spread(pod: dict[str, Json], size_bytes: int) -> None:
-    _map(lambda number: (f"k{number}", ""), "metadata", "labels")(pod, size_bytes)
-    pod["metadata"] |= {
-        "annotations": {f"{PREFIX}spread": "true"},
-        "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "controller": True}],
-    }
-
-
 def _nested(pod: dict[str, Json], size_bytes: int) -> None:
     value: Json = _fill(size_bytes, lambda _: {})
     for _ in range(200):
@@ -203,13 +195,8 @@ _PARTS: dict[str, Callable[[dict[str, Json], int], None]] = {
     "our gates": _list(
         lambda number: {"name": f"{PREFIX}platforms" if number % 2 else f"g{number}"}, "spec", "schedulingGates"
     ),
-    "constraints": _list(_empty, "spec", "topologySpreadConstraints"),
-    "constraints of others": _list(
-        lambda number: {"topologyKey": f"k{number}", "maxSkew": 1}, "spec", "topologySpreadConstraints"
-    ),
     "annotations": _map(lambda number: (f"k{number}", ""), "metadata", "annotations"),
     "labels": _map(lambda number: (f"k{number}", ""), "metadata", "labels"),
-    "labels that replicas share": _spread,
     "owners": _list(_empty, "metadata", "ownerReferences"),
     "pull secrets": _list(lambda number: {"name": f"s{number}"}, "spec", "imagePullSecrets"),
     "a record of terms": _record(lambda size: {"required": _fill(size, _recorded_term)}, affinity=_affinity),
@@ -229,7 +216,7 @@ _PARTS: dict[str, Callable[[dict[str, Json], int], None]] = {
     **{
         f"annotation {name}": _text("metadata", "annotations", f"{PREFIX}{name}", letter=letter)
         for name, letter in {
-            "mode": "\N{GRINNING FACE}", "prefer": "a", "prefer-share": "9", "spread": "t", "unknown": "p",
+            "mode": "\N{GRINNING FACE}", "prefer": "a", "prefer-share": "9", "unknown": "p",
             "reason": "x", "platforms": "linux/amd64,", "canary": "a", "added": "[",
         }.items()
     },

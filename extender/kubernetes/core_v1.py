@@ -98,20 +98,6 @@ class Pod(Wire, frozen=True):
     spec: PodSpec | None = None
 
 
-class LabelSelector(Wire, frozen=True):
-    """metav1.LabelSelector, of which only equality is written."""
-
-    match_labels: dict[str, str] | None = None
-
-
-class TopologySpreadConstraint(Wire, frozen=True, omit_defaults=True):
-    max_skew: int = 0
-    topology_key: str = ""
-    when_unsatisfiable: str = ""
-    label_selector: LabelSelector | None = None
-    node_taints_policy: str | None = None
-
-
 class CreatedSpec(PodSpec, frozen=True):
     """core/v1 PodSpec with the fields that a patch changes or depends on, as raw JSON; `UNSET` if missing."""
 
@@ -121,7 +107,6 @@ class CreatedSpec(PodSpec, frozen=True):
     scheduler_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node_selector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     scheduling_gates: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    topology_spread_constraints: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class CreatedPod(Pod, frozen=True):
@@ -331,4 +316,3 @@ class SchedulingSpec(Wire, frozen=True):
     affinity: Affinity | None = None
     scheduler_name: str | None = None
     node_selector: dict[str, str] | None = None
-    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None

@@ -16,7 +16,6 @@ from extender.kubernetes.core_v1 import (
     Pod,
     PodSpec,
     Toleration,
-    TopologySpreadConstraint,
 )
 from extender.kubernetes.meta_v1 import ObjectMeta, Wire
 
@@ -120,17 +119,11 @@ class WrittenMeta(ObjectMeta, frozen=True):
     labels: dict[str, str] | None = None
 
 
-class WrittenSpec(ReportedSpec, frozen=True):
-    """core/v1 PodSpec of a manifest."""
-
-    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None
-
-
 class WrittenPod(Pod, frozen=True):
     """core/v1 Pod of a manifest, which no API server has seen: a patch relies on the types that one demands."""
 
     metadata: WrittenMeta | None = None
-    spec: WrittenSpec | None = None
+    spec: ReportedSpec | None = None
 
 
 class ReportedNodeStatus(NodeStatus, frozen=True):

@@ -18,7 +18,6 @@ from extender.kubernetes.core_v1 import (
     NodeSelectorRequirement,
     PreferredSchedulingTerm,
     Toleration,
-    TopologySpreadConstraint,
 )
 from extender.placement.affinity import NO_NODE, Alternatives
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
@@ -26,7 +25,6 @@ from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import Wanted
 from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
-from extender.placement.spread import KEYS, WEIGHED
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -37,14 +35,13 @@ NOTE_PATHS = tuple((*_ANNOTATIONS, key) for key in SERVICE_KEYS if key != ADDED)
 AFFINITY_PATH = ("spec", "affinity")
 TOLERATIONS_PATH = ("spec", "tolerations")
 SELECTOR_PATH = ("spec", "nodeSelector")
-SPREAD_PATH = ("spec", "topologySpreadConstraints")
 TERMS_PATH = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
 _SCHEDULER_NAME = "schedulerName"
 _EXPRESSIONS, _FIELDS = "matchExpressions", "matchFields"
 
 SchedulerBefore: TypeAlias = Literal["missing", "", "default-scheduler"]
-_Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm, TopologySpreadConstraint)
+_Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm)
 
 
 class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -68,7 +65,6 @@ class Additions(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_def
     node_selector: Mapping[str, str] = {}
     required: tuple[AddedTerm, ...] = ()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
-    spread: tuple[TopologySpreadConstraint, ...] = ()
     scheduler_name_was: SchedulerBefore | None = None
 
     @functools.cached_property
@@ -79,7 +75,7 @@ class Additions(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_def
     @property
     def has_room(self) -> bool:
         """Whether no list of them is longer than what is read."""
-        return max(map(len, (self.tolerations, self.required, self.preferred, self.spread))) <= RECORD_ITEMS
+        return max(map(len, (self.tolerations, self.required, self.preferred))) <= RECORD_ITEMS
 
     @property
     def is_recordable(self) -> bool:
@@ -110,7 +106,6 @@ def read_record(text: Json) -> Additions | None:
         and all(low < high for low, high in zip((-1, *indices), indices, strict=False))
         and record.node_selector.keys() <= _LABELS
         and not any(term.preference.match_fields for term in record.preferred)
-        and all(each.topology_key in KEYS and each.when_unsatisfiable == WEIGHED for each in record.spread)
         and all(expressions)
         and all(item.operator == "In" for requirements in preferred for item in requirements)
         and all(
@@ -140,7 +135,6 @@ def take_back(
         node_selector=_take_back_selector(look(document, SELECTOR_PATH), record.node_selector),
         required=_take_back_terms(look(document, TERMS_PATH), record.required),
         preferred=_remove(document, _PREFERRED, record.preferred),
-        spread=_remove(document, SPREAD_PATH, record.spread),
         scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
     )
     for path, items in (
@@ -148,7 +142,6 @@ def take_back(
         (SELECTOR_PATH, taken.node_selector),
         (TERMS_PATH, taken.required),
         (_PREFERRED, taken.preferred),
-        (SPREAD_PATH, taken.spread),
     ):
         if items:
             prune(document, path)
@@ -164,7 +157,6 @@ def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Addit
     for path, items in (
         (TOLERATIONS_PATH, wanted.tolerations),
         (_PREFERRED, wanted.preferred),
-        (SPREAD_PATH, wanted.spread),
     ):
         if items:
             cast("list[Json]", _reach(document, path, [])).extend(_json(item) for item in items)
@@ -176,7 +168,6 @@ def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Addit
         node_selector=dict(selector),
         required=_and_terms(terms, required) if any(required) else (),
         preferred=wanted.preferred,
-        spread=wanted.spread,
         scheduler_name_was=_set_scheduler(document, scheduler_name),
     )
 
@@ -191,7 +182,7 @@ def annotate(document: JsonObject, additions: Additions, reason: str, platforms:
     annotations[ADDED] = additions.record
 
 
-def _json(value: Toleration | NodeSelectorRequirement | PreferredSchedulingTerm | TopologySpreadConstraint) -> Json:
+def _json(value: Toleration | NodeSelectorRequirement | PreferredSchedulingTerm) -> Json:
     return cast("Json", msgspec.json.decode(_ENCODER.encode(value)))
 
 

@@ -39,7 +39,6 @@ from extender.placement.reasons import (
     shown_reference,
     system_text,
 )
-from extender.placement.spread import replica_labels
 
 
 class AdmissionOutcome(enum.StrEnum):
@@ -133,7 +132,6 @@ def _raw_parts(pod: CreatedPod) -> Sequence[tuple[str, msgspec.Raw | msgspec.Uns
         ("schedulerName", spec.scheduler_name),
         ("nodeSelector", spec.node_selector),
         ("schedulingGates", spec.scheduling_gates),
-        ("topologySpreadConstraints", spec.topology_spread_constraints),
     )
 
 
@@ -187,7 +185,7 @@ def input_of(
 ) -> PodInput:
     """What decides about the pod besides its own JSON."""
     never_held = pod.spec is not None and pod.spec.priority_class_name in settings.gate.exempt_classes
-    return PodInput(images, facts, overrides, cluster, never_held, replica_labels(pod) if overrides.spread else {})
+    return PodInput(images, facts, overrides, cluster, never_held)
 
 
 class Mutator:

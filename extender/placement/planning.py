@@ -5,7 +5,7 @@ in common is worked out once for each combination of sets of platforms: pods of 
 """
 
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 
 import msgspec
 
@@ -16,7 +16,6 @@ from extender.kubernetes.core_v1 import (
     PreferredSchedulingTerm,
     SchedulingSpec,
     Toleration,
-    TopologySpreadConstraint,
 )
 from extender.placement.affinity import (
     AffinityMode,
@@ -46,7 +45,6 @@ from extender.placement.node_match import (
 from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM, USUAL, ClusterNodes
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference, system_text
-from extender.placement.spread import plan_spread
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
 from extender.tables import ShareTable, declare_cache
 
@@ -99,7 +97,7 @@ class PodInput(msgspec.Struct, frozen=True, dict=True):
     """What decides about a pod besides its own JSON and the settings.
 
     `facts` are those of `images`, in order. `cluster` has the cluster's nodes, none if they are not watched.
-    `never_held`: it is of a class whose pods are not held. `replica_labels` select the pods of its workload.
+    `never_held`: it is of a class whose pods are not held.
     """
 
     images: Sequence[PodImage]
@@ -107,7 +105,6 @@ class PodInput(msgspec.Struct, frozen=True, dict=True):
     overrides: Overrides
     cluster: ClusterNodes
     never_held: bool = False
-    replica_labels: Mapping[str, str] = {}
 
     @functools.cached_property
     def known(self) -> frozenset[frozenset[Platform]]:
@@ -132,7 +129,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] = ()
     required: RequiredNodes = RequiredNodes()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
-    spread: tuple[TopologySpreadConstraint, ...] = ()
     reason: str = ""
     warnings: tuple[str, ...] = ()
     impossible: bool = False
@@ -189,7 +185,6 @@ class Planner:
             wanted,
             tolerations=self._earned_tolerations(demands, terms, common),
             preferred=self._plan_preferred(pod, own, architectures),
-            spread=() if stored or wanted.impossible else self._plan_spread(pod, own, architectures),
             platforms=self._annotation(common),
         )
 
@@ -318,13 +313,6 @@ class Planner:
         node_affinity = (own.affinity and own.affinity.node_affinity) or NodeAffinity()
         labels = self._policy.preferred_nodes.labels
         return plan_preferred(node_affinity.preferred or (), preference, architectures, labels)
-
-    def _plan_spread(
-        self, pod: PodInput, own: SchedulingSpec, architectures: Set[str]
-    ) -> tuple[TopologySpreadConstraint, ...]:
-        if not pod.overrides.spread or not architectures:
-            return ()
-        return plan_spread(pod.replica_labels, own.topology_spread_constraints or ())
 
 
 _ANY_NODES = ClusterNodes(frozenset(Platform(os, each.architecture) for os in ("linux", "windows") for each in USUAL))

@@ -33,7 +33,6 @@ from extender.placement.shares import point_of
 MODE = f"{PREFIX}mode"
 PREFER = f"{PREFIX}prefer"
 PREFER_SHARE = f"{PREFIX}prefer-share"
-SPREAD = f"{PREFIX}spread"
 UNKNOWN = f"{PREFIX}unknown"
 REASON = f"{PREFIX}reason"
 PLATFORMS = f"{PREFIX}platforms"
@@ -66,13 +65,11 @@ class Overrides(msgspec.Struct, frozen=True):
     `prefer` is a normalised architecture, `none`, or None if not set. `prefer_share` is the percentage of pods that
     have the preference; None for all of them, or once it is decided whether this pod is one of them. `unknown` is None
     if not set; then the operator's setting applies. `problems` has one short sentence for each value that was ignored.
-    `spread`: replicas are spread over architectures, and have no preference.
     """
 
     mode: Mode = Mode.ENFORCE
     prefer: str | None = None
     prefer_share: float | None = None
-    spread: bool = False
     unknown: Choice | None = None
     problems: tuple[str, ...] = ()
 
@@ -121,12 +118,6 @@ def _parse_share(value: str) -> float:
     return float(value[:-1])
 
 
-def _parse_switch(value: str) -> bool:
-    if value not in ("true", "false"):
-        raise ValueError(value)
-    return value == "true"
-
-
 def _one_of(words: type[enum.StrEnum]) -> str:
     return f"one of {', '.join(f'`{word}`' for word in words)}"
 
@@ -157,14 +148,6 @@ ANNOTATIONS = (
         meaning="only this share of a workload's pods has the preference",
         field="prefer_share",
         parse=_parse_share,
-    ),
-    Annotation(
-        key=SPREAD,
-        writers=_AUTHORS,
-        values="`true` or `false`",
-        meaning="run the replicas of a workload on all architectures of their images",
-        field="spread",
-        parse=_parse_switch,
     ),
     Annotation(
         key=UNKNOWN,
@@ -356,12 +339,7 @@ def overrides_of(
 
 
 def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:
-    """The score of each architecture for a multi-arch pod: the operator's map, unless `prefer` replaces it.
-
-    Empty for a pod that is spread over architectures.
-    """
-    if overrides.spread:
-        return {}
+    """The score of each architecture for a multi-arch pod: the operator's map, unless `prefer` replaces it."""
     if overrides.prefer is None:
         return policy.preference
     return {} if overrides.prefer == NO_PREFERENCE else {overrides.prefer: HIGHEST_PREFERENCE}

@@ -981,21 +981,6 @@ PLANNING = _broken(
     ),
 )
 
-SPREAD = _broken(
-    "extender/placement/spread.py",
-    _tests("unit/placement", "spread"),
-    (
-        "an author's own constraint on architectures stays the only one",
-        "if not labels or any(each.topology_key == ARCHITECTURE for each in existing):",
-        "if not labels:",
-    ),
-    (
-        "a pod that is spread keeps what kube-scheduler does for hosts",
-        "return (ours,) if existing else (ours, hosts)",
-        "return (ours,)",
-    ),
-)
-
 SHARES = _broken(
     "extender/placement/shares.py",
     _tests("unit/placement", "annotations"),
@@ -1673,7 +1658,7 @@ OPENSHIFT = _broken(
 )
 
 MUTATIONS: tuple[Mutation, ...] = (
-    *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SPREAD, *SHARES,
+    *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
     *REFERENCES, *RELAXING, *UNNEEDED, *EDITING, *LOGINS, *KEYRING, *ADDRESSES, *AUTHENTICATION, *RESTS, *CONTENT,
     *FAILURES, *LOOKER, *HELD_FAILURES, *LOOKUPS, *UNREAD_SECRETS, *IMAGE_CACHE, *SHOWN_BYTES, *PERSISTENCE,

@@ -189,7 +189,7 @@ def _sent(body: bytes) -> Json | None:
 
 def _without_ours(pod: Json) -> Json:
     """The pod without all that the webhook may change."""
-    ours = ("tolerations", "affinity", "schedulerName", "topologySpreadConstraints", "nodeSelector")
+    ours = ("tolerations", "affinity", "schedulerName", "nodeSelector")
     spec = {key: value for key, value in pod["spec"].items() if key not in ours}
     selector = pod["spec"].get("nodeSelector") or {}
     spec["nodeSelector"] = {label: value for label, value in selector.items() if label not in LABELS}

@@ -20,7 +20,7 @@ from extender.placement.gate import GATE, GATED, GATED_LABEL, GateSettings, Impo
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, is_labelled, platform_of_node
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import MODE, PREFER, REASON, SPREAD, UNKNOWN, Choice, Policy, read_overrides
+from extender.placement.policy import MODE, PREFER, REASON, UNKNOWN, Choice, Policy, read_overrides
 from extender.placement.scheduling import Decision, filter_nodes
 from extender.placement.templates import TemplateAnswer, Templates
 from extender.placement.ungating import Ungating, UngatingPlanner
@@ -60,7 +60,7 @@ _TAINTS = (
 )  # fmt: skip
 _ANNOTATIONS = {
     MODE: ["enforce", "observe", "ignore", "off"], PREFER: ["arm64", "arm46", "none", "true"],
-    UNKNOWN: ["pass", "retry", "assume", "?"], SPREAD: ["true", "maybe"],
+    UNKNOWN: ["pass", "retry", "assume", "?"],
 }  # fmt: skip
 
 

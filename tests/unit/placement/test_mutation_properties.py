@@ -36,7 +36,6 @@ LEVELS = ["linux/amd64", "linux/arm64", "linux/amd64/v2", "linux/amd64/v3", "lin
 PLATFORMS = st.sets(st.sampled_from(LEVELS)).map(lambda texts: frozenset(map(parse_platform, texts)))
 CLUSTERS = st.builds(ClusterNodes, PLATFORMS, PLATFORMS)
 LEVELLED_FACTS = FACTS | st.sets(st.sampled_from(LEVELS), min_size=1).map(lambda texts: built_for(*texts))
-OWNED = {"labels": {"app": "a"}, "ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
 PLAIN = {"metadata": {}, "spec": {"containers": [{"image": "a:1"}, {"image": "b:1"}]}}
 UNLABELLED = ClusterNodes(
     frozenset(map(parse_platform, ("linux/amd64", "linux/arm64"))), frozenset({parse_platform("linux/amd64")})
@@ -108,9 +107,9 @@ def pruned(value: Any) -> Any:
     return [pruned(inner) for inner in value] if isinstance(value, list) else value
 
 
-@given(PODS, LEVELLED_FACTS, LEVELLED_FACTS, LEVELLED_FACTS, SETTINGS, CLUSTERS, st.booleans())
-@example(PLAIN, built_for("linux/amd64"), Anywhere(), Anywhere(), settings("required"), UNLABELLED, False)
-@example(PLAIN, built_for("linux/arm/v7"), Anywhere(), Anywhere(), settings("required"), OLD_ARM, False)
+@given(PODS, LEVELLED_FACTS, LEVELLED_FACTS, LEVELLED_FACTS, SETTINGS, CLUSTERS)
+@example(PLAIN, built_for("linux/amd64"), Anywhere(), Anywhere(), settings("required"), UNLABELLED)
+@example(PLAIN, built_for("linux/arm/v7"), Anywhere(), Anywhere(), settings("required"), OLD_ARM)
 def test_whatever_is_written_can_be_read_and_taken_back(
     document: Any,
     kept: ImageFact,
@@ -118,18 +117,16 @@ def test_whatever_is_written_can_be_read_and_taken_back(
     then: ImageFact,
     admission: AdmissionSettings,
     cluster: ClusterNodes,
-    spread: bool,
 ) -> None:
     """Exactly, but for lists and maps that are empty, which mean as much as missing ones.
 
-    Labels of levels, nodes without labels, preferences for some nodes, and constraints that spread, too.
+    Labels of levels, nodes without labels, and preferences for some nodes, too.
     """
-    document = {**document, "metadata": {**document["metadata"], **OWNED}}
 
     def passed(pod: Any, other: ImageFact) -> Any:
         decoded = created(pod)
         mutator = Mutator(LEVELLED, admission)
-        mutation = mutator.mutate(decoded, images_of(decoded), (kept, other), Overrides(spread=spread), cluster)
+        mutation = mutator.mutate(decoded, images_of(decoded), (kept, other), Overrides(), cluster)
         return apply(pod, mutation.patch)
 
     patched = passed(document, before)

@@ -126,7 +126,6 @@ def test_a_record_of_the_webhook_is_kept_true() -> None:
 NO_PARTS: list[Json] = [
     {"volumes": "data"}, {"nodeSelector": ["amd64"]}, {"tolerations": {"key": "arch"}}, {"tolerations": ["arch"]},
     {"affinity": {"nodeAffinity": {REQUIRED: []}}}, {"schedulerName": 3},
-    {"topologySpreadConstraints": [{"maxSkew": "1"}]},
 ]  # fmt: skip
 
 
@@ -143,7 +142,6 @@ JUNK: st.SearchStrategy[object] = st.recursive(
 )
 FIELDS = (
     "tolerations", "affinity", "nodeSelector", "schedulerName", "schedulingGates", "volumes", "initContainers",
-    "topologySpreadConstraints",
 )  # fmt: skip
 
 
