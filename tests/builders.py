@@ -39,9 +39,9 @@ def node(
 ) -> Json:
     """Returns a node that its kubelet calls so, with the usual labels beside these; without a platform it says nothing.
 
-    `parts` are those of its spec, and `capacity` and `allocatable`.
+    `parts` are those of its spec, and `allocatable`.
     """
-    status: Json = {key: parts.pop(key, {"cpu": "8", "memory": "32Gi"}) for key in ("capacity", "allocatable")}
+    status: Json = {"allocatable": parts.pop("allocatable", {"cpu": "8", "memory": "32Gi"})}
     usual: dict[str, str] = {}
     if platform:
         of = parse_platform(platform)

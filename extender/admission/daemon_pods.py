@@ -81,7 +81,7 @@ class DaemonPods:
         if node is None:
             return None
         namespace = review.namespace or ""
-        overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
+        overrides = self._pod_resolver.overrides_of(pod, namespace)
         if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy):
             return None
         if node not in self._nodes.platforms:  # the controller may have seen a new one first

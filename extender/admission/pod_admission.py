@@ -85,7 +85,6 @@ class PodAdmission:
         self._pod_resolver = pod_resolver
         self._mutator = Mutator(pod_resolver.policy, admission)
         self._confirms = admission.node_affinity.required
-        self._prefers = admission.node_affinity.preferred
         self._holds = admission.gate.unknown is UnknownImages.GATE
         self._waiting = Slots(_WAITING, _WAITING_EACH)
         self._cluster_nodes = cluster_nodes
@@ -137,16 +136,12 @@ class PodAdmission:
         """A response that allows without a patch; the audit annotations have the event's id."""
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 
-    def gather(
-        self, pod: CreatedPod, namespace: str, raw_pod: msgspec.Raw, *, draw: str = ""
-    ) -> PodQuestion | Mutation:
+    def gather(self, pod: CreatedPod, namespace: str, *, draw: str = "") -> PodQuestion | Mutation:
         """What to ask about the pod; its mutation if nothing is asked. Arguments are as in `policy.overrides_of`.
 
-        Where no preference is written, the pod's JSON is not searched for what turns a preference off. Without a
-        namespace, as a template may be, its pull secrets are not read: its pods will be elsewhere.
+        Without a namespace, as a template may be, its pull secrets are not read: its pods will be elsewhere.
         """
-        searched = bytes(raw_pod) if self._prefers else b""
-        overrides = self._pod_resolver.overrides_of(pod, namespace, searched, draw)
+        overrides = self._pod_resolver.overrides_of(pod, namespace, draw)
         skipped = self._mutator.skip(pod, overrides)
         if skipped:
             return skipped
@@ -166,7 +161,7 @@ class PodAdmission:
 
     async def _decide(self, pod: CreatedPod, request: AdmissionRequest) -> Mutation:
         """What happens to the pod. Raises msgspec.ValidationError and others for a pod that cannot be read."""
-        question = self.gather(pod, request.namespace or "", request.object, draw=request.uid)
+        question = self.gather(pod, request.namespace or "", draw=request.uid)
         if isinstance(question, Mutation):
             if self._daemon_pods and question.outcome is AdmissionOutcome.EXEMPT:
                 return await self._daemon_pods.decide(pod, request, self.resolve) or question

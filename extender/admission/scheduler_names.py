@@ -45,7 +45,7 @@ class SchedulerNaming:
             pod = _POD.decode(review.request.object)
         except UNDECODABLE as exc:
             return unreadable(review, exc)
-        overrides = self._pod_resolver.overrides_of(pod, namespace, b"")  # of which only the mode counts here
+        overrides = self._pod_resolver.overrides_of(pod, namespace)  # of which only the mode counts here
         is_left = overrides.mode is not Mode.ENFORCE or untouched(pod, overrides, self._pod_resolver.policy) is not None
         if is_left or pod.spec is None or not _is_unnamed(pod.spec.scheduler_name):
             return Reply(encode_response(review))

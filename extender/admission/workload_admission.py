@@ -142,7 +142,7 @@ class WorkloadAdmission:
                 continue
             if template.missing:  # whoever gives the image changes the template again, or its pods
                 continue
-            question = self._pods.gather(changed.pod, namespace, msgspec.Raw(raw))
+            question = self._pods.gather(changed.pod, namespace)
             if not isinstance(question, Mutation):
                 asked.append(_Asked(changed, question))
         return _ReviewedWorkload(owner, asked, operations, left)

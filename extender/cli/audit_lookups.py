@@ -148,7 +148,7 @@ class ImageLookups:
     def _keyring_of(self, workload: Workload) -> Keyring:
         namespace = workload.key.namespace
         pod = Pod(ObjectMeta(namespace=namespace), PodSpec(image_pull_secrets=workload.spec.image_pull_secrets))
-        overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
+        overrides = self._pod_resolver.overrides_of(pod, namespace)
         return self._pod_resolver.question(
             pod, namespace, overrides, may_read=True
         ).keyring.as_operator()  # all lookups are the caller's own

@@ -154,7 +154,7 @@ async def _explain(
 ) -> Explanation:
     """The explanation after lookups. Whoever asks has given the pod, or may read it: its pull secrets count."""
     pod = subject.pod
-    overrides = pod_resolver.overrides_of(pod, subject.namespace, msgspec.json.encode(subject.document))
+    overrides = pod_resolver.overrides_of(pod, subject.namespace)
     question = pod_resolver.question(pod, subject.namespace, overrides, may_read=True)
     await pod_resolver.resolve(question, LOOKUP_SECONDS, revalidate=True)
     found = PodEvidence(images=question.images, evidence=pod_resolver.evidence(question), overrides=question.overrides)

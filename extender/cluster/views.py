@@ -23,10 +23,8 @@ from extender.kubernetes.meta_v1 import PartialObjectMetadata, is_object_name
 from extender.metrics import gauge
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import (
-    EVERY_NODE,
     NO_NODES,
     ClusterNodes,
-    NodeConditions,
     NodeLookup,
     NodePlatforms,
     is_labelled,
@@ -66,15 +64,11 @@ class WatchedNodes:
         self,
         reader: Reader,
         *,
-        preferred_nodes: NodeConditions = EVERY_NODE,
         clock: Callable[[], float],
         random: Callable[[], float] = stdlib_random.random,
     ) -> None:
-        """`preferred_nodes` says to which nodes a preference may pull pods.
-        `clock` gives monotonic seconds, `random` numbers from 0 up to 1.
-        """
+        """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._reader = reader
-        self._preferred_nodes = preferred_nodes
         self._clock = clock
         self._missing: LruTable[NodeName, float] = LruTable(
             _MISSING.bound()
@@ -124,9 +118,8 @@ class WatchedNodes:
         if not node.metadata or not node.metadata.name:
             raise ClusterError("a node without a name")
         name = NodeName(node.metadata.name)
-        is_excluded = self._preferred_nodes.excludes(node)
         platform = platform_of_node(node)
-        self.platforms.put(name, platform, excluded=is_excluded)
+        self.platforms.put(name, platform)
         self.kinds.put(name, node, platform)
         self._note_labels(name, platform, is_labelled=is_labelled(node))
         self.platforms.images.put(name, node.status.image_names if node.status else ())

@@ -181,13 +181,6 @@ class PlacementConfig(Section, frozen=True):
         PreferenceBy,
         Meta(description="`filter` keeps only the nodes of the highest score; leave `prioritizeVerb` out."),
     ] = PreferenceBy.SCORE
-    preferred_nodes: Annotated[
-        dict[str, str],
-        Meta(
-            description="Labels of the nodes to which a preference may pull; never to nodes with GPUs or other "
-            "accelerators."
-        ),
-    ] = msgspec.field(default_factory=dict)
     runtime_classes: Annotated[
         dict[str, tuple[str, ...]],
         Meta(

@@ -211,7 +211,7 @@ class DriftWatch:
         async for document in list_documents(self._client, PODS, {"fieldSelector": UNFINISHED}):
             pod = _decode(_POD, document)
             namespace = pod.metadata.namespace or ""
-            overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
+            overrides = self._pod_resolver.overrides_of(pod, namespace)
             if is_ignored(pod.spec, overrides, self._pod_resolver.policy):
                 continue
             if not self._is_wanted(pod, wanted):

@@ -207,7 +207,7 @@ class GateController:
             return
         pod = _POD.decode(document)
         namespace = held.namespace
-        overrides = self._pod_resolver.overrides_of(pod, namespace, bytes(document))
+        overrides = self._pod_resolver.overrides_of(pod, namespace)
         skipped = self._planner.skip(pod, overrides)
         if skipped:
             await self._ungate(held, pod, skipped)

@@ -146,10 +146,7 @@ class NodeSystemInfo(Wire, frozen=True):
 
 
 class NodeStatus(Wire, frozen=True):
-    """core/v1 NodeStatus; the capacity is raw JSON, as few nodes have more than the usual resources."""
-
     node_info: NodeSystemInfo | None = None
-    capacity: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Taint(Wire, frozen=True):

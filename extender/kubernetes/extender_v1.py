@@ -70,15 +70,13 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
 
     In the `NodeNames` form `nodes` is None and `node_names` is an undecoded JSON array. In the other form `raw_nodes`
     is the NodeList from which `nodes` were decoded. If a request has both (kubernetes/kubernetes#126425) its nodes
-    count, because kube-scheduler accepts nodes in the response whatever its `nodeCacheCapable` is. `raw_pod` is JSON
-    that has the pod and no node.
+    count, because kube-scheduler accepts nodes in the response whatever its `nodeCacheCapable` is.
     """
 
     pod: Pod
     nodes: list[Node] | None
     node_names: msgspec.Raw
     raw_nodes: msgspec.Raw
-    raw_pod: bytes
 
     @functools.cached_property
     def names(self) -> list[NodeName]:
@@ -176,16 +174,16 @@ def decode_args(body: bytes) -> ExtenderArgs:
     read = _decode(_ARGS, body, "ExtenderArgs")
     if read.pod == _NULL:
         raise InvalidRequest("ExtenderArgs.Pod is missing")
-    pod, raw_pod = _decode(_POD, read.pod, "ExtenderArgs.Pod"), bytes(read.pod)
+    pod = _decode(_POD, read.pod, "ExtenderArgs.Pod")
     if read.nodes != _NULL:
         nodes = _decode(_NODE_LIST, read.nodes, "ExtenderArgs.Nodes").items or []
-        return ExtenderArgs(pod, nodes, _NULL, read.nodes, raw_pod)
+        return ExtenderArgs(pod, nodes, _NULL, read.nodes)
     first = bytes(memoryview(read.node_names)[:1])
     if first == b"n":
         raise InvalidRequest("ExtenderArgs has neither NodeNames nor Nodes")
     if first != b"[":
         raise InvalidRequest("ExtenderArgs.NodeNames is no array")
-    return ExtenderArgs(pod, None, read.node_names, _NULL, raw_pod)
+    return ExtenderArgs(pod, None, read.node_names, _NULL)
 
 
 def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:

@@ -99,15 +99,13 @@ def read_record(text: Json) -> Additions | None:
         return None
     indices = [term.index for term in record.required]
     expressions = [term.match_expressions for term in record.required]
-    preferred = [term.preference.match_expressions or () for term in record.preferred]
-    expressions += [requirements[:1] for requirements in preferred]  # behind it are labels of the operator's
+    expressions += [term.preference.match_expressions or () for term in record.preferred]
     credible = (
         record.has_room
         and all(low < high for low, high in zip((-1, *indices), indices, strict=False))
         and record.node_selector.keys() <= _LABELS
         and not any(term.preference.match_fields for term in record.preferred)
         and all(expressions)
-        and all(item.operator == "In" for requirements in preferred for item in requirements)
         and all(
             (item.operator in ("In", "NotIn") and item.key in _LABELS) or item == NO_NODE
             for all_ in expressions

@@ -22,7 +22,6 @@ from extender.placement.node_match import (
     is_met,
     is_open,
     requirements_of,
-    selector_requirements,
 )
 from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM, PREFIX, USUAL
 from extender.placement.policy import possible_platforms
@@ -196,23 +195,19 @@ def _is_matched(present: Sequence[NodeSelectorRequirement]) -> bool:
 
 
 def plan_preferred(
-    own: Iterable[PreferredSchedulingTerm],
-    preference: Mapping[str, int],
-    architectures: Set[str],
-    labels: Mapping[str, str],
+    own: Iterable[PreferredSchedulingTerm], preference: Mapping[str, int], architectures: Set[str]
 ) -> tuple[PreferredSchedulingTerm, ...]:
     """One term for each preferred architecture among `architectures`, with weight 10 for each point of preference.
 
-    It is about nodes that have these `labels`. Empty if the pod's own preferred affinity names architectures already.
+    Empty if the pod's own preferred affinity names architectures already.
     """
     named = [item for term in own for item in term.preference.match_expressions or ()]
     if any(LABELS.get(item.key) == ARCHITECTURE for item in named):
         return ()
-    others = selector_requirements(dict(sorted(labels.items())))
     return tuple(
         PreferredSchedulingTerm(
             min(points * 10, _HIGHEST_WEIGHT),
-            NodeSelectorTerm((NodeSelectorRequirement(ARCHITECTURE, "In", (architecture,)), *others)),
+            NodeSelectorTerm((NodeSelectorRequirement(ARCHITECTURE, "In", (architecture,)),)),
         )
         for architecture, points in sorted(preference.items())
         if points > 0 and architecture in architectures

@@ -1,11 +1,10 @@
-"""The platform of a node, whether a preference may pull to it, and the platforms of thousands of nodes by name.
+"""The platform of a node, and the platforms of thousands of nodes by name.
 
 kube-scheduler goes by labels, and the scheduler verbs by what kubelets state. Mostly both are the same, but virtual
 nodes of some clouds have the beta labels alone, or none: node affinity keeps pods off these, with a warning. Depends on
 neither pods nor images.
 """
 
-import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import islice
@@ -15,56 +14,6 @@ import msgspec
 from extender.images.platform import Platform, normalize_platform
 from extender.kubernetes.core_v1 import Node, NodeName, NodeSystemInfo
 from extender.placement.node_images import NodeImages
-
-
-class NodeConditions(msgspec.Struct, frozen=True, dict=True):
-    """What a node has and lacks to which a preference may pull pods.
-
-    It has all of `labels`, and no resource of `without_resources`.
-    """
-
-    labels: Mapping[str, str] = {}
-    without_resources: tuple[str, ...] = ()
-
-    def excludes(self, node: Node) -> bool:
-        """Whether no preference may pull pods to the node.
-
-        A resource counts as long as the node names it, even with a quantity of 0: a device plugin may come back.
-        """
-        if self.labels:
-            labels = (node.metadata and node.metadata.labels) or {}
-            if any(labels.get(key) != value for key, value in self.labels.items()):
-                return True
-        return node.status is not None and self.are_named_in(bytes(node.status.capacity))
-
-    def excluded_among(self, nodes: Sequence[Node]) -> list[Node]:
-        """The nodes to which no preference may pull pods.
-
-        All capacities are searched at once, as usually none of them names a resource.
-        """
-        capacities = b"".join([node.status.capacity for node in nodes if node.status is not None])
-        if not self.labels and not self.are_named_in(capacities):
-            return []
-        return [node for node in nodes if self.excludes(node)]
-
-    def are_named_in(self, document: bytes) -> bool:
-        """Whether one of the resources is named in a JSON document, as a key or a whole string.
-
-        JSON inside a string does not count, as its quotes are escaped.
-        """
-        for name in self._names:  # noqa: SIM110  # whole nodes come by the thousand, and `any` takes twice as long
-            if name in document:
-                return True
-        return False
-
-    @functools.cached_property
-    def _names(self) -> tuple[bytes, ...]:
-        return tuple(map(msgspec.json.encode, self.without_resources))
-
-
-EVERY_NODE = NodeConditions()
-"""No condition."""
-
 
 ARCHITECTURE = "kubernetes.io/arch"
 OPERATING_SYSTEM = "kubernetes.io/os"
@@ -90,21 +39,17 @@ _LEVEL = re.compile(r"(?:(?P<architecture>.+)[/._-])?(?P<variant>[vV]\d+(?:\.\d+
 class NodePlatforms(dict[NodeName, Platform | None]):
     """The platform of each node by name, None for a node that states none, in the order in which they were put.
 
-    Only `put` and `drop` change it. `distinct` are the platforms of all nodes, `excluded` the nodes that state one and
-    that no preference may pull pods to, and `images` what the nodes list, nothing where that is not watched.
+    Only `put` and `drop` change it. `distinct` are the platforms of all nodes. `images` is what the nodes list, nothing
+    where that is not watched.
     """
 
-    def __init__(
-        self, platforms: Mapping[NodeName, Platform | None] | None = None, excluded: Iterable[NodeName] = ()
-    ) -> None:
+    def __init__(self, platforms: Mapping[NodeName, Platform | None] | None = None) -> None:
         super().__init__()
         self._names: dict[Platform | None, set[NodeName]] = {}
         self.distinct: frozenset[Platform] = frozenset()
-        self.excluded: set[NodeName] = set()
         self.images = NodeImages()
-        chosen = frozenset(excluded)
         for name, platform in (platforms or {}).items():
-            self.put(name, platform, excluded=name in chosen)
+            self.put(name, platform)
 
     def count(self, platform: Platform | None) -> int:
         """The number of nodes with this platform."""
@@ -122,23 +67,18 @@ class NodePlatforms(dict[NodeName, Platform | None]):
         """Those of the names that are not in view."""
         return [name for name in names if name not in self]
 
-    def put(self, name: NodeName, platform: Platform | None, *, excluded: bool = False) -> None:
-        """Adds the node or replaces its platform; the node becomes the last in order.
-
-        `excluded`: no preference may pull pods to it.
-        """
+    def put(self, name: NodeName, platform: Platform | None) -> None:
+        """Adds the node or replaces its platform; the node becomes the last in order."""
         self.drop(name)
         self[name] = platform
         self._names.setdefault(platform, set()).add(name)
-        if excluded and platform:
-            self.excluded.add(name)
         if platform and platform not in self.distinct:
             self.distinct |= {platform}
 
     def merge(self, others: "NodePlatforms") -> None:
         """Puts all nodes of `others`."""
         for name, platform in others.items():
-            self.put(name, platform, excluded=name in others.excluded)
+            self.put(name, platform)
 
     def drop_first(self, number: int) -> None:
         """Drops the `number` nodes that were put longest ago; none if `number` is negative."""
@@ -154,7 +94,6 @@ class NodePlatforms(dict[NodeName, Platform | None]):
         if not self._names[platform]:
             del self._names[platform]
             self.distinct -= {platform}
-        self.excluded.discard(name)
 
 
 class NodeLookup(msgspec.Struct, frozen=True):
@@ -184,10 +123,9 @@ class ClusterNodes(msgspec.Struct, frozen=True):
 NO_NODES = ClusterNodes()
 
 
-def list_nodes(nodes: Sequence[Node], conditions: NodeConditions = EVERY_NODE) -> NodePlatforms:
+def list_nodes(nodes: Sequence[Node]) -> NodePlatforms:
     """The platforms of the whole nodes in a request."""
-    platforms = {name_of_node(node): platform_of_node(node) for node in nodes}
-    return NodePlatforms(platforms, map(name_of_node, conditions.excluded_among(nodes)))
+    return NodePlatforms({name_of_node(node): platform_of_node(node) for node in nodes})
 
 
 def name_of_node(node: Node) -> NodeName:

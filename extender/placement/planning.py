@@ -311,8 +311,7 @@ class Planner:
         if not self._prefers or not preference:
             return ()
         node_affinity = (own.affinity and own.affinity.node_affinity) or NodeAffinity()
-        labels = self._policy.preferred_nodes.labels
-        return plan_preferred(node_affinity.preferred or (), preference, architectures, labels)
+        return plan_preferred(node_affinity.preferred or (), preference, architectures)
 
 
 _ANY_NODES = ClusterNodes(frozenset(Platform(os, each.architecture) for os in ("linux", "windows") for each in USUAL))

@@ -27,7 +27,7 @@ from extender.placement.facts import (
     of_system,
     system_of,
 )
-from extender.placement.nodes import EVERY_NODE, PREFIX, NodeConditions
+from extender.placement.nodes import PREFIX
 from extender.placement.shares import point_of
 
 MODE = f"{PREFIX}mode"
@@ -260,7 +260,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     `pending` and `unknown` are the choices for pending and for unknown images. `assume` holds the platforms on which
     such an image is assumed to run under `Choice.ASSUME`. An assumption can refuse a node, but never gives a pod a
     score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture. By `PreferenceBy.FILTER`
-    nodes of the highest score are the only ones that remain. `preferred_nodes` says which nodes it is about.
+    nodes of the highest score are the only ones that remain.
     `runtime_classes` has by name the RuntimeClasses whose pods are left alone, and those that mean other platforms
     than their nodes have. `overrides` has the mode of pods that neither they themselves nor their namespaces give
     another.
@@ -272,7 +272,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     compatibility: Compatibility = Compatibility()
     preference: Mapping[str, int] = msgspec.field(default_factory=dict)
     preference_by: PreferenceBy = PreferenceBy.SCORE
-    preferred_nodes: NodeConditions = EVERY_NODE
     runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME_CLASSES
     overrides: Overrides = Overrides()
 
@@ -316,22 +315,14 @@ def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) ->
     return Choice.PASS if choice is Choice.ASSUME and not policy.assume else choice
 
 
-def overrides_of(
-    pod: Pod, raw_pod: bytes, namespace: str, defaults: Annotations, policy: Policy, *, draw: str = ""
-) -> Overrides:
+def overrides_of(pod: Pod, namespace: str, defaults: Annotations, policy: Policy, *, draw: str = "") -> Overrides:
     """What the annotations of the pod and of its namespace override, with what is decided about this pod alone.
 
-    `raw_pod` is the pod's JSON, empty where no preference counts. `defaults` are the namespace's annotations, and
-    `draw` is as in `shares.point_of`. A pod outside the share that has the preference has none. Nor has a pod that
-    names one of the resources without which nodes are preferred: it asks for the resource, or selects nodes that have
-    it, or tolerates their taint.
+    `defaults` are the namespace's annotations, and `draw` is as in `shares.point_of`. A pod outside the share that has
+    the preference has none.
     """
     found = read_overrides(pod.metadata.annotations if pod.metadata else None, defaults, policy.overrides)
-    if found.prefer == NO_PREFERENCE:
-        return found
-    if raw_pod and policy.preferred_nodes.are_named_in(raw_pod):
-        return msgspec.structs.replace(found, prefer=NO_PREFERENCE, prefer_share=None)
-    if found.prefer_share is None:
+    if found.prefer == NO_PREFERENCE or found.prefer_share is None:
         return found
     is_in = found.prefer_share > point_of(pod, namespace, draw) or found.prefer_share == _WHOLE
     prefer = found.prefer if is_in else NO_PREFERENCE

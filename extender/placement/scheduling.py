@@ -150,13 +150,11 @@ class Decision:
         return score if score and self.verdict(platform) is Verdict.YES else 0
 
     def scores(self, names: Sequence[NodeName], nodes: NodePlatforms) -> Scores:
-        """The nodes that have a score, which are neither excluded from preferences nor missing from view."""
+        """The nodes in view that have a score."""
         platforms: dict[int, set[Platform | None]] = {}
         for platform in nodes.distinct:
             platforms.setdefault(self.score(platform), set()).add(platform)
         found = {score: nodes.select(names, platforms[score]) for score in sorted(platforms.keys() - {0})}
-        if nodes.excluded:
-            found = {score: [name for name in each if name not in nodes.excluded] for score, each in found.items()}
         return {score: chosen for score, chosen in found.items() if chosen}
 
     def verdicts(self, names: Sequence[NodeName], nodes: NodePlatforms, *, unseen: Verdict) -> Verdicts:

@@ -142,9 +142,8 @@ class Templates:
 
         Raises msgspec.ValidationError for a template that no API server would accept.
         """
-        raw = _ENCODER.encode(template.template)
-        pod = read_template(raw)
-        overrides = overrides_of(pod, raw, template.namespace, namespace, self._policy)
+        pod = read_template(_ENCODER.encode(template.template))
+        overrides = overrides_of(pod, template.namespace, namespace, self._policy)
         is_left = self._fixed.skip(pod, overrides) or template.missing
         return TemplateQuestion(pod, overrides, () if is_left else images_of(pod, self._policy.runtime_classes))
 

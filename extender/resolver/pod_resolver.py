@@ -44,12 +44,12 @@ class PodResolver(msgspec.Struct, frozen=True):
     pull_secrets: PullSecrets | None = None
     reads_secrets_in: Callable[[str], bool] = lambda _: True
 
-    def overrides_of(self, pod: Pod, namespace: str, raw_pod: bytes, draw: str = "") -> Overrides:
+    def overrides_of(self, pod: Pod, namespace: str, draw: str = "") -> Overrides:
         """What the annotations of the pod and of its namespace override, and the operator's mode where they do not.
 
         The rest is as in `policy.overrides_of`.
         """
-        return overrides_of(pod, raw_pod, namespace, self.namespace_annotations(namespace), self.policy, draw=draw)
+        return overrides_of(pod, namespace, self.namespace_annotations(namespace), self.policy, draw=draw)
 
     def question(self, pod: Pod, namespace: str, overrides: Overrides, *, may_read: bool) -> PodQuestion:
         """The pod's images, with a keyring of its pull secrets first and the operator's credentials next.
@@ -95,7 +95,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         The cluster itself reported the pod, so its pull secrets may be read.
         """
         namespace = (pod.metadata and pod.metadata.namespace) or ""
-        overrides = self.overrides_of(pod, namespace, b"")  # of which only the mode counts here
+        overrides = self.overrides_of(pod, namespace)  # of which only the mode counts here
         if is_exempt(pod, self.policy) or overrides.mode is Mode.IGNORE:
             return
         question = self.question(pod, namespace, overrides, may_read=True)

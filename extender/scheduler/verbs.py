@@ -26,7 +26,7 @@ from extender.kubernetes.extender_v1 import (
 from extender.metrics import counters
 from extender.placement.facts import facts_of
 from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
-from extender.placement.policy import Choice, Mode, Policy, PreferenceBy, is_exempt
+from extender.placement.policy import Choice, Mode, is_exempt
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
@@ -59,12 +59,11 @@ class NodesNotKnown(ExtenderError):
 class RequestNodes:
     """Finds the platforms of the nodes that requests are about.
 
-    `view` is None without a cluster. `policy` says what states a node's level, and to which nodes a preference pulls.
+    `view` is None without a cluster.
     """
 
-    def __init__(self, view: WatchedNodes | None, policy: Policy) -> None:
+    def __init__(self, view: WatchedNodes | None) -> None:
         self._view = view
-        self._policy = policy
         self._seen = NodePlatforms()  # without a cluster: of the nodes that requests have shown
 
     def of(self, args: ExtenderArgs) -> NodePlatforms:
@@ -74,7 +73,7 @@ class RequestNodes:
             NodesNotKnown: the request only names its nodes, and the view is missing or not synced.
         """
         if args.nodes is not None:
-            shown = list_nodes(args.nodes, self._policy.preferred_nodes)
+            shown = list_nodes(args.nodes)
             if self._view is None:
                 self._remember(shown)
             return shown
@@ -185,7 +184,7 @@ class SchedulerVerbs:
     ) -> None:
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
-        self._nodes = RequestNodes(nodes, pod_resolver.policy)
+        self._nodes = RequestNodes(nodes)
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
         self._first_seen = FirstSeen(clock)
@@ -193,9 +192,7 @@ class SchedulerVerbs:
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
         args = decode_args(body)
-        # The pod's JSON says whether it has a preference, which counts here by one setting alone.
-        searched = args.raw_pod if self._policy.preference_by is PreferenceBy.FILTER else b""
-        question = self._gather(args.pod, searched)
+        question = self._gather(args.pod)
         if question is None:
             return _filter_reply(args.echo())
         try:
@@ -222,7 +219,7 @@ class SchedulerVerbs:
     async def prioritize(self, body: bytes) -> Reply:
         """The HostPriorityList for ExtenderArgs, from the cache only. Raises InvalidRequest."""
         args = decode_args(body)
-        question = self._gather(args.pod, args.raw_pod)
+        question = self._gather(args.pod)
         if question is None:
             return Reply(_NO_SCORES)
         try:
@@ -239,7 +236,7 @@ class SchedulerVerbs:
         Starts lookups of images that are not known, without waiting for them.
         """
         args = decode_preemption_args(body)
-        question = self._gather(args.pod, b"")
+        question = self._gather(args.pod)
         if question is None:
             return Reply(encode_preemption_result(args.echo()))
         try:
@@ -266,10 +263,10 @@ class SchedulerVerbs:
         """An answer without candidates, so that no pod is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
 
-    def _gather(self, pod: Pod, raw_pod: bytes) -> PodQuestion | None:
-        """What is asked about the pod; None if it is exempt. `raw_pod` may be empty where no preference counts."""
+    def _gather(self, pod: Pod) -> PodQuestion | None:
+        """What is asked about the pod; None if it is exempt."""
         namespace = _namespace_of(pod)
-        overrides = self._pod_resolver.overrides_of(pod, namespace, raw_pod)
+        overrides = self._pod_resolver.overrides_of(pod, namespace)
         for problem in overrides.problems:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
         if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy):

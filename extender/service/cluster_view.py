@@ -17,7 +17,6 @@ from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.placement.nodes import ClusterNodes
 from extender.server.operations import CheckResult
-from extender.service.operator_policies import preferred_nodes_of
 
 # Age of a view from which readiness fails. A watch has a bookmark each minute, and one without a line for 255 s is
 # begun again, so nothing confirms a view that is older than this.
@@ -87,11 +86,7 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
 
 
 def _watched(config: Config, client: ClusterClient) -> ClusterView:
-    nodes = WatchedNodes(
-        client,
-        preferred_nodes=preferred_nodes_of(config),
-        clock=time.monotonic,
-    )
+    nodes = WatchedNodes(client, clock=time.monotonic)
     namespaces = NamespaceView()
     return ClusterView(
         nodes=nodes,

@@ -4,21 +4,8 @@ from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.placement.facts import RuntimeClass
 from extender.placement.gate import CRITICAL_CLASSES, AfterGate, GateSettings
-from extender.placement.nodes import NodeConditions
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Choice, Mode, Overrides, Policy
-
-ACCELERATORS = (
-    "nvidia.com/gpu",
-    "amd.com/gpu",
-    "gpu.intel.com/i915",
-    "gpu.intel.com/xe",
-    "google.com/tpu",
-    "aws.amazon.com/neuron",
-    "aws.amazon.com/neuroncore",
-    "habana.ai/gaudi",
-)
-"""Resources of precious nodes."""
 
 
 def policy_of(config: Config) -> Policy:
@@ -37,18 +24,12 @@ def policy_of(config: Config) -> Policy:
             for architecture, boost in placement.preference.items()
         },
         preference_by=placement.preference_by,
-        preferred_nodes=preferred_nodes_of(config),
         runtime_classes={
             name: RuntimeClass(name, frozenset(map(parse_platform, platforms)))
             for name, platforms in placement.runtime_classes.items()
         },
         overrides=Overrides(mode=Mode(placement.mode)),
     )
-
-
-def preferred_nodes_of(config: Config) -> NodeConditions:
-    """The nodes to which a preference may pull pods."""
-    return NodeConditions(config.placement.preferred_nodes, ACCELERATORS)
 
 
 def admission_settings_of(config: Config) -> AdmissionSettings:

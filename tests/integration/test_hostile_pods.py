@@ -27,7 +27,7 @@ from extender.images.reference import ImageReference, digest_of
 from extender.kubernetes.core_v1 import NodeName
 from extender.placement.bounds import PATCH_BYTES
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.nodes import ClusterNodes, NodeConditions, NodeLookup, NodePlatforms
+from extender.placement.nodes import ClusterNodes, NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionSettings
 from extender.placement.templates import Templates
 from extender.resolver.image_cache import Target as ImageTarget
@@ -84,9 +84,7 @@ class Outlets:
             assert isinstance(target, ImageTarget)
             assert isinstance(content, Content)
             resolver.cache.learn(target, ANONYMOUS.id, digest_of(name.encode()), content, clock())
-        conditions = NodeConditions(without_resources=("nvidia.com/gpu",))
-        policy = msgspec.structs.replace(POLICY, preferred_nodes=conditions)
-        pod_resolver = PodResolver(resolver, keyring_of(), policy, lambda _: None, lambda: None)
+        pod_resolver = PodResolver(resolver, keyring_of(), POLICY, lambda _: None, lambda: None)
         view: Any = _View()
         nodes = ClusterNodes(frozenset(_NODES.values()))
         guards = DaemonPods(pod_resolver, admission, view, cluster_nodes=lambda: nodes, events=None, guards=True)
@@ -101,7 +99,7 @@ class Outlets:
         )
         self.workloads = WorkloadAdmission(
             self.pods,
-            Templates(policy, admission, guards=True),
+            Templates(POLICY, admission, guards=True),
             cluster_nodes=lambda: nodes,
             kinds=lambda: view.kinds.numbers,
         )

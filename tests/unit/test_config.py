@@ -87,23 +87,23 @@ def test_a_section_that_is_assigned_keeps_what_the_file_says_beside_it(tmp_path:
 
 def test_an_assignment_changes_no_section_that_shares_its_text(tmp_path: Path) -> None:
     """An alias is read as if it were written out."""
-    file = write(tmp_path, "placement: {preference: &map {amd64: 1}, preferred_nodes: *map}\n")
-    config = read_config(file, ["placement.preference.amd64=2"])
-    assert (config.placement.preference, config.placement.preferred_nodes) == ({"amd64": 2}, {"amd64": "1"})
+    file = write(tmp_path, "placement: {runtime_classes: {a: &list [linux/amd64], b: *list}}\n")
+    config = read_config(file, ["placement.runtime_classes.a=[]"])
+    assert config.placement.runtime_classes == {"a": (), "b": ("linux/amd64",)}
 
 
 @pytest.mark.parametrize("word", ["off", "yes", "1.0", "0x1f", "010", "1:30", "2001-01-01", "=", ".inf"])
 def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
     """Without quotes too, in a value, in a list, and as the key of a map or a value of it."""
-    text = f"placement: {{preferred_nodes: {{{word}: {word}}}}}\n"
+    text = f"placement: {{runtime_classes: {{{word}: [{word}]}}}}\n"
     text += f"registry: {{docker_config: {word}, deny: [{word}]}}\n"
-    labels = "placement.preferred_nodes"
+    classes = "placement.runtime_classes"
     assigned = [f"registry.docker_config={word}", f"registry.deny=[{word}]"]
-    assigned.append(f"{labels}={{{word}: {word}}}" if word in ("=", ".inf") else f"{labels}.{word}={word}")
+    assigned.append(f"{classes}={{{word}: [{word}]}}" if word in ("=", ".inf") else f"{classes}.{word}=[{word}]")
     for config in (read_config(write(tmp_path, text)), read_config(None, assigned)):
         assert config.registry.docker_config == word
         assert config.registry.deny == (word,)
-        assert config.placement.preferred_nodes == {word: word}
+        assert config.placement.runtime_classes == {word: (word,)}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
         ("registry.docker_config", "", ""),
         ("registry.verify", "off", "off"),
         ("registry.verify", "false", "off"),
-        ("placement.preferred_nodes.a.example/b", "1", "1"),
+        ("placement.runtime_classes.a.example/b", "[1]", ("1",)),
         ("registry.pull_secrets", "[on, 1]", ("on", "1")),
         ("registry.pull_secrets", "off", False),
         ("drift.events", "yes", True),

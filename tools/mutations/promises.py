@@ -210,7 +210,7 @@ UNGATING = _broken(
 
 AFFINITY = _broken(
     "extender/placement/affinity.py",
-    " ".join(f"{_UNIT}/placement/test_{name}.py" for name in ("affinity", "decision_fuzz", "preferred_nodes")),
+    " ".join(f"{_UNIT}/placement/test_{name}.py" for name in ("affinity", "decision_fuzz")),
     (
         "a system that keeps the pod off no node is not written",
         "names_system = any(node.architecture in architectures for node in wrong)",
@@ -765,16 +765,6 @@ TURNS = _broken(
     ),
 )
 
-SERVICE_POLICY = _broken(
-    "extender/service/operator_policies.py",
-    _tests("integration/service", "verbs"),
-    (
-        "no preference pulls pods that ask for a device",
-        "return NodeConditions(config.placement.preferred_nodes, ACCELERATORS)",
-        "return NodeConditions(config.placement.preferred_nodes)",
-    ),
-)
-
 VERBS = _broken(
     "extender/scheduler/verbs.py",
     f"{_UNIT}/scheduler {_INTEGRATION}/service/test_verbs.py",
@@ -802,11 +792,6 @@ VERBS = _broken(
         "a namespace of many pods does not make those of others wait anew",
         "owner_of=lambda _, row: row.namespace,",
         'owner_of=lambda *_: "",',
-    ),
-    (
-        "a pod that asks for an accelerator is kept to no preferred architecture",
-        'args.raw_pod if self._policy.preference_by is PreferenceBy.FILTER else b""',
-        'b""',
     ),
     (
         "where a node could not be looked up, kube-scheduler tries again",
@@ -1072,7 +1057,7 @@ SCHEDULER_WIRE = _broken(
     (
         "a request about no nodes at all is the caller's mistake",
         '        raise InvalidRequest("ExtenderArgs has neither NodeNames nor Nodes")\n',
-        "        return ExtenderArgs(pod, [], _NULL, _NULL, raw_pod)\n",
+        "        return ExtenderArgs(pod, [], _NULL, _NULL)\n",
     ),
     (
         "no pod is evicted from a node that its image does not run on",
@@ -1667,5 +1652,4 @@ MUTATIONS: tuple[Mutation, ...] = (
     *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS,
     *DESCRIPTIONS, *HOSTS_FILES, *NODE_FILES, *OPENSHIFT,
     *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *DRIFT, *STORE, *SQLITE,
-    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, *SERVICE_POLICY,
-)  # fmt: skip
+    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, )  # fmt: skip

@@ -84,11 +84,10 @@ async def test_answer_has_every_field_in_the_requests_form(caller: Caller, world
     assert (result["NodeNames"] is None) == (form is with_nodes)
 
 
-async def test_a_strict_preference_leaves_all_nodes_to_a_pod_that_asks_for_a_device(world: World) -> None:
-    """It has no preference."""
+async def test_a_strict_preference_leaves_all_nodes_to_a_pod_that_asks_for_none(world: World) -> None:
     caller = await world.serve("placement.preference_by=filter", nodes=View())
-    plain, asking = world.pod("multi:1"), world.pod("multi:1")
-    asking["spec"]["nodeSelector"] = {"nvidia.com/gpu": "true"}
+    plain = world.pod("multi:1")
+    asking = world.pod("multi:1", annotations={"multiarch-extender.io/prefer": "none"})
     assert kept(await caller.filter(with_names(plain))) == ["b", "d"]
     assert kept(await caller.filter(with_names(asking))) == ["a", "b", "c", "d"]
 
@@ -115,9 +114,6 @@ async def test_scores_are_integers_for_known_multi_arch_pods_only(caller: Caller
         arguments = with_nodes(world.pod(f"{image}:1"))
         await caller.filter(arguments)
         assert await caller.prioritize(arguments) == ({"b": 10, "d": 10} if image == "multi" else {}), image
-    asking = world.pod("multi:1")  # for a device, as few nodes have it
-    asking["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-    assert await caller.prioritize(with_nodes(asking)) == {}
 
 
 async def test_preempt_keeps_victims_from_dying_for_nothing(caller: Caller, world: World) -> None:

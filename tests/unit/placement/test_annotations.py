@@ -116,7 +116,7 @@ def chosen(make: Make, share: str, count: int = PODS, namespace: str = "shop") -
     found = {}
     for index in range(count):
         made, draw = make(index)
-        found[index] = overrides_of(made, b"{}", namespace, defaults, Policy(), draw=draw)
+        found[index] = overrides_of(made, namespace, defaults, Policy(), draw=draw)
     assert {each.prefer for each in found.values()} <= {"arm64", NO_PREFERENCE}
     assert all(each.prefer_share is None for each in found.values())
     return {index for index, each in found.items() if each.prefer == "arm64"}
@@ -164,6 +164,6 @@ def test_what_is_no_percentage_is_reported() -> None:
 def test_the_pods_own_share_is_before_its_namespaces() -> None:
     """No preference at all is before either; and a pod with an annotation has no template."""
     own = pod("web-0", "StatefulSet", "web", **{PREFER_SHARE: "100%"})
-    assert overrides_of(own, b"{}", "shop", {PREFER_SHARE: "0%"}, Policy()).prefer is None
-    none = overrides_of(own, b"{}", "shop", {PREFER: NO_PREFERENCE}, Policy())
+    assert overrides_of(own, "shop", {PREFER_SHARE: "0%"}, Policy()).prefer is None
+    none = overrides_of(own, "shop", {PREFER: NO_PREFERENCE}, Policy())
     assert none.prefer == NO_PREFERENCE

@@ -12,7 +12,7 @@ from extender.images.platform import parse_platform
 from extender.placement.additions import read_record, take_back
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown, images_of
 from extender.placement.mutation import Mutator
-from extender.placement.nodes import ClusterNodes, NodeConditions
+from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, Overrides
 from extender.placement.tolerations import TolerationRule
@@ -29,9 +29,7 @@ UNRESOLVED: st.SearchStrategy[ImageFact] = st.sampled_from(
     [*(Pending(cause, "x") for cause in RETRYABLE), *(Unknown(cause, "x") for cause in Cause)]
 )
 FACTS: st.SearchStrategy[ImageFact] = KNOWN | UNRESOLVED | st.just(Anywhere())
-LEVELLED = msgspec.structs.replace(
-    POLICY, preferred_nodes=NodeConditions(labels={"capacity": "spot"}), preference={"arm64": 3}
-)
+PREFERRING = msgspec.structs.replace(POLICY, preference={"arm64": 3})
 LEVELS = ["linux/amd64", "linux/arm64", "linux/amd64/v2", "linux/amd64/v3", "linux/arm/v7", "windows/amd64"]
 PLATFORMS = st.sets(st.sampled_from(LEVELS)).map(lambda texts: frozenset(map(parse_platform, texts)))
 CLUSTERS = st.builds(ClusterNodes, PLATFORMS, PLATFORMS)
@@ -120,12 +118,12 @@ def test_whatever_is_written_can_be_read_and_taken_back(
 ) -> None:
     """Exactly, but for lists and maps that are empty, which mean as much as missing ones.
 
-    Labels of levels, nodes without labels, and preferences for some nodes, too.
+    Labels of levels, nodes without labels, and preferences, too.
     """
 
     def passed(pod: Any, other: ImageFact) -> Any:
         decoded = created(pod)
-        mutator = Mutator(LEVELLED, admission)
+        mutator = Mutator(PREFERRING, admission)
         mutation = mutator.mutate(decoded, images_of(decoded), (kept, other), Overrides(), cluster)
         return apply(pod, mutation.patch)
 
