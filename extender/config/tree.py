@@ -197,13 +197,6 @@ class PlacementConfig(Section, frozen=True):
     ] = ()
 
 
-class DriftConfig(Section, frozen=True):
-    events: Annotated[
-        bool,
-        Meta(description="Send events to workloads whose image has lost or gained a platform."),
-    ] = False
-
-
 class OperationsConfig(Section, frozen=True):
     listen: Annotated[
         str,
@@ -257,7 +250,6 @@ class Config(Section, frozen=True):
     scheduler: SchedulerConfig = SchedulerConfig()
     admission: AdmissionConfig = AdmissionConfig()
     placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
-    drift: DriftConfig = DriftConfig()
     operations: OperationsConfig = OperationsConfig()
     registry: RegistryConfig = RegistryConfig()
     cache: CacheConfig = CacheConfig()

@@ -283,11 +283,6 @@ def is_exempt(pod: Pod, policy: Policy) -> bool:
     return pod.spec is not None and (bool(pod.spec.node_name) or _is_left_alone(pod.spec, policy))
 
 
-def is_ignored(spec: PodSpec, overrides: Overrides, policy: Policy) -> bool:
-    """Whether no report counts what happens to the pod: by its mode, or by an ignored RuntimeClass."""
-    return overrides.mode is Mode.IGNORE or _is_left_alone(spec, policy)
-
-
 def _is_left_alone(spec: PodSpec, policy: Policy) -> bool:
     runtime = policy.runtime_classes.get(spec.runtime_class_name) if spec.runtime_class_name else None
     return runtime is not None and not runtime.platforms

@@ -157,18 +157,6 @@ class CachedImage(msgspec.Struct, frozen=True, gc=False):
         return unpack_digest(self.packed)
 
 
-class MovedTag(msgspec.Struct, frozen=True, gc=False):
-    """A tag that a registry has shown a credential as content with other platforms than `before`.
-
-    Or any name of a digest that is known by now not to run on all that it claims: the digest is then the same.
-    """
-
-    target: Target
-    credential_id: CredentialId
-    before: CachedImage
-    after: CachedImage
-
-
 class WriteLog(Protocol):
     """Receives the changes of the cache, to keep them. Neither method waits or raises."""
 
@@ -232,15 +220,7 @@ class ImageCache:
         self._interned: LruTable[Content, Content] = LruTable(_PLATFORM_SETS.bound())
         self._judged: LruTable[tuple[str, PackedDigest], frozenset[PlatformState]] = LruTable(_JUDGED.bound())
         self._denied_at: dict[tuple[str, CredentialId], float] = {}  # by repository, the last time of each
-        self._on_moved: Callable[[MovedTag], None] | None = None
         self.confirms_unverified = False
-
-    def report_moves(self, on_moved: Callable[[MovedTag], None] | None) -> None:
-        """Has `on_moved` called for each tag that a registry moves to other platforms; it must be quick. None ends it.
-
-        Loaded rows are not reported: that was done when a registry was asked for them.
-        """
-        self._on_moved = on_moved
 
     @property
     def denials(self) -> int:
@@ -367,18 +347,13 @@ class ImageCache:
             for key in keys[first : first + _ROWS_AT_ONCE]:
                 known = self._names.get(key) if key[0] == repository else None
                 if known is not None and known.packed == packed:
-                    self._rewrite(key, known, msgspec.structs.replace(known, content=content))
+                    self._rewrite(key, msgspec.structs.replace(known, content=content))
             await asyncio.sleep(0)
 
-    def _rewrite(self, key: NameKey, before: CachedImage, known: CachedImage) -> None:
+    def _rewrite(self, key: NameKey, known: CachedImage) -> None:
         self._names.put(key, known)
         if self._write_log:
             self._write_log.note(key, known)
-        if self._on_moved and known.content.platforms < before.content.platforms:
-            repository, name, credential_id = key
-            target = self.references.target_of(f"{repository}{_as_written(name)}")
-            if isinstance(target, Target):
-                self._on_moved(MovedTag(target, credential_id, before, known))
 
     def revoke(self, target: Target, credential_id: CredentialId, at: float) -> None:
         """Removes the row of `target` for `credential_id`, which was denied at `at`.
@@ -449,14 +424,7 @@ class ImageCache:
         self._names.put(key, known)
         if self._write_log:
             self._write_log.note(key, known)
-        if before and self._on_moved and before.content.platforms != known.content.platforms:
-            self._on_moved(MovedTag(target, credential_id, before, known))
         return known
-
-
-def _as_written(name: PackedDigest) -> str:
-    """A tag or digest as it follows the repository in a reference."""
-    return f":{name}" if isinstance(name, str) and ":" not in name else f"@{unpack_digest(name)}"
 
 
 def row_cost(content: Content, *names: str | bytes) -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from functools import partial
 
@@ -13,7 +12,6 @@ from extender import __version__
 from extender.background import FILE_CHECK_SECONDS, background_problem, in_background
 from extender.config.checks import parse_listen
 from extender.config.tree import Config
-from extender.drift.drift_watch import DriftWatch
 from extender.metrics import gauge
 from extender.server.http import ADMISSION, SCHEDULER, Limits, Listener, open_listener
 from extender.server.operations import Check, CheckResult, Operations
@@ -71,9 +69,6 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         if canary:
             await run(canary.run(), "canaries")
         gates = await stack.enter_async_context(open_gates(config, cluster_view, pod_resolver))
-        if client and nodes:
-            drift_events = events if config.drift.events else None
-            await run(DriftWatch(client, pod_resolver, nodes, events=drift_events, clock=time.monotonic).run(), "drift")
 
         await sources.check()
         if tls:

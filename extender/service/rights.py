@@ -17,8 +17,8 @@ from extender.kubernetes.api_groups import ResourceAttributes
 from extender.placement.gate import UnknownImages
 
 When = Literal[
-    "always", "asked", "scheduler", "webhook", "driftEvents", "gates", "arms", "canary", "secrets",
-    "secretsOfNamespaces", "openshift", "selfManaged",
+    "always", "asked", "scheduler", "webhook", "gates", "arms", "canary", "secrets", "secretsOfNamespaces", "openshift",
+    "selfManaged",
 ]  # fmt: skip
 """What settings say; the chart's template of parts knows the same words."""
 
@@ -52,13 +52,9 @@ TABLE: tuple[Rights, ...] = (
     Rights("asked", "nodes", _GET, "one that is asked about before the watch has seen it"),
     Rights("always", "namespaces", _WATCH, "their annotations"),
     Rights("scheduler", "pods", _WATCH, "pending ones"),
-    Rights("driftEvents", "pods", _LIST, "those whose tag has moved"),
     Rights("gates", "pods", _CHANGE_HELD, "held ones, by their label; get: one that changed; patch: removes the gate"),
     Rights("webhook", "events", _CREATE, "on DaemonSets whose images lack a node's platform"),
-    Rights("driftEvents", "events", _CREATE, "on workloads whose image has changed"),
     Rights("gates", "events", _CREATE, "why a pod is held, and as what its gate was removed"),
-    Rights("driftEvents", "replicasets", _GET, "which Deployment has them", "apps"),
-    Rights("driftEvents", "jobs", _GET, "which CronJob has them", "batch"),
     Rights("secrets", "secrets", _GET, "pull secrets that pods name, by name"),
     Rights("secretsOfNamespaces", "secrets", _GET, "pull secrets that its pods name, by name", place=_LISTED),
     Rights("gates", "leases", _CHANGE, "which replica removes gates", "coordination.k8s.io", _OWN, "lease"),
@@ -115,7 +111,6 @@ def _facts(config: Config) -> Mapping[When, bool]:
         "asked": bool(scheduler.listen or admission.listen),
         "scheduler": bool(scheduler.listen),
         "webhook": bool(admission.listen),
-        "driftEvents": config.drift.events,
         "gates": gates,
         "arms": arms,
         "canary": arms,  # else `optional_rights_of` has it

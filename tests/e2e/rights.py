@@ -32,7 +32,6 @@ class Right(msgspec.Struct, frozen=True):
 
 
 ONCE_A_DAEMON_POD_COMES = Right("nodes", "get", "")  # whether its node runs it: test_workloads_webhook.py
-ONCE_A_TAG_MOVES = Right("pods", "list", "")  # tests/integration/service/test_drift.py moves one
 ONCE_A_POD_CHANGES = Right("pods", "get", "")  # a held one, as it is let go: test_gates_failures.py
 
 

@@ -34,7 +34,7 @@ from tests.e2e.installed_chart import (
     create_held,
     installed,
 )
-from tests.e2e.rights import ONCE_A_POD_CHANGES, ONCE_A_TAG_MOVES, Recorder, recording, rights_of, used_rights
+from tests.e2e.rights import ONCE_A_POD_CHANGES, Recorder, recording, rights_of, used_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
@@ -208,7 +208,7 @@ async def test_the_second_scheduler_uses_every_right_it_has_and_no_other(
         assert await api.wait_until_bound("old") == "amd64"
         await eventually(lambda: _filtered(chart, created), lambda found: found == ["amd64", "new"])
         given = [each for group in roles.values() for each in group]
-        others = {ONCE_A_TAG_MOVES, ONCE_A_POD_CHANGES}
+        others = {ONCE_A_POD_CHANGES}
         await _settle(lambda: rights_of(own) - used_rights(of_service, own) - others, set())
         await _settle(lambda: rights_of(leader) - used_rights(of_scheduler, given), set())
         await _settle(lambda: needed(of_scheduler, roles), set(roles))

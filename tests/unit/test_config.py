@@ -128,7 +128,6 @@ def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
         ("placement.runtime_classes.a.example/b", "[1]", ("1",)),
         ("registry.pull_secrets", "[on, 1]", ("on", "1")),
         ("registry.pull_secrets", "off", False),
-        ("drift.events", "yes", True),
         ("placement.compatibility", "[arm-on-arm64, 386-on-amd64]", ("arm-on-arm64", "386-on-amd64")),
         ("registry.private_addresses", "'false'", False),
         ("scheduler.wait_seconds", "'1e-1'", 0.1),

@@ -33,7 +33,7 @@ from tools.docs.pages import DOCS
 from tools.docs.rights import rights_table
 from tools.release.pythons import PROJECT, image_release, oldest_release, release_of
 
-ABOUT_REGISTRIES = ("registry", "cache", "drift")
+ABOUT_REGISTRIES = ("registry", "cache")
 ABOUT_PLACEMENT = ("placement",)
 """The sections of the configuration that have tables of their own."""
 
@@ -87,7 +87,7 @@ def settings_of_placement() -> str:
 
 
 def settings_of_registries() -> str:
-    """The settings of registries, the cache and moved tags."""
+    """The settings of registries and the cache."""
     return settings_table(only=ABOUT_REGISTRIES)
 
 

@@ -1475,21 +1475,6 @@ EVENTS = _broken(
     ),
 )
 
-DRIFT = _broken(
-    "extender/drift/drift_watch.py",
-    f"{_UNIT}/drift " + _tests("integration/service", "drift"),
-    (
-        "content for the same platforms is no change",
-        "        if moved.before.content.platforms == moved.after.content.platforms:\n            return\n",
-        "",
-    ),
-    (
-        "pods that are left alone are none of a moved tag's",
-        "            if is_ignored(pod.spec, overrides, self._pod_resolver.policy):\n                continue\n",
-        "",
-    ),
-)
-
 STORE = _broken(
     "extender/store/rows.py",
     f"{_UNIT}/store " + _tests("integration/store", "sqlite"),
@@ -1651,5 +1636,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *ADMISSION, *HELD, *HELD_PODS, *ARMING, *SETTINGS, *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS,
     *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS,
     *DESCRIPTIONS, *HOSTS_FILES, *NODE_FILES, *OPENSHIFT,
-    *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *DRIFT, *STORE, *SQLITE,
-    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS, )  # fmt: skip
+    *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *STORE, *SQLITE,
+    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS,
+)  # fmt: skip

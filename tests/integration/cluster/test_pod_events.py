@@ -94,7 +94,7 @@ async def test_event_that_another_replica_has_sent_is_known(
     deployment = PodReference("shop", "web", "uid-1", "apps/v1", "Deployment")
     other = of_replica("replica-2", client, clock)
     for replica, change in ((events, "lost"), (other, "lost"), (events, "gained"), (other, "lost again")):
-        replica.record(deployment, "ImageLostPlatform", change, "Warning", once=f"app:1 {change}")
+        replica.record(deployment, "ImageLacksPlatform", change, "Warning", once=f"app:1 {change}")
     async with in_background(other.run()):
         await eventually(lambda: {"gained", "lost again"} <= {each["message"] for each in stored(api)})
     assert sorted(each["message"] for each in stored(api)) == ["gained", "lost", "lost again"]

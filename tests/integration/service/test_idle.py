@@ -17,7 +17,7 @@ HOLDING = (
     "admission.unknown=gate",
     "admission.node_affinity=required",
 )
-EVERYTHING = (*HOLDING, "admission.gate.policy=missing", "drift.events=true")
+EVERYTHING = (*HOLDING, "admission.gate.policy=missing")
 PASSING = (*HOLDING, "admission.unknown=pass")
 WARM_UP_MINUTES, MINUTES = 2, 6
 ASKED, WRITTEN, TIMERS = 45, 30, 2

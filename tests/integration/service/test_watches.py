@@ -171,7 +171,7 @@ async def test_a_start_reads_no_pod_that_is_bound(cluster: Cluster) -> None:
     bound = pod("bound", "app:1", "a", "Running")
     api.put(PODS, bound)
     registry.add_manifest("app", "1", AMD64)
-    async with cluster.service(*HOLDING, "drift.events=true", listen=LISTEN) as caller:
+    async with cluster.service(*HOLDING, listen=LISTEN) as caller:
         await caller.until_ready()
         await caller.filter(with_names(asked_pod(f"{registry.host}/app:1"), ["a"]))
         await eventually(lambda: any(each.query.get("fieldSelector") == PENDING for each in of_pods(api)))

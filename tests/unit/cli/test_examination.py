@@ -243,7 +243,7 @@ async def test_rights_are_those_of_the_settings() -> None:
     text = SETTINGS.replace(
         "tls: {certificate: /tls/tls.crt, key: /tls/tls.key}", "tls: {self_managed: [x]}, unknown: gate"
     )
-    text += "\ndrift: {events: true}\ninstallation: own"
+    text += "\ninstallation: own"
     cluster = Cluster(f"{text}\n")
     assert await cluster.states(CheckName.RIGHTS) == [("rights", "ok")]
     asked = {(each["verb"], each["resource"], each["namespace"], each["name"]) for each in cluster.wanted}
@@ -254,7 +254,6 @@ async def test_rights_are_those_of_the_settings() -> None:
         ("patch", "leases", "ours", LEASE.rpartition("/")[2]),
         ("create", "events", "", ""),
         ("patch", "mutatingwebhookconfigurations", "", "own"),
-        ("get", "replicasets", "", ""),
         ("watch", "nodes", "", ""),
         ("patch", "pods", "", ""),
     }

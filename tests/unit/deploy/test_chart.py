@@ -155,7 +155,7 @@ def test_accounts_have_the_rights_that_their_settings_take_and_no_other(name: st
 
 
 OF_RIGHTS = (
-    "config.admission.unknown: gate", "config.registry.mirrors: openshift", "config.drift: {events: true}",
+    "config.admission.unknown: gate", "config.registry.mirrors: openshift",
     "config.registry.pull_secrets: []",
 )  # fmt: skip
 

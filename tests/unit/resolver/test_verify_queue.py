@@ -12,7 +12,6 @@ from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.platform_states import FalselyClaimed, PlatformState
-from extender.resolver.image_cache import MovedTag
 from extender.resolver.lookups import Confirmed
 from extender.resolver.verify_queue import HOST_SECONDS, LOOKS, VerifyQueue
 from extender.verifier.verification import Verification
@@ -95,16 +94,11 @@ async def test_an_image_is_verified_once_for_the_platforms_of_the_cluster(world:
 
 
 async def test_a_lie_is_a_no_from_then_on(world: Background) -> None:
-    """Also for the store, and for whoever follows what images lose."""
-    moved: list[MovedTag] = []
-    world.resolver.cache.report_moves(moved.append)
     await world.look_up(LIAR)
     await world.work_off()
     found = world.content(LIAR)
     assert found.falsely_claimed == (FalselyClaimed(ARM64, PlatformState.REFUTED, "/app", "x86-64"),)
     assert (ARM64 in found.platforms, AMD64 in found.verified) == (False, True)
-    (move,) = moved
-    assert (str(move.target.reference), move.before.digest) == (LIAR, move.after.digest)
 
 
 async def test_one_image_at_a_time_and_hosts_have_peace(world: Background) -> None:

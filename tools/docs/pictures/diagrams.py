@@ -130,7 +130,7 @@ ROOMS = Diagram(
     boxes=[
         Box("cli", 0, 0, ["cli", "one file per command"], Kind.OURS, columns=3),
         Box("service", 0, 0.9, ["service", "one process from a configuration"], Kind.OURS, columns=3),
-        Box("features", 0, 1.8, ["scheduler, admission, gates, drift", "a feature each"], Kind.OURS, columns=3),
+        Box("features", 0, 1.8, ["scheduler, admission, gates", "a feature each"], Kind.OURS, columns=3),
         Box("server", 0, 2.7, ["server", "HTTP, TLS"], Kind.MAYBE),
         Box("cluster", 2, 2.7, ["cluster", "Kubernetes API"], Kind.MAYBE),
         Box("resolver", 1, 2.7, ["resolver", "cache and lookups"], Kind.MAYBE),

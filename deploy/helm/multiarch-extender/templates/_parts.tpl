@@ -107,10 +107,8 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{/* Sets what files/rights.yaml asks of a part: `facts` by its words for when, `places` and `names` by those for where and
 which. */}}
 {{- define "multiarch.facts" -}}
-{{- $drift := .settings.drift | default dict -}}
 {{- $secrets := .settings.registry.pull_secrets -}}
 {{- $facts := dict "always" true "asked" (or .webhook .scheduler) "scheduler" .scheduler "webhook" .webhook -}}
-{{- $_ := set $facts "driftEvents" $drift.events -}}
 {{- $_ := set $facts "gates" .gates -}}
 {{- $_ := set $facts "arms" .arms -}}
 {{- $_ := set $facts "canary" .canary -}}

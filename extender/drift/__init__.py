@@ -1,1 +1,0 @@
-"""Tags that have moved to other platforms than the pods that use them need."""
