@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from functools import partial
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -13,10 +12,8 @@ import typer
 from extender.cli.console import print_line, print_problem, print_structs
 from extender.cli.examination import examine
 from extender.cli.installation import CheckName, CheckState, Seen
-from extender.cli.installation_objects import read_scheduler_configuration
-from extender.cli.installed_settings import INSTALLATION, GivenSettings
-from extender.cli.options import Assignments, ConfigFile, Context, Kubeconfig, Output, opened_client, read_settings
-from extender.errors import ConfigError
+from extender.cli.installation_objects import INSTALLATION
+from extender.cli.options import Context, Kubeconfig, Output, opened_client, read_settings
 
 _PAUSE_SECONDS = 2.0
 _COLOURS = {CheckState.OK: "green", CheckState.WRONG: "red", CheckState.NOT_SEEN: "yellow"}
@@ -30,15 +27,8 @@ def doctor(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Also check that the pods of this namespace are reviewed.")
     ] = "",
-    scheduler_config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="KubeSchedulerConfiguration of the cluster's own kube-scheduler."),
-    ] = None,
-    is_asking_registries: Annotated[
-        bool, typer.Option("--registries/--no-registries", help="Whether registries of running pods are asked.")
-    ] = True,
     installed_in: Annotated[
-        str, typer.Option(metavar="NAMESPACE", help="The installation's namespace; all are searched otherwise.")
+        str, typer.Option(metavar="NAMESPACE", help="The installation's namespace; it is searched for otherwise.")
     ] = "",
     only: Annotated[
         list[CheckName] | None,
@@ -49,37 +39,25 @@ def doctor(
     ] = 0.0,
     is_verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print what is ok or not seen, too.")] = False,
     output: Output = "table",
-    file: ConfigFile = None,
-    assignments: Assignments = None,
     kubeconfig: Kubeconfig = "",
     context: Context = "",
 ) -> None:
     """Check whether the installation in a cluster does its job, and say what to do where it does not.
 
-    A pod is created as a dry run, which stores nothing. Nodes and registries are looked at by the settings that are
-    installed, unless --config gives others; --set changes one of them. Exit code 1 if something is wrong.
+    A pod is created as a dry run, which stores nothing. Exit code 1 if something is wrong.
 
     Example: multiarch-extender doctor
 
-    Example: multiarch-extender doctor -n shop --scheduler-config /etc/kubernetes/scheduler.yaml --verbose
+    Example: multiarch-extender doctor -n shop --verbose
     """
-    settings = GivenSettings(read_settings(file, assignments, kubeconfig, context), file, assignments or ())
-    given = None
-    if scheduler_config is not None:
-        try:
-            given = read_scheduler_configuration(scheduler_config.read_text(), str(scheduler_config))
-        except OSError as exc:
-            raise ConfigError(f"{scheduler_config}: {exc.strerror}; --scheduler-config takes a readable file") from exc
-    checks = set(only or CheckName) - (set() if is_asking_registries else {CheckName.REGISTRIES})
+    settings = read_settings(None, None, kubeconfig, context)
+    checks = set(only or CheckName)
     # A check that was asked for by name and cannot be made is a failure: whoever names it wants to know.
     failures = {CheckState.WRONG, CheckState.NOT_SEEN} if only else {CheckState.WRONG}
 
     async def look_until() -> Sequence[tuple[CheckName, Seen]]:
-        async with opened_client(settings.own) as client:
-            look = partial(
-                examine, client, settings, checks, selector=selector, installed_in=installed_in, namespace=namespace,
-                scheduler=given,
-            )  # fmt: skip
+        async with opened_client(settings) as client:
+            look = partial(examine, client, checks, selector=selector, installed_in=installed_in, namespace=namespace)
             return await _look_until(look, failures, wait)
 
     findings = asyncio.run(look_until())

@@ -7,7 +7,6 @@ from typing import TypeAlias
 import msgspec
 
 from extender.cli.installation_objects import InstalledPart, list_objects
-from extender.cli.installed_settings import GivenSettings, deciding_parts
 from extender.cluster.client import ClusterClient
 from extender.config.tree import Config
 from extender.kubernetes.pod_templates import KubernetesObject
@@ -19,22 +18,13 @@ WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 class CheckName(enum.StrEnum):
     """What is checked; docs/how-to/doctor.md says what is wrong of each."""
 
-    WORKLOADS = "workloads"
     PODS = "pods"
     SETTINGS = "settings"
     SERVICE = "service"
-    RIGHTS = "rights"
-    SECRETS = "secrets"
     WEBHOOK = "webhook"
     NAMESPACES = "namespaces"
     CERTIFICATE = "certificate"
-    ORDER = "order"
-    TIMEOUT = "timeout"
     PROBE = "probe"
-    GATES = "gates"
-    SCHEDULER = "scheduler"
-    MIRRORS = "mirrors"
-    REGISTRIES = "registries"
 
 
 class CheckState(enum.StrEnum):
@@ -69,22 +59,12 @@ def not_seen(subject: str, why: str, remedy: str = "") -> Seen:
 class Installation:
     """An installation that is checked, and what several checks read of its cluster: once."""
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        given: GivenSettings,
-        parts: Sequence[InstalledPart],
-        selector: str,
-        namespace: str,
-        scheduler: KubernetesObject | None,
-    ) -> None:
-        """`namespace` is one whose pods should be reviewed, `scheduler` the cluster's own; either may be missing."""
+    def __init__(self, client: ClusterClient, parts: Sequence[InstalledPart], selector: str, namespace: str) -> None:
+        """`namespace` is one whose pods should be reviewed; it may be empty."""
         self.client = client
-        self.settings = given.of_parts(deciding_parts(parts))
         self.parts = parts
         self.selector = selector
         self.namespace = namespace
-        self.scheduler = scheduler
         self._read: dict[tuple[str, str], list[KubernetesObject]] = {}
 
     @property

@@ -1,17 +1,15 @@
 """Reads what an installation of the service has in a cluster: its workloads, their settings, webhooks, certificates."""
 
-import asyncio
 import base64
 import binascii
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 import msgspec
 
-from extender.bounded_yaml import InvalidYaml, read_documents
 from extender.certificates.own_certificate import (
     InvalidCertificate,
     expires_at,
@@ -26,30 +24,21 @@ from extender.cluster.workload_lists import list_documents
 from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
-from extender.kubernetes.api_groups import Lease, ResourceAttributes, SubjectAccessReview, encode_subject_access_review
 from extender.kubernetes.pod_templates import KubernetesObject
-from extender.placement.gate import GATE
 from extender.placement.patch import look
-from extender.service.rights import rights_of
 
-_POLICY = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicy"
-_POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
-_RELEASE = "app.kubernetes.io/instance"
-_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+INSTALLATION = "app.kubernetes.io/name=multiarch-extender"
+"""The label of everything that the chart and the manifests install."""
 _KINDS = {"Deployment": "deployments", "DaemonSet": "daemonsets", "StatefulSet": "statefulsets"}
-_LEASE = msgspec.json.Decoder(Lease)
-_LED_SECONDS = 60.0  # a leader renews its Lease every three seconds; clocks may differ
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
-_REVIEW = msgspec.json.Decoder(SubjectAccessReview)
 _DAY_SECONDS = 86_400
-RUNNING, UNFINISHED = "status.phase=Running", "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class InstalledPart(msgspec.Struct, frozen=True, kw_only=True):
     """A Deployment, DaemonSet or StatefulSet of the service, with what its pods are made from.
 
     `config` is None where the settings are not known: `refusal` says why they could not be read, else `problem` why
-    they cannot be used. `scheduler` is the KubeSchedulerConfiguration beside them.
+    they cannot be used.
     """
 
     kind: str
@@ -62,17 +51,11 @@ class InstalledPart(msgspec.Struct, frozen=True, kw_only=True):
     config: Config | None = None
     problem: str = ""
     refusal: str = ""
-    scheduler: KubernetesObject | None = None
 
     @property
     def subject(self) -> str:
         """How a person names it."""
         return f"{self.kind} {self.namespace}/{self.name}"
-
-    @property
-    def account(self) -> str:
-        """The name of its ServiceAccount."""
-        return str(self.template["spec"].get("serviceAccountName") or "default")
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +108,6 @@ async def _part(client: ClusterClient, kind: str, document: KubernetesObject) ->
         config=config,
         problem=problem,
         refusal=refusal if problem else "",
-        scheduler=_scheduler_configuration(files.values()),
     )
 
 
@@ -162,61 +144,6 @@ def _container(template: KubernetesObject) -> KubernetesObject:
         if "serve" in (each.get("args") or ()):
             return dict(each)
     raise ConfigError("none of its containers has the argument `serve`")
-
-
-def _scheduler_configuration(texts: Iterable[str]) -> KubernetesObject | None:
-    for text in texts:
-        if "KubeSchedulerConfiguration" in text:
-            return read_scheduler_configuration(text, "the ConfigMap")
-    return None
-
-
-def read_scheduler_configuration(text: str, where: str) -> KubernetesObject:
-    """The KubeSchedulerConfiguration that a YAML text holds. Raises ConfigError."""
-    try:
-        documents = [each for each in read_documents(text, unique_keys=True) if isinstance(each, dict)]
-    except InvalidYaml as exc:
-        raise ConfigError(f"{where} is no YAML: {exc}") from exc
-    found = next((each for each in documents if each.get("kind") == "KubeSchedulerConfiguration"), None)
-    if found is None:
-        raise ConfigError(f"{where} holds no KubeSchedulerConfiguration")
-    return found
-
-
-async def gating_policies(client: ClusterClient, selector: str) -> list[str]:
-    """The names of the policies at work that hold new pods by our gate: with these labels, or with none of a release.
-
-    Raises ClusterError.
-    """
-    try:
-        bindings = await list_objects(client, f"{_POLICY}bindings")
-        ours = {look(each, ["metadata", "name"]) for each in await list_objects(client, _POLICIES, selector)}
-        policies = await list_objects(client, _POLICIES)
-    except ClusterRefused as exc:
-        if exc.status == 404:  # before Kubernetes 1.36
-            return []
-        raise
-    bound = {look(each, ["spec", "policyName"]) for each in bindings}
-    return [
-        name
-        for each in policies
-        if (name := str(look(each, ["metadata", "name"]))) in bound
-        and (name in ours or look(each, ["metadata", "labels", _RELEASE]) is None)
-        and GATE in msgspec.json.encode(look(each, ["spec", "mutations"])).decode()
-    ]
-
-
-async def is_led(client: ClusterClient, part: InstalledPart) -> bool:
-    """Whether a replica of the part, or of another with its Lease, lets held pods go. Raises ClusterError."""
-    if part.config is None:
-        return False
-    lease_name = part.config.admission.gate.lease
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{part.namespace}/leases/{lease_name}"
-    lease = await client.find(path, _LEASE)
-    if lease is None or lease.spec is None or not lease.spec.holder_identity:
-        return False
-    renewed = datetime.fromisoformat(lease.spec.renew_time or "1970-01-01T00:00:00Z")
-    return abs(time.time() - renewed.timestamp()) < _LED_SECONDS
 
 
 def called_names(webhook: KubernetesObject) -> list[str]:
@@ -282,28 +209,3 @@ def _secret_of(part: InstalledPart, config: Config) -> tuple[str, str]:
         if secret and str(file.parent) == mounts.get(str(look(volume, ["name"]))):
             return str(secret), file.name
     raise InvalidCertificate(f"{file} is in no Secret that is mounted")
-
-
-async def missing_rights(client: ClusterClient, part: InstalledPart, config: Config) -> list[ResourceAttributes]:
-    """What the part's ServiceAccount must and may not do. Raises ClusterError."""
-    groups = ("system:serviceaccounts", f"system:serviceaccounts:{part.namespace}", "system:authenticated")
-    user = f"system:serviceaccount:{part.namespace}:{part.account}"
-    wanted = rights_of(config, part.namespace)
-
-    async def is_allowed(right: ResourceAttributes) -> bool:
-        answer = await client.send("POST", _REVIEWS, encode_subject_access_review(user, groups, right))
-        status = _REVIEW.decode(answer).status
-        return status is not None and status.allowed
-
-    allowed = await asyncio.gather(*map(is_allowed, wanted))
-    return [right for right, is_fine in zip(wanted, allowed, strict=True) if not is_fine]
-
-
-async def listed_pods(client: ClusterClient, most: int, phases: str = RUNNING) -> AsyncIterator[msgspec.Raw]:
-    """Up to so many pods of these phases, a field selector, undecoded. Raises ClusterError."""
-    count = 0
-    async for raw in list_documents(client, "/api/v1/pods", {"fieldSelector": phases}):
-        yield raw
-        count += 1
-        if count == most:
-            return

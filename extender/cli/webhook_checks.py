@@ -5,21 +5,19 @@ Source: k8s.io/api/admissionregistration/v1/types.go.
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from extender.certificates.own_certificate import InvalidCertificate
 from extender.cli.installation import (
-    WEBHOOKS,
     Check,
     CheckName,
     Installation,
+    ReviewWebhook,
     Seen,
-    is_for_pods,
-    name_of,
     not_seen,
     ok,
     selector_text,
-    webhooks_of,
     wrong,
 )
 from extender.cli.installation_objects import Certificate, called_names, read_certificate
@@ -31,101 +29,82 @@ from extender.placement.patch import look
 _SOON_DAYS = 7.0
 _TIMEOUT_SECONDS = 10.0  # of a webhook that states none
 
-
-async def _webhook(it: Installation) -> AsyncIterator[Seen]:
-    if it.serving and not await it.listed(WEBHOOKS, it.selector):
-        seen = f"no MutatingWebhookConfiguration has the labels {it.selector}"
-        yield wrong("cluster", seen, "apply that of the chart: until then no pod is reviewed")
+WebhookCheck: TypeAlias = Callable[[Installation, ReviewWebhook], AsyncIterator[Seen]]
 
 
-async def _namespaces(it: Installation) -> AsyncIterator[Seen]:
-    for each in await it.webhooks():
-        users = [name for name in await it.selected(each.webhook) if name != each.canaries]
-        if not users:
-            seen = "its namespaceSelector selects none of the namespaces, so that it reviews no pod"
-            wanted = selector_text(each.webhook.get("namespaceSelector"))
-            yield ok(each.subject, seen, f"label those that it is for, so that they meet {wanted}")
-        if it.namespace and it.namespace not in users:
-            seen = "the webhook's namespaceSelector does not select it, or it does not exist: its pods are not reviewed"
-            yield wrong(f"namespace {it.namespace}", seen, f"see the namespaceSelector of {each.subject}")
+async def _webhook(_it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
+    stated = look(each.webhook, ("timeoutSeconds",))
+    timeout = float(stated) if isinstance(stated, int | float) else _TIMEOUT_SECONDS
+    wait = each.config.admission.wait_seconds
+    if timeout <= wait:
+        seen = (
+            f"timeoutSeconds is {timeout:g}, and the service may wait {wait:g} s for lookups: what it answers then "
+            "comes too late"
+        )
+        yield wrong(each.subject, seen, "make timeoutSeconds longer than admission.wait_seconds")
+    else:
+        yield ok(each.subject, f"it is registered, with timeoutSeconds {timeout:g}")
 
 
-async def _certificate(it: Installation) -> AsyncIterator[Seen]:
-    for each in await it.webhooks():
-        try:
-            found = await read_certificate(it.client, each.part, each.config, each.webhook)
-        except (ClusterError, InvalidCertificate) as exc:
-            is_refused = isinstance(exc, ClusterRefused) and exc.status == 403
-            yield (not_seen if is_refused else wrong)(each.subject, str(exc), "docs/how-to/certificates.md")
-        else:
-            for seen in judge_certificate(each.subject, found, called_names(each.webhook)):
-                yield seen
+async def _namespaces(it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
+    users = [name for name in await it.selected(each.webhook) if name != each.canaries]
+    if it.namespace and it.namespace not in users:
+        seen = "the webhook's namespaceSelector does not select it, or it does not exist: its pods are not reviewed"
+        yield wrong(f"namespace {it.namespace}", seen, f"see the namespaceSelector of {each.subject}")
+    elif users:
+        yield ok(each.subject, f"its namespaceSelector selects {len(users)} namespaces, {users[0]} among them")
+    else:
+        seen = "its namespaceSelector selects none of the namespaces, so that it reviews no pod"
+        wanted = selector_text(each.webhook.get("namespaceSelector"))
+        yield ok(each.subject, seen, f"label those that it is for, so that they meet {wanted}")
+
+
+async def _certificate(it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
+    try:
+        found = await read_certificate(it.client, each.part, each.config, each.webhook)
+    except (ClusterError, InvalidCertificate) as exc:
+        is_refused = isinstance(exc, ClusterRefused) and exc.status == 403
+        yield (not_seen if is_refused else wrong)(each.subject, str(exc), "docs/how-to/certificates.md")
+    else:
+        for seen in judge_certificate(each.subject, found, called_names(each.webhook)):
+            yield seen
 
 
 def judge_certificate(subject: str, certificate: Certificate, names: Sequence[str]) -> Iterator[Seen]:
     """Whether the API server trusts the certificate that the service shows, under the name by which it calls it."""
     what = f"the certificate in {certificate.where}"
+    is_called = set(names) & certificate.names
     if certificate.days_left <= 0:
         ended = f"{what} ended {-certificate.days_left:.0f} days ago"
         yield wrong(subject, ended, "renew it (docs/how-to/certificates.md)")
     elif certificate.days_left < _SOON_DAYS:
         better = "see that it is renewed (docs/runbooks.md#certificate-expires)"
         yield ok(subject, f"{what} ends in {certificate.days_left:.1f} days", better)
+    elif certificate.is_trusted and is_called:
+        yield ok(subject, f"{what} is trusted, and ends in {certificate.days_left:.0f} days")
     if not certificate.is_trusted:
         yield wrong(subject, f"no authority of its caBundle has signed {what}", "write that authority into caBundle")
-    elif not set(names) & certificate.names:
+    elif not is_called:
         seen = f"the API server calls {' or '.join(names)}, and {what} is for {', '.join(sorted(certificate.names))}"
         yield wrong(subject, seen, "issue it for that name too")
 
 
-async def _order(it: Installation) -> AsyncIterator[Seen]:
-    """Whether containers that another webhook adds to a pod are seen.
-
-    The API server calls webhooks in the order of their configurations' names, and one of ours again if it says so.
-    """
-    ours = await it.webhooks()
-    everyones = await it.listed(WEBHOOKS) if ours else []
-    own = {each.configuration for each in ours}
-    others = [
-        name_of(each) for each in everyones if any(map(is_for_pods, webhooks_of(each))) and name_of(each) not in own
-    ]
-    for each in ours:
-        later = sorted(name for name in others if name > each.configuration)
-        if later and look(each.webhook, ("reinvocationPolicy",)) != "IfNeeded":
-            seen = f"{', '.join(later)} is called after it: images of containers that it adds are not seen"
-            yield wrong(each.subject, seen, "make its reinvocationPolicy IfNeeded")
-
-
-async def _timeout(it: Installation) -> AsyncIterator[Seen]:
-    for each in await it.webhooks():
-        stated = look(each.webhook, ("timeoutSeconds",))
-        timeout = float(stated) if isinstance(stated, int | float) else _TIMEOUT_SECONDS
-        wait = each.config.admission.wait_seconds
-        if timeout <= wait:
-            seen = (
-                f"timeoutSeconds is {timeout:g}, and the service may wait {wait:g} s for lookups: what it answers then "
-                "comes too late"
-            )
-            yield wrong(each.subject, seen, "make timeoutSeconds longer than admission.wait_seconds")
-
-
-async def _probe(it: Installation) -> AsyncIterator[Seen]:
+async def _probe(it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
     """What happens to a pod in a reviewed namespace: the installation's own if there is no other, or we may not."""
-    for each in await it.webhooks():
-        reviewed, canaries = await it.selected(each.webhook), each.canaries
-        chosen = [name for name in reviewed if name != canaries]
-        own = canaries if canaries in reviewed else ""
-        sent_to = it.namespace if it.namespace in chosen else next(iter(chosen), own)
-        if not sent_to:
-            seen = "no namespace is selected to which a pod could be sent"
-            yield not_seen(each.subject, seen, "see its namespaceSelector")
-            continue
-        result = await _send_probe(it.client, sent_to, canaries)
-        if result.outcome is ProbeOutcome.REFUSED and own:
-            again = await _send_probe(it.client, own, canaries)
-            if again.outcome is not ProbeOutcome.REFUSED:
-                result, sent_to = again, own
-        yield _judge_probe(result, each.subject, sent_to)
+    reviewed, canaries = await it.selected(each.webhook), each.canaries
+    chosen = [name for name in reviewed if name != canaries]
+    own = canaries if canaries in reviewed else ""
+    sent_to = it.namespace if it.namespace in chosen else next(iter(chosen), own)
+    if not sent_to:
+        seen = "no namespace is selected to which a pod could be sent"
+        yield not_seen(each.subject, seen, "see its namespaceSelector")
+        return
+    result = await _send_probe(it.client, sent_to, canaries)
+    if result.outcome is ProbeOutcome.REFUSED and own:
+        again = await _send_probe(it.client, own, canaries)
+        if again.outcome is not ProbeOutcome.REFUSED:
+            result, sent_to = again, own
+    yield _judge_probe(result, each.subject, sent_to)
 
 
 async def _send_probe(client: ClusterClient, namespace: str, installation: str) -> ProbeResult:
@@ -145,25 +124,28 @@ def _judge_probe(result: ProbeResult, subject: str, namespace: str) -> Seen:
             return wrong(subject, result.detail, remedy)
 
 
-def _of_webhooks(check: Check) -> Check:
-    """The check, which was not made where it is not known whether there is a part that answers reviews."""
+def _of_webhooks(check: WebhookCheck, missing: Callable[[str, str, str], Seen]) -> Check:
+    """The check of each webhook. `missing` says what it means that none is registered for a part that reviews."""
 
     async def checked(it: Installation) -> AsyncIterator[Seen]:
-        if not it.serving and it.of_unknown_settings:
-            yield not_seen(it.of_unknown_settings, "its settings are not known")
-            return
-        async for seen in check(it):
-            yield seen
+        webhooks = await it.webhooks()
+        if not it.serving:
+            why = "its settings are not known" if it.of_unknown_settings else "no part of it answers reviews"
+            yield not_seen(it.of_unknown_settings or "the installation", why)
+        elif not webhooks:
+            seen = f"no MutatingWebhookConfiguration has the labels {it.selector}"
+            yield missing("cluster", seen, "apply that of the chart: until then no pod is reviewed")
+        for each in webhooks:
+            async for seen_of_it in check(it, each):
+                yield seen_of_it
 
     return checked
 
 
 WEBHOOK_CHECKS: Mapping[CheckName, tuple[Check, str]] = {
-    CheckName.WEBHOOK: (_of_webhooks(_webhook), "list webhook configurations"),
-    CheckName.NAMESPACES: (_of_webhooks(_namespaces), "list webhook configurations and namespaces"),
-    CheckName.CERTIFICATE: (_of_webhooks(_certificate), "list webhook configurations"),
-    CheckName.ORDER: (_of_webhooks(_order), "list webhook configurations"),
-    CheckName.TIMEOUT: (_of_webhooks(_timeout), "list webhook configurations"),
-    CheckName.PROBE: (_of_webhooks(_probe), "list webhook configurations and namespaces"),
+    CheckName.WEBHOOK: (_of_webhooks(_webhook, wrong), "list webhook configurations"),
+    CheckName.NAMESPACES: (_of_webhooks(_namespaces, not_seen), "list webhook configurations and namespaces"),
+    CheckName.CERTIFICATE: (_of_webhooks(_certificate, not_seen), "list webhook configurations"),
+    CheckName.PROBE: (_of_webhooks(_probe, not_seen), "list webhook configurations and namespaces"),
 }
 """Each check, and the right that it takes."""

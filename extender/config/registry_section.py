@@ -90,8 +90,3 @@ class RegistryConfig(Section, frozen=True):
     def reads_secrets_in(self, namespace: str) -> bool:
         """Whether pull secrets of that namespace's pods are read."""
         return self.pull_secrets is True or (self.pull_secrets is not False and namespace in self.pull_secrets)
-
-    @property
-    def has_logins(self) -> bool:
-        """Whether there are logins of the operator's, of whatever source."""
-        return bool(self.docker_config or self.credential_providers.config or self.clouds)

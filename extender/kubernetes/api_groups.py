@@ -73,29 +73,9 @@ class SelfSubjectAccessReview(Wire, frozen=True):
     kind: str = "SelfSubjectAccessReview"
 
 
-class SubjectAccessReviewSpec(Wire, frozen=True):
-    resource_attributes: ResourceAttributes
-    user: str
-    groups: tuple[str, ...]
-
-
-class SubjectAccessReview(Wire, frozen=True):
-    """authorization/v1 SubjectAccessReview; the API server adds the status."""
-
-    spec: SubjectAccessReviewSpec
-    status: SubjectAccessReviewStatus | None = None
-    api_version: str = "authorization.k8s.io/v1"
-    kind: str = "SubjectAccessReview"
-
-
 _ENCODER = msgspec.json.Encoder()
 
 
 def encode_access_review(attributes: ResourceAttributes) -> bytes:
     """The request whether the client that sends it may do this."""
     return _ENCODER.encode(SelfSubjectAccessReview(SelfSubjectAccessReviewSpec(attributes)))
-
-
-def encode_subject_access_review(user: str, groups: tuple[str, ...], attributes: ResourceAttributes) -> bytes:
-    """The request whether a user of these groups may do this."""
-    return _ENCODER.encode(SubjectAccessReview(SubjectAccessReviewSpec(attributes, user, groups)))

@@ -19,7 +19,6 @@ from tests.e2e.installed_chart import OURS, WEBHOOK, InstalledChart, balanced, i
 
 MERGE_PATCH = "application/merge-patch+json"
 SECONDS = 60.0
-SILENT = "127.0.0.1:1"
 
 
 class Said(NamedTuple):
@@ -75,17 +74,7 @@ class Installation(NamedTuple):
         self.ports[:] = ports
 
     async def doctor(self, *arguments: str) -> Said:
-        return await self.run("doctor", *arguments)
-
-    async def run(self, command: str, *arguments: str) -> Said:
-        hosts = f"['{self.registry.host}', '{SILENT}']"
-        return await run_doctor(
-            command,
-            *arguments,
-            f"--set=cluster={self.control_plane.kubeconfig}",
-            f"--set=registry.plain_http={hosts}",
-            f"--set=registry.allow={hosts}",
-        )
+        return await run_doctor("doctor", *arguments, f"--kubeconfig={self.control_plane.kubeconfig}")
 
 
 @asynccontextmanager

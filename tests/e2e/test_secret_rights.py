@@ -12,7 +12,6 @@ from testbed.control_plane import LocalCluster
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
-from tests.e2e.examined_installation import run_doctor
 from tests.e2e.installed_chart import installed
 from tests.e2e.policies import dry_run
 from tests.e2e.rights import Right, recording, rights_of
@@ -53,10 +52,7 @@ def private_pod(where: str, host: str) -> KubernetesObject:
 async def test_only_the_secrets_of_listed_namespaces_are_read(
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path
 ) -> None:
-    """Private images are known there and nowhere else; nothing is refused or logged, and doctor names the others.
-
-    It names a listed namespace as well whose role is gone.
-    """
+    """Private images are known there and nowhere else; nothing is refused or logged."""
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     async with PrivateRegistry() as registry:
         registry.add_manifest("team/old", "1", "linux/amd64")
@@ -76,27 +72,13 @@ async def test_only_the_secrets_of_listed_namespaces_are_read(
             for where in (*READ, UNREAD):
                 found = await architectures_of(api, private_pod(where, registry.host))
                 assert found == (["amd64"] if where in READ else []), where
-                await api.create(private_pod(where, registry.host))
-            doctor = await run_doctor(
-                "doctor", "--only=secrets", "--only=rights", f"--set=cluster={control_plane.kubeconfig}"
-            )
             given = rights_of([each for each in chart.objects if each["kind"] == "Role"])
             own = {right for right in recorder.used if right.resource == "secrets" and right.name.endswith("-pull")}
             assert recorder.refused == set()
-            (binding,) = (each for each in chart.objects if each["metadata"].get("namespace") == READ[1]
-                          and each["kind"] == "RoleBinding")  # fmt: skip
-            await api.delete("RoleBinding", binding["metadata"]["name"], READ[1], binding["apiVersion"])
-            without = await run_doctor("doctor", "--only=rights", f"--set=cluster={control_plane.kubeconfig}")
-            await api.apply(binding)
         log = next((tmp_path / "replica-0").glob("*-0.log")).read_text()
         assert own == {Right("secrets", "get", f"{where}-pull") for where in READ}
         assert Right("secrets", "get", "") in given
         assert "secret." not in log
-        assert doctor.code == 0
-        assert f"ok secrets namespace {UNREAD}: pods that name pull secrets: 1, private among them" in doctor.output
-        assert not any(where in doctor.output for where in READ)
-        assert without.code == 1
-        assert f"it may not get secrets in {READ[1]}\n" in without.output
 
 
 async def architectures_of(api: ApiClient, made: KubernetesObject) -> list[str]:

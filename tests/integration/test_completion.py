@@ -15,7 +15,7 @@ MEMORY = "--set=cache.url='memory:'"
 RUNS: dict[str, list[tuple[str, ...]]] = {
     "audit": [("-f", "-", *SETTINGS, MEMORY), ("--kubeconfig", "/nowhere/at/all")],
     "config": [(), ("--check", "/nowhere/at/all")],
-    "doctor": [("--no-registries", "--set=cluster=/nowhere/at/all")],
+    "doctor": [("--kubeconfig", "/nowhere/at/all")],
     "explain": [("-f", "-", "--set=cluster=none", *SETTINGS), ("p", KUBECONFIG)],
     "fix": [("-f", "-", *SETTINGS), ("-f", "/nowhere/at/all")],
     "inspect": [("127.0.0.1:1/app:1", *SETTINGS), ("127.0.0.1:1/app:1", "-o", "json", *SETTINGS)],

@@ -1,24 +1,18 @@
 """A cluster with an installation, as commands read it: it answers by path, from lists and objects."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.config.reading import read_config
-from extender.placement.gate import GATE
 
 Document = dict[str, Any]
 APPS, ADMISSION = "/apis/apps/v1", "/apis/admissionregistration.k8s.io/v1"
 DEPLOYMENTS, NODES, PODS, NAMESPACES = f"{APPS}/deployments", "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces"
-WEBHOOKS, POLICIES = f"{ADMISSION}/mutatingwebhookconfigurations", f"{ADMISSION}/mutatingadmissionpolicies"
-BINDINGS = f"{ADMISSION}/mutatingadmissionpolicybindings"
-REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+WEBHOOKS = f"{ADMISSION}/mutatingwebhookconfigurations"
 CONFIG_MAP = "/api/v1/namespaces/ours/configmaps/webhook"
 SECRET = "/api/v1/namespaces/ours/secrets/tls"
-LEASE = f"/apis/coordination.k8s.io/v1/namespaces/ours/leases/{read_config(None).admission.gate.lease}"
 OWN_PODS, DRY_RUN = "/api/v1/namespaces/ours/pods", "/api/v1/namespaces/shop/pods?dryRun=All"
 SETTINGS = "admission: {listen: ':8443', tls: {certificate: /tls/tls.crt, key: /tls/tls.key}}\nregistry: {mirrors: ''}"
 
@@ -40,11 +34,6 @@ def deployment(**status: Any) -> Document:
         },
         "status": status,
     }
-
-
-def gating_policy() -> Document:
-    mutation = {"jsonPatch": {"expression": GATE}}
-    return {"metadata": {"name": "holding"}, "spec": {"mutations": [mutation]}}
 
 
 class InstalledCluster:
@@ -71,8 +60,6 @@ class InstalledCluster:
         """What is answered at a path by whatever the API server is a proxy for."""
         self.refused: set[str] = set()
         self.asked: set[str] = set()
-        self.wanted: list[Document] = []
-        """The rights that were asked for."""
 
     async def find(self, path: str, decoder: msgspec.json.Decoder[Any], **_: object) -> Any:
         try:
@@ -92,18 +79,14 @@ class InstalledCluster:
             raise ClusterRefused(f"{path}: HTTP 403", 403)
         if path in self.objects:
             return msgspec.json.encode(self.objects[path])
-        if path.rpartition("/")[0].endswith(("secrets", "leases", "configmaps")) or path == "/apis":
+        if path.rpartition("/")[0].endswith(("secrets", "configmaps")):
             raise ClusterRefused(f"{path}: HTTP 404", 404)
         selected = f"{path}?{(query or {}).get('labelSelector', '')}"
         return msgspec.json.encode({"metadata": {}, "items": self.lists.get(selected, self.lists.get(path, []))})
 
     async def send(self, _method: str, path: str, body: bytes, *_: object, **__: object) -> bytes:
         self.asked.add(path)
-        document = json.loads(body)
-        if path == REVIEWS:
-            self.wanted.append(document["spec"]["resourceAttributes"])
-            document["status"] = {"allowed": True}
-        return msgspec.json.encode(document)
+        return body
 
     @property
     def client(self) -> ClusterClient:

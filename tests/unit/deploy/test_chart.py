@@ -302,16 +302,16 @@ def test_which_hooks_there_are(mode: str, text: str, expected: list[str]) -> Non
 
 
 def test_a_hook_makes_the_checks_that_its_account_can_make() -> None:
-    """A dry run where there is a namespace for it; the scheduler's file where the chart has it."""
+    """What it sees of a webhook where there is one; a dry run where there is a namespace for it."""
 
     def checks(text: str = "", mode: str = "webhook") -> set[str]:
         (container,) = one(rendered(text, mode, hooks=True), "Pod")["spec"]["containers"]
         return {each.partition("=")[2] for each in container["args"] if each.startswith("--only=")}
 
     everything = checks()
-    assert everything == {*CheckName} - {"workloads", "service", "certificate", "mirrors", "registries"}
+    assert everything == {*CheckName} - {"service", "certificate"}
     assert everything - checks("canary.enabled: false") == {"probe"}
-    assert everything - checks(mode="all") == {"scheduler"}
+    assert everything - checks(mode="policy") == {"webhook", "namespaces", "probe"}
 
 
 def test_labels_of_pods_win_over_common_ones_and_none_is_given_twice() -> None:
