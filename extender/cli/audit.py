@@ -16,16 +16,17 @@ import typer
 from extender.cli import manifest_files
 from extender.cli.audit_html import write_html
 from extender.cli.audit_lookups import ImageLookups
-from extender.cli.audit_sources import read_cluster, read_files, read_images
+from extender.cli.audit_sources import Contents, read_cluster, read_files, read_images
 from extender.cli.audit_writers import WRITERS
 from extender.cli.console import print_document, print_problem, progress_bar
-from extender.cli.installed_settings import GivenSettings
+from extender.cli.installed_settings import GivenSettings, given_settings
 from extender.cli.options import (
     MANIFESTS_INSTEAD,
     AllNamespaces,
     Assignments,
     ConfigFile,
     Context,
+    InstalledIn,
     Kubeconfig,
     Manifests,
     Namespace,
@@ -34,6 +35,7 @@ from extender.cli.options import (
     opened_client,
     required_platforms,
 )
+from extender.cluster.client import ClusterClient
 from extender.config.reading import read_config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
@@ -90,6 +92,7 @@ def audit(
         str, typer.Option("--output", "-o", metavar="FORMAT", help=f"How to print: {', '.join(WRITERS)}.")
     ] = "table",
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of -o json, and exit.")] = False,
+    installed_in: InstalledIn = "",
     file: ConfigFile = None,
     assignments: Assignments = None,
     kubeconfig: Kubeconfig = "",
@@ -99,7 +102,6 @@ def audit(
 
     Of a cluster it shows containers on nodes of the wrong platform too.
 
-    In a cluster by the settings of the installation there, unless --config gives others; --set changes one of them.
     Exit code 1 if it was interrupted or, with --require or --baseline, if something blocks, is unknown or was not read,
     or if there is no workload. Exit code 2 if a file of manifests could not be read to its end, unless --allow-unread
     lets it pass or the baseline has it.
@@ -127,7 +129,8 @@ def audit(
         own=own or (),
         look_for_newer=newer,
     )
-    report, audited = asyncio.run(_audit(GivenSettings(settings, file, assignments or ()), part))
+    given = given_settings(settings, file, assignments, installed_in)
+    report, audited = asyncio.run(_audit(given, part))
     print_document(write_html(report, audited, datetime.now(UTC)) if output == "html" else WRITERS[output](report))
     unread = [] if allow_unread else new_problems(report, known)
     if not (require or baseline):
@@ -153,23 +156,18 @@ def _blocking(report: Audit, known: Audit | None, *, allow_unread: bool) -> Iter
         yield finding.message
 
 
-async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
+async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
     """The report, and what was audited."""
-    settings = given_settings.own
     async with contextlib.AsyncExitStack() as stack:
-        if part.is_live:
-            client = await stack.enter_async_context(opened_client(settings, MANIFESTS_INSTEAD))
-            try:
-                settings = await given_settings.beside(client)
-                contents = await read_cluster(client, part.namespace)
-            except ClusterError as exc:
-                raise ConfigError(f"the cluster cannot be read: {exc}") from exc
-            cluster_view = ClusterView(client=client)
-            audited = f"context {client.context}" if client.context else "this cluster"
-        else:
-            contents = read_files(part.manifests, part.namespace) if part.manifests else read_images(part.images)
-            cluster_view = ClusterView()
-            audited = "a list of images" if part.images else "manifests"
+        client = None
+        if part.is_live or given.installed_in:
+            client = await stack.enter_async_context(opened_client(given.own, MANIFESTS_INSTEAD))
+        try:
+            settings = await given.beside(client) if client else given.own
+            contents, audited = await _read(part, client)
+        except ClusterError as exc:
+            raise ConfigError(f"the cluster cannot be read: {exc}") from exc
+        cluster_view = ClusterView(client=client if part.is_live else None)
         sources = await stack.enter_async_context(open_local_sources(settings.registry))
         pod_resolver = await stack.enter_async_context(
             open_pod_resolver_of(
@@ -184,7 +182,7 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
         lookups = ImageLookups(pod_resolver, sources.list_tags, progress.step)
         stack.enter_context(_until_interrupted(lookups))
         progress.begin(lookups.count(contents.workloads))
-        given = AuditInput(
+        audit_input = AuditInput(
             workloads=contents.workloads,
             evidence=await lookups.look_up(contents.workloads),
             policy=policy_of(settings),
@@ -196,11 +194,21 @@ async def _audit(given_settings: GivenSettings, part: AuditedPart) -> tuple[Audi
             problems=contents.problems,
             running=await lookups.look_up_running(contents.workloads),
         )
-        report = make_audit(given)
+        report = make_audit(audit_input)
         wanted = wanted_newer(report) if part.look_for_newer and not lookups.is_stopped else []
         progress.begin(len(wanted))
-        report = with_newer(report, await lookups.look_for_newer(wanted, given.policy.compatibility))
+        report = with_newer(report, await lookups.look_for_newer(wanted, audit_input.policy.compatibility))
         return msgspec.structs.replace(report, is_partial=lookups.is_stopped), audited
+
+
+async def _read(part: AuditedPart, client: ClusterClient | None) -> tuple[Contents, str]:
+    """What is audited, and what to call it. Raises ClusterError and ConfigError."""
+    if part.manifests:
+        return read_files(part.manifests, part.namespace), "manifests"
+    if part.images or client is None:
+        return read_images(part.images), "a list of images"
+    audited = f"context {client.context}" if client.context else "this cluster"
+    return await read_cluster(client, part.namespace), audited
 
 
 def _read_baseline(path: str) -> Audit:

@@ -12,13 +12,14 @@ from extender.cli import manifest_files
 from extender.cli.console import print_problem, print_structs
 from extender.cli.explain_target import ExplainTarget
 from extender.cli.explanation_text import print_explanations
-from extender.cli.installed_settings import GivenSettings
+from extender.cli.installed_settings import GivenSettings, given_settings
 from extender.cli.lookups import each_of
 from extender.cli.options import (
     MANIFESTS_INSTEAD,
     Assignments,
     ConfigFile,
     Context,
+    InstalledIn,
     Kubeconfig,
     Manifests,
     Namespace,
@@ -59,6 +60,7 @@ def explain(
     namespace: Namespace = "",
     manifests: Manifests = None,
     output: Output = "table",
+    installed_in: InstalledIn = "",
     file: ConfigFile = None,
     assignments: Assignments = None,
     kubeconfig: Kubeconfig = "",
@@ -66,13 +68,13 @@ def explain(
 ) -> None:
     """Show why a pod may run on some nodes and not on others, and what would change that.
 
-    By the settings of the installation in the cluster, unless --config gives others; --set changes one of them.
     Exit code 1 if some pod has no node that is known to take it, or is on a node of the wrong platform. Exit code 2 if
     something in the manifests could not be read.
 
     Example: multiarch-extender explain deploy/web -n shop
     """
-    given = GivenSettings(read_settings(file, assignments, kubeconfig, context), file, assignments or ())
+    own = read_settings(file, assignments, kubeconfig, context)
+    given = given_settings(own, file, assignments, installed_in)
     if not (target or manifests):
         raise ConfigError("nothing to explain; give a pod, KIND/NAME or -f FILE")
     read = manifest_files.read_manifests(manifests) if manifests else None
@@ -93,7 +95,7 @@ def explain(
 
 
 async def _by_lookups(target: ExplainTarget, given: GivenSettings) -> Sequence[tuple[Subject, Explanation]]:
-    async with _client_of(given.own, is_needed=not target.manifests) as client:
+    async with _client_of(given.own, is_needed=not target.manifests or bool(given.installed_in)) as client:
         try:
             subjects = await target.find(client)
             settings = await given.beside(client) if client else given.own

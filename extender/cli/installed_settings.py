@@ -1,89 +1,72 @@
-"""By which settings a command decides about a cluster: those of the installation there, unless options say so."""
+"""The settings of an installation that the user names, as far as they count on another machine."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from extender.cli.console import print_problem
-from extender.cli.installation_objects import InstalledPart, read_parts
-from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.openshift_objects import DIGEST_MIRRORS
+from extender.cli.installation_objects import INSTALLATION, InstalledPart, read_parts
+from extender.cluster.client import ClusterClient
 from extender.config.reading import parse_config, to_yaml
 from extender.config.tree import Config
+from extender.errors import ConfigError
 
-INSTALLATION = "app.kubernetes.io/name=multiarch-extender"
-"""The label of everything that the chart and the manifests install."""
-_OTHERS = "--config FILE gives others"
-# Of registries, what decides. Files are those of the pods, and clouds and accounts the service's own.
-_OF_REGISTRIES = ("plain_http", "allow", "deny", "private_addresses", "pull_secrets", "verify")
+_OF_REGISTRIES = ("deny", "pull_secrets")
+"""Which may be asked, and for whom: they send nothing anywhere. The others open addresses, or are files and accounts
+of the service's pods."""
 
 
 class GivenSettings(msgspec.Struct, frozen=True):
-    """What was given to a command: its settings with the defaults, and the file and assignments that they are from."""
+    """What was given to a command: its settings with the defaults, its assignments, and an installation's namespace."""
 
     own: Config
-    file: str | None
-    assignments: Sequence[str]
+    assignments: Sequence[str] = ()
+    installed_in: str = ""
 
     async def beside(self, client: ClusterClient) -> Config:
-        """The settings to decide by in that cluster; says on standard error whose they are.
+        """The settings to decide by; says on standard error what does not count of those of an installation.
 
         Raises:
-            ClusterError: the cluster cannot be asked.
+            ClusterError: the installation cannot be read.
+            ConfigError: there is none, or the service would not take its settings.
         """
-        if self.file:
-            print_problem(f"settings: those of {self.file}")
+        if not self.installed_in:
             return self.own
-        try:
-            found = await read_parts(client, INSTALLATION)
-        except ClusterRefused as exc:
-            print_problem(f"settings: the defaults, as no installation can be read ({exc}); {_OTHERS}")
-            return self.own
-        parts = deciding_parts(found)
-        if not parts:
-            problem = next((each.refusal or each.problem for each in found), "none was found")
-            print_problem(f"settings: the defaults, as no installation can be read ({problem}); {_OTHERS}")
-            return self.own
-        settings = self.of_parts(parts)
+        parts = _deciding_parts(await read_parts(client, INSTALLATION, self.installed_in), self.installed_in)
         names = " and ".join(each.subject for each in parts)
-        without = ""
-        if settings.registry.mirrors_of_openshift and not await _may_list_mirrors(client):
-            settings = msgspec.structs.replace(
-                settings, registry=msgspec.structs.replace(settings.registry, mirrors="")
-            )
-            without = ", without OpenShift's mirrors, which this account may not list"
-        print_problem(f"settings: those of {names}{without}; {_OTHERS}")
-        return settings
+        print_problem(
+            f"settings: those of {names}, without registry.plain_http, allow, private_addresses, files and programs: "
+            "give these by --set"
+        )
+        return self._of_parts([each.config or self.own for each in parts])
 
-    def of_parts(self, parts: Sequence[InstalledPart]) -> Config:
-        """What was assigned, over the settings of these parts, of which the last one that asks a scheduler counts."""
-        if self.file or not parts:
-            return self.own
-        own, installed = self.own, parts[0].config or self.own
-        for each in parts:
-            if each.config and each.config.scheduler.listen:
-                installed = msgspec.structs.replace(installed, scheduler=each.config.scheduler)
+    def _of_parts(self, found: Sequence[Config]) -> Config:
+        """What was assigned, over the first settings with the last ones' scheduler."""
+        own, installed = self.own, msgspec.structs.replace(found[0], scheduler=found[-1].scheduler)
         of_registries = {name: getattr(installed.registry, name) for name in _OF_REGISTRIES}
-        if installed.registry.mirrors_of_openshift:
-            of_registries["mirrors"] = installed.registry.mirrors
         registry = msgspec.structs.replace(own.registry, **of_registries)
         text = to_yaml(msgspec.structs.replace(installed, registry=registry))
         settings = parse_config(text, "the installed settings", self.assignments)
         return msgspec.structs.replace(settings, cluster=own.cluster, cache=own.cache, log=own.log)
 
 
-def deciding_parts(parts: Sequence[InstalledPart]) -> list[InstalledPart]:
-    """The part that reviews pods, else the first, and the one that a scheduler asks; none if no settings are known."""
-    known = [(each, each.config) for each in parts if each.config]
-    reviewing = [each for each, config in known if config.admission.listen]
-    scheduling = [each for each, config in known if config.scheduler.listen]
-    first = (reviewing or [each for each, _ in known])[:1]
+def given_settings(
+    own: Config, file: str | None, assignments: Sequence[str] | None, installed_in: str
+) -> GivenSettings:
+    """What was given to a command. Raises ConfigError if both a file and an installation were."""
+    if file and installed_in:
+        raise ConfigError("--config and --installed-in exclude each other")
+    return GivenSettings(own, assignments or (), installed_in)
+
+
+def _deciding_parts(parts: Sequence[InstalledPart], namespace: str) -> list[InstalledPart]:
+    """The part that reviews pods, else the first, and the one that a scheduler asks. Raises ConfigError."""
+    if not parts:
+        raise ConfigError(f"--installed-in {namespace}: nothing there has the label {INSTALLATION}")
+    for each in parts:
+        if each.config is None:
+            raise ConfigError(f"--installed-in {namespace}: {each.subject}: {each.refusal or each.problem}")
+    reviewing = [each for each in parts if each.config and each.config.admission.listen]
+    scheduling = [each for each in parts if each.config and each.config.scheduler.listen]
+    first = (reviewing or list(parts))[:1]
     return [*first, *(each for each in scheduling[:1] if each not in first)]
-
-
-async def _may_list_mirrors(client: ClusterClient) -> bool:
-    try:
-        await client.get(DIGEST_MIRRORS.path(""), {"limit": "1"})
-    except ClusterRefused as exc:
-        return exc.status != 403
-    return True

@@ -34,6 +34,9 @@ Manifests = Annotated[
     list[str] | None,
     typer.Option("--filename", "-f", metavar="FILE", help="Manifests: a file, a folder, or - for standard input."),
 ]
+InstalledIn = Annotated[
+    str, typer.Option(metavar="NAMESPACE", help="By the settings of the installation in this namespace.")
+]
 MANIFESTS_INSTEAD = ", or manifests with -f"
 Output = Annotated[Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print.")]
 

@@ -84,8 +84,8 @@ _ANSWERS_NO = re.compile(r"multiarch-extender (?:audit .*--require|fix .*--check
 _FINDS_NOTHING = re.compile(r"service-name=kubernetes$|reason=DaemonPodCannotRun$")
 """Commands that find nothing here: an API server on loopback is in no EndpointSlice, and no pod of a DaemonSet runs."""
 
-_LOOKS_UP_ALONE = re.compile(r"multiarch-extender (?:fix|inspect|audit(?= -f| --images)|explain(?= -f))")
-"""Commands that take no settings from a cluster, and have to be told how this registry is asked."""
+_LOOKS_UP_ALONE = re.compile(r"multiarch-extender (?:fix|inspect|audit|explain)")
+"""Commands that have to be told how this registry is asked."""
 
 SETTINGS = "config.yaml"
 
@@ -166,7 +166,8 @@ def fill_in(command: str, registry: str) -> str:
         (r"YOUR\.REGISTRY/multiarch-extender", f"{registry}/multiarch-extender {settings}"),
         (r"YOUR/IMAGE:TAG", f"{registry}/multiarch-extender:{__version__}"),
         (r"\bdebian:12\b|\bquay\.io/prometheus/prometheus\b|\bregistry\.example\.com/team/app:[\d.]+", image),
-        (rf"^(?!.* --config )(.*{_LOOKS_UP_ALONE.pattern})", rf"\1 --config {SETTINGS}"),
+        (r"--installed-in \S+", rf"\g<0> --set 'registry.plain_http=[{registry}]' --set 'registry.allow=[{registry}]'"),
+        (rf"^(?!.* --(?:config|installed-in) )(.*{_LOOKS_UP_ALONE.pattern})", rf"\1 --config {SETTINGS}"),
         (r"--set modes\.defaultScheduler\.enabled=true", r"\g<0> --set doctor.enabled=false"),
         (r"YOUR\.REGISTRY", registry),
         (r"\b(pod|namespace) NAME\b", r"\1 shop"),

@@ -60,8 +60,7 @@ async def test_audit_looks_at_all_namespaces_or_at_one(
 ) -> None:
     given = ("--kubeconfig", clusters.kubeconfig, *options, *clusters.registry, MEMORY)
     code, out, err = await run("audit", "-o", "json", *given)
-    assert (code, err.count("\n")) == (0, 1)
-    assert err.startswith("settings: the defaults")
+    assert (code, err) == (0, "")
     report = json.loads(out)
     assert {each["namespace"] for each in report["workloads"]} == seen
     wrong = {each["workloads"][0] for each in report["findings"] if each["rule"] == "runs-on-wrong-platform"}
@@ -84,8 +83,7 @@ async def test_explain_looks_where_kubectl_would(
 ) -> None:
     given = (*options, *clusters.registry)
     code, out, err = await run("explain", name, *given, environment={"KUBECONFIG": clusters.kubeconfig})
-    assert (code, err.count("\n")) == (1, 1)
-    assert err.startswith("settings: the defaults")
+    assert (code, err) == (1, "")
     assert out.startswith(f"Pod {at}\n")
 
 
@@ -125,18 +123,15 @@ AUTHORITIES = "/api/v1/namespaces/openshift-config-managed/configmaps/merged-tru
 
 @pytest.mark.parametrize(
     "command",
-    ["audit", "audit -f -", "explain in-away", "explain -f -", "inspect a.example/web:1", "fix -f -", "doctor"],
+    ["audit", "audit -f -", "explain in-away", "explain -f -", "inspect a.example/web:1", "fix -f -"],
 )
 async def test_mirrors_authorities_and_logins_are_those_of_the_context(clusters: Clusters, command: str) -> None:
-    """They decide which registry is asked and with what: the wrong cluster's would be shown to the wrong registry.
-
-    And `doctor` examines the installation there.
-    """
+    """They decide which registry is asked and with what: the wrong cluster's would be shown to the wrong registry."""
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": SPEC}
     options = ("--context=there", "--set=registry.mirrors=openshift", "--set=registry.allow=[]")
     await run(*command.split(), *options, stdin=json.dumps(manifest), environment={"KUBECONFIG": clusters.kubeconfig})
     asked = {each.path for each in clusters.there.requests}
-    assert asked if command.startswith("doctor") else {MIRRORS, LOGIN, AUTHORITIES} <= asked
+    assert {MIRRORS, LOGIN, AUTHORITIES} <= asked
     assert clusters.here.requests == []
 
 

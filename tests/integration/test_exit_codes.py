@@ -16,11 +16,11 @@ from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, 
 from tools.docs.pages import page
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
-OF_CLUSTERS = {"audit": (), "doctor": ("--no-registries",), "explain": ("web",), "ungate": ()}
+OF_CLUSTERS = {"audit": (), "doctor": (), "explain": ("web",), "ungate": ()}
 """The commands that look at a cluster, with what they need besides."""
 OF_MANIFESTS = ("audit", "explain", "fix")
 OF_SETTINGS = {
-    "audit": ("-f", "-"), "config": (), "doctor": (), "explain": ("web",), "fix": ("-f", "-"), "inspect": ("web",),
+    "audit": ("-f", "-"), "config": (), "explain": ("web",), "fix": ("-f", "-"), "inspect": ("web",),
     "serve": (),
 }  # fmt: skip
 FULLY = "explain"
@@ -160,6 +160,7 @@ async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path)
         ("audit -f - --require arm64", "--require: 'arm64' is no platform"),
         ("audit -f - --require linux/arm46", "no node has the architecture 'arm46'; is it 'arm64'?"),
         ("audit -f - --baseline /nowhere", "--baseline /nowhere: No such file or directory; give the output of"),
+        ("audit --config /dev/null --installed-in b", "--config and --installed-in exclude each other"),
         ("audit --kubeconfig /nowhere", "name a kubeconfig with --kubeconfig, or manifests with -f"),
         ("explain", "nothing to explain; give a pod, KIND/NAME or -f FILE"),
         ("explain web --set=cluster=none", "give -f FILE"),
