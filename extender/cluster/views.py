@@ -27,7 +27,6 @@ from extender.placement.nodes import (
     ClusterNodes,
     NodeLookup,
     NodePlatforms,
-    is_labelled,
     platform_of_node,
 )
 from extender.placement.policy import NAMESPACE_KEYS
@@ -55,9 +54,9 @@ _MISSING = declare_cache("cluster.views.missing", key="node name", rows=1024, mo
 class WatchedNodes:
     """The platforms of the cluster's nodes, kept by `watch`, whose `Handler` it is. Otherwise only `find` does I/O.
 
-    `platforms` has an entry per node, None for one that states no platform, `unlabelled` the platforms of nodes whose
-    labels do not state them, `kinds` how many nodes there are of each kind. `synced` is
-    false until all nodes have been listed once. It then stays true, since an old view is better than none.
+    `platforms` has an entry per node, None for one that states no platform, `kinds` how many nodes there are of each
+    kind. `synced` is false until all nodes have been listed once. It then stays true, since an old view is better than
+    none.
     """
 
     def __init__(
@@ -79,8 +78,6 @@ class WatchedNodes:
         self.synced = False
         self.platforms = NodePlatforms()
         self.kinds = NodeKinds()
-        self._unlabelled: dict[NodeName, Platform | None] = {}
-        self.unlabelled: frozenset[Platform | None] = frozenset()
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
 
@@ -96,11 +93,7 @@ class WatchedNodes:
 
     def known(self) -> ClusterNodes:
         """What the nodes are; none until all nodes have been listed once."""
-        return (
-            ClusterNodes(self.platforms.distinct, self.unlabelled, self.platforms.images, self.platforms)
-            if self.synced
-            else NO_NODES
-        )
+        return ClusterNodes(self.platforms.distinct, self.platforms.images) if self.synced else NO_NODES
 
     def count(self, architecture: str) -> int:
         """How many nodes have `architecture`, with `other` as in the metric. O(distinct platforms)."""
@@ -121,7 +114,6 @@ class WatchedNodes:
         platform = platform_of_node(node)
         self.platforms.put(name, platform)
         self.kinds.put(name, node, platform)
-        self._note_labels(name, platform, is_labelled=is_labelled(node))
         self.platforms.images.put(name, node.status.image_names if node.status else ())
         self._missing.remove(name)
 
@@ -130,22 +122,12 @@ class WatchedNodes:
         self.platforms.drop(NodeName(name))
         self.platforms.images.drop(NodeName(name))
         self.kinds.drop(NodeName(name))
-        self._note_labels(NodeName(name), None, is_labelled=True)
 
     def keep_only(self, names: Set[str]) -> None:
         """Removes all nodes but these, which are all that were listed; the view is then synced."""
         for name in [name for name in self.platforms if name not in names]:
             self.delete(name)
         self.synced = True
-
-    def _note_labels(self, name: NodeName, platform: Platform | None, *, is_labelled: bool) -> None:
-        """Notes whether the node's labels state its platform. O(nodes whose labels do not), for such a node."""
-        if is_labelled and name not in self._unlabelled:
-            return
-        self._unlabelled.pop(name, None)
-        if not is_labelled:
-            self._unlabelled[name] = platform
-        self.unlabelled = frozenset(self._unlabelled.values())
 
     async def find(self, names: Iterable[NodeName], wait_seconds: float) -> NodeLookup:
         """Looks up those of `names` that are not in view, once each, and adds the nodes it finds to the view.

@@ -24,10 +24,8 @@ from extender.placement.additions import (
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit, system_asked
 from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
-from extender.placement.node_match import NodeDemands, demands_in
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import JsonObject, Operation, diff, look
-from extender.placement.pinned_nodes import shown_nodes, wrong_nodes
 from extender.placement.planning import AdmissionSettings, Planner, PodInput, Wanted
 from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import (
@@ -242,8 +240,7 @@ class Mutator:
         record = read_record(look(before, ADDED_PATH))
         taken = take_back(after, record, self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        own = scheduling_of(after)
-        wanted = self._planner.plan(decided, own)
+        wanted = self._planner.plan(decided, scheduling_of(after))
         is_held = bool(pod.spec and pod.spec.scheduling_gates) and is_gated(after)
         outcome, wanted, unresolved = self._decide(wanted, may_hold=may_hold or is_held)
         added = add(after, wanted, self._settings.scheduler_name)
@@ -269,7 +266,7 @@ class Mutator:
             patch=patch,
             reason=wanted.reason,
             unresolved=unresolved,
-            warnings=(*overrides.problems, *wanted.warnings, *self._nowhere(demands_in(own), decided)),
+            warnings=(*overrides.problems, *wanted.warnings, *self._nowhere(decided)),
             audit_annotations={
                 "verdict": self._summary(decided),
                 **({} if added == NOTHING else {"added": added.record}),
@@ -307,12 +304,11 @@ class Mutator:
             return AdmissionOutcome.UNRESOLVED, msgspec.structs.replace(wanted, reason=reason), passed
         return AdmissionOutcome.ASSUMED if wanted.assumed else AdmissionOutcome.PATCHED, wanted, ()
 
-    def _nowhere(self, demands: NodeDemands, pod: PodInput) -> Iterator[str]:
-        """That the pod can run on no node of the cluster, or on none that it names."""
+    def _nowhere(self, pod: PodInput) -> Iterator[str]:
+        """That the pod can run on no node of the cluster."""
         if self._is_nowhere(pod):
-            yield f"this pod can run on no node of this cluster: {_refusal(pod)}"
-        elif wrong := wrong_nodes(demands, pod.facts, self._policy.compatibility, pod.cluster.by_name):
-            yield f"this pod asks for {shown_nodes(wrong)}: {_refusal(pod)}"
+            refusal = refusal_text(constraints_of(pod.images, pod.facts)) or system_text(pod.images, pod.facts)
+            yield f"this pod can run on no node of this cluster: {refusal}"
 
     def _is_nowhere(self, pod: PodInput) -> bool:
         platforms = pod.cluster.platforms
@@ -330,10 +326,6 @@ class Mutator:
         if not pod.known:
             return f"runs anywhere on {os}" if (os := system_asked(pod.facts)) else "runs anywhere"
         return f"runs on {self._planner.common(pod.known, pod.cluster).text or 'no platform'}"
-
-
-def _refusal(pod: PodInput) -> str:
-    return refusal_text(constraints_of(pod.images, pod.facts)) or system_text(pod.images, pod.facts)
 
 
 def _is_noted(before: JsonObject, after: JsonObject) -> bool:

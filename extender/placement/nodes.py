@@ -1,8 +1,8 @@
 """The platform of a node, and the platforms of thousands of nodes by name.
 
 kube-scheduler goes by labels, and the scheduler verbs by what kubelets state. Mostly both are the same, but virtual
-nodes of some clouds have the beta labels alone, or none: node affinity keeps pods off these, with a warning. Depends on
-neither pods nor images.
+nodes of some clouds have the beta labels alone, or none: node affinity keeps pods off these. Depends on neither pods
+nor images.
 """
 
 import re
@@ -108,16 +108,10 @@ class NodeLookup(msgspec.Struct, frozen=True):
 
 
 class ClusterNodes(msgspec.Struct, frozen=True):
-    """The platforms of a cluster's nodes, those of nodes whose labels do not state them, and what images nodes list.
-
-    All are empty where no nodes are known. A node that states no platform at all is among `unlabelled` as None, and in
-    `by_name`, which has the platform of each node.
-    """
+    """The platforms of a cluster's nodes, and what images nodes list; both are empty where no nodes are known."""
 
     platforms: frozenset[Platform] = frozenset()
-    unlabelled: frozenset[Platform | None] = frozenset()
     images: NodeImages = NodeImages()
-    by_name: Mapping[NodeName, Platform | None] = {}
 
 
 NO_NODES = ClusterNodes()
@@ -152,17 +146,3 @@ def platform_of_node(node: Node) -> Platform | None:
         return platform
     stated = normalize_platform(os, found["architecture"] or platform.architecture, found["variant"])
     return stated if stated.architecture == platform.architecture else platform
-
-
-def is_labelled(node: Node) -> bool:
-    """Whether the node's labels state its platform as node affinity names it: system, architecture and any level."""
-    labels = (node.metadata and node.metadata.labels) or {}
-    platform = platform_of_node(node)
-    if platform is None or (labels.get(OPERATING_SYSTEM), labels.get(ARCHITECTURE)) != (
-        platform.os,
-        platform.architecture,
-    ):
-        return False
-    documented = (platform.variant, f"{platform.architecture}-{platform.variant}")
-    is_baseline = platform == normalize_platform(platform.os, platform.architecture)
-    return is_baseline or labels.get(LEVEL_LABEL) in documented

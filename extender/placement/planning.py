@@ -42,7 +42,7 @@ from extender.placement.node_match import (
     open_terms,
     selector_requirements,
 )
-from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM, USUAL, ClusterNodes
+from extender.placement.nodes import LEVEL_LABEL, USUAL, ClusterNodes
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference, system_text
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
@@ -136,13 +136,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     assumed: tuple[Unresolved, ...] = ()
     passed: tuple[Unresolved, ...] = ()
     platforms: str | None = None
-
-
-UNLABELLED = (
-    f"the labels {ARCHITECTURE} and {OPERATING_SYSTEM} of some nodes do not state their platform, and kube-scheduler "
-    "goes by them: this pod's node affinity keeps it off nodes that run its images"
-)
-"""The warning about a pod that is kept off nodes without labels."""
 
 
 class Planner:
@@ -261,9 +254,6 @@ class Planner:
             return Wanted(required=wanted, reason=contradiction, warnings=warnings, impossible=True)
         if not written:
             return Wanted()
-        lost = [node for node in cluster.unlabelled if node is None or os in ("", node.os)] if restricts else ()
-        if any(node is None or self._may_run(known, node) for node in lost):
-            warnings = (*warnings, UNLABELLED)
         return Wanted(required=required, reason=refusal if restricts else "", warnings=warnings)
 
     def _required_nodes(

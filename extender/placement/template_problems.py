@@ -14,11 +14,10 @@ import msgspec
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform
 from extender.kubernetes.admission_v1 import WARNING_CHARACTERS
-from extender.kubernetes.core_v1 import NodeName, Toleration
+from extender.kubernetes.core_v1 import Toleration
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.node_kinds import HOST_NAME, NodeKind
 from extender.placement.node_match import NodeDemands, as_daemon_pods, obstacles
-from extender.placement.pinned_nodes import shown_nodes
 from extender.placement.reasons import Constraint, blame, constraints_of, shorten
 
 LINE_CHARACTERS = WARNING_CHARACTERS
@@ -51,9 +50,9 @@ class ReviewedTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a template.
 
     `place` is where it stands. `demands` are what its pods ask of nodes, with `tolerations`, which the webhook will
-    give them. `wrong_nodes` are those that it names if its images run on none of them. `contradicts`: its own
-    constraints allow no platform of its images. `names_secrets`: it names its pull secrets, in a namespace of its own,
-    so that no others open its images. `is_daemon_set`: it wants a pod on each node that it targets.
+    give them. `contradicts`: its own constraints allow no platform of its images. `names_secrets`: it names its pull
+    secrets, in a namespace of its own, so that no others open its images. `is_daemon_set`: it wants a pod on each node
+    that it targets.
     """
 
     place: str
@@ -61,7 +60,6 @@ class ReviewedTemplate(msgspec.Struct, frozen=True, kw_only=True):
     facts: Sequence[ImageFact]
     demands: NodeDemands
     tolerations: Sequence[Toleration] = ()
-    wrong_nodes: Mapping[NodeName, Platform] = {}
     contradicts: bool = False
     names_secrets: bool = False
     is_daemon_set: bool = False
@@ -84,10 +82,7 @@ def problems_of(
         yield _nothing_in_common(reviewed.place, blamed)
         return
     only = f"runs on {_platforms(blamed[0].platforms)} only"
-    if reviewed.wrong_nodes:
-        rest = f"{only}, but its pods ask for {shown_nodes(reviewed.wrong_nodes)}"
-        yield TemplateProblem(Problem.WRONG_NODES, _line(reviewed.place, blamed[0].reference, rest))
-    elif reviewed.is_daemon_set:
+    if reviewed.is_daemon_set:
         wrong = _wrong_nodes(reviewed, compatibility, kinds or {})
         if wrong:
             line = _line(reviewed.place, blamed[0].reference, f"{only}, but {_counted(wrong)}")

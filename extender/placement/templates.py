@@ -25,7 +25,6 @@ from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Json, JsonObject, Operation, copy_of, diff, look
-from extender.placement.pinned_nodes import wrong_nodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, SERVICE_KEYS, Overrides, Policy, overrides_of
 from extender.placement.reasons import shown_reference
@@ -243,13 +242,12 @@ class Templates:
         template, spec = changed.template, changed.pod.spec
         assert spec is not None  # noqa: S101 -- a template has a PodSpec
         wanted = self._required.plan(changed.pod, question.images, facts, question.overrides, cluster)
-        is_daemon_set, demands = template.kind == DAEMON_SET, demands_of(spec)
+        is_daemon_set = template.kind == DAEMON_SET
         return ReviewedTemplate(
             place=template.place,
             images=question.images,
             facts=facts,
-            demands=demands,
-            wrong_nodes=wrong_nodes(demands, facts, self._policy.compatibility, cluster.by_name),
+            demands=demands_of(spec),
             tolerations=() if is_daemon_set else wanted.tolerations,
             contradicts=wanted.impossible,
             names_secrets=bool(spec.image_pull_secrets and template.namespace),

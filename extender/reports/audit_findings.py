@@ -28,7 +28,6 @@ from extender.placement.facts import (
 )
 from extender.placement.node_match import Rule, obstacles
 from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM, USUAL, name_of_node, platform_of_node
-from extender.placement.pinned_nodes import shown_nodes, wrong_nodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy, common_platforms
 from extender.placement.relaxing import Relaxer
@@ -305,10 +304,6 @@ class _Auditor:
             yield _of_workload(FindingRule.NO_COMMON_PLATFORM, judged, text)
         if workload.is_daemon_set:
             yield from self._of_daemon_set(judged)
-        elif wrong := wrong_nodes(judged.demands, facts, self._compatibility, self._judge.by_name):
-            text = f"asks for {shown_nodes(wrong)}, on which its images do not run"
-            platform, names = str(next(iter(wrong.values()))), ",".join(wrong)
-            yield _of_workload(FindingRule.PINNED_TO_WRONG_NODE, judged, text, platform, more=f":{names}")
 
     def _of_daemon_set(self, judged: JudgedWorkload) -> Iterator[Finding]:
         """What keeps it from nodes that it targets: images, and taints that its pods do not tolerate."""

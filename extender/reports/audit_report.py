@@ -38,7 +38,6 @@ class FindingRule(enum.StrEnum):
     EXEC_FORMAT_ERROR = "exec-format-error"
     PULL_REFUSED = "pull-refused"
     TAG_LOST_PLATFORM = "tag-lost-platform"
-    PINNED_TO_WRONG_NODE = "pinned-to-wrong-node"
     NODE_LABELS = "node-labels-contradict-kubelet"
     UNREADABLE = "unreadable"
 
@@ -59,7 +58,6 @@ RULES: Mapping[FindingRule, str] = {
     FindingRule.EXEC_FORMAT_ERROR: "A container fails at each start, as a program of another architecture does",
     FindingRule.PULL_REFUSED: "A node's runtime does not pull an image that lacks the node's platform",
     FindingRule.TAG_LOST_PLATFORM: "A container runs, and its tag has since lost its node's platform",
-    FindingRule.PINNED_TO_WRONG_NODE: "A workload names the nodes to run on, and its images run on none of these",
     FindingRule.NODE_LABELS: "The labels of a node, by which affinity goes, name another platform than its kubelet",
     FindingRule.UNREADABLE: "An object could not be read",
 }

@@ -35,9 +35,8 @@ from extender.placement.node_match import (
     obstacles,
     taint_text,
 )
-from extender.placement.nodes import PREFIX, USUAL, ClusterNodes, is_labelled, name_of_node, platform_of_node
+from extender.placement.nodes import PREFIX, USUAL, ClusterNodes, name_of_node, platform_of_node
 from extender.placement.patch import Operation, apply
-from extender.placement.pinned_nodes import names_of_node
 from extender.placement.policy import ADDED, MODE, REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
@@ -244,12 +243,7 @@ def usual_nodes() -> list[ReportedNode]:
 
 def cluster_nodes(nodes: Sequence[ReportedNode]) -> ClusterNodes:
     """What the webhook of a cluster with these nodes knows of them."""
-    pairs = [(node, platform_of_node(node)) for node in nodes]
-    return ClusterNodes(
-        frozenset(platform for _, platform in pairs if platform),
-        frozenset(platform for node, platform in pairs if not is_labelled(node)),
-        by_name={name: platform for node, platform in pairs for name in names_of_node(node)},
-    )
+    return ClusterNodes(frozenset(filter(None, map(platform_of_node, nodes))))
 
 
 def _patched(document: KubernetesObject, patch: Sequence[Operation]) -> CreatedSpec | None:

@@ -7,7 +7,7 @@ import msgspec
 
 from extender.images.content import Answer
 from extender.images.platform import Platform, runs_on
-from extender.kubernetes.core_v1 import CreatedPod, NodeName, Toleration
+from extender.kubernetes.core_v1 import CreatedPod, Toleration
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of, fit
 from extender.placement.node_match import (
@@ -21,7 +21,6 @@ from extender.placement.node_match import (
     requirement_text,
 )
 from extender.placement.nodes import platform_of_node
-from extender.placement.pinned_nodes import names_of_node
 from extender.placement.policy import MODE, Mode, Overrides, Policy, read_overrides
 from extender.placement.relaxing import Relaxer
 from extender.reports.audit_report import AuditedWorkload, Blocker, FindingRule, RunAnswer, Weight, WorkloadPlatform
@@ -74,11 +73,8 @@ class WorkloadJudge:
         self._namespaces = namespaces
         self._kinds: dict[tuple[Platform | None, frozenset[str]], list[tuple[ReportedNode, int]]] = {}
         self.nodes: dict[Platform | None, list[ReportedNode]] = {}
-        self.by_name: dict[NodeName, Platform | None] = {}
         for node in nodes:
-            platform = platform_of_node(node)
-            self.nodes.setdefault(platform, []).append(node)
-            self.by_name |= dict.fromkeys(names_of_node(node), platform)
+            self.nodes.setdefault(platform_of_node(node), []).append(node)
 
     def judge(self, workload: Workload, answers: Iterable[Answer]) -> JudgedWorkload:
         """The workload with its facts; `answers` are those for its images, in order."""

@@ -942,7 +942,7 @@ SETTINGS = _broken(
 
 PLANNING = _broken(
     "extender/placement/planning.py",
-    _tests("unit/placement", "mutation", "gate", "platforms_annotation", "node_warnings"),
+    _tests("unit/placement", "mutation", "gate", "platforms_annotation"),
     (
         "a pod gets no toleration that it has already",
         "covers(each, rule.toleration) for each in present",
@@ -958,11 +958,6 @@ PLANNING = _broken(
         "policies read of platforms only where the setting says so",
         "if self._settings.platforms_annotation else None",
         "if True else None",
-    ),
-    (
-        "an author is told of nodes whose labels keep the pod off",
-        "            warnings = (*warnings, UNLABELLED)\n",
-        "            pass\n",
     ),
 )
 

@@ -13,7 +13,7 @@ from extender.kubernetes.core_v1 import NodeName
 from extender.placement.nodes import NodeLookup
 from testbed.clock import Clock
 from testbed.simulated_time import run_simulated
-from tests.builders import AMD64, node
+from tests.builders import node
 from tests.unit.cluster.scripted_api import LOST, ScriptedApi
 
 NEW = (NodeName("y"), NodeName("z"))
@@ -69,16 +69,3 @@ async def test_after_a_failure_one_call_at_a_time_looks_up_until_one_succeeds() 
     assert found == [NodeLookup(absent=NEW[:1]), NodeLookup(unreachable=NEW[1:])]
     assert await nodes.find(NEW[1:], 5.0) == NodeLookup(absent=NEW[1:])
     assert [path[-1] for path in api.paths] == ["y", "y", "z"]
-
-
-def test_platforms_of_nodes_whose_labels_do_not_state_them() -> None:
-    """Are there as long as the cluster has such a node."""
-    view = WatchedNodes(ScriptedApi(), clock=Clock())
-    beta = {"labels": {"beta.kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux"}}
-    for name in ("virtual-1", "virtual-2"):
-        view.upsert(msgspec.json.encode(node(name) | {"metadata": {"name": name, **beta}}))
-    assert view.unlabelled == AMD64.platforms
-    view.delete("virtual-1")
-    assert view.unlabelled == AMD64.platforms
-    view.upsert(msgspec.json.encode(node("virtual-2")))
-    assert (view.unlabelled, view.platforms[NodeName("virtual-2")]) == (frozenset(), *AMD64.platforms)

@@ -9,7 +9,7 @@ import msgspec
 
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
-from extender.images.platform import Compatibility
+from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
@@ -18,7 +18,7 @@ from extender.placement.affinity import AffinityMode
 from extender.placement.facts import RuntimeClass, facts_of, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import Mutation, Mutator
-from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, is_labelled, platform_of_node
+from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, platform_of_node
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import MODE, PREFER, REASON, UNKNOWN, Choice, Policy, read_overrides
 from extender.placement.scheduling import Decision, filter_nodes
@@ -218,6 +218,15 @@ def _annotations(chosen: random.Random) -> dict[str, str]:
     return {key: chosen.choice(values) for key, values in _ANNOTATIONS.items() if chosen.random() < 0.1}
 
 
+def is_labelled(node: ReportedNode) -> bool:
+    """Whether the node's labels state its platform as node affinity names it: system, architecture and any level."""
+    labels, platform = (node.metadata and node.metadata.labels) or {}, platform_of_node(node)
+    if platform is None or (labels.get(OS), labels.get(ARCH)) != (platform.os, platform.architecture):
+        return False
+    stated = (platform.variant, f"{platform.architecture}-{platform.variant}")
+    return platform == parse_platform(f"{platform.os}/{platform.architecture}") or labels.get(LEVEL) in stated
+
+
 class Outlets:
     """What the package makes of a case."""
 
@@ -233,8 +242,7 @@ class Outlets:
         self.platforms = {name: platform_of_node(it) for name, it in self.nodes.items()}
         self.labelled = {name: is_labelled(it) for name, it in self.nodes.items()}
         seen = frozenset(platform for platform in self.platforms.values() if platform)
-        unlabelled = frozenset(self.platforms[name] for name, is_stated in self.labelled.items() if not is_stated)
-        self.cluster = ClusterNodes(seen, unlabelled) if case.is_watched else NO_NODES
+        self.cluster = ClusterNodes(seen) if case.is_watched else NO_NODES
 
     def mutate(self, pod: Json, *, may_hold: bool = False) -> Mutation:
         created, mutator = decoded(pod, CreatedPod), self.case.settings.mutator

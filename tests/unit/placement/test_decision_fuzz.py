@@ -23,7 +23,6 @@ from extender.placement.gate import GATE, GATED_LABEL, ImpossiblePods, UnknownIm
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.node_match import demands_of, obstacles
 from extender.placement.nodes import LABELS
-from extender.placement.planning import UNLABELLED
 from extender.placement.policy import REASON, Choice, Overrides
 from extender.placement.templates import QUEUE_LABEL, ChangedTemplate, TemplateOwner, TemplateQuestion
 from extender.placement.ungating import UngatingOutcome
@@ -204,8 +203,6 @@ def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) ->
             assert after[name] is (right if is_kept else author)[name], name
         elif case.is_watched and not {"nodeSelector", "affinity"} & own.keys():
             assert right[name] or not after[name], name
-            is_lost = right[name] and truth.is_right(name) and not after[name]
-            assert not is_lost or UNLABELLED in mutation.warnings, name
     rules = [rule for rule, platforms in zip(admission.tolerations, RULES[admission.tolerations], strict=True)
              if truth.runs_on(platforms) and any(map(truth.may_allow, platforms))]  # fmt: skip
     earned = [{key: word for key, word in msgspec.to_builtins(it.toleration).items() if word} for it in rules]

@@ -337,27 +337,6 @@ def test_an_image_that_is_known_in_one_namespace_is_unknown_to_the_workloads_of_
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("image", "name", "found"),
-    [
-        ("amd:1", "arm-1", ["Deployment/a asks for node arm-1, which is linux/arm64, on which its images do not run"]),
-        ("amd:1", "amd-1", []),
-        ("multi:1", "arm-1", []),
-        ("gone:1", "arm-1", []),
-        ("amd:1", "unseen", []),
-    ],
-)
-def test_a_workload_that_names_a_node_of_another_platform_is_an_error(image: str, name: str, found: list[str]) -> None:
-    """It waits for ever, or crashes; a DaemonSet has a finding of its own."""
-    nodes = [node("amd64", "amd-1"), node("arm64", "arm-1")]
-    pinned: Any = {"nodeSelector": {"kubernetes.io/hostname": name}}
-    report = audit(
-        given(deployment("a", image, **pinned), deployment("b", image, kind="DaemonSet", **pinned), nodes=nodes)
-    )
-    assert messages(report, FindingRule.PINNED_TO_WRONG_NODE) == found
-    assert bool(found) <= any(each.rule is FindingRule.PINNED_TO_WRONG_NODE for each in new_findings(report, None))
-
-
 def test_a_node_whose_labels_contradict_its_kubelet_is_told() -> None:
     """Affinity goes by labels, and programs by the kubelet's machine. One that states nothing contradicts nothing."""
     right, wrong, silent = node("arm64", "right"), node("arm64", "wrong"), ReportedNode(metadata=NodeMeta("silent", {}))

@@ -187,13 +187,6 @@ def test_a_node_that_states_no_platform_is_unknown() -> None:
     assert (kind.platform, kind.answer, kind.verdict) == ("", RunAnswer.UNKNOWN, Verdict.UNSTATED)
 
 
-def test_a_pod_that_names_a_node_of_another_platform_is_warned_of() -> None:
-    pinned = pod(nodeSelector={"kubernetes.io/hostname": "a"})
-    nodes = [node("a", "arm64", **{"kubernetes.io/hostname": "a"}), node("b", "amd64")]
-    said = told(pinned, index(AMD64), nodes=nodes)
-    assert said.webhook.warnings[0].startswith("this pod asks for node a, which is linux/arm64: image app-0:1 is built")
-
-
 @pytest.mark.parametrize("mode", ["required", "both"])
 def test_a_pod_that_the_webhook_has_just_patched_needs_no_patch(mode: str) -> None:
     nodes = [node("a", "arm64", ARM_TAINT), node("d", "amd64")]
