@@ -143,8 +143,8 @@ class AdmissionConfig(Section, frozen=True):
     impossible: Annotated[
         ImpossiblePods,
         Meta(
-            description="When no node can be right: `pend` writes required node affinity that no node meets, `pass` "
-            "writes none, `deny` refuses the pod."
+            description="When no node can be right: `pend` writes required node affinity that no node meets, `deny` "
+            "refuses the pod."
         ),
     ] = ImpossiblePods.PEND
     gate: GateConfig = GateConfig()

@@ -69,7 +69,6 @@ class ImpossiblePods(enum.StrEnum):
     """What to do with a pod for which no node can be right."""
 
     PEND = "pend"
-    PASS = "pass"  # noqa: S105  # a verb
     DENY = "deny"
 
 

@@ -227,8 +227,8 @@ class Planner:
         self, pod: PodInput, demands: NodeDemands, unknown: Sequence[Unresolved], *, stored: bool
     ) -> Wanted:
         """Under settings by which no required affinity is written, only whether the pod is impossible."""
-        written, impossible = self._requires, self._settings.impossible
-        if not written and impossible is not ImpossiblePods.DENY:
+        written = self._requires
+        if not written and self._settings.impossible is not ImpossiblePods.DENY:
             return Wanted()
         assume = self._assumed_platforms(pod) if unknown else frozenset[Platform]()
         assumed = {image for image, _ in unknown}
@@ -249,8 +249,7 @@ class Planner:
         contradiction = f"{why}: {refusal}" if why else ""
         warnings = (contradiction,) if why else ()
         if required.impossible:
-            pends = written and impossible is not ImpossiblePods.PASS
-            wanted = required if pends else RequiredNodes()
+            wanted = required if written else RequiredNodes()
             return Wanted(required=wanted, reason=contradiction, warnings=warnings, impossible=True)
         if not written:
             return Wanted()

@@ -109,7 +109,7 @@ def _settings(number: int, *, is_odd: bool) -> Settings:
         tolerations=chosen.choice(list(RULES)),
         node_affinity=chosen.choices(list(AffinityMode), [0, 1, 0, 1] if is_odd else [1, 4, 1, 2])[0],
         gate=GateSettings(unknown=chosen.choice(list(UnknownImages))),
-        impossible=chosen.choice([each for each in ImpossiblePods if not is_odd or each is not ImpossiblePods.PASS]),
+        impossible=chosen.choice(list(ImpossiblePods)),
         scheduler_name=chosen.choice(["", "multiarch"]),
         platforms_annotation=chosen.random() < 0.5,
         keeps_selector=not is_odd and chosen.random() < 0.3,

@@ -12,7 +12,7 @@ from extender.placement.affinity import right_nodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.policy import ADDED, MODE, PREFER, REASON
+from extender.placement.policy import MODE, PREFER, REASON
 from tests.builders import (
     AMD64,
     ARCH,
@@ -172,14 +172,6 @@ def test_pod_that_no_node_can_run_waits_with_a_reason(
     assert patched["metadata"]["annotations"][REASON] == reason
     assert "schedulingGates" not in patched["spec"]
     assert mutate(patched, *facts, admission=admission, may_hold=True).patch == b""
-
-
-def test_impossible_pod_passes_where_the_operator_wants_it() -> None:
-    admission = settings("required", impossible="pass")
-    mutation, patched = mutated(SELECTED, AMD64, admission=admission)
-    assert patched["spec"] == SELECTED["spec"]
-    assert patched["metadata"]["annotations"] == {"team": "a/b~c", REASON: SELECTOR_REASON, ADDED: "{}"}
-    assert (mutation.outcome, mutation.warnings) == (AdmissionOutcome.IMPOSSIBLE, (SELECTOR_REASON,))
 
 
 @pytest.mark.parametrize("mode", ["none", "preferred", "required", "both"])
