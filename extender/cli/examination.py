@@ -34,8 +34,6 @@ async def examine(
         if not parts:
             none = f"no Deployment, DaemonSet or StatefulSet has the labels {selector}"
             return [(CheckName.PODS, wrong("cluster", none, "install the chart, or give --selector"))]
-        if len(spaces := sorted({each.namespace for each in parts})) > 1:
-            raise ConfigError(f"the namespaces {', '.join(spaces)} have an installation; choose one by --installed-in")
         installation = Installation(client, parts, selector, namespace)
         for name, (check, right) in CHECKS.items():
             if name not in checks:

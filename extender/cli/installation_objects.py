@@ -74,17 +74,21 @@ async def list_objects(client: ClusterClient, path: str, selector: str = "") -> 
 
 
 async def read_parts(client: ClusterClient, selector: str, namespace: str = "") -> list[InstalledPart]:
-    """The Deployments, DaemonSets and StatefulSets with these labels, in that namespace or else in all of them.
+    """The workloads with these labels, in that namespace or else in the one that has some.
 
     Raises:
         ClusterError: they cannot be read.
+        ConfigError: several namespaces have some: anybody may give such labels.
     """
     where = f"/apis/apps/v1/namespaces/{namespace}" if namespace else "/apis/apps/v1"
-    return [
-        await _part(client, kind, document)
+    found = [
+        (kind, document)
         for kind, plural in _KINDS.items()
         for document in await list_objects(client, f"{where}/{plural}", selector)
     ]
+    if len(spaces := sorted({document["metadata"]["namespace"] for _, document in found})) > 1:
+        raise ConfigError(f"the namespaces {', '.join(spaces)} have an installation; choose one by --installed-in")
+    return [await _part(client, kind, document) for kind, document in found]
 
 
 async def _part(client: ClusterClient, kind: str, document: KubernetesObject) -> InstalledPart:

@@ -4,18 +4,29 @@ What they read of a cluster beside its pods is that of the same one: mirrors, lo
 """
 
 import asyncio
+import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.forked_commands import MEMORY, asking, run
-from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_contexts
+from tests.integration.cluster.api_server import (
+    WORKLOADS,
+    ApiServer,
+    namespace,
+    node,
+    pod,
+    serve_api,
+    write_contexts,
+    write_kubeconfig,
+)
 
 SPEC = {"containers": [{"name": "c", "image": "127.0.0.1:1/web:1"}]}
 
@@ -114,6 +125,66 @@ async def test_audit_and_fix_take_a_namespace_for_manifests_that_name_none() -> 
     given = ("fix", "-f", "-", "--set=registry.allow=[127.0.0.1:1]")
     assert (await run(*given, stdin=stream))[0] == 1
     assert await run(*given, "-n", "shop", stdin=stream) == (0, "", "")
+
+
+INSTALLED = {"app.kubernetes.io/name": "multiarch-extender"}
+SHOP_SECRETS = "/api/v1/namespaces/shop/secrets"
+
+
+class LoginRegistry(EmbeddedRegistry):
+    """Wants a login, and notes those that it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logins: set[str] = set()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if login := request.headers.get("Authorization", ""):
+            self.logins.add(login)
+            return await super().answer(request)
+        return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+
+
+def put_installation(api: ApiServer, where: str, settings: Mapping[str, Any]) -> None:
+    """A Deployment with the labels of the chart's, and its settings."""
+    container = {"name": "extender", "args": ["serve", "--config=/config/config.yaml"]}
+    template = {"spec": {"containers": [container], "volumes": [{"name": "c", "configMap": {"name": "settings"}}]}}
+    made = {"metadata": {"name": f"extender-{where}", "namespace": where, "labels": INSTALLED},
+            "spec": {"selector": {}, "template": template}}  # fmt: skip
+    api.put(WORKLOADS[0], made)
+    config_map = {"metadata": {"name": "settings"}, "data": {"config.yaml": yaml.safe_dump(settings)}}
+    api.put(f"/api/v1/namespaces/{where}/configmaps", config_map)
+
+
+@pytest.mark.parametrize("command", ["audit --no-newer", "explain in-shop -n shop", "doctor"])
+async def test_a_tenants_look_alike_sends_no_login_anywhere(command: str, tmp_path: Path) -> None:
+    """Its settings would have a pull secret of others sent without TLS to an address of this machine."""
+    async with LoginRegistry() as registry, serve_api() as api:
+        registry.add_index("web", "1.0", ["linux/amd64"])
+        login = {"auths": {registry.host: {"username": "u", "password": "p"}}}
+        secret = {"metadata": {"name": "pull"}, "type": "kubernetes.io/dockerconfigjson",
+                  "data": {".dockerconfigjson": base64.b64encode(json.dumps(login).encode()).decode()}}  # fmt: skip
+        made = pod("in-shop", f"{registry.host}/web:1.0", "node", "Running")
+        made["metadata"]["namespace"] = "shop"
+        made["spec"]["imagePullSecrets"] = [{"name": "pull"}]
+        api.put(NODES.path, node("node"))
+        api.put(NAMESPACES.path, namespace("shop"))
+        api.put(PODS, made)
+        api.put(SHOP_SECRETS, secret)
+        opening = {"registry": {"plain_http": [registry.host], "allow": ["*", registry.host], "pull_secrets": True}}
+        for where in ("ours", "tenant"):
+            put_installation(api, where, opening)
+        given = ("--kubeconfig", str(write_kubeconfig(api, tmp_path)))
+        for more in ((), ("--installed-in=ours",), ("--installed-in=tenant",)):
+            before = len(api.requests)
+            await run(*command.split(), *given, *more)
+            maps = {each.path for each in api.requests[before:] if "configmaps" in each.path}
+            named = [each.rpartition("=")[2] for each in more]
+            assert maps == {f"/api/v1/namespaces/{each}/configmaps/settings" for each in named}
+            assert registry.requests.total() == 0
+        if command != "doctor":
+            await run(*command.split(), *given, *asking(registry.host))
+            assert registry.logins
 
 
 MIRRORS = "/apis/config.openshift.io/v1/imagedigestmirrorsets"

@@ -20,7 +20,8 @@ from aiohttp import web
 Document = dict[str, Any]
 Kind = Literal["get", "list", "watch", "send"]
 LABELS = "metadata.labels "
-COLLECTIONS = ("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces")
+WORKLOADS = tuple(f"/apis/apps/v1/{kind}" for kind in ("deployments", "daemonsets", "statefulsets"))
+COLLECTIONS = ("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", *WORKLOADS)
 
 
 @dataclass(frozen=True)
@@ -322,8 +323,8 @@ def selector_of(request: Request) -> str:
 
 def listed_collection(path: str) -> tuple[str, str]:
     """Returns the collection of which the path is a list, and the namespace that is listed; of all if empty."""
-    found = re.fullmatch(r"/api/v1/namespaces/([^/]+)/pods", path)
-    return (COLLECTIONS[1], found[1]) if found else (path, "")
+    found = re.fullmatch(r"(/api/v1|/apis/apps/v1)/namespaces/([^/]+)/([^/]+)", path)
+    return (f"{found[1]}/{found[3]}", found[2]) if found else (path, "")
 
 
 def collection_path(path: str) -> str:

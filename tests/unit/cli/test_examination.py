@@ -71,6 +71,7 @@ async def test_of_two_installations_one_has_to_be_chosen() -> None:
     cluster.lists[DEPLOYMENTS] += [other]
     with pytest.raises(ConfigError, match="the namespaces ours, tenant have an installation; choose one"):
         await cluster.examine(*CheckName)
+    assert not any("configmaps" in path for path in cluster.asked)
 
 
 NO_PODS: dict[str, list[Document]] = {DEPLOYMENTS: [deployment()]}
