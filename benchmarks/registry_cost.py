@@ -17,7 +17,6 @@ from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring
 from extender.credentials.operator_keyring import OperatorKeyring
-from extender.fetcher.messages import Failed, Verified, Verify
 from extender.fetcher.sources import LocalSources
 from extender.images.content import Content
 from extender.images.manifest import Kind
@@ -30,14 +29,11 @@ from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
-from extender.resolver.verify_queue import VerifyQueue
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 from testbed.clock import Clock
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.hostile_layers import AMD64_ELF, ARM64_ELF
-from testbed.images import build_index, join_index, make_image
-from testbed.packed_layers import Put, gzipped
+from testbed.images import build_index
 
 MINUTE, HOUR = 60.0, 3600.0
 BOTH = ("linux/amd64", "linux/arm64")
@@ -116,18 +112,6 @@ class SharedStore(SqliteStore):
     is_shared = True
 
 
-class Looks(LocalSources):
-    """Looks inside images, each time with a new client, as the process that the service starts for each look."""
-
-    def __init__(self, client: RegistryClient, make_client: Callable[[], Awaitable[RegistryClient]]) -> None:
-        super().__init__(client, OperatorKeyring(), None)
-        self._make_client = make_client
-
-    async def verify(self, verify: Verify) -> Verified | Failed:
-        """As `LocalSources`."""
-        return await LocalSources(await self._make_client(), OperatorKeyring(), None).verify(verify)
-
-
 class Simulation:
     """A registry, replicas of the service, and their clock."""
 
@@ -139,14 +123,8 @@ class Simulation:
         self._stack = stack
         self._folder = folder
 
-    async def start(
-        self, replicas: int = 1, *, store: type[SqliteStore] | None = None, nodes: Sequence[str] = ()
-    ) -> None:
-        """Starts so many more replicas; with a `store`, each opens one of that type at the same path.
-
-        `nodes` are the platforms of the cluster.
-        """
-        platforms = frozenset(map(parse_platform, nodes))
+    async def start(self, replicas: int = 1, *, store: type[SqliteStore] | None = None) -> None:
+        """Starts so many more replicas; with a `store`, each opens one of that type at the same path."""
         for _ in range(replicas):
             kept = store(self._folder / _STORE, size=_SIZE) if store else None
             limits = PersistenceLimits(read_seconds=10.0)
@@ -160,7 +138,6 @@ class Simulation:
                 stale_seconds=86_400,
                 clock=self.clock,
                 persistence=persistence,
-                cluster_platforms=lambda: platforms,
             )
             self._stack.push_async_callback(resolver.close)
             await resolver.load(10.0)
@@ -173,20 +150,6 @@ class Simulation:
             while resolver.counts()["in_flight"]:
                 await asyncio.sleep(0)
             await resolver.flush()
-
-    async def verify(self, image: str) -> None:
-        """Has the first replica decide about a pod of this image, and look inside until all is known of it."""
-        resolver = self.replicas[0]
-        looks = Looks(await self._client(), self._client)
-        queue = VerifyQueue(looks, resolver.cache, lambda: frozenset(map(parse_platform, BOTH)), clock=self.clock)
-        resolver.report_confirmed(queue.note)
-        working = asyncio.create_task(queue.run())
-        await self.ask(image)
-        query = ImageQuery(f"{self.hub.host}/{image}")
-        while len(getattr(resolver.peek(query, Keyring()), "verified", ())) < len(BOTH):
-            await asyncio.sleep(0)
-        working.cancel()
-        await asyncio.gather(working, resolver.child_checks.settle(), return_exceptions=True)
 
     async def store_pushed(self) -> None:
         """Writes all images of `push` to the store that replicas will open, as if one had just looked them up."""
@@ -212,16 +175,6 @@ class Simulation:
         for number, name in enumerate(names):
             self._pushed[name] = self.hub.add(name, "1", build_index([*BOTH, f"linux/arm/v{number + 10}"]))
         return [f"{name}:1" for name in names]
-
-    def push_programs(self) -> str:
-        """Adds a multi-arch image of real programs to the registry, and returns its name."""
-        layers = {"linux/amd64": AMD64_ELF, "linux/arm64": ARM64_ELF}
-        images = [
-            (each, make_image(each, [gzipped([Put("app", program)])], Entrypoint=["/app"]))
-            for each, program in layers.items()
-        ]
-        self.hub.add("team/program", "1", join_index(images))
-        return "team/program:1"
 
     async def _client(self) -> RegistryClient:
         guard = AddressGuard(allow=["127.0.0.1"])
@@ -253,26 +206,6 @@ class Cost(msgspec.Struct, frozen=True):
 async def _first_pod(simulation: Simulation) -> None:
     await simulation.start()
     await simulation.ask(simulation.push(1)[0])
-
-
-async def _checked_children(simulation: Simulation) -> None:
-    await simulation.start(nodes=BOTH)
-    await simulation.ask(simulation.push(1)[0])
-    for replica in simulation.replicas:
-        await replica.child_checks.settle()
-
-
-async def _verified(simulation: Simulation) -> None:
-    await simulation.start(nodes=BOTH)
-    await simulation.verify(simulation.push_programs())
-
-
-async def _pods_of_a_verified_image(simulation: Simulation) -> None:
-    await simulation.start(nodes=BOTH)
-    image = simulation.push_programs()
-    await simulation.verify(image)
-    simulation.hub.costs.clear()
-    await simulation.ask_evenly([image], 1000, 14 * MINUTE)
 
 
 async def _single_platform(simulation: Simulation) -> None:
@@ -354,9 +287,6 @@ async def _start_with_a_store(simulation: Simulation, seconds: float) -> None:
 
 SCENARIOS = (
     Scenario("first pod of a multi-arch image", _first_pod),
-    Scenario("the same in a cluster of amd64 and arm64 nodes", _checked_children),
-    Scenario("the same with `registry.verify: background`, layers of less than 128 KB", _verified),
-    Scenario("1,000 more pods of that image within 14 minutes", _pods_of_a_verified_image),
     Scenario("first pod of an image for one platform, which its config names", _single_platform),
     Scenario("1,000 pods of one image within 15 minutes", _many_pods_at_first),
     Scenario("1,000 pods of one image named by digest, in 24 hours", _pinned),

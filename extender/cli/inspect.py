@@ -23,7 +23,6 @@ from extender.errors import InvalidReference
 from extender.images.content import Failure
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, Platform, runs_on
-from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
 from extender.reports.quantities import size_text
@@ -97,10 +96,10 @@ def inspect(
         for line in _lacking(reference, answer, required, compatibility)
     ]
     lacking += [
-        f"{reference} {claim_text(inside.falsely_claimed)}"
+        f"{reference} {inside.lie}"
         for reference, each in zip(images, looked_up, strict=True)
         for inside in each.inside
-        if inside.falsely_claimed
+        if inside.lie
     ]
     for line in lacking:
         print_problem(line)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,24 +11,23 @@ import msgspec
 from extender.cli.console import progress_bar
 from extender.config.registry_section import RegistryConfig
 from extender.config.tree import Config
-from extender.credentials.keyring import Keyring
-from extender.errors import RegistryError
-from extender.fetcher.messages import Failed
+from extender.credentials.keyring import Credential, Keyring
+from extender.errors import InvalidManifest, RegistryError, UnsupportedManifest
+from extender.fetcher.messages import Look
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image
 from extender.images.platform import Platform
-from extender.images.platform_states import PlatformState
 from extender.registry.endpoint import Endpoint
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import Target
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
-from extender.resolver.verify_queue import verify_platform
 from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from extender.turns import OPERATOR
-from extender.verifier.verification import Verification
+from extender.verifier.image_verifier import ImageVerifier
+from extender.verifier.verification import PlatformState, Verification
 
 AT_ONCE = 64
 """Lookups under way. Of these 16 are at one host; the others wait for their turns."""
@@ -156,19 +156,22 @@ async def _look_inside(
     sources: LocalSources, pod_resolver: PodResolver, reference: str, image: Image, wanted: Sequence[Platform]
 ) -> tuple[Verification, ...]:
     """What is found of the wanted platforms that the image claims, of all if none are wanted."""
-    resolver = pod_resolver.resolver
+    resolver, keyring = pod_resolver.resolver, pod_resolver.keyring
     target = resolver.cache.references.target_of(reference)
     if isinstance(target, Failure):
         return ()
-    access = await resolver.access_of(target, pod_resolver.keyring)
+    asked, access = target.asked.with_digest(image.digest), await resolver.access_of(target, keyring)
+    look = Look(tenant=OPERATOR, reference=asked, kubelet_name=target.reference, access=access)
+
+    async def verify(platform: Platform, credential: Credential) -> Verification:
+        return await ImageVerifier(sources.registry, asked, platform, credential, OPERATOR).verify(VERIFY_SECONDS)
+
     found: list[Verification] = []
     for platform in (entry.platform for entry in image.entries if not wanted or entry.platform in wanted):
-        answer = await verify_platform(
-            sources, resolver.cache, target, image.digest, platform, access, OPERATOR, VERIFY_SECONDS
-        )
-        if isinstance(answer, Failed):
-            answer = Verification(platform=platform, state=PlatformState.CLAIMED, detail=answer.why[:_MOST_WHY])
-        found.append(answer)
+        try:
+            found.append(await sources.ask(look, partial(verify, platform)))
+        except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
+            found.append(Verification(platform=platform, state=PlatformState.CLAIMED, detail=str(exc)[:_MOST_WHY]))
     return tuple(found)
 
 

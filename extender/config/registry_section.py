@@ -3,7 +3,7 @@
 The fetcher imports this file, so it imports little: no types of decisions.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -65,10 +65,6 @@ class RegistryConfig(Section, frozen=True):
             "CRI-O's `registries.conf`, or `openshift`."
         ),
     ] = ""
-    verify: Annotated[
-        Literal["off", "background"],
-        Meta(description="`background` reads layers of images in use, to see for which machine their programs are."),
-    ] = "off"
     pull_secrets: Annotated[
         bool | tuple[str, ...],
         Meta(

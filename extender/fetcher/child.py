@@ -30,14 +30,13 @@ from extender.fetcher.messages import (
     Ready,
     Refused,
     ToQuestion,
-    Verify,
     decode_from_fetcher,
 )
 from extender.fetcher.settings import FetcherSettings
 from extender.metrics import add_sums
 from extender.registry_figures import set_gauges
 
-MAIN, ALONE, VERIFIER = "main", "alone", "verifier"
+MAIN, ALONE = "main", "alone"
 
 DEATHS = 2
 """How many deaths of fetchers make a question suspicious, which is then asked alone."""
@@ -79,7 +78,7 @@ class FetcherChild:
     """
 
     def __init__(self, settings: FetcherSettings, name: str) -> None:
-        """`name` is MAIN, ALONE or VERIFIER."""
+        """`name` is MAIN or ALONE."""
         self._settings = settings
         self.name = name
         self._process: subprocess.Popen[bytes] | None = None
@@ -146,7 +145,7 @@ class FetcherChild:
         for each in mirrors:
             self._channel.send(each)
 
-    async def ask(self, question: Look | Verify | Ping) -> ToQuestion:
+    async def ask(self, question: Look | Ping) -> ToQuestion:
         """Returns the answer.
 
         Raises:

@@ -8,7 +8,6 @@ time.
 
 import asyncio
 import contextlib
-import math
 import secrets
 import time
 from collections import deque
@@ -22,7 +21,7 @@ from extender.circuit_breaker import Backoff, CircuitBreaker
 from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import NO_OPERATOR, CredentialId
 from extender.errors import ConfigError, RegistryError, RegistryNotAsked, RegistryUnavailable
-from extender.fetcher.child import ALONE, DEATHS, MAIN, VERIFIER, FetcherChild, FetcherEnded
+from extender.fetcher.child import ALONE, DEATHS, MAIN, FetcherChild, FetcherEnded
 from extender.fetcher.messages import (
     Failed,
     Look,
@@ -30,8 +29,6 @@ from extender.fetcher.messages import (
     ProtocolError,
     SeenImage,
     ToQuestion,
-    Verified,
-    Verify,
     failed_of,
     frame,
 )
@@ -56,8 +53,6 @@ ENDS = counter(
 
 # Together with the service this is less than 512 MiB. One question alone needs little.
 RESIDENT_BYTES, ALONE_RESIDENT_BYTES = 150 << 20, 100 << 20
-# One image at a time, with the names of 200,000 files; only while one is looked into.
-VERIFIER_RESIDENT_BYTES = 200 << 20
 # A start after a process that lived for a second follows at once, others after a wait.
 _WELL_SECONDS = 1.0
 _RESTART = Backoff(first_seconds=1.0, max_seconds=10.0)
@@ -82,7 +77,7 @@ class FetcherClient:
         self._starts, self._starts_alone = (
             CircuitBreaker(_RESTART, clock=time.monotonic, random=lambda: 0.0, probe_seconds=0.0) for _ in range(2)
         )
-        self._turns = Turns(total=2, each=2, at_host=1)  # of an image alone, and of one that is looked into
+        self._turns = Turns(total=1, each=1, at_host=1)  # of an image alone
         self._children: set[FetcherChild] = set()
         self._mirrors: deque[NodeMirrors] = deque(maxlen=_MOST_MIRRORS)
         self._last: FetcherChild | None = None
@@ -106,19 +101,6 @@ class FetcherClient:
         except RegistryError as exc:
             return failed_of(exc)
         assert isinstance(answer, SeenImage | Failed)  # noqa: S101 - what the fetcher answers to it
-        return answer
-
-    async def verify(self, verify: Verify) -> Verified | Failed:
-        """As `LocalSources`: by a process of its own, which reads one image at a time and exists while it does."""
-        try:
-            answer = await self._ask_in_child(VERIFIER, VERIFIER_RESIDENT_BYTES, verify)
-        except NoTurn:
-            return failed_of(RegistryNotAsked("other images were looked into first"))
-        except FetcherEnded as exc:
-            return failed_of(RegistryNotAsked(f"the process that looks inside images ended: {exc}"))
-        except RegistryError as exc:
-            return failed_of(exc)
-        assert isinstance(answer, Verified | Failed)  # noqa: S101 - what the fetcher answers to it
         return answer
 
     def use_mirrors(self, objects: MirrorObjects) -> None:
@@ -230,7 +212,7 @@ class FetcherClient:
         self._alone_until.put(image, time.monotonic() + _SUSPECTED_SECONDS)
         for _ in range(DEATHS):
             try:
-                answer = await self._ask_in_child(ALONE, ALONE_RESIDENT_BYTES, look, ends_at)
+                answer = await self._ask_in_child(look, ends_at)
             except FetcherEnded as exc:
                 if exc.is_over:
                     break
@@ -241,31 +223,29 @@ class FetcherClient:
         log.warning("fetcher.ended_by", image=str(image), tenant=look.tenant)
         raise RegistryUnavailable(f"{image.domain} sent more than could be read")
 
-    async def _ask_in_child(
-        self, name: str, resident_bytes: int, question: Look | Verify, ends_at: float = math.inf
-    ) -> ToQuestion:
-        """Returns the answer of a process that exists only for this question. One of a name at a time; tenants in turn.
+    async def _ask_in_child(self, look: Look, ends_at: float) -> ToQuestion:
+        """Returns the answer of a process that exists only for this question. One at a time; tenants take turns.
 
         Raises:
             NoTurn, RegistryNotAsked: no turn came in time, or no process could be started.
             FetcherEnded: it ended before it answered.
         """
-        async with self._turns.turn(question.tenant, name):
+        async with self._turns.turn(look.tenant, ALONE):
             await asyncio.sleep(self._starts_alone.wait_seconds())
             if self._is_closed:
                 raise RegistryNotAsked("the service is stopping")
             if asyncio.get_running_loop().time() >= ends_at:
                 raise RegistryNotAsked("other images were asked for first, each alone")
-            settings = msgspec.structs.replace(self._settings, resident_bytes=resident_bytes)
-            child = FetcherChild(settings, name)
+            settings = msgspec.structs.replace(self._settings, resident_bytes=ALONE_RESIDENT_BYTES)
+            child = FetcherChild(settings, ALONE)
             self._children.add(child)
             try:
-                return await self._ask_child(child, question, ends_at)
+                return await self._ask_child(child, look, ends_at)
             finally:
                 await child.end()
                 self._children.discard(child)
 
-    async def _ask_child(self, child: FetcherChild, question: Look | Verify, ends_at: float) -> ToQuestion:
+    async def _ask_child(self, child: FetcherChild, look: Look, ends_at: float) -> ToQuestion:
         try:
             await child.start(tuple(self._mirrors))
         except (OSError, ConfigError, ProtocolError, FetcherEnded) as exc:
@@ -273,10 +253,10 @@ class FetcherClient:
             self._note_end(child.name, child.cause, self._starts_alone, is_well=False)
             raise RegistryNotAsked(f"no process could be started to ask for the image: {type(exc).__name__}") from None
         self._starts_alone.record_success()
-        left = min(ends_at - asyncio.get_running_loop().time(), question.seconds)
+        left = min(ends_at - asyncio.get_running_loop().time(), look.seconds)
         try:
             async with asyncio.timeout(left + 2 * _LEEWAY_SECONDS):  # an asker that waits no longer is first
-                return await child.ask(msgspec.structs.replace(question, seconds=max(0.0, left)))
+                return await child.ask(msgspec.structs.replace(look, seconds=max(0.0, left)))
         except ProtocolError:
             raise RegistryNotAsked("the question is too long") from None
         except (TimeoutError, FetcherEnded) as exc:

@@ -32,7 +32,6 @@ from extender.fetcher.messages import (
     Ready,
     Refused,
     ToQuestion,
-    Verify,
     decode_to_fetcher,
     failed_of,
 )
@@ -112,8 +111,8 @@ class _Server:
             case NodeMirrors(objects=objects):
                 self._mirrors.append(objects)
                 self._apply_mirrors()
-            case question:
-                self._begin(self._answer(question))
+            case Look() as look:
+                self._begin(self._answer(look))
 
     def _begin(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
         task = asyncio.create_task(work)
@@ -153,29 +152,27 @@ class _Server:
             self._operator = self._sources.operator_id
             self.channel.send(OperatorIs(self._operator))
 
-    async def _answer(self, question: Look | Verify) -> None:
-        ASKED_BY.set(question.id)
+    async def _answer(self, look: Look) -> None:
+        ASKED_BY.set(look.id)
         try:
             if self._sources is None:
                 answer: ToQuestion = failed_of(RegistryNotAsked("the fetcher has not opened its files"))
-            elif isinstance(question, Look):
-                answer = await self._sources.look(question)
             else:
-                answer = await self._sources.verify(question)
+                answer = await self._sources.look(look)
             self._send_operator()
-            self.channel.send(msgspec.structs.replace(answer, id=question.id))
+            self.channel.send(msgspec.structs.replace(answer, id=look.id))
         except MemoryError:
             end_too_large(READ_FOR)
         except ProtocolError:
-            self._fail(question, "the answer is too long")
+            self._fail(look, "the answer is too long")
         except Exception:  # a defect of ours must not leave the question without an answer
-            log.exception("fetcher.crashed", question=type(question).__name__)
-            self._fail(question, "asking for it failed")
+            log.exception("fetcher.crashed")
+            self._fail(look, "asking for it failed")
         finally:
-            READ_FOR.discard(question.id)
+            READ_FOR.discard(look.id)
 
-    def _fail(self, question: Look | Verify, why: str) -> None:
-        self.channel.send(msgspec.structs.replace(failed_of(RegistryUnavailable(why)), id=question.id))
+    def _fail(self, look: Look, why: str) -> None:
+        self.channel.send(msgspec.structs.replace(failed_of(RegistryUnavailable(why)), id=look.id))
 
     def _pong(self, number: int) -> Pong:
         """Returns the answer to a ping, with what was counted since the last one."""

@@ -21,7 +21,7 @@ from extender.errors import (
     RegistryUnavailable,
     UnsupportedManifest,
 )
-from extender.fetcher.messages import Failed, Look, SeenImage, Verify, failed_of
+from extender.fetcher.messages import Failed, Look, SeenImage, failed_of
 from extender.images.content import Cause, Failure
 from extender.images.failures import UNREAD, depends_on_credential, failure_of, summary
 from extender.images.manifest import Image
@@ -90,43 +90,43 @@ class Looker:
                 return SeenImage(by=attempt.by, digest=digest, image=image, label=attempt.label, denied=denied)
         return self._failed(look, failures)
 
-    async def ask(self, question: Look | Verify, ask: Callable[[Credential], Awaitable[T]]) -> T:
+    async def ask(self, look: Look, ask: Callable[[Credential], Awaitable[T]]) -> T:
         """Returns the result of `ask` for the first credential that is not denied.
 
         Raises:
             RegistryDenied: all are.
         """
-        async with contextlib.aclosing(self._attempts(question)) as attempts:
+        async with contextlib.aclosing(self._attempts(look)) as attempts:
             async for attempt in attempts:
                 with contextlib.suppress(RegistryDenied):
                     return await ask(attempt.credential)
-        raise RegistryDenied(f"no credential opens {question.reference}")
+        raise RegistryDenied(f"no credential opens {look.reference}")
 
-    async def _attempts(self, question: Look | Verify) -> AsyncGenerator[_Attempt, None]:
+    async def _attempts(self, look: Look) -> AsyncGenerator[_Attempt, None]:
         """Yields each credential once: what opened the image before, the pod's, the operator's, and none.
 
         If all of these fail, the operator's files are read again, and what has changed follows.
         """
-        first, operator = question.access.first, self._operator.id
+        first, operator = look.access.first, self._operator.id
         sources = [_POD, operator, ANONYMOUS.id] if operator else [_POD, ANONYMOUS.id]
         sources.sort(key=lambda source: source != first)
         yielded = set[tuple[str, str]]()
         for source in (*sources, _CHANGED) if operator else sources:
-            async with contextlib.aclosing(self._attempts_of(source, question)) as attempts:
+            async with contextlib.aclosing(self._attempts_of(source, look)) as attempts:
                 async for attempt in attempts:
                     login = (attempt.credential.username, attempt.credential.password)
                     if login not in yielded and sum(map(len, login)) <= _MOST_CREDENTIAL:
                         yielded.add(login)
                         yield attempt
 
-    async def _attempts_of(self, source: str, question: Look | Verify) -> AsyncGenerator[_Attempt, None]:
+    async def _attempts_of(self, source: str, look: Look) -> AsyncGenerator[_Attempt, None]:
         if source == ANONYMOUS.id:
             yield _Attempt(ANONYMOUS, ANONYMOUS.id)
         elif source == _POD:
-            for login in sorted(question.access.logins, key=lambda login: login.id != question.access.first):
+            for login in sorted(look.access.logins, key=lambda login: login.id != look.access.first):
                 yield _Attempt(login, login.id)
         elif source != _CHANGED or await self._operator.refresh():
-            found = self._operator.credentials(question.kubelet_name, question.tenant)
+            found = self._operator.credentials(look.kubelet_name, look.tenant)
             async with contextlib.aclosing(found) as operators:
                 async for credential, label in operators:
                     yield _Attempt(credential, self._operator.id, label)

@@ -19,10 +19,9 @@ from extender.fetcher.settings import FetcherSettings
 from extender.images.content import Failure
 from extender.images.failures import failure_of
 from extender.images.manifest import Image
-from extender.images.platform import Platform, shared_platform
+from extender.images.platform import shared_platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
-from extender.verifier.verification import Verification
 
 MOST_BYTES = 2 << 20
 """Of a message: eight times what the logins of a question may have together."""
@@ -43,15 +42,13 @@ class PullAccess(msgspec.Struct, frozen=True):
     logins: tuple[Credential, ...] = ()
     first: CredentialId = NO_OPERATOR
 
-    def only(self, by: CredentialId) -> "PullAccess":
-        """Returns the access of one credential: its login alone, if it is a pod's."""
-        return PullAccess(tuple(login for login in self.logins if login.id == by), by)
 
-
-class _OfImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A question about an image, for pods of a tenant: its name as the runtime reads it, and as the kubelet does.
+class Look(msgspec.Struct, frozen=True, tag="look", kw_only=True):
+    """What is the image? It is asked for pods of a tenant, by its name as the runtime reads it and as the kubelet does.
 
     The pod's logins are tried in order, then the operator's credentials, then none. The registry has `seconds` for it.
+    The bytes behind the digests that are `known` need not be read. `by_head`: a HEAD comes first, which costs no quota
+    and may show a digest that is known.
     """
 
     id: int = 0
@@ -60,22 +57,8 @@ class _OfImage(msgspec.Struct, frozen=True, kw_only=True):
     reference: ImageReference
     kubelet_name: ImageReference
     access: PullAccess = PullAccess()
-
-
-class Look(_OfImage, frozen=True, tag="look", kw_only=True):
-    """What is the image? The bytes behind the digests that are `known` need not be read.
-
-    `by_head`: a HEAD comes first, which costs no quota and may show a digest that is known.
-    """
-
     known: tuple[str, ...] = ()
     by_head: bool = True
-
-
-class Verify(_OfImage, frozen=True, tag="verify", kw_only=True):
-    """For which machine is the program that the image starts on a platform that it claims?"""
-
-    platform: Platform
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
@@ -90,7 +73,7 @@ class NodeMirrors(msgspec.Struct, frozen=True, tag="mirrors"):
     objects: MirrorObjects
 
 
-Question = Look | Verify | Ping
+Question = Look | Ping
 ToFetcher = FetcherSettings | NodeMirrors | Question
 
 
@@ -125,15 +108,8 @@ class SeenImage(msgspec.Struct, frozen=True, tag="seen", kw_only=True):
     denied: tuple[CredentialId, ...] = ()
 
 
-class Verified(msgspec.Struct, frozen=True, tag="verified", kw_only=True):
-    """The answer to `Verify`."""
-
-    id: int = 0
-    verification: Verification
-
-
 class Failed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):
-    """An answer to `Look` or `Verify`: why it is not known, for pods' authors, and `why` for our log.
+    """An answer to `Look`: why it is not known, for pods' authors, and `why` for our log.
 
     It holds for `retry_after` seconds, if that is known. `by` is the id of the credential that met it, empty if no
     other would do better. `denied` are those that were denied.
@@ -155,7 +131,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     gauges: dict[tuple[str, str], float]
 
 
-ToQuestion = SeenImage | Verified | Failed | Pong
+ToQuestion = SeenImage | Failed | Pong
 FromFetcher = Ready | Refused | OperatorIs | ToQuestion
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -13,9 +13,9 @@ from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import Credential
 from extender.credentials.operator_keyring import OperatorKeyring, open_operator_keyring
-from extender.errors import ConfigError, InvalidManifest, RegistryError, UnsupportedManifest
+from extender.errors import ConfigError
 from extender.fetcher.looker import Looker
-from extender.fetcher.messages import Failed, Look, Verified, Verify, failed_of
+from extender.fetcher.messages import Look
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
@@ -26,14 +26,13 @@ from extender.registry.mirror_failover import Heard, MirrorCredentials, unheard
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.openshift import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
-from extender.verifier.verification import Verification
 from extender.watched_files import FileWatcher
 
 Mirrors = MirrorFiles | OpenShiftMirrors
 
 
 class LocalSources(Looker):
-    """Asks registries and credential providers in this process. `registry` is the client, for what commands show."""
+    """Asks registries and credential providers in this process. `registry` is for what commands ask besides."""
 
     is_ready = True  # settings that cannot be used have not been opened
 
@@ -41,19 +40,6 @@ class LocalSources(Looker):
         super().__init__(RegistryImages(registry), operator)
         self.registry = registry
         self._mirrors = mirrors
-
-    async def verify(self, verify: Verify) -> Verified | Failed:
-        """Returns what is known of a platform that the image claims. Imports what reads layers: few processes do."""
-        from extender.fetcher.image_verifier import ImageVerifier
-
-        async def ask(credential: Credential) -> Verification:
-            verifier = ImageVerifier(self.registry, verify.reference, verify.platform, credential, verify.tenant)
-            return await verifier.verify(verify.seconds)
-
-        try:
-            return Verified(verification=await self.ask(verify, ask))
-        except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
-            return failed_of(exc)
 
     async def list_tags(self, look: Look) -> list[str]:
         """Returns the tags of the image's repository, as the registry orders them. Raises RegistryError."""

@@ -1,13 +1,11 @@
 """The result of looking an image up: the platforms its bytes name, or why they are not known."""
 
 import enum
-from collections.abc import Iterable
 
 import msgspec
 
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Platform
-from extender.images.platform_states import FalselyClaimed, PlatformState
 
 
 class Cause(enum.StrEnum):
@@ -38,56 +36,11 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
     `platforms` is empty for an artifact. `states_platforms` is true for an index with at least one entry that names its
     platform; only such an image constrains nodes when it is mounted as a volume.
-
-    `verified` are those of `platforms` for which its program is. `falsely_claimed` are those that it claims and does
-    not run on; they are not among `platforms`, which may have none left.
     """
 
     kind: Kind
     platforms: frozenset[Platform]
     states_platforms: bool
-    verified: frozenset[Platform] = frozenset()
-    falsely_claimed: tuple[FalselyClaimed, ...] = ()
-
-    @property
-    def claimed(self) -> frozenset[Platform]:
-        """All platforms that the image claims, whether it runs on them or not."""
-        if not self.falsely_claimed:
-            return self.platforms
-        return self.platforms.union(each.platform for each in self.falsely_claimed)
-
-    def state_of(self, platform: Platform) -> PlatformState:
-        """What is known of a platform that the image claims."""
-        state = next((each.state for each in self.falsely_claimed if each.platform == platform), None)
-        return state or (PlatformState.VERIFIED if platform in self.verified else PlatformState.CLAIMED)
-
-
-def judged(
-    content: Content, states: Iterable[FalselyClaimed], running: Iterable[tuple[Platform, PlatformState]]
-) -> Content:
-    """The content with other states of some of the platforms that it claims; others are left out. O(platforms).
-
-    `states` are of platforms on which it does not run, `running` those of others: *claimed* or *verified*.
-    """
-    claimed = content.claimed
-    false_claims = {each.platform: each for each in content.falsely_claimed}
-    verified = set(content.verified)
-    for platform, state in running:
-        false_claims.pop(platform, None)
-        verified.discard(platform)
-        if state is PlatformState.VERIFIED:
-            verified.add(platform)
-    for each in states:
-        if each.platform in claimed:
-            false_claims[each.platform] = each
-    platforms = frozenset(platform for platform in claimed if platform not in false_claims)
-    return Content(
-        content.kind,
-        content.platforms if platforms == content.platforms else platforms,
-        content.states_platforms,
-        platforms.intersection(verified),
-        tuple(false_claims[platform] for platform in sorted(false_claims)),
-    )
 
 
 def content_of(image: Image) -> Content:

@@ -4,18 +4,16 @@ The cache gives an answer only to credentials to which the registry has given it
 and holds credential ids instead of credentials.
 """
 
-import asyncio
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId, Keyring
 from extender.errors import InvalidReference
-from extender.images.content import Answer, Cause, Content, Failure, judged
-from extender.images.platform import Platform, is_usual
-from extender.images.platform_states import FalselyClaimed, PlatformState
+from extender.images.content import Answer, Cause, Content, Failure
+from extender.images.platform import is_usual
 from extender.images.reference import (
     ImageReference,
     PackedDigest,
@@ -107,13 +105,10 @@ _JUST_CONFIRMED_SECONDS = 60.0
 # Denials kept before the rows that they made stale are removed: of 100,000 rows in some 25 ms. They are in no table of
 # those that evict, since dropping a denial earlier would make its rows fresh again.
 _MOST_DENIALS = 4096
-# Rows looked at before the event loop may do something else, in a millisecond.
-_ROWS_AT_ONCE = 5_000
 _NAMES = declare_cache("resolver.image_cache.names", key="repository, tag or digest, credential id", most_mb=63)
 _CONTENTS = declare_cache("resolver.image_cache.contents", key="repository, digest", most_mb=58)
 # A cluster has some dozens of platform sets. One that is evicted is merely no longer shared.
 _PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", rows=4096, most_mb=4)
-_JUDGED = declare_cache("resolver.image_cache.judged", key="repository, digest", rows=4096, most_mb=2)
 
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
@@ -218,9 +213,7 @@ class ImageCache:
             cost_of=lambda key, shown: row_cost(shown.content, *key),
         )
         self._interned: LruTable[Content, Content] = LruTable(_PLATFORM_SETS.bound())
-        self._judged: LruTable[tuple[str, PackedDigest], frozenset[PlatformState]] = LruTable(_JUDGED.bound())
         self._denied_at: dict[tuple[str, CredentialId], float] = {}  # by repository, the last time of each
-        self.confirms_unverified = False
 
     @property
     def denials(self) -> int:
@@ -230,10 +223,6 @@ class ImageCache:
     def __len__(self) -> int:
         """How many contents are kept."""
         return len(self._contents)
-
-    def count_of(self, state: PlatformState) -> int:
-        """How many of the digests that were judged last have a platform in this state. Under a millisecond."""
-        return sum(state in states for _, states in self._judged.items())
 
     def fresh(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer] | None:
         """The contents for all queries, in order and counted as hits, if each is fresh; else None.
@@ -269,14 +258,7 @@ class ImageCache:
             return False
         lifetimes = self.lifetimes
         if target.reference.digest:
-            # A platform that is claimed falsely may be there by now, so such content ages whoever may have it.
-            # So does what may still be verified, if somebody is to hear of it.
-            is_settled = (
-                credential_id == ANONYMOUS.id
-                and not known.content.falsely_claimed
-                and (not self.confirms_unverified or bool(known.content.verified))
-            )
-            return is_settled or age_seconds < lifetimes.tag_seconds
+            return credential_id == ANONYMOUS.id or age_seconds < lifetimes.tag_seconds
         is_often = query.always or target.name == "latest"
         return age_seconds < (min(lifetimes.tag_seconds, ALWAYS_SECONDS) if is_often else lifetimes.tag_seconds)
 
@@ -322,39 +304,6 @@ class ImageCache:
             return None
         return self._write(target, credential_id, CachedImage(shown.content, packed, at, owner, label))
 
-    async def judge(
-        self,
-        repository: str,
-        digest: str,
-        falsely_claimed: Iterable[FalselyClaimed],
-        running: Iterable[tuple[Platform, PlatformState]],
-    ) -> None:
-        """Records what platforms of a digest are known to be, for all its names in the repository, as `judged` says.
-
-        Does nothing for a digest that is not known. Goes through all names, a few milliseconds' worth at a time.
-        """
-        packed = pack_digest(digest)
-        shown = self._contents.get((repository, packed))
-        if shown is None:
-            return
-        content = judged(shown.content, falsely_claimed, running)
-        if content == shown.content:
-            return
-        content = self._intern(content)
-        self._put_content((repository, packed), content, shown.owner)
-        keys = [key for key, _ in self._names.items()]
-        for first in range(0, len(keys), _ROWS_AT_ONCE):
-            for key in keys[first : first + _ROWS_AT_ONCE]:
-                known = self._names.get(key) if key[0] == repository else None
-                if known is not None and known.packed == packed:
-                    self._rewrite(key, msgspec.structs.replace(known, content=content))
-            await asyncio.sleep(0)
-
-    def _rewrite(self, key: NameKey, known: CachedImage) -> None:
-        self._names.put(key, known)
-        if self._write_log:
-            self._write_log.note(key, known)
-
     def revoke(self, target: Target, credential_id: CredentialId, at: float) -> None:
         """Removes the row of `target` for `credential_id`, which was denied at `at`.
 
@@ -386,26 +335,13 @@ class ImageCache:
         return denied_at is not None and known.confirmed_at <= denied_at
 
     def _show(self, repository: str, packed: PackedDigest, content: Content, owner: str) -> Content:
-        """Adds the content of a digest. Returns the object that all rows share.
-
-        What is known of its platforms besides stays so: bytes that are read again say no more than they did.
-        """
+        """Adds the content of a digest. Returns the object that all rows share."""
         shown = self._contents.get((repository, packed))
-        is_judged = shown is not None and bool(shown.content.falsely_claimed or shown.content.verified)
-        if shown is not None and is_judged and shown.content.claimed == content.claimed:
+        if shown is not None and shown.content == content:
             return shown.content
-        if shown is None or shown.content != content:
-            content = self._intern(content)
-            self._put_content((repository, packed), content, owner)
-            return content
-        return shown.content
-
-    def _put_content(self, key: tuple[str, PackedDigest], content: Content, owner: str) -> None:
-        self._contents.put(key, _Shown(content, owner))
-        if content.falsely_claimed or content.verified:
-            self._judged.put(key, frozenset(content.state_of(platform) for platform in content.claimed))
-        else:
-            self._judged.remove(key)
+        content = self._intern(content)
+        self._contents.put((repository, packed), _Shown(content, owner))
+        return content
 
     def _intern(self, content: Content) -> Content:
         if not is_ordinary(content):
@@ -441,11 +377,7 @@ def is_ordinary(content: Content) -> bool:
 def content_bytes(content: Content) -> int:
     """The memory that the content takes, without usual platforms: all contents share those. O(platforms)."""
     own = sys.getsizeof(content) + sys.getsizeof(content.platforms)
-    for platform in content.claimed:
+    for platform in content.platforms:
         if not is_usual(platform):
             own += sum(map(sys.getsizeof, (platform, platform.os, platform.architecture, platform.variant)))
-    if content.verified:
-        own += sys.getsizeof(content.verified)
-    for claim in content.falsely_claimed:
-        own += sum(map(sys.getsizeof, (claim, claim.program, claim.detail)))
     return own

@@ -8,15 +8,14 @@ from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Protocol, TypeVar
 
-import msgspec
 import structlog
 from async_lru import alru_cache
 from prometheus_client import Gauge
 
 from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId, Keyring
 from extender.errors import RegistryUnavailable
-from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage, Verified, Verify, failed_of
-from extender.images.content import Cause, Content, Failure, content_of
+from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage, failed_of
+from extender.images.content import Cause, Failure, content_of
 from extender.images.failures import DENIED, UNREAD, depends_on_credential
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY
@@ -37,27 +36,14 @@ THROTTLED = Gauge(
 
 
 class Sources(Protocol):
-    """What asks registries: a fetcher, or this process itself. Neither method raises for what a registry does."""
+    """What asks registries: a fetcher, or this process itself."""
 
     @property
     def operator_id(self) -> CredentialId:
         """What stands for the operator's credentials now; empty if there are none."""
 
     async def look(self, look: Look) -> SeenImage | Failed:
-        """Returns what the image is, or why that is not known."""
-
-    async def verify(self, verify: Verify) -> Verified | Failed:
-        """Returns what is known of a platform that the image claims."""
-
-
-class Confirmed(msgspec.Struct, frozen=True):
-    """An image that a registry has confirmed for a tenant, and the access by which it may be asked for again."""
-
-    target: Target
-    digest: str
-    content: Content
-    access: PullAccess
-    tenant: str
+        """Returns what the image is, or why that is not known. Raises nothing for what a registry does."""
 
 
 class Lookups:
@@ -74,7 +60,6 @@ class Lookups:
         cache: ImageCache,
         failures: Failures,
         persistence: Persistence | None,
-        on_confirmed: Callable[[Confirmed, Image | None], None],
         *,
         turns: Turns,
         clock: Callable[[], float],
@@ -82,15 +67,11 @@ class Lookups:
         head_first: bool,
         lookup_seconds: float,
     ) -> None:
-        """`lookup_seconds` is how long registries have for one lookup.
-
-        `on_confirmed` gets each image that a registry confirms, with its details if this repository shows it first.
-        """
+        """`lookup_seconds` is how long registries have for one lookup."""
         self._sources = sources
         self._cache = cache
         self._failures = failures
         self._persistence = persistence
-        self._on_confirmed = on_confirmed
         self._turns = turns
         self._clock = clock
         self._random = random
@@ -249,7 +230,6 @@ class Lookups:
         """
         if isinstance(answer, Failed):
             return self._fail(target, access, answer, tenant)
-        is_new = self._cache.shown(target.repository, answer.digest) is None
         if answer.image:
             content = content_of(answer.image)
             known: CachedImage | None = self._cache.learn(
@@ -260,8 +240,6 @@ class Lookups:
         if known is None:
             return None
         self._failures.remove(target, self._ids_of(access))
-        confirmed = Confirmed(target, known.digest, known.content, access.only(answer.by), tenant)
-        self._on_confirmed(confirmed, answer.image if is_new else None)
         return known
 
     def _fail(self, target: Target, access: PullAccess, failed: Failed, tenant: str) -> Failure:

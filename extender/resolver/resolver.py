@@ -20,14 +20,11 @@ from extender.fetcher.messages import PullAccess
 from extender.images.content import Answer, Evidence, Failure
 from extender.images.failures import ENDED, UNREAD, depends_on_credential
 from extender.images.manifest import Image
-from extender.images.platform import Platform
-from extender.images.platform_states import PlatformState
 from extender.images.reference import PackedDigest
 from extender.metrics import REGISTRY, gauge
-from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import FEWEST_FAILURES, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes, Target
-from extender.resolver.lookups import THROTTLED, Confirmed, Lookups, Sources
+from extender.resolver.lookups import THROTTLED, Lookups, Sources
 from extender.resolver.persistence import Persistence
 from extender.turns import NoTurn, Slots, Turns
 
@@ -43,18 +40,9 @@ DURATION = Histogram(
 )
 IMAGES = gauge(
     "multiarch_images",
-    "Known digests, failed names, lookups in flight; digests with a platform that is verified, or claimed falsely: "
-    "missing, contradictory, refuted.",
+    "Known digests, failed names, and lookups in flight.",
     "state",
-    (
-        "known",
-        "failed",
-        "in_flight",
-        PlatformState.VERIFIED,
-        PlatformState.MISSING,
-        PlatformState.CONTRADICTORY,
-        PlatformState.REFUTED,
-    ),
+    ("known", "failed", "in_flight"),
 )
 
 # Lookups under way, and those of one tenant: as many as may ask registries at a time, and a hundred that load their
@@ -109,34 +97,28 @@ class Resolver:
         persistence: Persistence | None = None,
         head_first: bool = True,
         lookup_seconds: float = 20.0,
-        cluster_platforms: Callable[[], frozenset[Platform]] = frozenset[Platform],
         short_names: bool = False,
     ) -> None:
         """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
 
-        `lookup_seconds` bounds the requests of a lookup. `cluster_platforms` gives the platforms of the cluster's
-        nodes, for which the children of indexes are checked. `short_names` is as in `References`.
+        `lookup_seconds` bounds the requests of a lookup. `short_names` is as in `References`.
         """
         self._clock = clock
         self._persistence = persistence
         lifetimes = Lifetimes(tag_seconds=tag_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, persistence, short_names=short_names)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
-        turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST)
-        self.child_checks = ChildChecks(sources, self.cache, turns, cluster_platforms)
         self._lookup = Lookups(
             sources,
             self.cache,
             self._failures,
             persistence,
-            self._note_confirmed,
-            turns=turns,
+            turns=Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST),
             clock=clock,
             random=random,
             head_first=head_first,
             lookup_seconds=lookup_seconds,
         )
-        self._on_confirmed: Callable[[Confirmed], None] | None = None
         self._loading: asyncio.Task[None] | None = None
         self._lookups: dict[_Key, asyncio.Task[Any]] = {}
         self._slots = Slots(_MOST_LOOKUPS, _MOST_LOOKUPS_EACH)
@@ -152,14 +134,6 @@ class Resolver:
         if self._persistence:
             self._loading = asyncio.create_task(self._persistence.load(self.cache.load))
             await asyncio.wait([self._loading], timeout=wait_seconds)
-
-    def report_confirmed(self, on_confirmed: Callable[[Confirmed], None] | None) -> None:
-        """Has `on_confirmed` called whenever a registry confirms an image; it must be quick. None ends it.
-
-        Images of which not all is known are then confirmed again and again, those named by digest too.
-        """
-        self._on_confirmed = on_confirmed
-        self.cache.confirms_unverified = on_confirmed is not None
 
     def peek(self, query: ImageQuery, keyring: Keyring) -> Answer:
         """The cached answer, fresh or stale; None if there is none. No I/O and no task; a few microseconds."""
@@ -245,10 +219,7 @@ class Resolver:
         return await self._lookup.access_of(target, keyring)
 
     def counts(self) -> Mapping[str, int]:
-        """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`.
-
-        By state of a platform, how many digests have one in that state.
-        """
+        """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`."""
         return {state: self._count(state) for state in IMAGES}
 
     async def flush(self) -> None:
@@ -267,7 +238,6 @@ class Resolver:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
         self._lookups.clear()  # of those that had not begun
-        await self.child_checks.close()
         if self._persistence:
             await self._persistence.close()
         for each in (THROTTLED, *IMAGES.values()):
@@ -306,21 +276,14 @@ class Resolver:
             return None
         return UNREAD if keyring.is_unread() else failure
 
-    def _note_confirmed(self, confirmed: Confirmed, image: Image | None) -> None:
-        self.child_checks.note(confirmed, image)
-        if self._on_confirmed:
-            self._on_confirmed(confirmed)
-
     def _count(self, state: str) -> int:
         match state:
             case "known":
                 return len(self.cache)
             case "failed":
                 return len(self._failures)
-            case "in_flight":
-                return len(self._lookups)
             case _:
-                return self.cache.count_of(PlatformState(state))
+                return len(self._lookups)
 
     def _start_call(
         self, query: ImageQuery, state: CacheState, keyring: Keyring

@@ -21,7 +21,6 @@ from extender.resolver.lookups import Sources
 from extender.resolver.persistence import Persistence
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
-from extender.resolver.verify_queue import VerifyQueue
 from extender.service.cluster_view import ClusterView
 from extender.service.keys import credential_key
 from extender.service.operator_policies import policy_of
@@ -148,7 +147,6 @@ async def open_pod_resolver_of(
             clock=time.monotonic,
             head_first=head_first,
             lookup_seconds=2 * config.registry.timeout_seconds,
-            cluster_platforms=lambda: cluster_view.known_nodes().platforms,
             short_names=config.registry.mirrors_of_crio,
             persistence=(
                 Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic)
@@ -158,12 +156,6 @@ async def open_pod_resolver_of(
         )
         stack.push_async_callback(resolver.close)
         await resolver.load(LOAD_SECONDS)
-        if config.registry.verify == "background" and cluster_view.nodes:
-            queue = VerifyQueue(
-                sources, resolver.cache, lambda: cluster_view.known_nodes().platforms, clock=time.monotonic
-            )
-            resolver.report_confirmed(queue.note)
-            await stack.enter_async_context(in_background(queue.run(), "verify"))
         pull_secrets = (
             PullSecrets(
                 ClusterSecrets(cluster_view.client).read_logins, key=opened.credential_key, clock=time.monotonic

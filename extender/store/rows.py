@@ -15,7 +15,6 @@ from extender.errors import ExtenderError
 from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, shared_platform
-from extender.images.platform_states import RUNNING, FalselyClaimed, PlatformState
 from extender.images.reference import PackedDigest, pack_digest, unpack_digest
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
@@ -93,8 +92,6 @@ class _ContentRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     kind: Kind
     platforms: tuple[_Words, ...]
     states_platforms: bool
-    verified: tuple[_Words, ...] = ()
-    denied: tuple[tuple[_Words, PlatformState, str, str], ...] = ()
 
 
 class _NameRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -134,31 +131,13 @@ _MOST_BYTES = 2_304
 
 
 def _record_of(content: Content) -> _ContentRecord:
-    platforms = tuple(map(_words_of, sorted(content.platforms)))
-    verified = tuple(map(_words_of, sorted(content.verified)))
-    denied = tuple(
-        (_words_of(each.platform), each.state, each.program, each.detail) for each in content.falsely_claimed
-    )
-    return _ContentRecord(content.kind, platforms, content.states_platforms, verified, denied)
-
-
-def _words_of(platform: Platform) -> _Words:
-    return platform.os, platform.architecture, platform.variant
+    platforms = tuple((each.os, each.architecture, each.variant) for each in sorted(content.platforms))
+    return _ContentRecord(content.kind, platforms, content.states_platforms)
 
 
 def _content_of(record: _ContentRecord) -> Content:
-    denied = tuple(
-        FalselyClaimed(shared_platform(Platform(*words)), state, program, detail)
-        for words, state, program, detail in record.denied
-    )
-    if any(each.state in RUNNING for each in denied):
-        raise ValueError("a platform is claimed falsely for no reason")
-    platforms, verified = _platforms_of(record.platforms), _platforms_of(record.verified)
-    return Content(record.kind, platforms, record.states_platforms, verified & platforms, denied)
-
-
-def _platforms_of(words: Sequence[_Words]) -> frozenset[Platform]:
-    return frozenset(shared_platform(Platform(*each)) for each in words)
+    platforms = frozenset(shared_platform(Platform(*words)) for words in record.platforms)
+    return Content(record.kind, platforms, record.states_platforms)
 
 
 def _seal(body: bytes, repository: str, name: PackedDigest, credential_id: str) -> bytes:

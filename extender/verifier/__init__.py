@@ -1,1 +1,1 @@
-"""Finds the program that an image starts and the machine that it is for. Pure: no I/O, clock, metric or logger."""
+"""Looks inside an image: which program it starts, and for which machine that is. For commands alone."""

@@ -11,7 +11,6 @@ import re
 import msgspec
 
 from extender.images.platform import Platform
-from extender.images.platform_states import MOST_PROGRAM_CHARACTERS, PlatformState
 from extender.verifier.archive_reading import EntryType
 from extender.verifier.image_files import Absent, FoundFile, ImageFiles
 from extender.verifier.program_headers import (
@@ -22,6 +21,7 @@ from extender.verifier.program_headers import (
     may_run,
 )
 from extender.verifier.start_config import StartConfig
+from extender.verifier.verification import MOST_PROGRAM_CHARACTERS, PlatformState
 
 _MOST_INTERPRETERS = 5  # as in the kernel's exec_binprm
 _WINDOWS_ROOT = "files"

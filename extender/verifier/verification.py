@@ -1,17 +1,41 @@
-"""What a look inside an image has found out about one platform that it claims."""
+"""What a look inside an image has found out about one platform that it claims.
+
+An index is a claim. The registry may lack what it lists, its parts may contradict each other, and the program that an
+image starts may be for another machine.
+"""
+
+import enum
 
 import msgspec
 
 from extender.images.platform import Platform
-from extender.images.platform_states import RUNNING, FalselyClaimed, PlatformState
+
+
+class PlatformState(enum.StrEnum):
+    """What is known of one platform of an image. What cannot be found out stays *claimed*."""
+
+    CLAIMED = "claimed"
+    VERIFIED = "verified"
+    """The program that the image starts is for this platform."""
+    MISSING = "missing"
+    """The index lists it, and its registry does not have its manifest."""
+    CONTRADICTORY = "contradictory"
+    """The image's configuration names another platform than the index."""
+    REFUTED = "refuted"
+    """The program that the image starts is for another machine."""
+
+
+MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS = 160, 80
+"""Of a false claim: a digest has 135, and a platform of three long words 98."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a platform, and what it cost to find out.
 
-    `program` and `detail` are as in `FalselyClaimed`; of a platform that stays *claimed* `detail` is why, one short
-    sentence. `requests` counts those for manifests, configurations and parts of layers. `read_bytes` are those of
-    layers that were read, of `layer_bytes` that there are.
+    `program` is the path of the program that was looked at. `detail` is the machine that the program is for, the
+    platform that the configuration names, or the digest of the manifest that is missing; of a platform that stays
+    *claimed* it is why, one short sentence. Both may be empty. `requests` counts those for manifests, configurations
+    and parts of layers. `read_bytes` are those of layers that were read, of `layer_bytes` that there are.
     """
 
     platform: Platform
@@ -23,8 +47,19 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     layer_bytes: int = 0
 
     @property
-    def falsely_claimed(self) -> FalselyClaimed | None:
-        """The platform as one on which the image does not run; None if it does, as far as is known."""
-        if self.state in RUNNING:
-            return None
-        return FalselyClaimed(self.platform, self.state, self.program, self.detail)
+    def lie(self) -> str:
+        """What the image claims and why that is false: `claims linux/arm64, but its /app is for x86-64`; or nothing."""
+        why = self._why_false
+        return f"claims {self.platform}, but {why}" if why else ""
+
+    @property
+    def _why_false(self) -> str:
+        match self.state:
+            case PlatformState.MISSING:
+                return "its registry has no manifest for that"
+            case PlatformState.CONTRADICTORY:
+                return f"its configuration says {self.detail}"
+            case PlatformState.REFUTED:
+                return f"its {self.program} is for {self.detail}"
+            case PlatformState.CLAIMED | PlatformState.VERIFIED:
+                return ""

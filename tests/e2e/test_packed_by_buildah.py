@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from extender.config.registry_section import RegistryConfig
-from extender.fetcher.messages import Verified, Verify
+from extender.credentials.keyring import ANONYMOUS
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import parse_platform
 from extender.images.reference import parse_reference
+from extender.verifier.image_verifier import ImageVerifier
 from testbed.binaries import BinariesMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
 from testbed.tiny_programs import find_tiny
@@ -48,11 +49,6 @@ async def test_an_image_by_buildah(
         digest = builder.push(name, f"{registry.host}/{name}:1", compression)
         image = parse_reference(f"{registry.host}/{name}@{digest}")
         async with open_local_sources(settings) as sources:
-            question = Verify(
-                tenant="", reference=image, kubelet_name=image, platform=parse_platform(ARM), seconds=60.0
-            )
-            answer = await sources.verify(question)
-        assert isinstance(answer, Verified)
-        found = answer.verification
+            found = await ImageVerifier(sources.registry, image, parse_platform(ARM), ANONYMOUS).verify(60.0)
         assert found.state == state, found
         assert found.read_bytes <= found.layer_bytes, found

@@ -23,7 +23,9 @@ from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.faulty_registry import HoldingRegistry
 from testbed.forked_commands import COMMAND, asking, run
-from testbed.images import build_index, build_manifest, join_index
+from testbed.hostile_layers import AMD64_ELF
+from testbed.images import build_index, build_manifest, join_index, make_image
+from testbed.packed_layers import Put, gzipped
 
 IN_FLIGHT = 200
 DEMO = (sys.executable, "-m", "testbed.demo")
@@ -159,6 +161,16 @@ async def test_inspect_looks_inside(registry: EmbeddedRegistry) -> None:
     assert (found["platform"], found["state"], found["detail"]) == claimed
     code, out, _ = await run(*look)
     assert (code, out.count("it names no program to start")) == (0, 2)
+    layers = [gzipped([Put("app", AMD64_ELF)])]
+    lying = join_index(
+        [(each, make_image(each, layers, Entrypoint=["/app"])) for each in ("linux/amd64", "linux/arm64")]
+    )
+    registry.add("shop/lying", "1", lying)
+    image = f"{registry.host}/shop/lying:1"
+    code, out, err = await run("inspect", image, "--verify", "-o", "json", *asking(registry.host))
+    states = [(each["platform"], each["state"]) for each in json.loads(out)[0]["inside"]]
+    assert (code, states) == (1, [("linux/amd64", "verified"), ("linux/arm64", "refuted")])
+    assert f"{image} claims linux/arm64, but its /app is for x86-64" in err
 
 
 async def test_config_prints_and_checks(tmp_path: Path) -> None:

@@ -123,8 +123,6 @@ def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
         ("registry.docker_config", "*x", "*x"),
         ("registry.docker_config", "- a: [", "- a: ["),
         ("registry.docker_config", "", ""),
-        ("registry.verify", "off", "off"),
-        ("registry.verify", "false", "off"),
         ("placement.runtime_classes.a.example/b", "[1]", ("1",)),
         ("registry.pull_secrets", "[on, 1]", ("on", "1")),
         ("registry.pull_secrets", "off", False),

@@ -625,7 +625,7 @@ VERIFIER = (
         ),
     ),
     *_broken(
-        "extender/fetcher/image_verifier.py",
+        "extender/verifier/image_verifier.py",
         _tests("unit/verifier", "hostile_layers"),
         (
             "nothing is refuted whose bytes do not have their digest",
@@ -636,29 +636,6 @@ VERIFIER = (
             "of an image's layers no more is read than the bound",
             "if self._read + end - start > self._bounds.read_bytes:",
             "if False:",
-        ),
-    ),
-    *_broken(
-        "extender/resolver/child_checks.py",
-        _tests("unit/resolver", "child_checks"),
-        (
-            "a child of which nothing can be found out stays claimed",
-            "        if answer.failure.cause is Cause.MISSING:\n",
-            "        if answer.failure.cause is not Cause.THROTTLED:\n",
-        ),
-    ),
-    *_broken(
-        "extender/resolver/verify_queue.py",
-        _tests("unit/resolver", "verify_queue"),
-        (
-            "namespaces take turns with images that are looked into",
-            "                        self._waiting[tenant] = images  # behind the others\n",
-            "                        self._waiting = {tenant: images, **self._waiting}\n",
-        ),
-        (
-            "a host is left in peace between two looks",
-            "if image.target.asked.domain not in self._peace_until:",
-            "if image:",
         ),
     ),
 )

@@ -3,12 +3,12 @@
 from contextlib import suppress
 
 from extender.images.platform import parse_platform
-from extender.images.platform_states import MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS
 from extender.verifier.archive_reading import InvalidLayer, LayerBudget, LayerEntry, read_layer
 from extender.verifier.image_files import ImageFiles
 from extender.verifier.program_headers import read_head
 from extender.verifier.start_config import StartConfig
 from extender.verifier.start_program import StartVerdict, judge_start
+from extender.verifier.verification import MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS
 from tests.fuzz.target import check_sentence
 
 _PLATFORMS = tuple(map(parse_platform, ("linux/arm64", "windows/amd64", "linux/fake")))

@@ -22,7 +22,7 @@ from extender.fetcher import child as child_module
 from extender.fetcher import fetcher_client
 from extender.fetcher.child import ALONE, FetcherChild
 from extender.fetcher.fetcher_client import ENDS, FetcherClient, open_fetcher
-from extender.fetcher.messages import Channel, Failed, Look, Ping, SeenImage, ToQuestion, Verify
+from extender.fetcher.messages import Channel, Failed, Look, Ping, SeenImage, ToQuestion
 from extender.images.content import Cause
 from extender.images.failures import failure_of
 from extender.images.reference import ImageReference, parse_reference
@@ -36,7 +36,6 @@ from testbed.recorded_program import Program
 from tests.integration.registry.conftest import talking as conversing
 
 IMAGE = build_index(["linux/amd64", "linux/arm64"])
-AnyQuestion = Look | Verify | Ping
 NOT_ASKED, UNAVAILABLE = "not asked", Cause.UNAVAILABLE
 Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -181,7 +180,7 @@ def _record_alone(monkeypatch: pytest.MonkeyPatch) -> list[ImageReference]:
     alone: list[ImageReference] = []
     ask = FetcherChild.ask
 
-    async def record(child: FetcherChild, question: AnyQuestion) -> ToQuestion:
+    async def record(child: FetcherChild, question: Look | Ping) -> ToQuestion:
         if child.name == ALONE and isinstance(question, Look):
             alone.append(question.reference)
         return await ask(child, question)

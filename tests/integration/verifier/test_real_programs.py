@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.fetcher.image_verifier import ImageVerifier
 from extender.images.platform import parse_platform
 from extender.images.reference import parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
+from extender.verifier.image_verifier import ImageVerifier
 from extender.verifier.verification import Verification
 from testbed.binaries import BinariesMissing
 from testbed.debian_package import ProgramMissing, fetch_archives, files_of

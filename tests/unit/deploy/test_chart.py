@@ -322,10 +322,10 @@ def test_labels_of_pods_win_over_common_ones_and_none_is_given_twice() -> None:
 
 
 def test_words_that_yaml_takes_for_false_are_taken_as_they_are_meant() -> None:
-    objects = rendered("{modes.webhook: {workloads: off}, config.registry.verify: off}")
+    objects = rendered("{modes.webhook: {workloads: off}, config.registry.pull_secrets: off}")
     assert len(one(objects, "MutatingWebhookConfiguration")["webhooks"]) == 1
     (text,) = settings_of(objects).values()
-    assert parse_config(text, "config.yaml").registry.verify == "off"
+    assert parse_config(text, "config.yaml").registry.pull_secrets is False
 
 
 # --- what is said after the installation

@@ -10,7 +10,7 @@ from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, Cre
 from extender.credentials.operator_keyring import OperatorKeyring
 from extender.errors import ManifestNotFound, RegistryDenied
 from extender.fetcher.looker import Looker
-from extender.fetcher.messages import Failed, Look, SeenImage, Verified, Verify
+from extender.fetcher.messages import Failed, Look, SeenImage
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import OCI_INDEX, Image, Kind, PlatformEntry
 from extender.images.platform import parse_platform
@@ -80,9 +80,6 @@ class LocalLooks(RegistryImages):
 
     async def look(self, look: Look) -> SeenImage | Failed:
         return await self.looker.look(look)
-
-    async def verify(self, verify: Verify) -> Verified | Failed:
-        raise NotImplementedError
 
 
 class FakeRegistry(LocalLooks):

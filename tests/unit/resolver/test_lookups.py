@@ -201,7 +201,7 @@ def counted() -> Callable[[], dict[str, float]]:
     return lambda: {each: LOOKUPS[each].value - before[each] for each in before if LOOKUPS[each].value != before[each]}
 
 
-NOTHING = dict.fromkeys(("known", "failed", "in_flight", "verified", "missing", "contradictory", "refuted"), 0)
+NOTHING = dict.fromkeys(("known", "failed", "in_flight"), 0)
 
 
 def images() -> dict[str, float | None]:

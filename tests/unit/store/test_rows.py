@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.credentials.keyring import CredentialId
-from extender.images.content import Content, judged
+from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, is_usual
-from extender.images.platform_states import RUNNING, FalselyClaimed, PlatformState
 from extender.images.reference import digest_of, pack_digest
 from extender.store.rows import NameRow, decode_name, encode_name
 from tests.unit.resolver.fake_registry import index_of
@@ -22,19 +21,7 @@ ROW = NameRow("ghcr.io/team/app", "1", CredentialId("anonymous"), PACKED, index_
 
 WORDS = st.text(min_size=1, max_size=8)
 PLATFORMS = st.builds(Platform, WORDS, WORDS, st.text(max_size=4))
-DENIED = st.builds(FalselyClaimed, PLATFORMS, st.sampled_from(sorted(set(PlatformState) - RUNNING)), WORDS, WORDS)
-PLAIN = st.builds(Content, st.sampled_from(Kind), st.frozensets(PLATFORMS, max_size=4), st.booleans())
-CONTENTS = PLAIN | st.builds(
-    lambda content, denied, verified: judged(
-        content, [denied] if denied else [], [(each, PlatformState.VERIFIED) for each in verified]
-    ),
-    PLAIN | st.builds(
-        lambda platforms, denied: Content(Kind.INDEX, platforms - {denied.platform}, True, platforms, (denied,)),
-        st.frozensets(PLATFORMS, max_size=4), DENIED,
-    ),
-    st.none() | DENIED,
-    st.frozensets(PLATFORMS, max_size=2),
-)  # fmt: skip
+CONTENTS = st.builds(Content, st.sampled_from(Kind), st.frozensets(PLATFORMS, max_size=4), st.booleans())
 DIGESTS = st.binary(min_size=32, max_size=32) | st.text(max_size=20).map(lambda text: f"sha512:{text}")
 ROWS = st.builds(
     NameRow, st.text(), st.text() | DIGESTS, st.text().map(CredentialId), DIGESTS, CONTENTS, st.floats(0, 1e11)

@@ -2,10 +2,10 @@
 
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import ManifestNotFound, RegistryUnavailable
-from extender.fetcher.image_verifier import ImageVerifier, VerifierBounds
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.registry.registry_client import FetchedManifest, RegistryClient
+from extender.verifier.image_verifier import ImageVerifier, VerifierBounds
 from extender.verifier.verification import Verification
 from testbed.images import Bundle, join_index, make_image
 from testbed.packed_layers import Layer

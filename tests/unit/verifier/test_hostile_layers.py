@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from extender.fetcher.image_verifier import VerifierBounds
 from extender.images.reference import digest_of
+from extender.verifier.image_verifier import VerifierBounds
 from testbed.hostile_layers import (
     AMD64_ELF,
     ARM64_ELF,

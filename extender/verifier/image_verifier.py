@@ -1,7 +1,7 @@
 """Looks inside an image: reads its layers from the top one down until it is known which program it starts.
 
-`extender.verifier` says what the bytes mean; this file fetches them, by ranges, hashes them, and bounds what is read.
-Nothing is kept, and nothing is written.
+The other files of this room say what the bytes mean. This one fetches them by ranges, hashes them, and bounds what is
+read. Nothing is kept, and nothing is written.
 """
 
 import asyncio
@@ -15,14 +15,13 @@ from extender.errors import InvalidManifest, ManifestNotFound, RegistryError, Un
 from extender.images.image_config import read_config
 from extender.images.manifest import IndexDocument, ManifestDocument, read_manifest
 from extender.images.platform import Platform
-from extender.images.platform_states import PlatformState
 from extender.images.reference import ImageReference, hash_for, is_digest
 from extender.registry.registry_client import FetchedManifest, RegistryClient
 from extender.verifier.archive_reading import InvalidLayer, LayerBudget, LayerEntry, read_layer
 from extender.verifier.image_files import ImageFiles
 from extender.verifier.start_config import LayerDescriptor, read_layers, read_start
 from extender.verifier.start_program import StartVerdict, judge_start, unknown
-from extender.verifier.verification import Verification
+from extender.verifier.verification import PlatformState, Verification
 
 _FIRST_PART_BYTES, _MOST_PART_BYTES = 128 << 10, 4 << 20  # what is read of a layer at once, and no body is longer
 _FOREIGN = ("foreign", "nondistributable")
