@@ -7,14 +7,13 @@ images that a node may pull. Like the kubelet, it supports no credential stores 
 import base64
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from operator import itemgetter
 from sys import getsizeof
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from extender.go_json import GoDecoder, InvalidJson
+from extender.lenient_json import InvalidJson, LenientDecoder
 
 _DEFAULT_REGISTRY = "index.docker.io"
 _SCHEME = re.compile(r"https?://")
@@ -63,21 +62,24 @@ class Pattern(NamedTuple):
 
 
 class _DockerAuth(msgspec.Struct):
-    username: str = ""
-    password: str = ""
-    email: str = ""  # not used, but a value that is no text makes the document invalid
-    auth: str = ""
+    username: str | None = None
+    password: str | None = None
+    email: str | None = None  # not used, but a value that is no text makes the document invalid
+    auth: str | None = None
+
+
+_Auths = dict[str, _DockerAuth | None]
 
 
 class _DockerConfig(msgspec.Struct):
-    auths: list[tuple[str, _DockerAuth] | None] = []
-    headers: dict[str, str] = msgspec.field(name="HttpHeaders", default_factory=dict)  # as `email`
+    auths: _Auths | None = None
+    headers: dict[str, str | None] | None = msgspec.field(name="HttpHeaders", default=None)  # as `email`
 
 
 # Of a document: two thousand logins. Decoding as many takes 10 ms of the service's loop.
 _MOST_VALUES = 8_000
-_CONFIG = GoDecoder(_DockerConfig, most_values=_MOST_VALUES)
-_AUTHS = GoDecoder(list[tuple[str, _DockerAuth] | None], most_values=_MOST_VALUES)
+_CONFIG = LenientDecoder(_DockerConfig, most_values=_MOST_VALUES)
+_AUTHS = LenientDecoder(_Auths, most_values=_MOST_VALUES)
 
 
 class ByPattern(Generic[T]):
@@ -184,7 +186,7 @@ def decode_docker_config(raw: bytes, *, most: int | None = None) -> DecodedLogin
         config = _CONFIG.decode(raw)
     except InvalidJson as exc:
         raise InvalidLogins(f"it is no Docker configuration, JSON with a map `auths`: {exc}") from None
-    return _logins_of(config.auths, most)
+    return _logins_of(config.auths or {}, most)
 
 
 def decode_legacy_config(raw: bytes, *, most: int | None = None) -> DecodedLogins:
@@ -210,22 +212,17 @@ def is_on_default_registry(repository: str) -> bool:
     return first in ("docker.io", _DEFAULT_REGISTRY) or not ("." in first or ":" in first)
 
 
-def _logins_of(entries: Iterable[tuple[str, _DockerAuth] | None], most: int | None) -> DecodedLogins:
-    logins: dict[str, Login] = {}
-    for each in entries:
-        if each is None:
-            logins.clear()
-        else:
-            logins[each[0]] = _login_of(*each)
+def _logins_of(auths: _Auths, most: int | None) -> DecodedLogins:
+    logins = [_login_of(pattern, entry or _DockerAuth()) for pattern, entry in auths.items()]
     left_out = 0 if most is None else max(0, len(logins) - most)
-    return DecodedLogins(tuple(islice(logins.values(), most)), left_out)
+    return DecodedLogins(tuple(logins[:most]), left_out)
 
 
 def _login_of(pattern: str, entry: _DockerAuth) -> Login:
     """Returns the login of one entry; an empty one if it has none, as `docker login` writes with a credential store."""
     if entry.auth:
         return Login(pattern, *_decode_auth(pattern, entry.auth))
-    return Login(pattern, entry.username, entry.password)
+    return Login(pattern, entry.username or "", entry.password or "")
 
 
 def _decode_auth(pattern: str, auth: str) -> tuple[str, str]:

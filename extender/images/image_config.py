@@ -21,7 +21,7 @@ class _ConfigDocument(msgspec.Struct, frozen=True):
     os: str | None = None
     architecture: str | None = None
     variant: str | None = None
-    config: _ConfigLabels = _ConfigLabels()
+    config: _ConfigLabels | None = None
 
 
 _CONFIG = document_decoder(_ConfigDocument)
@@ -55,7 +55,7 @@ def read_config(body: bytes) -> ConfigClaim:
     os, architecture = config.os or "", config.architecture or ""
     if os.lower() in _UNSTATED and architecture.lower() in _UNSTATED:
         return ConfigClaim(None, "its config states no platform", is_artifact=True)
-    is_data = _DATA_LABEL in (config.config.labels or {})
+    is_data = config.config is not None and _DATA_LABEL in (config.config.labels or {})
     try:
         platform = platform_of(os or "linux", architecture, config.variant or "")
     except InvalidPlatform as exc:

@@ -219,7 +219,8 @@ def _read_single(media_type: str, document: wire.Document, body_bytes: int) -> M
         return ArtifactDocument(media_type=media_type, why=why)
     if not is_digest(config.digest or ""):
         raise InvalidManifest("the manifest's config has no valid digest")
-    size_bytes = body_bytes + _size_bytes(config.size) + sum(_size_bytes(layer.size) for layer in document.layers or ())
+    layer_bytes = sum(_size_bytes(layer.size) for layer in document.layers or () if layer)
+    size_bytes = body_bytes + _size_bytes(config.size) + layer_bytes
     return ManifestDocument(
         media_type=media_type, config=_to_fetch(config), embedded=_embedded(config), size_bytes=_size_bytes(size_bytes)
     )
@@ -243,13 +244,13 @@ def _embedded(config: wire.RawDescriptor) -> bytes | None:
     return data if data and len(data) == config.size and matches_digest(data, config.digest or "") else None
 
 
-def _read_index(media_type: str, manifests: Iterable[wire.RawDescriptor]) -> IndexDocument:
+def _read_index(media_type: str, manifests: Iterable[wire.RawDescriptor | None]) -> IndexDocument:
     """The index with the first entry for each platform; further ones differ only in compression or Windows build."""
     entries: dict[Platform, PlatformEntry] = {}
     children: dict[str, Descriptor] = {}
     skipped = []
     for descriptor in manifests:
-        found = _read_entry(descriptor)
+        found = _read_entry(descriptor or wire.RawDescriptor())
         if isinstance(found, Descriptor):
             children.setdefault(found.digest, found)
         elif isinstance(found, Skipped):

@@ -1,4 +1,4 @@
-"""The fields of indexes, manifests and image configs that we read. Unknown fields are ignored; any field may be null.
+"""The fields of indexes, manifests and image configs that we read. Unknown fields are ignored; anything may be null.
 
 Sources: OCI image-spec image-index.md, manifest.md, descriptor.md, config.md; Docker's documents have the same fields.
 """
@@ -39,9 +39,9 @@ class Document(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     media_type: str | None = None
     artifact_type: str | None = None
-    manifests: list[RawDescriptor] | None = None
+    manifests: list[RawDescriptor | None] | None = None
     config: RawDescriptor | None = None
-    layers: list[Layer] | None = None
+    layers: list[Layer | None] | None = None
     fs_layers: object = None
 
 

@@ -1,9 +1,9 @@
-"""Untrusted text and JSON: quoting text safely, and decoding JSON as container runtimes do."""
+"""Untrusted text and JSON: quoting text safely, and decoding documents of images."""
 
 from typing import TypeVar
 
 from extender.errors import InvalidManifest
-from extender.go_json import GoDecoder, InvalidJson
+from extender.lenient_json import InvalidJson, LenientDecoder
 
 _SHOWN = 100  # characters: enough to recognise the text, too few to fill a log line or an event
 # Of a document: configs of a hundred layers and long labels have some thousand. This many take 40 MB and 60 ms.
@@ -18,12 +18,12 @@ def quote(text: str, most: int = _SHOWN) -> str:
     return shown if len(shown) <= most else f"{shown[:most]}…"
 
 
-def document_decoder(kind: type[T]) -> GoDecoder[T]:
+def document_decoder(kind: type[T]) -> LenientDecoder[T]:
     """The decoder of a kind of document."""
-    return GoDecoder(kind, most_values=_MOST_VALUES)
+    return LenientDecoder(kind, most_values=_MOST_VALUES)
 
 
-def decode_json(decoder: GoDecoder[T], body: bytes) -> T:
+def decode_json(decoder: LenientDecoder[T], body: bytes) -> T:
     """The document in `body`.
 
     Raises:

@@ -21,8 +21,8 @@ from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
-from extender.go_json import GoDecoder, InvalidJson
 from extender.images.manifest import ACCEPTED
+from extender.lenient_json import InvalidJson, LenientDecoder
 from extender.registry.endpoint import Endpoint, with_more_query
 from extender.registry.http import (
     Response,
@@ -99,12 +99,12 @@ class _BearerToken(NamedTuple):
 
 
 class _TokenReply(msgspec.Struct):
-    token: str = ""
-    access_token: str = ""
+    token: str | None = None
+    access_token: str | None = None
     expires_in: object = None  # seconds, which some servers send as a text
 
 
-_DECODER = GoDecoder(_TokenReply, most_values=10_000)  # a token server's answer has a handful
+_DECODER = LenientDecoder(_TokenReply, most_values=10_000)  # a token server's answer has a handful
 
 
 class Authenticator:
@@ -301,7 +301,7 @@ def _read_token(response: Response) -> tuple[str, float]:
         life_seconds = msgspec.convert(answer.expires_in or 0, float, strict=False)
     except (InvalidJson, msgspec.ValidationError) as exc:
         raise RegistryUnavailable(f"the token server {host_of(response.url)} sent no token") from exc
-    text = answer.token or answer.access_token
+    text = answer.token or answer.access_token or ""
     if not _TOKEN.fullmatch(text):
         raise RegistryUnavailable(f"the token server {host_of(response.url)} sent no token")
     return text, max(life_seconds if math.isfinite(life_seconds) else 0.0, _MIN_LIFE_SECONDS)

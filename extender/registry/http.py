@@ -39,7 +39,7 @@ from extender.errors import (
     RegistryUnreachable,
     RegistryWithoutTls,
 )
-from extender.go_json import GoDecoder, InvalidJson
+from extender.lenient_json import InvalidJson, LenientDecoder
 from extender.registry.addresses import AddressGuard, inner_refusal
 from extender.registry.capped_connection import AnswerTooLong, BodiesUnderWay, CappedConnection
 from extender.registry.endpoint_tls import RegistryTrust
@@ -340,15 +340,15 @@ def _sendable(text: str) -> str:
 
 
 class _Error(msgspec.Struct):
-    code: str = ""
-    message: str = ""
+    code: str | None = None
+    message: str | None = None
 
 
 class _Body(msgspec.Struct):
-    errors: list[_Error] = []
+    errors: list[_Error | None] | None = None
 
 
-_DECODER = GoDecoder(_Body, most_values=1_000)
+_DECODER = LenientDecoder(_Body, most_values=1_000)
 
 
 def read_refusal(body: bytes) -> str:
@@ -360,9 +360,8 @@ def read_refusal(body: bytes) -> str:
         errors = _DECODER.decode(body).errors
     except InvalidJson:
         return ""
-    if not errors:
-        return ""
-    line = " ".join((errors[0].message or errors[0].code).split())
+    first = (errors and errors[0]) or _Error()
+    line = " ".join((first.message or first.code or "").split())
     if len(line) > MOST_SAID:
         line = f"{line[: MOST_SAID - 1].rstrip()}…"
     return "".join(letter if letter.isprintable() else "?" for letter in line)

@@ -23,9 +23,9 @@ from extender.errors import (
     RegistryFailed,
     RegistryRefusedImage,
 )
-from extender.go_json import GoDecoder, InvalidJson
 from extender.images.manifest import media_type_of
 from extender.images.reference import ImageReference, digest_of, is_digest, matches_digest
+from extender.lenient_json import InvalidJson, LenientDecoder
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource
@@ -40,7 +40,7 @@ _ANYTHING, _JSON = {"Accept": "*/*"}, {"Accept": "application/json"}
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # half of which msgspec refuses where nobody reads it
 _KEYS_OF_ERRORS = frozenset({"errors", "error", "message", "code", "detail"})
-_KEYS_OF_DOCUMENTS = frozenset({"schemaversion", "mediatype", "manifests", "config", "layers", "architecture", "os"})
+_KEYS_OF_DOCUMENTS = frozenset({"schemaVersion", "mediaType", "manifests", "config", "layers", "architecture", "os"})
 _TAGS_A_PAGE, _MOST_TAG_PAGES = 1000, 20
 _LINK = re.compile(r"<([^<>]{1,4096})>\s*;([^,]*)", re.ASCII)
 
@@ -48,10 +48,10 @@ _LINK = re.compile(r"<([^<>]{1,4096})>\s*;([^,]*)", re.ASCII)
 class _TagList(msgspec.Struct):
     """The distribution-spec's list of tags; null where a repository has none."""
 
-    tags: list[str] | None = None
+    tags: list[str | None] | None = None
 
 
-_TAG_LIST = GoDecoder(_TagList, most_values=100_000)  # a thousand are asked for
+_TAG_LIST = LenientDecoder(_TagList, most_values=100_000)  # a thousand are asked for
 
 
 class FetchedManifest(msgspec.Struct, frozen=True):
@@ -271,8 +271,7 @@ def is_whole(body: bytes) -> bool:
         keys = _OBJECT.decode(_SURROGATE.sub(rb"\\u0020", body)).keys()
     except UNDECODABLE:
         return False
-    lower = {key.lower() for key in keys}  # Go's programs read them in any case
-    return bool(lower & _KEYS_OF_DOCUMENTS) or not lower & _KEYS_OF_ERRORS
+    return bool(keys & _KEYS_OF_DOCUMENTS) or not {key.lower() for key in keys} & _KEYS_OF_ERRORS
 
 
 def next_page(links: Sequence[str]) -> str:
@@ -291,7 +290,7 @@ def next_page(links: Sequence[str]) -> str:
 
 def _read_tags(body: bytes, host: str) -> list[str]:
     try:
-        return _TAG_LIST.decode(body).tags or []
+        return [tag for tag in _TAG_LIST.decode(body).tags or () if tag]
     except InvalidJson as exc:
         raise InvalidManifest(f"{host} sent a list of tags that cannot be read") from exc
 

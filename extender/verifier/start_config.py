@@ -23,18 +23,18 @@ class LayerDescriptor(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _LayersDocument(msgspec.Struct, frozen=True):
-    layers: list[LayerDescriptor] | None = None
+    layers: list[LayerDescriptor | None] | None = None
 
 
 class _Process(msgspec.Struct, frozen=True, rename="pascal"):
-    entrypoint: list[str] | None = None
-    cmd: list[str] | None = None
-    env: list[str] | None = None
+    entrypoint: list[str | None] | None = None
+    cmd: list[str | None] | None = None
+    env: list[str | None] | None = None
     working_dir: str | None = None
 
 
 class _StartDocument(msgspec.Struct, frozen=True):
-    config: _Process = _Process()
+    config: _Process | None = None
 
 
 class StartConfig(msgspec.Struct, frozen=True):
@@ -50,16 +50,17 @@ _MANIFEST, _CONFIG = document_decoder(_LayersDocument), document_decoder(_StartD
 
 def read_layers(manifest: bytes) -> Sequence[LayerDescriptor]:
     """The layers, the top one first. Raises InvalidManifest."""
-    return tuple(reversed((decode_json(_MANIFEST, manifest).layers or [])[:_MOST_LAYERS]))
+    layers = (decode_json(_MANIFEST, manifest).layers or [])[:_MOST_LAYERS]
+    return tuple(layer or LayerDescriptor() for layer in reversed(layers))
 
 
 def read_start(config: bytes) -> StartConfig:
     """How a container of an image with this configuration starts. Raises InvalidManifest."""
-    process = decode_json(_CONFIG, config).config
-    environment = [pair.partition("=")[::2] for pair in process.env or ()]
+    process = decode_json(_CONFIG, config).config or _Process()
+    environment = [(pair or "").partition("=")[::2] for pair in process.env or ()]
     path = next((value for name, value in reversed(environment) if name == "PATH"), _DEFAULT_PATH)
     return StartConfig(
-        (*(process.entrypoint or ()), *(process.cmd or ())),
+        tuple(word or "" for word in (*(process.entrypoint or ()), *(process.cmd or ()))),
         tuple(path.split(":", _MOST_FOLDERS)[:_MOST_FOLDERS]),
         process.working_dir or "/",
     )

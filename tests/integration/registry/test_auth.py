@@ -81,7 +81,7 @@ async def test_token_that_is_no_longer_good_is_replaced_once(make_client: MakeCl
     ("expires_in", "good_seconds", "stale_seconds"),
     [
         pytest.param({"expires_in": "300"}, 239, 241, id="in-quotes"),
-        pytest.param({"Expires_In": 300, "scope": "\ud800"}, 239, 241, id="as-go-reads-it"),
+        pytest.param({"expires_in": 300, "access_token": None, "scope": "\ud800"}, 239, 241, id="null-and-half-a-pair"),
         pytest.param({"expires_in": "nan"}, 47, 49, id="no-number-is-a-minute"),
         pytest.param({"expires_in": 5}, 47, 49, id="less-than-a-minute-is-one"),
     ],

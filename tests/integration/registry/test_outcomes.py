@@ -191,7 +191,7 @@ async def test_answer_that_is_no_document_is_the_registrys_failure(
             await client.fetch_manifest(app_at(registry), ANONYMOUS)
 
 
-@pytest.mark.parametrize("body", [b'{"layers":[],"x":"\\ud800"}', b'{"SchemaVersion":2,"errors":[]}', b"{}", b"[]"])
+@pytest.mark.parametrize("body", [b'{"layers":[],"x":"\\ud800"}', b'{"schemaVersion":2,"errors":[]}', b"{}", b"[]"])
 async def test_document_that_the_registry_vouches_for_is_read(make_client: MakeClient, body: bytes) -> None:
     """What is wrong with it then is the image's fault."""
     async with FaultyRegistry(sends(200, JSON | {"Docker-Content-Digest": digest_of(body)}, body)) as registry:

@@ -47,7 +47,7 @@ async def test_all_tags_of_a_real_registry_are_listed(debian_registry: DebianReg
 async def test_the_next_page_is_asked_of_the_same_registry(make_client: MakeClient) -> None:
     """Whatever host and path the link names, only its query is used; an empty page ends the list."""
     link = {"Link": '<https://elsewhere.example/v2/other/tags/list?n=1000&last=b>; rel="next"'}
-    page, last = b'{"name": "\\ud800", "Tags": ["a", "b"]}', b'{"tags": null}'
+    page, last = b'{"name": "\\ud800", "tags": ["a", null, "b"]}', b'{"tags": null}'
     async with Pages({"n=1000": (page, link), "n=1000&last=b": (last, link)}) as registry:
         client = make_client(registry.host)
         assert await client.fetch_tags(parse_reference(f"{registry.host}/app"), ANONYMOUS) == ["a", "b"]

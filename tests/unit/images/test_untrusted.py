@@ -42,11 +42,11 @@ def test_any_quoted_text_is_short_and_printable(text: str) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        pytest.param(b"", "Expecting value", id="empty"),
-        pytest.param(b"<!DOCTYPE html><html></html>", "Expecting value", id="a login page"),
-        pytest.param(b'{"name":"a"', "delimiter", id="cut off"),
-        pytest.param(b'{"name":"a"} {}', "Extra data", id="two documents"),
-        pytest.param(b'\xef\xbb\xbf{"name":"a"}', "Expecting value", id="byte order mark"),
+        pytest.param(b"", "truncated", id="empty"),
+        pytest.param(b"<!DOCTYPE html><html></html>", "malformed", id="a login page"),
+        pytest.param(b'{"name":"a"', "truncated", id="cut off"),
+        pytest.param(b'{"name":"a"} {}', "trailing", id="two documents"),
+        pytest.param(b'\xef\xbb\xbf{"name":"a"}', "malformed", id="byte order mark"),
         pytest.param(b"[]", "Expected `object`", id="an array"),
         pytest.param(b'{"name":1}', "Expected `str", id="wrong type"),
         pytest.param(b'{"other":' + b"[" * 90_000 + b"]" * 90_000 + b"}", "too deep", id="deep in a field not read"),
