@@ -1,20 +1,13 @@
-"""Mappings of bounded size, and the declarations of all caches.
+"""Mappings of bounded size.
 
 `LruTable` evicts the row used longest ago. `ShareTable` counts what its rows cost and evicts the rows of owners that
-hold more than their part. Each cache of the package is declared where it is made, with
-what it may take at most: a test adds that up. Two kinds of state are not caches and not declared. Views of nodes and
-namespaces hold everything that a watch last sent, and change with the cluster instead of expiring. A value that an
-object or a function without parameters computes once needs no bound.
-
-This module is pure: no clock, no task, no metric.
+hold more than their part. This module is pure: no clock, no task, no metric.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, ItemsView
 from itertools import takewhile
 from typing import Generic, TypeVar
-
-import msgspec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -157,40 +150,3 @@ class ShareTable(LruTable[K, V]):
 def text_cost(*texts: str | bytes) -> int:
     """What a row costs that holds these texts and otherwise values of fixed size: 1 for texts of 128 characters."""
     return 1 + sum(map(len, texts)) // _ORDINARY_CHARACTERS
-
-
-class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The declaration of a cache.
-
-    `name` begins with the module that declares it, and `key` says by what its rows are found. `rows` is the bound of
-    each object that has the cache; None where a setting or a number of bytes is the bound, given as `size`. `most_mb`
-    is what all rows take, under the default settings, if whoever can fill the cache makes them as large as they get.
-    """
-
-    name: str
-    key: str
-    rows: int | None
-    most_mb: float
-
-    def bound(self, size: int | None = None) -> int:
-        """Returns `size`, or the declared bound without one. Raises TypeError if there is neither."""
-        rows = self.rows if size is None else size
-        if rows is None:
-            raise TypeError(f"{self.name} has no bound of its own: give it a size")
-        return rows
-
-
-_DECLARED: dict[str, CacheSpec] = {}
-
-
-def declare_cache(name: str, *, key: str, rows: int | None = None, most_mb: float) -> CacheSpec:
-    """Declares a cache when its module is imported. Raises ValueError if the name already belongs to another cache."""
-    spec = CacheSpec(name=name, key=key, rows=rows, most_mb=most_mb)
-    if _DECLARED.setdefault(name, spec) != spec:
-        raise ValueError(f"there are two caches named {name}")
-    return spec
-
-
-def caches() -> tuple[CacheSpec, ...]:
-    """Returns the caches of all modules imported so far, by name."""
-    return tuple(_DECLARED[name] for name in sorted(_DECLARED))

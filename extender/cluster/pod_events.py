@@ -17,7 +17,7 @@ import structlog
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import EventMeta, EventSource, PodEvent, PodReference
-from extender.tables import LruTable, declare_cache
+from extender.tables import LruTable
 from extender.turns import FairQueue, Slots
 
 log = structlog.get_logger()
@@ -31,7 +31,7 @@ _CONFLICT = 409  # an object of that name is there
 
 # Events that wait to be sent, and those of one namespace, of 1 KB each.
 _WAITING, _WAITING_EACH = 1_000, 250
-_RATES = declare_cache("cluster.pod_events.rates", key="namespace", rows=1024, most_mb=0.5)
+_MOST_RATES = 1024  # namespaces, half a megabyte at most
 
 
 class _Rate(msgspec.Struct):
@@ -57,7 +57,7 @@ class PodEvents:
         self._clock = clock
         self._wall_clock = wall_clock
         self._sleep = sleep
-        self._rates: LruTable[str, _Rate] = LruTable(_RATES.bound())
+        self._rates: LruTable[str, _Rate] = LruTable(_MOST_RATES)
         self._waiting: FairQueue[PodEvent] = FairQueue()
         self._slots = Slots(_WAITING, _WAITING_EACH)
 

@@ -30,7 +30,7 @@ from extender.placement.nodes import (
     platform_of_node,
 )
 from extender.placement.policy import NAMESPACE_KEYS
-from extender.tables import LruTable, declare_cache
+from extender.tables import LruTable
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
 
@@ -48,7 +48,7 @@ _REST_SECONDS = 1.0  # without lookups after a failed one, since kube-scheduler 
 _NODE = msgspec.json.Decoder(ListingNode)
 
 
-_MISSING = declare_cache("cluster.views.missing", key="node name", rows=1024, most_mb=0.5)
+_MOST_MISSING = 1024  # names of nodes, half a megabyte at most
 
 
 class WatchedNodes:
@@ -69,9 +69,7 @@ class WatchedNodes:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._reader = reader
         self._clock = clock
-        self._missing: LruTable[NodeName, float] = LruTable(
-            _MISSING.bound()
-        )  # each until this time, the earliest first
+        self._missing: LruTable[NodeName, float] = LruTable(_MOST_MISSING)  # each until this time, the earliest first
         self._has_failed = False
         self._rests_until = 0.0
         self.watch = ListWatch(reader, NODES, self, clock=clock, random=random)

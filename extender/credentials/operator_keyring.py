@@ -33,14 +33,14 @@ from extender.credentials.providers import (
 )
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference
-from extender.tables import LruTable, declare_cache
+from extender.tables import LruTable
 from extender.turns import OPERATOR, NoTurn
 from extender.watched_files import FileSetting, FileWatcher, WatchedFiles
 
 log = structlog.get_logger()
 
 _OF_CLUSTER = "the cluster's pull secret"
-_OPENED = declare_cache("credentials.operator_keyring.opened", key="repository", rows=1024, most_mb=0.5)
+_MOST_OPENED = 1024  # repositories, half a megabyte at most
 
 
 class OperatorCredential(NamedTuple):
@@ -73,7 +73,7 @@ class OperatorKeyring:
         self._patience_seconds = patience_seconds
         self._cluster_logins: tuple[Login, ...] = ()
         self._cluster = FixedLogins(Logins(()), label=_OF_CLUSTER)
-        self._opened: LruTable[str, CredentialId] = LruTable(_OPENED.bound())
+        self._opened: LruTable[str, CredentialId] = LruTable(_MOST_OPENED)
         self._asking: set[asyncio.Task[tuple[Login, ...]]] = set()
 
     @property

@@ -16,7 +16,7 @@ from extender.credentials.credential_provider_v1 import CacheKeyType
 from extender.credentials.logins import Login, Logins, cost_bytes
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
-from extender.tables import ShareTable, declare_cache
+from extender.tables import ShareTable
 from extender.turns import OPERATOR, Turns
 
 log = structlog.get_logger()
@@ -30,7 +30,6 @@ _LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
 _AT_ONCE, _EACH, _AT_REGISTRY = 8, 4, 4
 _ANSWER_BYTES = 16 << 20  # of each provider; an answer with one password of 2 KB takes some 5 KB
 _EMPTY_BYTES = 1500  # of an answer without a login
-_ANSWERS = declare_cache("credentials.providers.answers", key="image, registry or neither", most_mb=17)
 
 
 class CredentialsUnavailable(ExtenderError):
@@ -128,7 +127,7 @@ class ProviderLogins:
         self._provider = provider
         self._clock = clock
         self._answers: ShareTable[_Key, _ProviderAnswer] = ShareTable(
-            _ANSWERS.bound(_ANSWER_BYTES),
+            _ANSWER_BYTES,
             owner_of=lambda _, answer: answer.tenant,
             cost_of=lambda _, answer: answer.cost_bytes,
         )

@@ -19,7 +19,7 @@ from extender.credentials.keyring import Credential, CredentialId, LoginSource, 
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
-from extender.tables import ShareTable, declare_cache
+from extender.tables import ShareTable
 from extender.turns import Turns
 
 log = structlog.get_logger()
@@ -46,7 +46,6 @@ _AT_ONCE, _EACH = 16, 4
 # The readings of secrets, which lose their passwords when they are too old to be used. One of a single login takes
 # 2.5 KB, and the largest 1.4 MB.
 _READING_BYTES = 16 << 20
-_READINGS = declare_cache("credentials.pull_secrets.readings", key="namespace, secret", most_mb=17)
 # Of a row without logins: two objects by pattern, and its names.
 _EMPTY_BYTES = 1500
 
@@ -85,7 +84,7 @@ class PullSecrets:
         self._key = key
         self._clock = clock
         self._readings: ShareTable[_SecretName, _Reading] = ShareTable(
-            _READINGS.bound(_READING_BYTES),
+            _READING_BYTES,
             owner_of=lambda secret, _: secret[0],
             cost_of=lambda secret, reading: _EMPTY_BYTES + getsizeof(secret[1]) + reading.cost_bytes,
         )

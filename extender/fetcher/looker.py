@@ -26,12 +26,12 @@ from extender.images.content import Cause, Failure
 from extender.images.failures import UNREAD, depends_on_credential, failure_of, summary
 from extender.images.manifest import Image
 from extender.registry.image_description import RegistryImages
-from extender.tables import LruTable, declare_cache
+from extender.tables import LruTable
 
 T = TypeVar("T")
 
 # What HEADs state besides the digests that the service knows: other tags of the same image, other namespaces' pods.
-_DESCRIBED = declare_cache("fetcher.looker.described", key="repository, digest", rows=256, most_mb=10)
+_MOST_DESCRIBED = 256  # images, 10 MB at most
 _UNREAD_SECONDS = 10.0  # until a provider that failed is asked again
 _MAY_CHANGE_SECONDS = 30.0  # in which a provider may give another credential than one that was denied
 _MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
@@ -55,7 +55,7 @@ class Looker:
     def __init__(self, images: RegistryImages, operator: OperatorKeyring) -> None:
         self._images = images
         self._operator = operator
-        self._described: LruTable[tuple[str, str], Image] = LruTable(_DESCRIBED.bound())
+        self._described: LruTable[tuple[str, str], Image] = LruTable(_MOST_DESCRIBED)
 
     @property
     def operator_id(self) -> CredentialId:

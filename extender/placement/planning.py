@@ -46,9 +46,8 @@ from extender.placement.nodes import LEVEL_LABEL, USUAL, ClusterNodes
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference, system_text
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
-from extender.tables import ShareTable, declare_cache
+from extender.tables import ShareTable
 
-_COMMON = declare_cache("placement.planning.common", key="sets of platforms, nodes", most_mb=4.6)
 _COMMON_BYTES = 1_000_000  # of each planner, and of those that share it; the service has four
 # What a row takes besides its platforms, and each of these with what follows from it. An image's author chooses their
 # number, up to 64, and their words.
@@ -148,7 +147,7 @@ class Planner:
         self._rules = [(rule, parse_platforms(rule.platforms)) for rule in settings.tolerations]
         self._keys = frozenset(rule.key for rule in settings.tolerations)
         self._remembered: ShareTable[_Key, CommonPlatforms] = ShareTable(
-            _COMMON.bound(_COMMON_BYTES), owner_of=lambda *_: "", cost_of=lambda key, _: _row_bytes(key[0])
+            _COMMON_BYTES, owner_of=lambda *_: "", cost_of=lambda key, _: _row_bytes(key[0])
         )
 
     def varied(self, settings: AdmissionSettings) -> "Planner":

@@ -12,7 +12,7 @@ from extender.credentials.keyring import CredentialId
 from extender.images.content import Cause, Failure
 from extender.images.reference import PackedDigest
 from extender.resolver.image_cache import Target
-from extender.tables import ShareTable, declare_cache, text_cost
+from extender.tables import ShareTable, text_cost
 
 # A corrected secret has a new credential id, and therefore no failures.
 _LIFETIMES_SECONDS = {
@@ -28,7 +28,7 @@ _BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
 _SOON_MISSING_SECONDS, _SOON_TIMES, _MISSING_SECONDS = 5.0, 12, 60.0
 
 FEWEST_FAILURES = 1_000
-_FAILURES = declare_cache("resolver.failures.failures", key="repository, tag or digest, credential ids", most_mb=3)
+"""How many are kept in a small cache; 10,000 take 3 MB at most."""
 _Key = tuple[str, PackedDigest, int]
 
 
@@ -47,7 +47,7 @@ class Failures:
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
         self._rows: ShareTable[_Key, _Row] = ShareTable(
-            _FAILURES.bound(size), owner_of=lambda _, row: row.owner, cost_of=lambda key, _: text_cost(key[0], key[1])
+            size, owner_of=lambda _, row: row.owner, cost_of=lambda key, _: text_cost(key[0], key[1])
         )
         self._clock = clock
         self._random = random

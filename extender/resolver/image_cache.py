@@ -23,15 +23,15 @@ from extender.images.reference import (
     unpack_digest,
 )
 from extender.metrics import counter
-from extender.tables import LruTable, ShareTable, declare_cache
+from extender.tables import LruTable, ShareTable
 
 # A reference that can be pulled has fewer than 800 characters. A text that is longer than this, or not ASCII, is
-# invalid: it is parsed each time and not cached. The worst row takes 3.3 KB (text, target and its parts), so 8,192 take
-# 27 MB. Other characters would take up to four bytes each.
+# invalid: it is parsed each time and not cached. The worst row takes 3.3 KB (text, target and its parts), so 4,096 take
+# 14 MB. Other characters would take up to four bytes each.
 _MAX_KEPT_CHARACTERS = 1024
 
 
-TARGETS = declare_cache("resolver.image_cache.targets", key="text of the reference", rows=4_096, most_mb=14)
+_MOST_TARGETS = 4_096
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
@@ -53,7 +53,7 @@ class References:
     def __init__(self, size: int, *, short_names: bool = False) -> None:
         """`short_names`: the runtime is CRI-O, which looks for a name without a registry in registries of its own."""
         self._parse = parse_short_reference if short_names else parse_reference
-        self._rows: LruTable[str, Target | Failure] = LruTable(TARGETS.bound(size))
+        self._rows: LruTable[str, Target | Failure] = LruTable(size)
 
     def __len__(self) -> int:
         """How many texts are kept."""
@@ -105,10 +105,8 @@ _JUST_CONFIRMED_SECONDS = 60.0
 # Denials kept before the rows that they made stale are removed: of 100,000 rows in some 25 ms. They are in no table of
 # those that evict, since dropping a denial earlier would make its rows fresh again.
 _MOST_DENIALS = 4096
-_NAMES = declare_cache("resolver.image_cache.names", key="repository, tag or digest, credential id", most_mb=63)
-_CONTENTS = declare_cache("resolver.image_cache.contents", key="repository, digest", most_mb=58)
 # A cluster has some dozens of platform sets. One that is evicted is merely no longer shared.
-_PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", rows=4096, most_mb=4)
+_MOST_PLATFORM_SETS = 4096  # 4 MB at most
 
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
@@ -198,21 +196,21 @@ class ImageCache:
 
         `short_names` is as in `References`.
         """
-        self.references = References(min(size, TARGETS.bound()), short_names=short_names)
+        self.references = References(min(size, _MOST_TARGETS), short_names=short_names)
         self.lifetimes = lifetimes
         self._clock = clock
         self._write_log = write_log
         self._names: ShareTable[NameKey, CachedImage] = ShareTable(
-            _NAMES.bound(size),
+            size,
             owner_of=lambda _, known: known.owner,
             cost_of=lambda key, known: row_cost(known.content, key[0], key[1], known.packed),
         )
         self._contents: ShareTable[tuple[str, PackedDigest], _Shown] = ShareTable(
-            _CONTENTS.bound(size),
+            size,
             owner_of=lambda _, shown: shown.owner,
             cost_of=lambda key, shown: row_cost(shown.content, *key),
         )
-        self._interned: LruTable[Content, Content] = LruTable(_PLATFORM_SETS.bound())
+        self._interned: LruTable[Content, Content] = LruTable(_MOST_PLATFORM_SETS)
         self._denied_at: dict[tuple[str, CredentialId], float] = {}  # by repository, the last time of each
 
     @property

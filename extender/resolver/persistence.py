@@ -20,7 +20,7 @@ from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.metrics import counter
 from extender.resolver.image_cache import CachedImage, NameKey, Target, content_bytes
 from extender.store.rows import Batch, NameRow, Store, StoreError
-from extender.tables import LruTable, declare_cache
+from extender.tables import LruTable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -45,13 +45,6 @@ _WRITE_SECONDS = 10.0
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
 _PROBE_SECONDS = 1.0
 _DAMAGE_LOG_SECONDS = 60.0
-_MOST_WAITING = 2_500
-_WAITING_NAMES = declare_cache(
-    "resolver.persistence.names", key="repository, tag or digest, credential id", rows=_MOST_WAITING, most_mb=10
-)
-_WAITING_DENIALS = declare_cache(
-    "resolver.persistence.denials", key="repository, tag or digest, credential id", rows=_MOST_WAITING, most_mb=2
-)
 _READS_AT_ONCE = 8
 # Rows loaded before the event loop may do something else: 3 ms of work for the largest rows, 1 ms for ordinary ones.
 _ROWS_AT_ONCE = 100
@@ -71,7 +64,7 @@ class PersistenceLimits(NamedTuple):
     """How long `close` may write the rows that still wait."""
     batch_rows: int = 1_000
     """Rows in one write."""
-    most_waiting: int = _MOST_WAITING
+    most_waiting: int = 2_500
     """Rows that wait while the store cannot be written, of 300 bytes to 4 KB; beyond that the oldest are dropped."""
 
 
@@ -104,8 +97,8 @@ class Persistence:
         )
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
-        self._names: LruTable[NameKey, CachedImage] = LruTable(_WAITING_NAMES.bound(limits.most_waiting))
-        self._denials: LruTable[NameKey, float] = LruTable(_WAITING_DENIALS.bound(limits.most_waiting))
+        self._names: LruTable[NameKey, CachedImage] = LruTable(limits.most_waiting)
+        self._denials: LruTable[NameKey, float] = LruTable(limits.most_waiting)
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False

@@ -39,7 +39,7 @@ from extender.placement.scheduling import (
 )
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply
-from extender.tables import ShareTable, declare_cache, text_cost
+from extender.tables import ShareTable, text_cost
 
 log = structlog.get_logger()
 
@@ -122,7 +122,7 @@ class RequestNodes:
 
 
 # A pod whose row is evicted only starts to wait again. The largest cluster Kubernetes is tested for has 150,000 pods.
-_TIMES = declare_cache("scheduler.verbs.first_seen", key="pod uid", rows=20_000, most_mb=8)
+_MOST_TIMES = 20_000  # 8 MB at most
 
 
 class _Row(msgspec.Struct, frozen=True, gc=False):
@@ -139,7 +139,7 @@ class FirstSeen:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rows: ShareTable[PodUid, _Row] = ShareTable(
-            _TIMES.bound(),
+            _MOST_TIMES,
             owner_of=lambda _, row: row.namespace,
             cost_of=lambda uid, row: text_cost(uid, row.namespace),
         )

@@ -19,7 +19,6 @@ from aiohttp import web
 
 from extender.errors import InvalidRequest
 from extender.metrics import counters, histogram
-from extender.tables import declare_cache
 
 log = structlog.get_logger()
 
@@ -150,8 +149,7 @@ _HEAD = re.compile(
     re.IGNORECASE,
 )
 # The heads of one client differ only in Content-Length.
-_HEADS = declare_cache("server.routes.heads", key="request head", rows=256, most_mb=1.5)
-_DATES = declare_cache("server.routes.dates", key="second", rows=1, most_mb=0.01)
+_MOST_HEADS = 256  # 1.5 MB at most
 _ANSWER = b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
 
 
@@ -176,7 +174,7 @@ def head_of_answer(status: int, length: int, *, is_closing: bool) -> bytes:
     return _ANSWER % (status, phrase, length, fields)
 
 
-@functools.lru_cache(_HEADS.rows)
+@functools.lru_cache(_MOST_HEADS)
 def _parse(head: bytes) -> tuple[str, int] | None:
     found = _HEAD.fullmatch(head)
     if not found:
@@ -187,7 +185,7 @@ def _parse(head: bytes) -> tuple[str, int] | None:
     return found["path"].partition(b"?")[0].decode(), int(found["length"])
 
 
-@functools.lru_cache(_DATES.rows)
+@functools.lru_cache(1)
 def _date_field(second: int) -> bytes:
     """The Date of answers in this second (RFC 9110, section 6.6.1)."""
     return b"Date: %b\r\n" % formatdate(second, usegmt=True).encode()
