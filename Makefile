@@ -102,7 +102,7 @@ ci: setup ## What a change must pass before it lands: lint, the tests on the ima
 # Each part runs, whatever became of those before it.
 .PHONY: nightly
 nightly: setup ## The slow tests, ten minutes of fuzzing, Helm 3, containerd 2.3, the differentials, the mutations, the siege (hours)
-	@$(BIN)/python -m testbed.binaries $(PROGRAMS) helm3 containerd kueue karpenter containers-image runtime-utils >/dev/null
+	@$(BIN)/python -m testbed.binaries $(PROGRAMS) helm3 containerd kueue karpenter containers-image >/dev/null
 	@failed=; for part in "test EXAMPLES=1000" test-slow e2e-slow "fuzz SECONDS=22" mutations siege; do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $${part%% *}"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }

@@ -127,7 +127,7 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
             guard=guard,
         )
         resolver = Resolver(
-            LocalSources(client, OperatorKeyring(), None),
+            LocalSources(client, OperatorKeyring()),
             size=100_000,
             tag_seconds=900,
             stale_seconds=86_400,

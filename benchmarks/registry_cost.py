@@ -132,7 +132,7 @@ class Simulation:
                 Persistence(kept, clock=self.clock, wall_clock=self.clock, limits=limits) if kept is not None else None
             )
             resolver = Resolver(
-                LocalSources(await self._client(), OperatorKeyring(), None),
+                LocalSources(await self._client(), OperatorKeyring()),
                 size=_SIZE,
                 tag_seconds=900,
                 stale_seconds=86_400,

@@ -164,12 +164,6 @@ CONTAINERS_IMAGE = GoModule(
     programs={"registries": "."},
     room="nodes",
 )
-RUNTIME_UTILS = GoModule(
-    name="runtime-utils",
-    dependency="github.com/openshift/runtime-utils",
-    programs={"openshift-registries": "."},
-    room="nodes",
-)
 PULL_SECRETS = msgspec.structs.replace(NEWEST, programs={"pull-secrets": "."}, room="nodes")
 """What the kubelet reads in pull secrets."""
 READ_MANIFESTS = msgspec.structs.replace(NEWEST, programs={"read-manifests": "./manifests"}, room="clients")
@@ -388,7 +382,6 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "kind": lambda: build(KIND),
     "krew": lambda: build(KREW),
     "containers-image": lambda: build(CONTAINERS_IMAGE),
-    "runtime-utils": lambda: build(RUNTIME_UTILS),
     "pull-secrets": lambda: build(PULL_SECRETS),
     "read-manifests": lambda: build(READ_MANIFESTS),
 }

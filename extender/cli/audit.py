@@ -46,7 +46,7 @@ from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_settings_of, policy_of
-from extender.service.resolving import open_pod_resolver_of, read_mirror_objects
+from extender.service.resolving import open_pod_resolver_of
 
 
 class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,13 +170,7 @@ async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
         cluster_view = ClusterView(client=client if part.is_live else None)
         sources = await stack.enter_async_context(open_local_sources(settings.registry))
         pod_resolver = await stack.enter_async_context(
-            open_pod_resolver_of(
-                sources,
-                settings,
-                cluster_view,
-                head_first=False,
-                mirrors=await read_mirror_objects(settings, cluster_view.client),
-            )
+            open_pod_resolver_of(sources, settings, cluster_view, head_first=False)
         )
         progress = stack.enter_context(progress_bar())
         lookups = ImageLookups(pod_resolver, sources.list_tags, progress.step)

@@ -80,7 +80,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def granted_as(self) -> str:
-        """The resource as `kubectl auth can-i` takes it, such as nodes or imagedigestmirrorsets.config.openshift.io."""
+        """The resource as `kubectl auth can-i` takes it, such as nodes or jobs.batch."""
         _, root, *between, plural = self.path.split("/")
         return f"{plural}.{between[0]}" if root == "apis" else plural
 

@@ -31,7 +31,6 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _listener_problems(config)
     yield from _platform_problems(config)
     yield from _provider_problems(config)
-    yield from _mirror_problems(config)
     yield from _gate_problems(config)
     yield from _object_problems(config)
     readable = config.registry.pull_secrets
@@ -135,11 +134,6 @@ def _provider_problems(config: Config) -> Iterator[str]:
     providers = config.registry.credential_providers
     if bool(providers.config) != bool(providers.bin_dir):
         yield "registry.credential_providers: config and bin_dir are needed together; give both or neither"
-
-
-def _mirror_problems(config: Config) -> Iterator[str]:
-    if config.registry.mirrors_of_openshift and not config.has_cluster:
-        yield "registry.mirrors: openshift's objects are in the cluster, and cluster is none; give a file"
 
 
 def _listener_problems(config: Config) -> Iterator[str]:

@@ -62,7 +62,7 @@ class RegistryConfig(Section, frozen=True):
         str,
         Meta(
             description="Where nodes find mirrors: containerd's folder `certs.d`, k3s' or rke2's `registries.yaml`, "
-            "CRI-O's `registries.conf`, or `openshift`."
+            "or CRI-O's `registries.conf`."
         ),
     ] = ""
     pull_secrets: Annotated[
@@ -74,14 +74,9 @@ class RegistryConfig(Section, frozen=True):
     ] = True
 
     @property
-    def mirrors_of_openshift(self) -> bool:
-        """Whether nodes pull from where the cluster's objects say."""
-        return self.mirrors == "openshift"
-
-    @property
     def mirrors_of_crio(self) -> bool:
         """Whether nodes have CRI-O, which has registries of its own for names without one."""
-        return self.mirrors_of_openshift or self.mirrors.endswith(".conf")
+        return self.mirrors.endswith(".conf")
 
     def reads_secrets_in(self, namespace: str) -> bool:
         """Whether pull secrets of that namespace's pods are read."""

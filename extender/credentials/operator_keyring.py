@@ -1,4 +1,4 @@
-"""The operator's credentials: the cluster's pull secret, a Docker configuration, credential-provider plugins, clouds.
+"""The operator's credentials: a Docker configuration, credential-provider plugins, clouds.
 
 They are tried in this order. That of files and plugins is the kubelet's, and clouds come last, since the kubelet no
 longer supports them itself. Everything here is in the process that asks registries: others know the credentials by one
@@ -22,9 +22,8 @@ from extender.credentials.cloud_api import CloudAccess, open_cloud_session
 from extender.credentials.docker_config import read_docker_config
 from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId, credentials_of
 from extender.credentials.kubelet_plugins import read_plugins
-from extender.credentials.logins import Login, Logins
+from extender.credentials.logins import Login
 from extender.credentials.providers import (
-    FixedLogins,
     LoginProvider,
     OperatorFile,
     OperatorSource,
@@ -39,7 +38,6 @@ from extender.watched_files import FileSetting, FileWatcher, WatchedFiles
 
 log = structlog.get_logger()
 
-_OF_CLUSTER = "the cluster's pull secret"
 _MOST_OPENED = 1024  # repositories, half a megabyte at most
 
 
@@ -51,7 +49,7 @@ class OperatorCredential(NamedTuple):
 
 
 class OperatorKeyring:
-    """The operator's credentials, as the files and the cluster's pull secret have them now."""
+    """The operator's credentials, as the files have them now."""
 
     def __init__(
         self,
@@ -71,8 +69,6 @@ class OperatorKeyring:
         self._id_key = id_key or secrets.token_bytes(32)
         self._key = secrets.token_bytes(32)  # of the ids of single credentials, which stay in this process
         self._patience_seconds = patience_seconds
-        self._cluster_logins: tuple[Login, ...] = ()
-        self._cluster = FixedLogins(Logins(()), label=_OF_CLUSTER)
         self._opened: LruTable[str, CredentialId] = LruTable(_MOST_OPENED)
         self._asking: set[asyncio.Task[tuple[Login, ...]]] = set()
 
@@ -83,27 +79,16 @@ class OperatorKeyring:
         So a login that was removed opens nothing any more, after a restart too. Empty without any credentials.
         """
         stamps = (*(each.value.stamp for each in self._files), *(each.stamp for each in self._clouds))
-        if not (stamps or self._cluster_logins):
+        if not stamps:
             return NO_OPERATOR
-        logins = [msgspec.structs.astuple(login) for login in self._cluster_logins]
-        parts = msgspec.msgpack.encode((logins, stamps))
+        parts = msgspec.msgpack.encode(stamps)
         return CredentialId(hashlib.blake2b(parts, key=self._id_key, digest_size=16).hexdigest())
 
     @property
-    def _of_settings(self) -> tuple[OperatorSource, ...]:
-        """The sources that the settings name, in the order to try them."""
+    def _sources(self) -> tuple[OperatorSource, ...]:
+        """The sources in the order to try them."""
         of_files = (source for each in self._files for source in each.value.sources)
         return (*of_files, *self._clouds)
-
-    @property
-    def _sources(self) -> tuple[OperatorSource, ...]:
-        """All sources, in the order to try them."""
-        return (self._cluster, *self._of_settings)
-
-    def use_cluster_logins(self, logins: Mapping[str, tuple[str, str]]) -> None:
-        """Takes names and passwords by registry or repository from the nodes' own pull secret."""
-        self._cluster_logins = tuple(Login(pattern, *login) for pattern, login in logins.items())
-        self._cluster = FixedLogins(Logins(self._cluster_logins), label=_OF_CLUSTER)
 
     async def refresh(self) -> bool:
         """Reads files that have changed again. Returns whether one of them had."""
@@ -125,15 +110,13 @@ class OperatorKeyring:
             for credential in self._credentials_of(source.at_hand(reference) or ()):
                 if credential.id == opened:
                     yield OperatorCredential(credential, source.label)
-        async with contextlib.aclosing(self._loaded(self._sources, reference, tenant)) as found:
+        async with contextlib.aclosing(self._loaded(reference, tenant)) as found:
             async for each in found:
                 yield each
 
-    async def _loaded(
-        self, sources: Sequence[OperatorSource], reference: ImageReference, tenant: str
-    ) -> AsyncGenerator[OperatorCredential, None]:
+    async def _loaded(self, reference: ImageReference, tenant: str) -> AsyncGenerator[OperatorCredential, None]:
         patience, loop = self._patience_seconds, asyncio.get_running_loop()
-        for source in sources:
+        for source in self._sources:
             began_at = loop.time()
             logins = await self._load(source, reference, tenant, patience)
             if patience is not None:
@@ -146,8 +129,8 @@ class OperatorKeyring:
         self._opened.put(reference.repository, credential.id)
 
     async def load(self, reference: ImageReference) -> tuple[Credential, ...]:
-        """Returns what the sources of the settings have for this image, then `ANONYMOUS`."""
-        found = [each.credential async for each in self._loaded(self._of_settings, reference, OPERATOR)]
+        """Returns what the sources have for this image, then `ANONYMOUS`."""
+        found = [each.credential async for each in self._loaded(reference, OPERATOR)]
         return (*dict.fromkeys(found), ANONYMOUS)
 
     def is_unread(self, reference: ImageReference) -> bool:

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 
 import msgspec
 
@@ -22,7 +21,6 @@ from extender.fetcher.bounds import OVER_MEMORY, kill_session
 from extender.fetcher.messages import (
     Channel,
     Look,
-    NodeMirrors,
     OperatorIs,
     Ping,
     Pong,
@@ -103,8 +101,8 @@ class FetcherChild:
         """Whether it can be asked nothing any more."""
         return self._socket_ended.is_set() or self.cause != ""
 
-    async def start(self, mirrors: Sequence[NodeMirrors] = ()) -> None:
-        """Returns when questions can be asked. `mirrors` are sent before that.
+    async def start(self) -> None:
+        """Returns when questions can be asked.
 
         Raises:
             OSError: the program cannot be started.
@@ -113,7 +111,7 @@ class FetcherChild:
             FetcherEnded: it ended.
         """
         try:
-            await self._open(mirrors)
+            await self._open()
         except BaseException:
             self.kill("unstarted")
             raise
@@ -125,7 +123,7 @@ class FetcherChild:
             raise FetcherEnded(self.cause) from None
         self._pinging = asyncio.create_task(self._ping())
 
-    async def _open(self, mirrors: Sequence[NodeMirrors]) -> None:
+    async def _open(self) -> None:
         """Starts the program, and sends it the settings."""
         ours, theirs = socket.socketpair()
         try:
@@ -142,8 +140,6 @@ class FetcherChild:
             ours.close()
             raise
         self._channel.send(self._settings)
-        for each in mirrors:
-            self._channel.send(each)
 
     async def ask(self, question: Look | Ping) -> ToQuestion:
         """Returns the answer.
@@ -160,11 +156,6 @@ class FetcherChild:
         self._channel.send(numbered)
         self._pending[number] = answer  # until it is answered, waited for or not
         return await answer
-
-    def send_mirrors(self, mirrors: NodeMirrors) -> None:
-        """Sends the process where nodes pull from, in a message that `messages.frame` takes."""
-        if self._channel and not self.has_ended:
-            self._channel.send(mirrors)
 
     async def wait_end(self) -> None:
         """Returns when the process has ended, with all that it has started; `cause` then says why."""

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections import deque
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -25,21 +24,17 @@ from extender.fetcher.child import ALONE, DEATHS, MAIN, FetcherChild, FetcherEnd
 from extender.fetcher.messages import (
     Failed,
     Look,
-    NodeMirrors,
     ProtocolError,
     SeenImage,
     ToQuestion,
     failed_of,
-    frame,
 )
 from extender.fetcher.settings import PATIENCE_SECONDS, FetcherSettings, LogLevel
 from extender.images.content import Cause
 from extender.images.reference import ImageReference
-from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.metrics import counter
 from extender.tables import LruTable
 from extender.turns import NoTurn, Turns
-from extender.watched_files import FileSetting, report_refused
 
 log = structlog.get_logger()
 
@@ -59,7 +54,6 @@ _RESTART = Backoff(first_seconds=1.0, max_seconds=10.0)
 _ALONE_SECONDS = 3.0  # for which one image is asked for alone, since others wait
 _LEEWAY_SECONDS = 0.5  # in which a fetcher says that the time is over, before its caller does
 _SUSPECTED_SECONDS, _MOST_SUSPECTS = 300.0, 4096
-_MOST_MIRRORS = 4  # that a new fetcher is sent, since it may refuse the last ones, and then goes by those before
 
 
 class FetcherClient:
@@ -79,7 +73,6 @@ class FetcherClient:
         )
         self._turns = Turns(total=1, each=1, at_host=1)  # of an image alone
         self._children: set[FetcherChild] = set()
-        self._mirrors: deque[NodeMirrors] = deque(maxlen=_MOST_MIRRORS)
         self._last: FetcherChild | None = None
         self._is_closed = False
         self.is_ready = False
@@ -102,18 +95,6 @@ class FetcherClient:
             return failed_of(exc)
         assert isinstance(answer, SeenImage | Failed)  # noqa: S101 - what the fetcher answers to it
         return answer
-
-    def use_mirrors(self, objects: MirrorObjects) -> None:
-        """Has fetchers ask where the objects say, from the next question on; too many objects change nothing."""
-        mirrors = NodeMirrors(objects)
-        try:
-            frame(mirrors)
-        except ProtocolError as exc:
-            report_refused(FileSetting.MIRRORS, f"OpenShift's objects: {exc}")
-            return
-        self._mirrors.append(mirrors)
-        if self._main.done() and not self._main.exception():
-            self._main.result().send_mirrors(mirrors)
 
     async def check(self) -> None:
         """Returns when the fetcher has opened its files, or has ended before that.
@@ -151,11 +132,7 @@ class FetcherClient:
         """Runs a fetcher until it ends; returns the cause."""
         child = FetcherChild(msgspec.structs.replace(self._settings, resident_bytes=RESIDENT_BYTES), MAIN)
         try:
-            known = tuple(self._mirrors)
-            await child.start(known)
-            for mirrors in self._mirrors:
-                if mirrors not in known:
-                    child.send_mirrors(mirrors)
+            await child.start()
             self._last, self.is_ready = child, True
             self._checked.set()
             self._main.set_result(child)
@@ -247,7 +224,7 @@ class FetcherClient:
 
     async def _ask_child(self, child: FetcherChild, look: Look, ends_at: float) -> ToQuestion:
         try:
-            await child.start(tuple(self._mirrors))
+            await child.start()
         except (OSError, ConfigError, ProtocolError, FetcherEnded) as exc:
             await child.wait_end()
             self._note_end(child.name, child.cause, self._starts_alone, is_well=False)

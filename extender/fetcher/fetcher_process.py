@@ -24,7 +24,6 @@ from extender.fetcher.bounds import end_too_large, kill_session, stay_within
 from extender.fetcher.messages import (
     Channel,
     Look,
-    NodeMirrors,
     OperatorIs,
     Ping,
     Pong,
@@ -37,7 +36,6 @@ from extender.fetcher.messages import (
 )
 from extender.fetcher.settings import PATIENCE_SECONDS, FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
-from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.logs import configure_logs
 from extender.metrics import sums
 from extender.registry.http import ASKED_BY, READ_FOR
@@ -92,7 +90,6 @@ class _Server:
         """`stack` closes what is opened for the settings."""
         self._stack = stack
         self._sources: LocalSources | None = None
-        self._mirrors: list[MirrorObjects] = []  # for the sources, the last one at last
         self._operator = NO_OPERATOR  # as the service knows it
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_asked = threading.Event()
@@ -108,9 +105,6 @@ class _Server:
                 self.channel.send(self._pong(number))
             case FetcherSettings() as settings:
                 self._begin(self._open(settings))
-            case NodeMirrors(objects=objects):
-                self._mirrors.append(objects)
-                self._apply_mirrors()
             case Look() as look:
                 self._begin(self._answer(look))
 
@@ -132,7 +126,6 @@ class _Server:
         try:
             opening = open_local_sources(settings.registry, settings.id_key, patience_seconds=PATIENCE_SECONDS)
             self._sources = await self._stack.enter_async_context(opening)
-            self._apply_mirrors()
             self._send_operator()
         except Exception as exc:  # noqa: BLE001 - whatever it is, the service is answered
             why = str(exc) if isinstance(exc, ConfigError) else f"the fetcher cannot start: {type(exc).__name__}"
@@ -140,11 +133,6 @@ class _Server:
             self.channel.close()
         else:
             self.channel.send(Ready())
-
-    def _apply_mirrors(self) -> None:
-        while self._sources and self._mirrors:
-            self._sources.use_mirrors(self._mirrors.pop(0))
-            self._send_operator()
 
     def _send_operator(self) -> None:
         """Sends what stands for the operator's credentials, if that has changed."""

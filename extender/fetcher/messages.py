@@ -21,7 +21,6 @@ from extender.images.failures import failure_of
 from extender.images.manifest import Image
 from extender.images.platform import shared_platform
 from extender.images.reference import ImageReference
-from extender.kubernetes.openshift_v1 import MirrorObjects
 
 MOST_BYTES = 2 << 20
 """Of a message: eight times what the logins of a question may have together."""
@@ -67,14 +66,8 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     id: int = 0
 
 
-class NodeMirrors(msgspec.Struct, frozen=True, tag="mirrors"):
-    """This is what OpenShift's objects say now about where nodes pull from."""
-
-    objects: MirrorObjects
-
-
 Question = Look | Ping
-ToFetcher = FetcherSettings | NodeMirrors | Question
+ToFetcher = FetcherSettings | Question
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

@@ -17,18 +17,14 @@ from extender.errors import ConfigError
 from extender.fetcher.looker import Looker
 from extender.fetcher.messages import Look
 from extender.images.reference import ImageReference
-from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session
 from extender.registry.image_description import RegistryImages
 from extender.registry.mirror_failover import Heard, MirrorCredentials, unheard
 from extender.registry.mirror_files import MirrorFiles
-from extender.registry.openshift import OpenShiftMirrors
 from extender.registry.registry_client import RegistryClient
 from extender.watched_files import FileWatcher
-
-Mirrors = MirrorFiles | OpenShiftMirrors
 
 
 class LocalSources(Looker):
@@ -36,20 +32,13 @@ class LocalSources(Looker):
 
     is_ready = True  # settings that cannot be used have not been opened
 
-    def __init__(self, registry: RegistryClient, operator: OperatorKeyring, mirrors: Mirrors | None) -> None:
+    def __init__(self, registry: RegistryClient, operator: OperatorKeyring) -> None:
         super().__init__(RegistryImages(registry), operator)
         self.registry = registry
-        self._mirrors = mirrors
 
     async def list_tags(self, look: Look) -> list[str]:
         """Returns the tags of the image's repository, as the registry orders them. Raises RegistryError."""
         return await self.ask(look, partial(self.registry.fetch_tags, look.reference))
-
-    def use_mirrors(self, objects: MirrorObjects) -> None:
-        """Goes by what OpenShift's objects say from the next question on, if the settings say so."""
-        if isinstance(self._mirrors, OpenShiftMirrors):
-            self._operator.use_cluster_logins(objects.trust.logins)
-            self._mirrors.update(objects)
 
     async def check(self) -> None:
         """Returns."""
@@ -92,10 +81,8 @@ async def _open(
     trust = RegistryTrust(settings.ca_files)
     if settings.ca_files:
         watcher.add(trust.files)
-    mirrors: Mirrors | None = None
-    if settings.mirrors_of_openshift:
-        mirrors = OpenShiftMirrors(trust)
-    elif settings.mirrors:
+    mirrors: MirrorFiles | None = None
+    if settings.mirrors:
         mirrors = MirrorFiles(settings.mirrors, ca_files=settings.ca_files)
         watcher.add(mirrors.files)
     session = await stack.enter_async_context(open_session(trust=trust, guard=guard))
@@ -123,10 +110,10 @@ async def _open(
         heard=heard,
     )
     await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS), "registry-files"))
-    return LocalSources(registry, operator, mirrors)
+    return LocalSources(registry, operator)
 
 
-def _for_mirrors(operator: OperatorKeyring, mirrors: Mirrors | None) -> MirrorCredentials:
+def _for_mirrors(operator: OperatorKeyring, mirrors: MirrorFiles | None) -> MirrorCredentials:
     """Returns what gives a mirror's credentials: those of the nodes' own file, then the operator's.
 
     No pod's, since a mirror's answers serve every pod.

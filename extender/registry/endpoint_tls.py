@@ -6,7 +6,6 @@ the readers of files only try what a context would be made of.
 
 import contextlib
 import functools
-import re
 import ssl
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
@@ -17,8 +16,6 @@ from extender.tls_context import CurrentContext, new_client_context, unverified_
 from extender.watched_files import FileSetting, Stamp, WatchedFiles, stamp_of
 
 _MOST_CONTEXTS = 24
-
-CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----", re.ASCII)
 
 
 class RegistryTrust:
@@ -52,8 +49,6 @@ class Certificates(NamedTuple):
     session: tuple[Path, ...] = ()
     """The operator's authorities of all hosts."""
     authorities: tuple[Path, ...] = ()
-    pem: tuple[str, ...] = ()
-    """Texts with authorities, of which those are left out that are no certificate, as by Go."""
     clients: tuple[tuple[Path, Path | None], ...] = ()
     """The files of a certificate and its key; no key if one file has both."""
     is_unverified: bool = False
@@ -66,7 +61,7 @@ class Certificates(NamedTuple):
 
         They see no client certificate, and are always verified.
         """
-        return self._replace(clients=(), is_unverified=False) if self.authorities or self.pem else None
+        return self._replace(clients=(), is_unverified=False) if self.authorities else None
 
 
 def tls_context_of(certificates: Certificates) -> ssl.SSLContext:
@@ -86,7 +81,6 @@ def _new_context(certificates: Certificates) -> ssl.SSLContext:
     context = unverified_context() if certificates.is_unverified else new_client_context()
     if not certificates.is_unverified:
         _load_authorities(context, (*certificates.session, *certificates.authorities))
-        _trust_texts(context, "\n".join(certificates.pem))
     _load_clients(context, certificates.clients)
     return context
 
@@ -115,7 +109,7 @@ class CertificateReader:
             if path not in self.stamps:
                 self.stamps[path] = stamp_of(path)
         stamps = tuple(map(self.stamps.__getitem__, paths))
-        own = Certificates(self._ca_files, tuple(authorities), (), tuple(clients), skip_verify, stamps)
+        own = Certificates(self._ca_files, tuple(authorities), tuple(clients), skip_verify, stamps)
         if own not in self._tried:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities, which take 25 ms
             _load_authorities(context, authorities)
@@ -154,15 +148,3 @@ def _naming(problem: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError; a NUL in the name gives a ValueError
         raise ConfigError(f"{problem}: {(isinstance(exc, OSError) and exc.strerror) or exc}") from exc
-
-
-def _trust_texts(context: ssl.SSLContext, text: str) -> None:
-    certificates: list[str] = CERTIFICATE.findall(text)
-    if not certificates:
-        return
-    try:
-        context.load_verify_locations(cadata="\n".join(certificates))
-    except (ssl.SSLError, ValueError):  # one of them is none; one by one takes four times as long
-        for certificate in certificates:
-            with contextlib.suppress(ssl.SSLError):
-                context.load_verify_locations(cadata=certificate)

@@ -92,7 +92,7 @@ def read_registries_conf(files: Iterable[tuple[str, bytes]]) -> Routes:
         aliases |= read.aliases
         mode = read.short_name_mode or mode
     return Routes(
-        rules=rules_of(tables.values()),
+        rules=tuple(map(RegistryTable.rule, sorted(tables.values(), key=operator.attrgetter("prefix")))),
         search=search,
         aliases=aliases,
         searches_all=mode in ("permissive", "disabled"),  # nobody is there to be asked which one is meant
@@ -135,17 +135,8 @@ def read_bounded(path: Path) -> bytes:
         return file.read(MOST_BYTES + 1)
 
 
-def rules_of(tables: Iterable[RegistryTable]) -> tuple[MirrorRule, ...]:
-    """Returns the rules of tables, of which each has another prefix, in the order of these."""
-    return tuple(map(RegistryTable.rule, sorted(tables, key=operator.attrgetter("prefix"))))
-
-
-def normalized(name: str, tables: Iterable[RegistryTable]) -> list[RegistryTable]:
-    """Returns one file's tables with prefixes and without final slashes, in the file's order.
-
-    Raises:
-        ConfigError: one of them is invalid, or two contradict each other. `name` is the file's.
-    """
+def _normalized_tables(name: str, tables: Iterable[RegistryTable]) -> list[RegistryTable]:
+    """Returns one file's tables with prefixes and without final slashes, in the file's order."""
     made = [_normalized(name, table) for table in tables]
     known: dict[str, RegistryTable] = {}
     for table in made:
@@ -171,7 +162,7 @@ def _read_file(name: str, data: bytes) -> _File:
                 raise ConfigError(f"{name}: unqualified-search-registries: {registry!r} is no host or host:port")
     for alias, target in read.aliases.items():
         _check_alias(name, alias, target)
-    return _File(tuple(normalized(name, read.registry)), search, read.short_name_mode, read.aliases)
+    return _File(tuple(_normalized_tables(name, read.registry)), search, read.short_name_mode, read.aliases)
 
 
 def _normalized(name: str, table: RegistryTable) -> RegistryTable:

@@ -1,7 +1,7 @@
 """Rules that say where nodes ask for images, and the endpoints that they give for one image.
 
-The readers of containerd's, k3s' and CRI-O's files and of OpenShift's objects make the rules. Reads no file and sends
-no request. A pod's credentials go to the image's own host, and to a mirror if the rule's runtime sends them there.
+The readers of containerd's, k3s' and CRI-O's files make the rules. Reads no file and sends no request. A pod's
+credentials go to the image's own host, and to a mirror if the rule's runtime sends them there.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -71,8 +71,6 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
     """Whether all registries are searched, where there are several, instead of none."""
     trust_of: Callable[[str], Certificates | None] = lambda _: None
     """What a host, as images name it, is trusted by where its place does not say that."""
-    refusal_of: Callable[[ImageReference], str] = lambda _: ""
-    """Why nodes refuse an image wherever they would find it; empty: they do not."""
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
         """As `EndpointSource`.
@@ -106,8 +104,6 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         return [_with_version_of(short, f"{registry}/{short.path}") for registry in self.search]
 
     def _endpoints_of(self, name: ImageReference, plain_http: Collection[str]) -> Iterator[Endpoint]:
-        if refusal := self.refusal_of(name):
-            raise AddressRefused(f"nodes refuse {name.repository}: {refusal}")
         rule = self._rule_for(name.repository)
         # A reference with a tag and a digest means that digest as the tag's places have it.
         other = "tag-only" if name.digest and not name.tag else "digest-only"

@@ -10,7 +10,6 @@ import msgspec
 
 from extender.cluster.client import ClusterClient, open_chosen_cluster
 from extender.cluster.listwatch import ListWatch
-from extender.cluster.openshift_objects import FollowedMirrors
 from extender.cluster.pod_events import PodEvents
 from extender.cluster.views import NAMESPACES, NamespaceView, PendingPods, WatchedNodes
 from extender.config.tree import Config
@@ -37,7 +36,7 @@ class ClusterView(msgspec.Struct, frozen=True, eq=False):
     """The cluster as the service's parts see it: none here, what was read of one, or what watches keep of one.
 
     `client` is that of its API. `annotations` are those of namespaces that were read. `events` sends events about pods
-    and is the one sender of this process; `mirrors` has OpenShift's objects, where the settings have them watched.
+    and is the one sender of this process.
     """
 
     nodes: WatchedNodes | None = None
@@ -46,7 +45,6 @@ class ClusterView(msgspec.Struct, frozen=True, eq=False):
     namespaces: NamespaceView | None = None
     pending: PendingPods | None = None
     events: PodEvents | None = None
-    mirrors: FollowedMirrors | None = None
     watches: tuple[ListWatch, ...] = ()
 
     @property
@@ -80,12 +78,12 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
     except ClusterError as exc:
         raise ConfigError(f"cluster: {exc}; name a kubeconfig, or set cluster=none to run without") from exc
     try:
-        yield _watched(config, client)
+        yield _watched(client)
     finally:
         await client.close()
 
 
-def _watched(config: Config, client: ClusterClient) -> ClusterView:
+def _watched(client: ClusterClient) -> ClusterView:
     nodes = WatchedNodes(client, clock=time.monotonic)
     namespaces = NamespaceView()
     return ClusterView(
@@ -94,7 +92,6 @@ def _watched(config: Config, client: ClusterClient) -> ClusterView:
         namespaces=namespaces,
         pending=PendingPods(client, clock=time.monotonic, random=random.random),
         events=PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time),
-        mirrors=FollowedMirrors(client) if config.registry.mirrors_of_openshift else None,
         watches=(
             nodes.watch,
             ListWatch(client, NAMESPACES, namespaces, clock=time.monotonic, random=random.random),

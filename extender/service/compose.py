@@ -48,7 +48,6 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
     """
     BUILD_INFO[__version__].set(1)
     client, nodes, events = cluster_view.client, cluster_view.nodes, cluster_view.events
-    mirrors = cluster_view.mirrors
     async with contextlib.AsyncExitStack() as stack:
 
         async def run(work: Coroutine[None, None, None], name: str) -> None:
@@ -78,7 +77,6 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
             "shutdown": listeners.check,
             "registries": lambda: _check(sources.is_ready, "the files for them are not read yet"),
             **{each.name: partial(check_watch, each) for each in cluster_view.watches},
-            **({"mirrors": lambda: _check(mirrors.are_known, "never read")} if mirrors else {}),
             **({"gates": gates.check} if gates else {}),
         }
         seen: Mapping[str, Check] = {

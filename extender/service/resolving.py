@@ -8,15 +8,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
 from extender.background import FILE_CHECK_SECONDS, in_background
-from extender.cluster.client import ClusterClient, open_chosen_cluster
-from extender.cluster.openshift_objects import list_mirror_objects
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.registry_section import RegistryConfig
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.credentials.pull_secrets import PullSecrets
-from extender.errors import ClusterError, ConfigError
-from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.resolver.lookups import Sources
 from extender.resolver.persistence import Persistence
 from extender.resolver.pod_resolver import PodResolver
@@ -37,9 +33,6 @@ LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is
 
 class OpenableSources(Sources, Protocol):
     """What asks registries, and what it receives and reports when the service is opened."""
-
-    def use_mirrors(self, objects: MirrorObjects) -> None:
-        """Has it ask where OpenShift's objects say, from the next question on."""
 
     @property
     def is_ready(self) -> bool:
@@ -92,28 +85,9 @@ async def open_pod_resolver(
     """
     async with (
         open_sources(config.registry, credential_key(config.cache.key_file)) as sources,
-        open_pod_resolver_of(
-            sources, config, cluster_view, mirrors=await read_mirror_objects(config, cluster_view.client)
-        ) as resolver,
+        open_pod_resolver_of(sources, config, cluster_view) as resolver,
     ):
         yield resolver
-
-
-async def read_mirror_objects(config: Config, client: ClusterClient | None) -> MirrorObjects | None:
-    """Returns what OpenShift's objects say now; None if the settings do not ask for them. Raises ConfigError.
-
-    Without a client, the cluster is that of the settings.
-    """
-    if not config.registry.mirrors_of_openshift:
-        return None
-    try:
-        async with contextlib.AsyncExitStack() as stack:
-            if client is None:
-                client = await open_chosen_cluster(config.cluster)
-                stack.push_async_callback(client.close)
-            return (await list_mirror_objects(client))[0]
-    except ClusterError as exc:
-        raise ConfigError(f"registry.mirrors: openshift's objects cannot be read: {exc}") from exc
 
 
 @contextlib.asynccontextmanager
@@ -123,22 +97,12 @@ async def open_pod_resolver_of(
     cluster_view: ClusterView,
     *,
     head_first: bool = True,
-    mirrors: MirrorObjects | None = None,
 ) -> AsyncIterator[PodResolver]:
-    """As `open_pod_resolver`, with sources that are open already; `head_first` as in `Resolver`.
-
-    `mirrors` is what OpenShift's objects say, where `cluster_view` does not follow them.
-    """
+    """As `open_pod_resolver`, with sources that are open already; `head_first` as in `Resolver`."""
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
         opened = open_cache_files(config)
         await stack.enter_async_context(in_background(opened.watcher.run(FILE_CHECK_SECONDS)))
-        if mirrors:
-            sources.use_mirrors(mirrors)
-        if cluster_view.mirrors:
-            reading = cluster_view.mirrors.run(sources.use_mirrors)
-            await stack.enter_async_context(in_background(reading, "openshift-mirrors"))
-
         resolver = Resolver(
             sources,
             size=cache.size,

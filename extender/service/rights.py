@@ -10,14 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from extender.cluster.node_trust import TRUST_OBJECTS
-from extender.cluster.openshift_objects import KINDS
 from extender.config.tree import Config
 from extender.kubernetes.api_groups import ResourceAttributes
 from extender.placement.gate import UnknownImages
 
 When = Literal[
-    "always", "asked", "scheduler", "webhook", "gates", "arms", "canary", "secrets", "secretsOfNamespaces", "openshift",
+    "always", "asked", "scheduler", "webhook", "gates", "arms", "canary", "secrets", "secretsOfNamespaces",
     "selfManaged",
 ]  # fmt: skip
 """What settings say; the chart's template of parts knows the same words."""
@@ -29,8 +27,8 @@ _OWN, _CANARY, _LISTED = "own", "canary", "listed"
 class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rights on a resource that an account takes while `when` holds.
 
-    An empty `place` is the whole cluster; `own`, `canary` and `listed` are namespaces that settings name, any other
-    is a namespace's name. `named` is a word for objects that settings name; without it and `names` they are all.
+    An empty `place` is the whole cluster; `own`, `canary` and `listed` are namespaces that settings name. `named` is a
+    word for objects that settings name; without it they are all.
     """
 
     when: When
@@ -40,7 +38,6 @@ class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
     group: str = ""
     place: str = ""
     named: str = ""
-    names: tuple[str, ...] = ()
 
 
 _GET, _LIST, _CREATE = ("get",), ("list",), ("create",)
@@ -64,14 +61,6 @@ TABLE: tuple[Rights, ...] = (
     Rights("canary", "pods", _CREATE, "dry runs, where nothing is that a pod could read", place=_CANARY),
     Rights("selfManaged", "secrets", _CHANGE, "the webhook's certificate", place=_OWN, named="identity"),
     Rights("selfManaged", _CONFIGURATIONS, _CHANGE, "whom the API server trusts", _ADMISSION, named="configurations"),
-    *(
-        Rights("openshift", kind.plural, _LIST, "where nodes pull from", kind.api_version.split("/")[0])
-        for kind in KINDS
-    ),
-    *(
-        Rights("openshift", each.resource, _GET, "what nodes trust", place=each.namespace, names=(each.name,))
-        for each in TRUST_OBJECTS
-    ),
 )
 
 GATE_RIGHTS = tuple(ResourceAttributes(verb, "pods") for verb in _CHANGE_HELD)
@@ -97,8 +86,8 @@ def _rights_of(config: Config, namespace: str) -> Iterator[ResourceAttributes]:
     holds, places, names = _facts(config), _places(config, namespace), _names(config)
     for each in TABLE:
         if holds[each.when]:
-            objects = names[each.named] if each.named else each.names or ("",)
-            for place, name, verb in product(places.get(each.place, (each.place,)), objects, each.verbs):
+            objects = names[each.named] if each.named else ("",)
+            for place, name, verb in product(places[each.place], objects, each.verbs):
                 yield ResourceAttributes(verb, each.resource, each.group, place, name)
 
 
@@ -116,7 +105,6 @@ def _facts(config: Config) -> Mapping[When, bool]:
         "canary": arms,  # else `optional_rights_of` has it
         "secrets": registry.pull_secrets is True,
         "secretsOfNamespaces": not isinstance(registry.pull_secrets, bool),
-        "openshift": registry.mirrors_of_openshift,
         "selfManaged": bool(admission.listen and admission.tls and admission.tls.self_managed),
     }
 
@@ -124,6 +112,7 @@ def _facts(config: Config) -> Mapping[When, bool]:
 def _places(config: Config, namespace: str) -> Mapping[str, tuple[str, ...]]:
     listed = config.registry.pull_secrets
     return {
+        "": ("",),
         _OWN: (namespace,),
         _CANARY: (config.canary_namespace,),
         _LISTED: () if isinstance(listed, bool) else listed,

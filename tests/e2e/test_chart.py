@@ -85,7 +85,7 @@ async def _accept(api: ApiClient, values: Mapping[str, Any], files: Sequence[Pat
     """Applies what the chart renders, as a dry run but for namespaces, in which the rest must be."""
     found = objects_of(render(values, files, kubernetes=chosen_kubernetes().version, hooks=True))
     assert found
-    for name in sorted({OURS, *(each["metadata"].get("namespace", OURS) for each in found)}):  # OpenShift has some
+    for name in sorted({OURS, *(each["metadata"].get("namespace", OURS) for each in found)}):
         await api.apply(namespace(name))
     for each in found:
         await api.apply(each, dry_run=each["kind"] != "Namespace")

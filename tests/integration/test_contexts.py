@@ -1,7 +1,4 @@
-"""Which cluster and which namespace commands look at: those of kubectl, by kubectl's options.
-
-What they read of a cluster beside its pods is that of the same one: mirrors, logins and authorities.
-"""
+"""Which cluster and which namespace commands look at: those of kubectl, by kubectl's options."""
 
 import asyncio
 import base64
@@ -185,25 +182,6 @@ async def test_a_tenants_look_alike_sends_no_login_anywhere(command: str, tmp_pa
         if command != "doctor":
             await run(*command.split(), *given, *asking(registry.host))
             assert registry.logins
-
-
-MIRRORS = "/apis/config.openshift.io/v1/imagedigestmirrorsets"
-LOGIN = "/api/v1/namespaces/openshift-config/secrets/pull-secret"
-AUTHORITIES = "/api/v1/namespaces/openshift-config-managed/configmaps/merged-trusted-image-registry-ca"
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["audit", "audit -f -", "explain in-away", "explain -f -", "inspect a.example/web:1", "fix -f -"],
-)
-async def test_mirrors_authorities_and_logins_are_those_of_the_context(clusters: Clusters, command: str) -> None:
-    """They decide which registry is asked and with what: the wrong cluster's would be shown to the wrong registry."""
-    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": SPEC}
-    options = ("--context=there", "--set=registry.mirrors=openshift", "--set=registry.allow=[]")
-    await run(*command.split(), *options, stdin=json.dumps(manifest), environment={"KUBECONFIG": clusters.kubeconfig})
-    asked = {each.path for each in clusters.there.requests}
-    assert {MIRRORS, LOGIN, AUTHORITIES} <= asked
-    assert clusters.here.requests == []
 
 
 async def test_the_version_is_told_as_kubectl_tells_its_own() -> None:

@@ -220,7 +220,6 @@ NO_HOSTS = {
         ((*SERVED, "operations.listen=a:99999"), ["operations.listen", "host:port"]),
         ((*SERVED, "scheduler.unknown=assume", "scheduler.assume=[]"), ["scheduler.assume", "names nothing"]),
         ((*SERVED, "scheduler.assume=[arm64]"), ["scheduler.assume", "'arm64'"]),
-        ((*SERVED, "registry.mirrors=openshift", "cluster=none"), ["registry.mirrors", "cluster is none"]),
         ((*SERVED, "installation=a/b"), ["installation", "'a/b' is no name"]),
         ((*SERVED, "installation="), ["installation", "''"]),
         ((*SERVED, f"installation={'a' * 57}"), ["installation", "56 characters"]),

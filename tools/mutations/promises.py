@@ -1180,13 +1180,8 @@ OPERATORS = _broken(
     _tests("integration/credentials", "operator_keyring"),
     (
         "a login of the operator's that was removed opens nothing any more",
-        "parts = msgspec.msgpack.encode((logins, stamps))",
-        "parts = msgspec.msgpack.encode((logins, len(stamps)))",
-    ),
-    (
-        "the cluster's pull secret comes before files",
-        "return (self._cluster, *self._of_settings)",
-        "return (*self._of_settings, self._cluster)",
+        "parts = msgspec.msgpack.encode(stamps)",
+        "parts = msgspec.msgpack.encode(len(stamps))",
     ),
 )
 
@@ -1236,7 +1231,7 @@ TRUST = _broken(
     _tests("unit/registry", "mirror_files") + " " + _tests("integration/registry", "mirrors"),
     (
         "certificates are skipped for the host alone, and not where it redirects to",
-        "return self._replace(clients=(), is_unverified=False) if self.authorities or self.pem else None",
+        "return self._replace(clients=(), is_unverified=False) if self.authorities else None",
         "return self",
     ),
 )
@@ -1588,17 +1583,6 @@ NODE_FILES = _broken(
     ),
 )
 
-OPENSHIFT = _broken(
-    "extender/registry/openshift.py",
-    _tests("unit/registry", "node_examples"),
-    ("what a cluster does not allow is asked nowhere", "    if allowed and not scopes & allowed:\n", "    if False:\n"),
-    (
-        "nobody is asked before a cluster's objects are known",
-        "        if self._routes is None:\n            raise RegistryNotAsked(",
-        "        if self._routes is None:\n            return ()\n            raise RegistryNotAsked(",
-    ),
-)
-
 MUTATIONS: tuple[Mutation, ...] = (
     *PLATFORMS, *DECISION, *FACTS, *REASONS, *GATE, *UNGATING, *AFFINITY, *TOLERATIONS, *PLANNING, *SHARES,
     *ADDITIONS, *NODE_MATCH, *KEPT_TEMPLATES, *SCHEDULER_WIRE, *REVIEWS, *TEMPLATE_PLACES, *MANIFESTS, *CONFIGS,
@@ -1607,7 +1591,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FETCHER, *VERIFIER, *LISTENERS, *FRAMES, *TLS, *OPERATIONS, *LEADER, *TURNS, *VERBS, *MUTATION, *EARNED,
     *ADMISSION, *HELD, *HELD_PODS, *ARMING, *SETTINGS, *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS,
     *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS,
-    *DESCRIPTIONS, *HOSTS_FILES, *NODE_FILES, *OPENSHIFT,
+    *DESCRIPTIONS, *HOSTS_FILES, *NODE_FILES,
     *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *STORE, *SQLITE,
     *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS,
 )  # fmt: skip

@@ -85,26 +85,24 @@ async def test_the_id_changes_with_a_login_and_is_the_same_after_a_restart(tmp_p
         assert await keyring.refresh()
         assert keyring.id == found[2]
         assert not await keyring.refresh()
-        keyring.use_cluster_logins({HOST: ("node", "p")})
-        found.append(keyring.id)
         assert [each.username for each in await keyring.load(APP)] == ["file", ""]
     async with opened(docker_config=str(path), id_key=b"another") as keyring:
         found.append(keyring.id)
     assert found[0] == found[1]
-    assert len(set(found)) == 4
+    assert len(set(found)) == 3
 
 
-async def test_what_opened_a_repository_comes_first_and_the_clusters_login_before_the_files(tmp_path: Path) -> None:
-    write_login(tmp_path / "config.json", "p")
+async def test_what_opened_a_repository_comes_first(tmp_path: Path) -> None:
+    auths = {f"{HOST}/team": {"username": "team", "password": "p"}, HOST: {"username": "host", "password": "p"}}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
     async with opened(docker_config=str(tmp_path / "config.json")) as keyring:
-        keyring.use_cluster_logins({HOST: ("node", "p")})
         found = [each async for each in keyring.credentials(APP)]
         assert [(each.credential.username, each.label) for each in found] == [
-            ("node", "the cluster's pull secret"),
-            ("file", "the operator's Docker configuration"),
+            ("team", "the operator's Docker configuration"),
+            ("host", "the operator's Docker configuration"),
         ]
         keyring.note_opened(APP, found[1].credential)
-        assert [each.credential.username async for each in keyring.credentials(APP)] == ["file", "node", "file"]
+        assert [each.credential.username async for each in keyring.credentials(APP)] == ["host", "team", "host"]
 
 
 async def test_a_program_that_takes_its_time_serves_the_next_lookup(

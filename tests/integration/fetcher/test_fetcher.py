@@ -26,9 +26,7 @@ from extender.fetcher.messages import Channel, Failed, Look, Ping, SeenImage, To
 from extender.images.content import Cause
 from extender.images.failures import failure_of
 from extender.images.reference import ImageReference, parse_reference
-from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
 from extender.registry_figures import REQUESTS
-from extender.watched_files import RELOADS, FileSetting
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.images import build_index
@@ -124,27 +122,6 @@ async def test_images_are_described_as_in_process(registry: EmbeddedRegistry) ->
         assert await state(client, parse_reference(f"{registry.host}/team/app:typo")) == Cause.MISSING
         await eventually(lambda: REQUESTS["2xx"].value - before >= 3)
     assert REQUESTS["2xx"].value - before == 3
-
-
-async def test_mirrors_that_were_told_hold_for_the_next_fetcher_too(registry: EmbeddedRegistry) -> None:
-    """Before they are told nobody is asked; afterwards each fetcher asks where they say, from its first question on."""
-    image = parse_reference("disconnected.example/team/app:1")
-    objects = MirrorObjects(tag_mirrors=(SourceMirrors("disconnected.example", (registry.host,)),))
-    async with open_fetcher(settings_for(registry.host, mirrors="openshift")) as client:
-        assert await state(client, image) == NOT_ASKED
-        client.use_mirrors(objects)
-        assert await state(client, image) == IMAGE.digest
-        os.kill(await pid_of(client), signal.SIGKILL)
-        assert await state(client, image) == IMAGE.digest
-        contradiction = SourceMirrors("disconnected.example", (registry.host,), "NeverContactSource")
-        client.use_mirrors(MirrorObjects(tag_mirrors=(*objects.tag_mirrors, contradiction)))
-        os.kill(await pid_of(client), signal.SIGKILL)
-        assert await state(client, image) == IMAGE.digest  # by the objects that were told before
-        too_many = tuple(SourceMirrors(f"r{number}.io", ("x" * 500,)) for number in range(10_000))
-        refused = RELOADS[FileSetting.MIRRORS]["refused"].value
-        client.use_mirrors(MirrorObjects(tag_mirrors=too_many))
-        assert await state(client, image) == IMAGE.digest
-        assert RELOADS[FileSetting.MIRRORS]["refused"].value > refused
 
 
 async def test_file_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:

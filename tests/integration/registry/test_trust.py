@@ -1,9 +1,8 @@
-"""Whose certificates are taken where: bundles that change, mirrors of OpenShift, and certificates of old tools."""
+"""Whose certificates are taken where: bundles that change, and certificates of old tools."""
 
 import asyncio
 import datetime
 import ssl
-from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -18,17 +17,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from yarl import URL
 
-from extender.config.registry_section import RegistryConfig
 from extender.errors import ConfigError, RegistryUnavailable
-from extender.fetcher.messages import Failed, Look, PullAccess
-from extender.fetcher.sources import LocalSources, open_local_sources
-from extender.images.content import Cause
 from extender.images.reference import parse_reference
-from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session, send
 from extender.registry.mirror_files import MirrorFiles
-from extender.registry.openshift import OpenShiftMirrors, host_problems
 from testbed.faulty_registry import FaultyRegistry
 from tests.integration.registry.conftest import ON_LOOPBACK, talking
 
@@ -107,96 +100,6 @@ async def test_unusable_ca_file_is_the_operators_error(tmp_path: Path, content: 
         path.write_text(content)
     with pytest.raises(ConfigError, match=f"registry.ca_files: {path} holds no certificates"):
         RegistryTrust([str(path)])
-
-
-IMAGE = parse_reference("quay.io/team/app:1")
-
-
-class Mirror(FaultyRegistry):
-    """A registry with TLS that has no image."""
-
-    def __init__(self, authority: trustme.CA) -> None:
-        super().__init__(authority=authority)
-        self.authority = authority
-        self.pem = authority.cert_pem.bytes().decode()
-
-
-@pytest.fixture
-async def mirror() -> AsyncIterator[Mirror]:
-    async with Mirror(trustme.CA()) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def sources() -> AsyncIterator[LocalSources]:
-    settings = RegistryConfig(timeout_seconds=5, mirrors="openshift", allow=("*", "127.0.0.1"))
-    async with open_local_sources(settings) as opened:
-        yield opened
-
-
-def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
-    source = SourceMirrors("quay.io", (f"{mirror.host}/q",), NEVER_CONTACT_SOURCE)
-    return MirrorObjects(tag_mirrors=(source,), trust=trust)
-
-
-async def asked(sources: LocalSources) -> Failed:
-    answer = await sources.look(Look(tenant="", reference=IMAGE, kubelet_name=IMAGE, access=PullAccess(), seconds=5))
-    assert isinstance(answer, Failed)
-    return answer
-
-
-async def test_authorities_of_a_host_count_there_and_nowhere_else(sources: LocalSources, mirror: Mirror) -> None:
-    """Also among texts that are none; another host with the same authority is not trusted for that."""
-    broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
-    trust = NodeTrust(authorities={mirror.host: f"# Főtanúsítvány\n{broken}{mirror.pem}"})
-    async with Mirror(mirror.authority) as other:
-        sources.use_mirrors(objects_of(mirror, trust))
-        assert (await asked(sources)).failure.cause is Cause.MISSING
-        sources.use_mirrors(objects_of(other, trust))
-        assert "certificate that is not trusted" in (await asked(sources)).why
-        assert other.shown == []
-
-
-async def test_authorities_of_the_cluster_count_everywhere_and_are_followed(
-    sources: LocalSources, mirror: Mirror
-) -> None:
-    other = trustme.CA().cert_pem.bytes().decode()
-    for text, cause in ((other + mirror.pem, Cause.MISSING), (other, Cause.UNAVAILABLE)):
-        sources.use_mirrors(objects_of(mirror, NodeTrust(text)))
-        assert (await asked(sources)).failure.cause is cause
-
-
-def context_of(mirrors: OpenShiftMirrors) -> ssl.SSLContext | bool:
-    endpoint, _ = mirrors.endpoints_for(IMAGE)
-    return endpoint.tls_for(endpoint.root)
-
-
-async def test_operators_own_authorities_count_beside_those_of_the_nodes(mirror: Mirror, tmp_path: Path) -> None:
-    """As they are when the file has changed last."""
-    file = tmp_path / "ca.pem"
-    trustme.CA().cert_pem.write_to_path(str(file))
-    trust = RegistryTrust([str(file)])
-    mirrors = OpenShiftMirrors(trust)
-    mirrors.update(objects_of(mirror, NodeTrust(trustme.CA().cert_pem.bytes().decode())))
-    found = [context_of(mirrors)]
-    mirror.authority.cert_pem.write_to_path(str(file))
-    assert trust.files.reload_if_changed()
-    found.append(context_of(mirrors))
-    wanted = ssl.PEM_cert_to_DER_cert(mirror.authority.cert_pem.bytes().decode())
-    assert [isinstance(each, ssl.SSLContext) and wanted in each.get_ca_certs(binary_form=True) for each in found] == [
-        False,
-        True,
-    ]
-
-
-def test_text_without_certificates_is_a_problem() -> None:
-    trust = NodeTrust(authorities={"m.io:5000": "no certificate", "n.io": trustme.CA().cert_pem.bytes().decode()})
-    assert list(host_problems(trust)) == ["the authorities for m.io:5000 hold no certificate"]
-
-
-def test_neither_certificates_nor_logins_are_shown() -> None:
-    trust = NodeTrust("-----PEM", {"m.io": "-----PEM"}, {"quay.io": ("ann", "hunter2")})
-    assert repr(MirrorObjects(trust=trust)).endswith("trust=NodeTrust(authorities=['m.io'], logins=['quay.io']))")
 
 
 _BEGIN, _END = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from extender.admission.pod_admission import PodAdmission
 from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
+from extender.credentials.docker_config import read_docker_config
 from extender.credentials.keyring import Keyring
 from extender.credentials.operator_keyring import OperatorKeyring
+from extender.credentials.providers import SourcesFile
 from extender.credentials.pull_secrets import PullSecrets
 from extender.fetcher.sources import LocalSources
 from extender.images.content import Answer, Content, Failure
@@ -42,6 +45,7 @@ from extender.scheduler.verbs import SchedulerVerbs
 from extender.server.routes import Reply
 from extender.service.operator_policies import policy_of
 from extender.turns import UNAUTHENTICATED
+from extender.watched_files import FileSetting, WatchedFiles
 from testbed.clock import Clock
 from testbed.embedded_registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api, write_kubeconfig
@@ -82,6 +86,7 @@ class World:
     registry: TenantRegistry
     pod_resolver: PodResolver
     operator: OperatorKeyring
+    docker_config: Path
     clock: Clock
 
     @property
@@ -91,6 +96,11 @@ class World:
     def write_secret(self, namespace: str, username: str, password: str, name: str = "pull") -> None:
         """The namespace's secret holds this login for the registry."""
         self.write_auths(namespace, {self.registry.host: {"username": username, "password": password}}, name)
+
+    async def write_operator_login(self, pattern: str, username: str, password: str) -> None:
+        login = {"username": username, "password": password}
+        self.docker_config.write_text(json.dumps({"auths": {pattern: login}}))
+        await self.operator.refresh()
 
     def write_auths(self, namespace: str, auths: object, name: str = "pull") -> None:
         data = base64.b64encode(json.dumps({"auths": auths}).encode()).decode()
@@ -154,18 +164,21 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         cluster = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
         stack.push_async_callback(cluster.close)
         clock = Clock()
-        operator = OperatorKeyring()
+        docker_config = tmp_path / "config.json"
+        docker_config.write_text("{}")
+        file = SourcesFile(partial(read_docker_config, str(docker_config)), clock=clock)
+        operator = OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [docker_config], file.load)])
         session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
         client = RegistryClient(session, timeout_seconds=10, plain_http=frozenset({registry.host}))
         resolver = Resolver(
-            LocalSources(client, operator, None), size=1000, tag_seconds=900, stale_seconds=86_400, clock=clock,
+            LocalSources(client, operator), size=1000, tag_seconds=900, stale_seconds=86_400, clock=clock,
             random=lambda: 0.0,
         )  # fmt: skip
         stack.push_async_callback(resolver.close)
         secrets = PullSecrets(ClusterSecrets(cluster).read_logins, key=KEY, clock=clock)
         keyring = Keyring(operator=lambda: operator.id)
         pod_resolver = PodResolver(resolver, keyring, policy_of(Config()), lambda _: None, lambda: None, secrets)
-        yield World(api, registry, pod_resolver, operator, clock)
+        yield World(api, registry, pod_resolver, operator, docker_config, clock)
 
 
 async def test_private_to_one_tenant(world: World) -> None:
@@ -218,7 +231,7 @@ async def test_public_image_with_a_stale_secret(world: World) -> None:
 
 async def test_operator_s_credentials_come_after_the_pod_s_own(world: World) -> None:
     """They serve every pod, and `inspect`, which has no other: it agrees with the service on pods without secrets."""
-    world.operator.use_cluster_logins({world.registry.host: ("ann", "a-secret")})
+    await world.write_operator_login(world.registry.host, "ann", "a-secret")
     world.write_secret("b", "bob", "b-secret")
     assert await world.verdict("b", "pull") == await world.verdict("c") == ARM64
     inspected = await world.pod_resolver.resolver.describe(
@@ -359,7 +372,7 @@ async def test_who_may_not_read_is_one_tenant_whatever_it_names(world: World) ->
 
 async def test_who_may_not_read_gets_what_is_public_and_what_the_operator_opens(world: World) -> None:
     """As a pod that names no secret."""
-    world.operator.use_cluster_logins({f"{world.registry.host}/team": ("ann", "a-secret")})
+    await world.write_operator_login(f"{world.registry.host}/team", "ann", "a-secret")
     for image in ("public/app:1", "team/app:1"):
         assert await world.answer(world.question("b", "pull", image=image, may_read=False)) == ARM64
     assert world.secret_reads == 0

@@ -145,7 +145,7 @@ def rights_taken(config: Config, *, with_canaries: bool) -> set[ResourceAttribut
     return {*rights_of(config, "multiarch-extender"), *(optional_rights_of(config) if with_canaries else ())}
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("bare", "openshift-default-scheduler")])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "bare"])
 def test_accounts_have_the_rights_that_their_settings_take_and_no_other(name: str) -> None:
     """By the table that the service goes by; kube-scheduler's own Lease aside."""
     objects = objects_in(name)
@@ -155,7 +155,7 @@ def test_accounts_have_the_rights_that_their_settings_take_and_no_other(name: st
 
 
 OF_RIGHTS = (
-    "config.admission.unknown: gate", "config.registry.mirrors: openshift",
+    "config.admission.unknown: gate",
     "config.registry.pull_secrets: []",
 )  # fmt: skip
 

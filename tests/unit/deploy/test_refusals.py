@@ -103,7 +103,7 @@ OF_TWO: list[tuple[str, str, str]] = [
             ("admission.gate.exempt_priority_classes", "{admission: {gate: {exempt_priority_classes: [a]}}}"),
             ("operations.listen", "{operations: {listen: ':1'}}"),
             ("cluster", "{cluster: none}"),
-            ("registry.mirrors", "{registry: {mirrors: openshift}}"),
+            ("registry.mirrors", "{registry: {mirrors: /m}}"),
         )
     ),
 ]

@@ -20,6 +20,7 @@ from extender.images.reference import parse_reference
 from extender.watched_files import FileSetting, WatchedFiles
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry
+from tests.unit.resolver.operator_logins import LABEL
 
 APP, SECOND = "ghcr.io/team/app:1", "ghcr.io/team/app:2"
 REPOSITORY = "ghcr.io/team/app"
@@ -38,7 +39,7 @@ def users(registry: FakeRegistry) -> list[str]:
 async def registry() -> FakeRegistry:
     opened = FakeRegistry()
     opened.push(APP, "linux/arm64")
-    opened.operator.use_cluster_logins({"ghcr.io/team": ("narrow", "p"), "ghcr.io": ("wide", "p")})
+    opened.use_operator_logins({"ghcr.io/team": ("narrow", "p"), "ghcr.io": ("wide", "p")})
     return opened
 
 
@@ -77,7 +78,7 @@ async def test_of_the_operators_logins_the_one_that_opened_the_repository_is_tri
     registry.readers[REPOSITORY] = {"wide"}
     seen = await registry.look(look())
     assert isinstance(seen, SeenImage)
-    assert (seen.by, seen.label, seen.denied) == (registry.operator_id, "the cluster's pull secret", ())
+    assert (seen.by, seen.label, seen.denied) == (registry.operator_id, LABEL, ())
     registry.requests.clear()
     assert isinstance(await registry.look(look(SECOND)), SeenImage)
     assert users(registry) == ["wide"]

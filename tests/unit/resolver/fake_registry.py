@@ -2,12 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId, Keyring
-from extender.credentials.operator_keyring import OperatorKeyring
 from extender.errors import ManifestNotFound, RegistryDenied
 from extender.fetcher.looker import Looker
 from extender.fetcher.messages import Failed, Look, SeenImage
@@ -21,6 +20,7 @@ from extender.resolver.lookups import Sources
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from testbed.eventually import eventually
+from tests.unit.resolver.operator_logins import operator_with
 
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OTHER = Credential("other", "secret", CredentialId("other"))
@@ -71,7 +71,10 @@ class LocalLooks(RegistryImages):
     """`Sources` over the two requests that it makes, with the order of requests and credentials as in the fetcher."""
 
     def __init__(self) -> None:
-        self.operator = OperatorKeyring()
+        self.use_operator_logins({})
+
+    def use_operator_logins(self, logins: Mapping[str, tuple[str, str]]) -> None:
+        self.operator = operator_with(logins)
         self.looker = Looker(self, self.operator)
 
     @property

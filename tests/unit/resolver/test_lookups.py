@@ -254,7 +254,7 @@ async def test_throttling_shows_if_it_is_the_operators(
 ) -> None:
     """Whoever writes a pod may name registries and logins that are throttled for ever, and raises no alert by that."""
     world.fault = lambda method, reference: errors.RegistryThrottled("later", 90.0)
-    world.operator.use_cluster_logins(dict.fromkeys(["ghcr.io"] * len(credentials), ("other", "secret")))
+    world.use_operator_logins(dict.fromkeys(["ghcr.io"] * len(credentials), ("other", "secret")))
     keyring = keyring_of(*tenants, tenant="team", operator=lambda: world.operator_id)
     await world.ask(keyring, image)
     assert REGISTRY.get_sample_value("multiarch_registry_throttled_seconds") == seconds

@@ -114,12 +114,11 @@ which. */}}
 {{- $_ := set $facts "canary" .canary -}}
 {{- $_ := set $facts "secrets" (and $secrets (kindIs "bool" $secrets)) -}}
 {{- $_ := set $facts "secretsOfNamespaces" (kindIs "slice" $secrets) -}}
-{{- $_ := set $facts "openshift" (eq "openshift" (.settings.registry.mirrors | default "")) -}}
 {{- $_ := set $facts "selfManaged" .selfManaged -}}
 {{- $_ := set . "facts" $facts -}}
 {{- $listed := list -}}
 {{- if kindIs "slice" $secrets }}{{ $listed = uniq $secrets }}{{ end -}}
-{{- $_ := set . "places" (dict "own" (list .root.Release.Namespace) "canary" (list .canary) "listed" $listed) -}}
+{{- $_ := set . "places" (dict "" (list "") "own" (list .root.Release.Namespace) "canary" (list .canary) "listed" $listed) -}}
 {{- $names := dict "lease" (list .root.gatesLease) "policy" (list .root.gatePolicy) -}}
 {{- $configurations := list .name -}}
 {{- if .settings.admission.scheduler_name }}{{ $configurations = append $configurations (print .name "-names") }}{{ end -}}

@@ -179,7 +179,6 @@ securityContext:
 {{- if regexMatch "(?i)^(https?|all)_proxy$" .name }}{{ $named = append $named (printf "http://%s" (.value | default "" | trimPrefix "http://")) }}{{ end -}}
 {{- end -}}
 {{- $internal := regexMatch "\\.svc([./: ]|$)|\\.cluster\\.local|://([^/@ ]*@)?[a-zA-Z][a-zA-Z0-9-]*([:/?\" ]|$)" (join " " $named) -}}
-{{- $internal = or $internal (eq "openshift" ($registry.mirrors | default "")) -}}
 {{- if eq "Default" ($values.dnsPolicy | default (ternary "ClusterFirst" "Default" $internal)) -}}
 # The node's own name service, by which the container runtime finds the registries too; no need of CoreDNS.
 dnsPolicy: Default

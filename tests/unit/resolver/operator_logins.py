@@ -1,0 +1,21 @@
+"""The operator's credentials for tests: a Docker configuration with logins that a test names."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from extender.credentials.logins import Login, Logins
+from extender.credentials.operator_keyring import OperatorKeyring
+from extender.credentials.providers import FixedLogins, OperatorFile
+from extender.watched_files import FileSetting, WatchedFiles
+
+LABEL = "the operator's Docker configuration"
+
+
+def operator_with(logins: Mapping[str, tuple[str, str]]) -> OperatorKeyring:
+    """Returns a keyring of these names and passwords, by registry or repository; the empty one without any."""
+    if not logins:
+        return OperatorKeyring()
+    fixed = FixedLogins(Logins(Login(pattern, *login) for pattern, login in logins.items()), label=LABEL)
+    file = OperatorFile(msgspec.json.encode(logins), (fixed,))
+    return OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [], lambda: file)])
