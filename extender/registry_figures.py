@@ -36,7 +36,7 @@ QUOTA_REMAINING = gauge(
 )
 WITHHELD = counter(
     "multiarch_registry_withheld_total",
-    "Manifests not asked for, to leave the quota to nodes and other namespaces.",
+    "Manifests not asked for, to leave the quota to nodes.",
     "registry",
     QUOTA_NAMES,
 )

@@ -164,7 +164,7 @@ async def _look_inside(
     look = Look(tenant=OPERATOR, reference=asked, kubelet_name=target.reference, access=access)
 
     async def verify(platform: Platform, credential: Credential) -> Verification:
-        return await ImageVerifier(sources.registry, asked, platform, credential, OPERATOR).verify(VERIFY_SECONDS)
+        return await ImageVerifier(sources.registry, asked, platform, credential).verify(VERIFY_SECONDS)
 
     found: list[Verification] = []
     for platform in (entry.platform for entry in image.entries if not wanted or entry.platform in wanted):

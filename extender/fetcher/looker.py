@@ -147,12 +147,12 @@ class Looker:
         if image is None:
             try:
                 asked = reference.pinned_to(stated) if stated else reference
-                image = await images.describe(asked, credential, look.tenant)
+                image = await images.describe(asked, credential)
             except (ManifestNotFound, InvalidManifest):
                 # The tag has just moved, or the header is wrong (some registries do that): the bytes behind it decide.
                 if reference.digest or not stated:
                     raise
-                image = await images.describe(reference, credential, look.tenant)
+                image = await images.describe(reference, credential)
             self._described.put((reference.repository, image.digest), image)
         return image.digest, image
 

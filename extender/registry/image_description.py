@@ -64,21 +64,17 @@ class RegistryImages:
         """Returns the digest that the registry states, unverified; None if the image must be described instead."""
         return await self._client.head_manifest(reference, credential)
 
-    async def describe(self, reference: ImageReference, credential: Credential, tenant: str) -> Image:
+    async def describe(self, reference: ImageReference, credential: Credential) -> Image:
         """Returns what the bytes behind the reference say, by its digest if it has one, else by its tag.
 
         It has 64 platforms and 65 skipped parts at most.
         """
-        manifest = await self._client.fetch_manifest(reference, credential, tenant)
-        return await describe_image(self._client, reference, manifest, credential, tenant)
+        manifest = await self._client.fetch_manifest(reference, credential)
+        return await describe_image(self._client, reference, manifest, credential)
 
 
 async def describe_image(
-    client: RegistryClient,
-    reference: ImageReference,
-    manifest: FetchedManifest,
-    credential: Credential,
-    tenant: str = "",
+    client: RegistryClient, reference: ImageReference, manifest: FetchedManifest, credential: Credential
 ) -> Image:
     """Returns the description of the image behind `manifest`; sends no request if an index states every platform.
 
@@ -91,7 +87,7 @@ async def describe_image(
         UnsupportedManifest: a manifest is schema1, or the image exceeds `MAX_REQUESTS`, `MAX_DEPTH` or `MAX_PLATFORMS`.
         RegistryError: a manifest or config could not be fetched.
     """
-    survey = _Survey(client, reference, credential, tenant)
+    survey = _Survey(client, reference, credential)
     document = await survey.read(manifest, depth=0)
     return Image(
         digest=manifest.digest,
@@ -106,7 +102,7 @@ async def describe_image(
 class _Survey:
     """What is known of one image so far, and how many requests may still be sent for it."""
 
-    def __init__(self, client: RegistryClient, reference: ImageReference, credential: Credential, tenant: str) -> None:
+    def __init__(self, client: RegistryClient, reference: ImageReference, credential: Credential) -> None:
         self.entries: dict[Platform, PlatformEntry] = {}
         self.states_platforms = False
         self.kind = Kind.ARTIFACT
@@ -115,7 +111,6 @@ class _Survey:
         self._client = client
         self._reference = reference
         self._credential = credential
-        self._tenant = tenant
         self._requests_left = MAX_REQUESTS
         self._seen: set[str] = set()
         self._is_too_large = False
@@ -160,9 +155,7 @@ class _Survey:
 
     async def _fetch_child(self, child: Descriptor, depth: int, *, is_optional: bool) -> None:
         try:
-            manifest = await self._client.fetch_manifest(
-                self._reference.pinned_to(child.digest), self._credential, self._tenant
-            )
+            manifest = await self._client.fetch_manifest(self._reference.pinned_to(child.digest), self._credential)
             await self.read(manifest, depth, is_optional=is_optional)
         except _LASTING as exc:
             if self._is_too_large or not is_optional:

@@ -1,12 +1,9 @@
-"""The quotas of registries: how many requests each still allows, and when lookups leave the rest to others.
+"""The quotas of registries: how many requests each still allows, and when lookups leave the rest to the nodes.
 
-A tenth is left to the nodes. Once half is used, a tenant that has used its share of the window leaves the rest to other
-tenants. Reads the RateLimit headers (Docker Hub's `76;w=21600`, and plain numbers as in the IETF's drafts). Sends no
-request.
+Reads the RateLimit headers (Docker Hub's `76;w=21600`, and plain numbers as in the IETF's drafts). Sends no request.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -27,27 +24,19 @@ _MOST_WAIT_SECONDS = 300.0
 _RESERVE = 0.1  # of the limit, for the nodes: ten of the hundred pulls that Docker Hub allows an address
 _OLD_SECONDS = 60.0
 _MOST_READINGS = 1024
-_MOST_TENANTS = 256  # of one reading; those beyond are not counted apart
 
 
-class _Reading(msgspec.Struct):
-    """What a registry stated last, and how many requests each tenant has caused since `used_since`."""
+class _Reading(msgspec.Struct, frozen=True):
+    """What a registry stated last."""
 
     limit: int
     remaining: int
     window_seconds: float
     at: float
-    used_since: float
-    used: Counter[str]
 
     @property
     def is_low(self) -> bool:
         return self.remaining <= self.limit * _RESERVE
-
-    def has_used_its_share(self, tenant: str) -> bool:
-        """Whether the tenant has used what each may, were there one tenant more, and half of all is used."""
-        share = self.limit * (1 - _RESERVE) / (len(self.used.keys() | {tenant}) + 1)
-        return self.remaining <= self.limit / 2 and self.used[tenant] >= share
 
 
 class Quotas:
@@ -66,26 +55,16 @@ class Quotas:
         if reading is None:
             self._readings.remove(key)
             return
-        if before and reading.at - before.used_since < reading.window_seconds:
-            reading.used_since, reading.used = before.used_since, before.used
         self._readings.put(key, reading)
         QUOTA_LIMIT[_label(name)].set(reading.limit)
         QUOTA_REMAINING[_label(name)].set(reading.remaining)
         if reading.is_low and not (before and before.is_low):
             log.warning("quota.ran_low", registry=name, limit=reading.limit, remaining=reading.remaining)
 
-    def count(self, origin: URL, credential_id: CredentialId, tenant: str) -> None:
-        """Counts a request for the tenant that costs quota."""
+    def is_reserved(self, origin: URL, credential_id: CredentialId) -> bool:
+        """Whether the rest of the quota is left to the nodes. Ignores a reading older than its window."""
         reading = self._readings.get((origin, credential_id))
-        if reading and (tenant in reading.used or len(reading.used) < _MOST_TENANTS):
-            reading.used[tenant] += 1
-
-    def is_reserved(self, origin: URL, credential_id: CredentialId, tenant: str) -> bool:
-        """Whether the rest of the quota is reserved for others. Ignores a reading older than its window."""
-        reading = self._readings.get((origin, credential_id))
-        if reading is None or self._age_seconds(reading) >= reading.window_seconds:
-            return False
-        return reading.is_low or reading.has_used_its_share(tenant)
+        return reading is not None and reading.is_low and self._age_seconds(reading) < reading.window_seconds
 
     def is_old(self, origin: URL, credential_id: CredentialId) -> bool:
         """Whether a HEAD, which costs no quota, should refresh the last reading because of its age."""
@@ -98,7 +77,7 @@ class Quotas:
         reading = self._readings.get((origin, credential_id))
         window_seconds = reading.window_seconds if reading else _WINDOW_SECONDS
         seconds = min(window_seconds, _MOST_WAIT_SECONDS) * (1 + 0.2 * self._random())
-        return QuotaReserved(f"{name} allows few more requests, which are left to others", seconds)
+        return QuotaReserved(f"{name} allows few more requests, which are left to nodes", seconds)
 
     def _read(self, headers: Mapping[str, str]) -> _Reading | None:
         """Returns the reading of the headers; None if they do not state the remaining requests.
@@ -114,8 +93,7 @@ class Quotas:
         stated = window[1] if window else headers.get("RateLimit-Reset", "")
         seconds = float(stated) if re.fullmatch(r"[0-9]{1,15}", stated) else _WINDOW_SECONDS
         limit_stated = int(most[1]) if most else 0
-        now = self._clock()
-        return _Reading(limit_stated, int(left[1]), max(seconds, 1.0), now, now, Counter())
+        return _Reading(limit_stated, int(left[1]), max(seconds, 1.0), self._clock())
 
     def _age_seconds(self, reading: _Reading) -> float:
         return self._clock() - reading.at

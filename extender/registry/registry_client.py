@@ -124,17 +124,15 @@ class RegistryClient:
 
         return await self._failover.first_answer(_capability(reference), reference, credential, head)
 
-    async def fetch_manifest(
-        self, reference: ImageReference, credential: Credential, tenant: str = ""
-    ) -> FetchedManifest:
-        """Returns the manifest by digest, or by tag if the reference has none, for a tenant (empty: the operator).
+    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
+        """Returns the manifest by digest, or by tag if the reference has none.
 
         Its digest is the one asked for, or is computed from the body. The header is not trusted, since registries have
         sent wrong ones (google/go-containerregistry: pkg/v1/remote/descriptor.go).
         """
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> FetchedManifest:
-            await self._keep_reserve(endpoint, reference, shown, tenant)
+            await self._keep_reserve(endpoint, reference, shown)
             response = await self._ask_manifest("GET", endpoint, reference, shown)
             body = self._body_of(response, endpoint, reference, reference.digest)
             digest = reference.digest or digest_of(body)
@@ -212,19 +210,16 @@ class RegistryClient:
             self._quotas.note(endpoint.name, endpoint.root.origin(), shown.id, response.headers)
         return response
 
-    async def _keep_reserve(
-        self, endpoint: Endpoint, reference: ImageReference, shown: Credential, tenant: str
-    ) -> None:
+    async def _keep_reserve(self, endpoint: Endpoint, reference: ImageReference, shown: Credential) -> None:
         """Raises RegistryThrottled while the quota is low. Refreshes an old reading by a HEAD, which costs no quota.
 
         For a manifest by tag, the caller's own HEAD has just refreshed the reading.
         """
         account = (endpoint.root.origin(), shown.id)
-        if self._quotas.is_reserved(*account, tenant) and self._quotas.is_old(*account):
+        if self._quotas.is_reserved(*account) and self._quotas.is_old(*account):
             await self._ask_manifest("HEAD", endpoint, reference, shown)
-        if self._quotas.is_reserved(*account, tenant):
+        if self._quotas.is_reserved(*account):
             raise self._quotas.reservation_error(endpoint.name, *account)
-        self._quotas.count(*account, tenant)
 
     def _body_of(self, response: Response, endpoint: Endpoint, reference: ImageReference, digest: str) -> bytes:
         """Returns the body if it is complete and hashes to `digest`; an empty `digest` is not checked."""

@@ -51,7 +51,6 @@ class ImageVerifier:
         reference: ImageReference,
         platform: Platform,
         credential: Credential,
-        tenant: str = "",
         bounds: VerifierBounds = VerifierBounds(),  # noqa: B008 - it is frozen
     ) -> None:
         """`reference` names an index or a manifest, `platform` one that it claims."""
@@ -59,7 +58,6 @@ class ImageVerifier:
         self._reference = reference
         self._platform = platform
         self._credential = credential
-        self._tenant = tenant
         self._bounds = bounds
         self._files = ImageFiles()
         self._layers: list[LayerDescriptor] = []
@@ -119,7 +117,7 @@ class ImageVerifier:
     async def _manifest(self) -> tuple[FetchedManifest, bool]:
         """The manifest of the platform, and whether an index lists it."""
         self._requests += 1
-        manifest = await self._client.fetch_manifest(self._reference, self._credential, self._tenant)
+        manifest = await self._client.fetch_manifest(self._reference, self._credential)
         document = read_manifest(manifest.body, manifest.media_type)
         if not isinstance(document, IndexDocument):
             return manifest, False
@@ -129,7 +127,7 @@ class ImageVerifier:
         self._requests += 1
         child = self._reference.with_digest(listed.digest)
         try:
-            return await self._client.fetch_manifest(child, self._credential, self._tenant), True
+            return await self._client.fetch_manifest(child, self._credential), True
         except ManifestNotFound:
             raise _Stop(StartVerdict(PlatformState.MISSING, detail=listed.digest)) from None
         except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:

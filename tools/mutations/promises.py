@@ -1271,11 +1271,6 @@ QUOTAS = _broken(
     "extender/registry/quota.py",
     _tests("unit/registry", "quota"),
     ("a tenth of a registry's quota is left to the nodes", "_RESERVE = 0.1", "_RESERVE = 0.0"),
-    (
-        "a tenant that had its share leaves the rest to others",
-        "return self.remaining <= self.limit / 2 and self.used[tenant] >= share",
-        "return False",
-    ),
 )
 
 DESCRIPTIONS = _broken(

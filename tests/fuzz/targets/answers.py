@@ -47,7 +47,7 @@ class _EmptyRegistry(LocalLooks):
     async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
         raise ManifestNotFound("no such image")
 
-    async def describe(self, reference: ImageReference, credential: Credential, tenant: str) -> Image:
+    async def describe(self, reference: ImageReference, credential: Credential) -> Image:
         raise ManifestNotFound("no such image")
 
 

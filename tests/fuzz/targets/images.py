@@ -120,9 +120,7 @@ class _Pieces(RegistryClient):
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
         return None
 
-    async def fetch_manifest(
-        self, reference: ImageReference, credential: Credential, tenant: str = ""
-    ) -> FetchedManifest:
+    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
         return FetchedManifest(reference.digest, "", self._next())
 
     async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:

@@ -116,7 +116,7 @@ def waits(data: bytes) -> None:
     origin, one = _START.origin(), ANONYMOUS.id
     headers = {"RateLimit-Remaining": first, "RateLimit-Limit": second, "RateLimit-Reset": second}
     quotas.note("registry.example", origin, one, headers)
-    quotas.is_reserved(origin, one, "team")
+    quotas.is_reserved(origin, one)
     wait = quotas.reservation_error("registry.example", origin, one).retry_after_seconds
     assert wait is not None
     assert 1.0 <= wait <= 360.0

@@ -29,9 +29,7 @@ class MemoryRegistry(RegistryClient):
         self.error = error or errors.ManifestNotFound("no such thing")
         self.requests: Counter[str] = Counter()
 
-    async def fetch_manifest(
-        self, reference: ImageReference, credential: Credential, tenant: str = ""
-    ) -> FetchedManifest:
+    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
         assert (reference.repository, reference.tag, credential) == (APP.repository, APP.tag, ANONYMOUS)
         self.requests["manifests"] += 1
         if reference.digest not in self.manifests:

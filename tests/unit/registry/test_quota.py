@@ -1,4 +1,4 @@
-"""What is left of a registry's quota is for the nodes, and for those who have not had their share."""
+"""What is left of a registry's quota is for the nodes."""
 
 import pytest
 from yarl import URL
@@ -24,28 +24,25 @@ class Hub:
         headers = {"RateLimit-Limit": f"100;w={SECONDS}", "RateLimit-Remaining": f"{self.left};w={SECONDS}"}
         self.quotas.note("docker.io", *HUB, headers)
 
-    def ask(self, tenant: str, most: int = 1000) -> int:
+    def ask(self, most: int = 1000) -> int:
         for number in range(most):
-            if self.quotas.is_reserved(*HUB, tenant):
+            if self.quotas.is_reserved(*HUB):
                 return number
-            self.quotas.count(*HUB, tenant)
             self.left -= 1
             self.state()
         return most
 
 
-def test_half_is_for_whoever_comes_first_and_the_rest_for_those_who_had_less() -> None:
-    """With one tenant, there might be another one; the last tenth is the nodes'."""
+def test_the_last_tenth_is_the_nodes() -> None:
     hub = Hub()
-    assert hub.ask("greedy") == 50
-    assert [hub.ask("shop"), hub.ask("team")] == [30, 10]
+    assert hub.ask() == 90
     assert hub.left == 10
-    assert [hub.ask(tenant) for tenant in ("greedy", "shop", "team", "another")] == [0] * 4
+    assert hub.ask() == 0
 
 
 @pytest.mark.parametrize(("seconds", "sent"), [(SECONDS - 1, 0), (SECONDS, 1)])
-def test_window_that_has_passed_counts_for_nobody(seconds: float, sent: int) -> None:
+def test_a_reading_whose_window_has_passed_reserves_nothing(seconds: float, sent: int) -> None:
     hub = Hub()
-    hub.ask("greedy")
+    hub.ask()
     hub.clock.advance(seconds)
-    assert hub.ask("greedy", 1) == sent
+    assert hub.ask(1) == sent

@@ -145,7 +145,7 @@ class FakeRegistry(LocalLooks):
             return None
         return self.stated.get(str(reference)) or self._find(reference).digest
 
-    async def describe(self, reference: ImageReference, credential: Credential, tenant: str) -> Image:
+    async def describe(self, reference: ImageReference, credential: Credential) -> Image:
         await self._admit("GET", reference, credential)
         return self._find(reference)
 

@@ -51,7 +51,7 @@ class Registries(LocalLooks):
     async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
         raise AssertionError("a name that was never known takes no HEAD here")
 
-    async def describe(self, reference: ImageReference, credential: Credential, tenant: str) -> Image:
+    async def describe(self, reference: ImageReference, credential: Credential) -> Image:
         self.begun_after[str(reference)] = self.ended_at_shared
         try:
             if "good" in reference.path:

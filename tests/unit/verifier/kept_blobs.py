@@ -25,9 +25,7 @@ class KeptBlobs(RegistryClient):
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
         return reference.digest
 
-    async def fetch_manifest(
-        self, reference: ImageReference, credential: Credential, tenant: str = ""
-    ) -> FetchedManifest:
+    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
         manifest = self.manifests.get(reference.digest)
         if manifest is None or reference.digest in self.lost:
             raise ManifestNotFound("no such manifest")
