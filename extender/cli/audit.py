@@ -43,7 +43,7 @@ from extender.images.platform import Platform
 from extender.logs import configure_logs
 from extender.reports.audit_findings import AuditInput, new_findings, new_problems, wanted_newer, with_newer
 from extender.reports.audit_findings import audit as make_audit
-from extender.reports.audit_report import Audit
+from extender.reports.audit_report import Audit, FindingRule
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_settings_of, policy_of
 from extender.service.resolving import open_pod_resolver_of
@@ -81,7 +81,9 @@ def audit(
     ] = "",
     allow_unread: Annotated[
         bool,
-        typer.Option("--allow-unread", help="Let pass what could not be read, or that there is no workload."),
+        typer.Option(
+            "--allow-unread", help="Let pass what could not be read or is partly given, or that there is no workload."
+        ),
     ] = False,
     own: Annotated[
         list[str] | None,
@@ -153,7 +155,8 @@ def _blocking(report: Audit, known: Audit | None, *, allow_unread: bool) -> Iter
     if not (report.workloads or allow_unread):
         yield "nothing was audited: there is no workload; --allow-unread lets that pass"
     for finding in new_findings(report, known):
-        yield finding.message
+        if not (allow_unread and finding.rule is FindingRule.PARTLY_GIVEN):
+            yield finding.message
 
 
 async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:

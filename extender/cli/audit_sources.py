@@ -26,7 +26,6 @@ from extender.kubernetes.pod_templates import (
     KubernetesObject,
     is_policy,
     namespace_annotations,
-    pod_templates,
     unread_images,
 )
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedSpec
@@ -98,9 +97,6 @@ def read_files(manifests: Manifests, namespace: str) -> Contents:
         except UnreadableWorkload as exc:
             problems.append(f"{each.source}: {exc}")
         policies += is_policy(each.manifest)
-        for template in pod_templates(each.manifest):
-            if template.gap:
-                print_problem(f"{each.source}: {template} is {template.gap}")
     if policies:
         print_problem(f"not workloads: {policies} policies, patches or reviews")
     namespaces = namespace_annotations(each.manifest for each in objects)

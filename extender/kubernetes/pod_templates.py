@@ -80,10 +80,7 @@ class PodTemplate(msgspec.Struct, frozen=True):
     @property
     def gap(self) -> str:
         """What a template that is partly given lacks, as a sentence; empty for others."""
-        if not self.missing:
-            return ""
-        which = f"container{'s' if len(self.missing) > 1 else ''} {', '.join(self.missing)}"
-        return f"partly given: at {self.place}, {which} get{'' if len(self.missing) > 1 else 's'} an image later"
+        return f"partly given: at {self.place}, {given_later(self.missing)}" if self.missing else ""
 
 
 class MadePod(NamedTuple):
@@ -117,6 +114,12 @@ def pods_of(manifest: Mapping[str, Any]) -> list[MadePod]:
     """
     templates = list(_templates_of({"apiVersion": "", **manifest}, ()))
     return [MadePod(each.place if len(templates) > 1 else "", _pod_of(each)) for each in templates]
+
+
+def given_later(containers: Sequence[str]) -> str:
+    """Says of these containers that somebody gives them an image later."""
+    several = len(containers) > 1
+    return f"container{'s' if several else ''} {', '.join(containers)} get{'' if several else 's'} an image later"
 
 
 def is_given(image: str | None) -> bool:

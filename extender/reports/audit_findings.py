@@ -273,6 +273,11 @@ class _Auditor:
             *(finding for each in self._judged for finding in self._of_workload(each)),
             *(finding for each in zip(self._all, self.workloads, strict=True) for finding in self._of_demands(*each)),
             *self._of_running(),
+            *(
+                _of_workload(FindingRule.PARTLY_GIVEN, each, f"is {each.skipped}")
+                for each in self._all
+                if each.is_partly_given
+            ),
             *map(_contradictory, filter(_contradiction_of, self._given.nodes)),
         ]
         return sorted(found, key=lambda each: (each.rule, each.subject, each.platform))

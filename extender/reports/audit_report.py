@@ -39,7 +39,7 @@ class FindingRule(enum.StrEnum):
     PULL_REFUSED = "pull-refused"
     TAG_LOST_PLATFORM = "tag-lost-platform"
     NODE_LABELS = "node-labels-contradict-kubelet"
-    UNREADABLE = "unreadable"
+    PARTLY_GIVEN = "partly-given"
 
 
 RULES: Mapping[FindingRule, str] = {
@@ -59,7 +59,7 @@ RULES: Mapping[FindingRule, str] = {
     FindingRule.PULL_REFUSED: "A node's runtime does not pull an image that lacks the node's platform",
     FindingRule.TAG_LOST_PLATFORM: "A container runs, and its tag has since lost its node's platform",
     FindingRule.NODE_LABELS: "The labels of a node, by which affinity goes, name another platform than its kubelet",
-    FindingRule.UNREADABLE: "An object could not be read",
+    FindingRule.PARTLY_GIVEN: "A workload is not judged, since somebody gives it an image later",
 }
 """What each rule means."""
 

@@ -189,7 +189,7 @@ def explain(
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
     annotations = (pod.metadata and pod.metadata.annotations) or {}
     annotation = mutation.reason if patch and not mutation.would_be else ""
-    uses = list(uses_of(pod.spec or CreatedSpec(), is_whole=True))
+    uses = list(uses_of(pod.spec or CreatedSpec()))
     explanation = Explanation(
         schema=SCHEMA,
         kind=subject.kind,

@@ -8,6 +8,7 @@ import msgspec
 from extender.images.content import Answer
 from extender.images.platform import Platform, runs_on
 from extender.kubernetes.core_v1 import CreatedPod, Toleration
+from extender.kubernetes.pod_templates import given_later
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of, fit
 from extender.placement.node_match import (
@@ -31,6 +32,7 @@ class JudgedWorkload(msgspec.Struct, frozen=True):
     """A workload with what decides about it: the facts of its images, in order, and what its pods ask of nodes.
 
     `skipped` says why it is not judged, else it is empty. `has_handler`: its RuntimeClass decides what runs where.
+    `is_partly_given`: it is not judged since nobody knows all of its images.
     """
 
     workload: Workload
@@ -38,6 +40,7 @@ class JudgedWorkload(msgspec.Struct, frozen=True):
     demands: NodeDemands
     skipped: str
     has_handler: bool
+    is_partly_given: bool
 
     @property
     def facts(self) -> list[ImageFact]:
@@ -88,10 +91,13 @@ class WorkloadJudge:
         skipped = f"the annotation {MODE} is ignore" if mode is Mode.IGNORE else ""
         if runtime and not runtime.platforms:
             skipped = f"placement.runtime_classes leaves its RuntimeClass {runtime.name} alone"
+        is_partly_given = bool(workload.missing and not skipped)
+        if is_partly_given:
+            skipped = f"partly given: {given_later(workload.missing)}"
         facts = [
             (image, fact_of(image, answer, may_be_pending=False)) for image, answer in zip(images, answers, strict=True)
         ]
-        return JudgedWorkload(workload, facts, demands, skipped, runtime is not None)
+        return JudgedWorkload(workload, facts, demands, skipped, runtime is not None, is_partly_given)
 
     def audited(self, judged: JudgedWorkload, targets: Sequence[Platform]) -> AuditedWorkload:
         """What is reported of the workload."""

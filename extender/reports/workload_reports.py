@@ -66,7 +66,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     first, else the file, and the number among those of the name there. `spec` says where its pods may run. `managed_by`
     names the controller that owns the object itself, such as a custom resource, and `source` the file and document it
     is from, empty for a cluster. `pods` is None for a DaemonSet that no cluster runs: then one for each node that it
-    targets. `running` has the containers of its pods on nodes.
+    targets. `missing` names containers that get an image later, so that nobody knows what its pods will be. `running`
+    has the containers of its pods on nodes.
     """
 
     key: WorkloadKey
@@ -79,6 +80,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     managed_by: str = ""
     source: str = ""
     namesake: str = ""
+    missing: tuple[str, ...] = ()
     running: Mapping[RunningContainer, RunningPods] = {}
 
     @property
@@ -135,8 +137,8 @@ class WorkloadCollector:
     def add(self, manifest: KubernetesObject, source: str = "") -> bool:
         """Adds an object; returns whether it has pods. `source` names its file and document.
 
-        A pod whose images all come later, by an operator or a patch, is no workload. One with several templates is a
-        workload for each. A pod that a controller made or that has finished counts as a live one, wherever it is from.
+        One with several templates is a workload for each. A pod that a controller made or that has finished counts as a
+        live one, wherever it is from.
 
         Raises:
             UnreadableWorkload: it has pods, and a field of another type than in core/v1.
@@ -165,19 +167,18 @@ class WorkloadCollector:
             return
         annotations = decoded.metadata.annotations if decoded.metadata else None
         spec = self._shared(_as_written(decoded.spec or ReportedSpec(), annotations))
-        uses = tuple(uses_of(spec))
-        if not uses:
-            return
+        containers = (*(spec.containers or ()), *(spec.init_containers or ()))
         made = Workload(
             key=key,
             spec=spec,
             annotations=annotations if isinstance(annotations, dict) else {},
-            uses=uses,
+            uses=tuple(use for use in uses_of(spec) if use.image.role is Role.VOLUME or is_given(use.image.reference)),
             pods=_wanted_pods(manifest),
             cpu_cores=requested(spec, "cpu"),
             memory_bytes=requested(spec, "memory"),
             managed_by=f"{owner.kind}/{owner.name}" if owner else "",
             source=source,
+            missing=tuple(each.name for each in containers if not is_given(each.image)),
         )
         first = self._templates.get(key)
         if source and first is not None and (first.source != source or first.spec is not spec):
@@ -276,18 +277,14 @@ def _with_used_mounts(container: ReportedContainer) -> ReportedContainer:
     return msgspec.structs.replace(container, volume_mounts=(mount,) if mount else None)
 
 
-def uses_of(spec: ReportedSpec | CreatedSpec, *, is_whole: bool = False) -> Iterator[ImageUse]:
-    """Each use of an image by a pod of this spec, in pod order.
-
-    Unless it `is_whole`, containers whose image somebody gives later are left out.
-    """
+def uses_of(spec: ReportedSpec | CreatedSpec) -> Iterator[ImageUse]:
+    """Each use of an image by a pod of this spec, in pod order."""
     initial = [
         (each, "sidecar" if each.restart_policy == "Always" else "init container")
         for each in spec.init_containers or ()
     ]
     for container, used_as in (*((each, "container") for each in spec.containers or ()), *initial):
-        if is_whole or is_given(container.image):
-            yield _use(container, used_as, spec)
+        yield _use(container, used_as, spec)
     for container in spec.ephemeral_containers or ():
         yield _use(container, "ephemeral container", spec)
     for volume in spec.volumes or ():
@@ -309,7 +306,9 @@ def _with_injected(workload: Workload, held: _Pods) -> Workload:
         for use in held.uses
         if (use.image.reference, use.image.role) not in own and use.name not in names
     ]
-    return msgspec.structs.replace(workload, uses=(*workload.uses, *added), running=held.running)
+    given = {use.name for use in held.uses}
+    missing = tuple(name for name in workload.missing if name not in given)
+    return msgspec.structs.replace(workload, uses=(*workload.uses, *added), missing=missing, running=held.running)
 
 
 def _as_written(spec: ReportedSpec, annotations: Mapping[str, str] | msgspec.UnsetType | None) -> ReportedSpec:

@@ -311,6 +311,25 @@ def test_what_is_ignored_is_listed_and_not_judged() -> None:
     assert report.workloads[0].skipped == "the annotation multiarch-extender.io/mode is ignore"
 
 
+def test_a_workload_that_gets_an_image_later_is_named_and_not_judged() -> None:
+    """Nobody knows what its pods will be, whatever runs beside. A gate fails for it, as for an unknown image."""
+    partly = deployment("web", "multi:1", "REPLACE_ME")
+    report = audit(given(partly, deployment("agent", "REPLACE_ME", kind="DaemonSet"), required=[ARM]))
+    assert answers(report) == {"web": [], "agent": []}
+    assert [each.skipped for each in report.workloads] == ["partly given: container REPLACE_ME gets an image later"] * 2
+    assert [(each.rule, each.subject) for each in new_findings(report, None)] == [
+        (FindingRule.PARTLY_GIVEN, "DaemonSet/agent"), (FindingRule.PARTLY_GIVEN, "Deployment/web")
+    ]  # fmt: skip
+    assert new_findings(report, report) == []
+    assert [(each.reference, each.lacks) for each in report.images] == [("multi:1", [])]
+    ignored = audit(given(partly, namespaces={"": {"multiarch-extender.io/mode": "ignore"}}))
+    assert (ignored.workloads[0].skipped, ignored.findings) == (
+        "the annotation multiarch-extender.io/mode is ignore", []
+    )  # fmt: skip
+    blocked = audit(given(deployment("web", "amd:1", "REPLACE_ME", nodeSelector={"kubernetes.io/arch": "arm64"})))
+    assert {each.rule for each in blocked.findings} == {FindingRule.PARTLY_GIVEN}
+
+
 def test_a_gate_does_not_fail_for_images_that_only_ignored_workloads_use() -> None:
     """Neither for what they lack nor for what is unknown; an image that a judged workload uses too counts for that."""
     policy = Policy(runtime_classes={"wasm": RuntimeClass("wasm", frozenset())})

@@ -229,13 +229,26 @@ def test_a_field_of_the_wrong_type_is_named() -> None:
 
 def test_pods_count_for_a_deployment_config_of_openshift() -> None:
     """Through its ReplicationController; an image that a trigger fills in is none yet."""
-    [workload] = collected(
+    triggered, workload = collected(
         manifest("DeploymentConfig", "web", template("app:1"), replicas=2),
         manifest("ReplicationController", "web-1", template("app:1"), "DeploymentConfig/web"),
         pod("web-1-a", "ReplicationController/web-1", "app:1"),
         manifest("DeploymentConfig", "triggered", template(" ")),
     )
-    assert (str(workload), workload.pods) == ("shop/DeploymentConfig/web", 2)
+    assert (str(workload), workload.pods, workload.missing) == ("shop/DeploymentConfig/web", 2, ())
+    assert (images(triggered), triggered.missing) == ([], ("c0",))
+
+
+def test_live_pods_have_the_image_that_their_template_gets_later() -> None:
+    """An injected proxy: what its pods have counts; a pod's own image is an image, whatever it looks like."""
+    partly = manifest("Deployment", "web", template("app:1", "auto"))
+    replicas = manifest("ReplicaSet", "web-1", template("app:1", "auto"), "Deployment/web")
+    [waiting] = collected(partly)
+    assert (images(waiting), waiting.missing) == (["app:1"], ("c1",))
+    [running] = collected(partly, replicas, pod("web-1-a", "ReplicaSet/web-1", "app:1", "proxy:2"))
+    assert (images(running), running.missing) == (["app:1", "proxy:2"], ())
+    [slip] = collected(pod("slip", "", "app:1", "IMAGE"))
+    assert (images(slip), slip.missing) == (["app:1", "IMAGE"], ())
 
 
 def test_what_our_webhook_added_is_not_the_authors() -> None:
