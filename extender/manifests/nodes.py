@@ -12,7 +12,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -61,6 +61,10 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 _MOST_WHOLE = 1e21  # of a number that Go writes into JSON without an exponent
 _LONGEST = 6  # digits before a point, in a key that is a number
 _MOST_DIGITS = 400  # of a number, since Python takes a time that grows with their square
+# In flow style kubectl takes colons before an indicator for a part of the scalar, which PyYAML refuses.
+_COLONS = re.compile(r"""(?<=[^\s,\[\]{}"':]):+(?=[,\[\]{}])""")
+_MARK = "\ufeff"  # of the byte order; PyYAML takes it for nothing where a line begins, and kubectl for a character
+_PRIVATE = range(0xE000, 0xF900)  # characters of which the first that a text lacks may stand for another
 
 
 def compose(text: str, first_line: int = 1, repeats: list[TextNode] | None = None) -> TextNode | None:
@@ -69,9 +73,12 @@ def compose(text: str, first_line: int = 1, repeats: list[TextNode] | None = Non
     A byte-order mark at its begin counts for no place. `repeats` gets keys that their maps have already. Raises
     InvalidYaml.
     """
-    text = text.removeprefix("\ufeff")
-    composer = _Composer(text, first_line, [] if repeats is None else repeats)
-    for event in bounded_events(text, first_line=first_line, many_merges=True):
+    text = text.removeprefix(_MARK)
+    if text.startswith(_MARK):
+        raise InvalidYaml(f"line {first_line}: a second byte-order mark")
+    scanned, characters = _as_go_scans(text)
+    composer = _Composer(text, first_line, [] if repeats is None else repeats, characters)
+    for event in bounded_events(scanned, first_line=first_line, many_merges=True):
         if isinstance(event, yaml.CollectionEndEvent):
             composer.end(event)
         elif isinstance(event, yaml.NodeEvent):
@@ -81,10 +88,22 @@ def compose(text: str, first_line: int = 1, repeats: list[TextNode] | None = Non
     return None
 
 
+def _as_go_scans(text: str) -> tuple[str, dict[int, str]]:
+    """A text of the same length that PyYAML takes apart as kubectl does this one, and what its characters stand for."""
+    unused = (chr(each) for each in _PRIVATE if chr(each) not in text)
+    characters: dict[int, str] = {}
+    if _MARK in text and (mark := next(unused, "")):
+        characters[ord(mark)], text = _MARK, text.replace(_MARK, mark)
+    if _COLONS.search(text) and (colon := next(unused, "")):
+        characters[ord(colon)], text = ":", _COLONS.sub(lambda found: colon * len(found[0]), text)
+    return text, characters
+
+
 class _Composer:
     """Makes nodes of the events of one document."""
 
-    def __init__(self, text: str, first_line: int, repeats: list[TextNode]) -> None:
+    def __init__(self, text: str, first_line: int, repeats: list[TextNode], characters: Mapping[int, str]) -> None:
+        self._characters = characters
         self.root: TextNode | None = None
         self._text = text
         self._first_line = first_line
@@ -98,6 +117,8 @@ class _Composer:
             node = self._alias(event)
         else:
             node = _begun(self._text, event)
+            if isinstance(node.content, str):
+                node.content = self._read(event, node.content)
             if event.anchor:
                 self._anchors[event.anchor] = node
         if self._open:
@@ -106,6 +127,12 @@ class _Composer:
             self.root = node
         if isinstance(event, yaml.CollectionStartEvent):
             self._open.append((node, []))
+
+    def _read(self, event: Any, content: str) -> str:  # noqa: ANN401  # as above
+        """The text of a scalar."""
+        if "?" in content and event.implicit[0] and not event.style and self._open and self._open[-1][0].is_flow:
+            raise InvalidYaml(f"line {event.start_mark.line + self._first_line}: did not find expected ',' or ']'")
+        return content.translate(self._characters) if self._characters else content
 
     def _alias(self, event: Any) -> TextNode:  # noqa: ANN401  # as above
         target, mark = self._anchors[event.anchor], event.start_mark

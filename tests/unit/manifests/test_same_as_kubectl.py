@@ -25,7 +25,9 @@ SCALARS = """a|b c|8080|"8080"|'it''s'|=|~|null|Null|y|Y|n|yes|No|on|OFF|true|Fa
 !!null ""|!!null a|!!binary aGk=|!!binary a|!!timestamp 2001-01-01|!!timestamp a|!foo bar|!foo 1|! 5|! "5"|!<tag:yaml.org,2002:str> 5
 !!set {a, b}|!!omap [a: 1]|!!map [a]|!!seq {a: 1}|{}|[]|[a, b]|[a, b,]|{a: 1, b: }|{a, b}|{"a":1}|{a: {b: [c]}}|[a: 1, {b: 2}]
 [? a : b]|"\\x41\\u00e9\\/\\n"|"\\q"|"\\ud83d"|'a|"a|@a|`a|%a|{a|[a|a]|a}|{a b: c}|é|\u2028x|\x07|\ufeffa|\tb|a\tb|a\t|[a,\tb]
-{\ta: 1\t}|"a\tb"|"a: b"|a: b|&x *x|*x a|&a &b c|!!str !!int 1|&x [*x]|!!str &x 5|&x !!str 5|!e!t 1|"""  # noqa: E501
+{\ta: 1\t}|"a\tb"|"a: b"|a: b|&x *x|*x a|&a &b c|!!str !!int 1|&x [*x]|!!str &x 5|&x !!str 5|!e!t 1|[x:]
+{a: b:}|{a:}|{a:, b: 1}|[http://x:, a:]|[a::]|{a: {b: c:}}|[[a:], b:]|{a: b:,c: d:}|[a:[b]]|[a?]|[a?b, c]|{a?: b}|[a, ?]|{"a":[b:]}
+{"a" :[1]}|{'a':{b: c}}|["a:", 'b:', c:]|{a: :}|[::]|a:,|a:]|"a:,"|a?|a?,b|--x=:,|[--x=:, --y=a:]|\ufeff"""  # noqa: E501
 VALUES = [each for line in SCALARS.split("\n") for each in line.split("|")]
 BLOCKS = [
     "|\n    a\n     b\n\n    c\n", "|-\n    a\n", "|+\n    a\n\n", ">\n    a\n    b\n\n     c\n", ">-\n    a\n",
@@ -35,13 +37,14 @@ BLOCKS = [
     "&y # c\n  a: 1\n", "[a,\n  b]\n", "{a: 1,\n b: 2}\n", "[\n\ta]\n", "[a, # c\n b]\n",
 ]  # fmt: skip
 KEYS = [
-    "a", "b", "'c'", '"d"', "<<", "1", "1.5", "y", "null", "~", "? a\n", "? [a]\n", "&x a", "*x ", "!!str 1",
+    "a", "b", "'c'", '"d"', "<<", "1", "1.5", "y", "null", "~", "? a\n", "? [a]\n", "&x a", "*x ", "!!str 2",
     "0x10", "2001-01-01", "1e3", "a b", '"<<"', "", "- a", "é", "18446744073709551615", "!!binary aGk=", "a\t",
     "100000", "1e6",
 ]  # fmt: skip
 LINES = [
     "---\n", "--- \n", "---\t# c\n", "...\n", "--- a\n", "---a\n", "# c\n", "\n", "  # c\n", " \t\n",
-    "%YAML 1.1\n", "--- |\n", "... # c\n", "---\r\n",
+    "%YAML 1.1\n", "--- |\n", "... # c\n", "---\r\n", "\ufeffa: 1\n", "\ufeff# c\n", "\ufeff---\n", "---\ufeff\n",
+    "\ufeff{a: b}\n", "\ufeff- a\n", "\ufeff\n", "# \ufeff\n",
 ]  # fmt: skip
 JSON = [
     '{"a": 1}', '{"a": [1, 2.50, -0, 1e3, true, null]}', '{"a": "\\ud83d\\ude00\\u003c\\/"}', '{"a": NaN}',
@@ -52,6 +55,8 @@ JSON = [
 REASONS = {
     b"\xff\xfe": "kubectl puts a byte behind the last line, after which UTF-16 is incomplete; here it is read",
     b"\xfe\xff": "as above",
+    b"\xef\xbb\xbf\xef\xbb\xbf": "behind two marks kubectl leaves the first character of each line out",
+    b"\xef\xbb\xbf{}": "behind a map in flow style kubectl passes over what it does not read; here it is refused",
     rb"\/": "an escape of JSON and YAML 1.2, which kubectl takes in JSON alone",
 }
 
