@@ -159,10 +159,10 @@ def read_documents(text: str | bytes, *, unique_keys: bool = False) -> Iterator[
     return _values_of(decoded, _KubectlLoader)
 
 
-def read_texts(text: str | bytes, *, unique_keys: bool = True) -> Any:  # noqa: ANN401  # lists, maps and texts
-    """As `read_yaml`; scalars are the texts that stand there, those without quotes a `PlainText`."""
+def read_texts(text: str | bytes) -> Any:  # noqa: ANN401  # lists, maps and texts
+    """As `read_yaml` with unique keys; scalars are the texts that stand there, those without quotes a `PlainText`."""
     decoded = _decoded(text)
-    check_yaml(decoded, unique_keys=unique_keys)
+    check_yaml(decoded, unique_keys=True)
     documents = list(_values_of(decoded, _TextLoader))
     if len(documents) > 1:
         raise InvalidYaml("it has more than one document")

@@ -73,7 +73,7 @@ def read_registries_yaml(data: bytes, certificates: CertificateReader) -> NodeRe
     if len(data) > MOST_BYTES:
         raise ConfigError(f"it has more than {MOST_BYTES >> 10} KiB")
     try:
-        read = msgspec.convert(_as_go(read_texts(data, unique_keys=False)) or {}, _Registries)
+        read = msgspec.convert(_as_go(read_texts(data)) or {}, _Registries)
     except msgspec.ValidationError as exc:
         raise ConfigError(str(exc)) from exc
     except InvalidYaml as exc:

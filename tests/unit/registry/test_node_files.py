@@ -162,6 +162,9 @@ def read(text: str) -> NodeRegistries:
         ("mirrors: {a.io: {endpoint: ['ftp://m.io']}}", "'ftp://m.io' is no http or https address"),
         ("mirrors: {a.io: {endpoint: ['https://m.io:x']}}", "'https://m.io:x' is no http or https address"),
         ("configs: {a.io: {auth: {auth: '%'}}}", "configs.a.io.auth.auth is no base64"),
+        ("mirrors: {a.io: {}}\nmirrors: {b.io: {}}\n", "line 2: the key 'mirrors' is there a second time"),
+        ("mirrors: {a.io: {}, 'a.io': {}}", "the key 'a.io' is there a second time"),
+        ("configs: {a.io: {auth: {username: a, username: b}}}", "the key 'username' is there a second time"),
         ("#" * (256 << 10) + "#", "more than 256 KiB"),
     ],
 )
