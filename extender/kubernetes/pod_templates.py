@@ -26,6 +26,20 @@ _OF_POLICIES = (
 )  # fmt: skip
 _PATCH = re.compile(r"^patch|Patch|^(any|all)?[pP]atterns?$|^overlays?$|[oO]verrides?$")  # a key of what is laid over
 # Their operators put a main container before those that the object has.
+# The groups of Kubernetes and its own programs that have a dot: nothing in their objects runs but what templates say.
+# Others end in k8s.io too. https://github.com/kubernetes/kubernetes/tree/master/staging/src/k8s.io
+_OF_KUBERNETES = frozenset(
+    f"{name}.k8s.io"
+    for name in (
+        "admission", "admissionregistration", "apiextensions", "apiregistration", "apiserver", "apiserver.config",
+        "audit", "authentication", "authorization", "certificates", "client.authentication",
+        "cloudcontrollermanager.config", "controllermanager.config", "coordination", "credentialprovider.kubelet",
+        "custom.metrics", "discovery", "events", "external.metrics", "flowcontrol.apiserver", "imagepolicy",
+        "internal.apiserver", "kubeadm", "kubecontrollermanager.config", "kubelet.config", "kubeproxy.config",
+        "kubescheduler.config", "metrics", "networking", "node", "pod-security.admission.config",
+        "rbac.authorization", "resource", "resourcequota.admission", "scheduling", "storage", "storagemigration",
+    )
+)  # fmt: skip
 _WITH_A_MAIN_CONTAINER = ("monitoring.coreos.com", "operator.victoriametrics.com")
 _PLACEHOLDER_CHARACTERS = 1024  # twice what a reference may have
 # What a reference never has, or words that are no name of a repository.
@@ -141,7 +155,7 @@ def unread_images(manifest: Mapping[str, Any]) -> str:
     mapping with a `repository`.
     """
     group = _group_of(manifest)
-    if "." not in group or group.endswith(".k8s.io") or is_policy(manifest):
+    if "." not in group or group in _OF_KUBERNETES or is_policy(manifest):
         return ""
     for path, value in _mappings(manifest.get("spec"), ("spec",)):
         if not _is_pod_spec(path, value) and any(_names_image(key, each) for key, each in value.items()):
