@@ -59,7 +59,8 @@ class PodTemplate(msgspec.Struct, frozen=True):
     """A pod template in a document: the object it belongs to, and the path to it from the document's root.
 
     `item` leads to the object, which is the document itself or an item of a list. `template` has the PodSpec at `spec`.
-    A Pod is its own template. `is_bare`: there is only a PodSpec, to which `path` leads, and no metadata beside it.
+    A Pod is its own template. `is_template`: it is a Pod or a PodTemplateSpec; else it has only containers, as the
+    spec of a SidecarSet has, or is a PodSpec without metadata, to which `path` leads.
     An image that stands beside the list of containers is one more container of `template`. `missing` names containers
     without an image, or with a placeholder: such a template is partly given, and somebody gives the rest later.
     """
@@ -71,7 +72,7 @@ class PodTemplate(msgspec.Struct, frozen=True):
     item: Path
     path: Path
     template: Mapping[str, Any]
-    is_bare: bool = False
+    is_template: bool = True
     missing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -87,9 +88,10 @@ class PodTemplate(msgspec.Struct, frozen=True):
     def takes_constraints(self) -> bool:
         """Whether nodeSelector, affinity and tolerations may be written, and recorded in the template's annotations.
 
-        Knative refuses them unless its operator allows them.
+        Nobody knows whether a type that has containers has such fields. Knative refuses them unless its operator allows
+        them.
         """
-        return not self.is_bare and self.api_version.rpartition("/")[0] != _KNATIVE
+        return self.is_template and self.api_version.rpartition("/")[0] != _KNATIVE
 
     @property
     def gap(self) -> str:
@@ -217,14 +219,13 @@ def _templates_of(document: Mapping[str, Any], item: Path) -> Iterator[PodTempla
         if _is_pod_spec(path, spec):
             is_bare = path[-1:] != ("spec",)
             whole = _with_image_beside(spec, _group_of(document))
-            if is_bare:
-                template: Mapping[str, Any] = {"spec": whole}
-            else:
-                template = _at(document, path[:-1])
-                template = template if whole is spec else {**template, "spec": whole}
+            template = {} if is_bare else _at(document, path[:-1])
+            is_template = not is_bare and template.get("kind", "Pod") == "Pod"
+            if whole is not spec or is_bare:
+                template = {**template, "spec": whole}
             place = (*item, *(path if is_bare else path[:-1]))
             missing = tuple(_missing(whole))
-            yield PodTemplate(api_version, kind, name, namespace, item, place, template, is_bare, missing)
+            yield PodTemplate(api_version, kind, name, namespace, item, place, template, is_template, missing)
 
 
 def _with_image_beside(spec: Mapping[str, Any], group: str) -> Mapping[str, Any]:

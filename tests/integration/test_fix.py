@@ -221,6 +221,48 @@ async def test_what_is_not_whole_is_left_and_said(fix: Fix) -> None:
     ]
 
 
+async def test_patches_are_named_and_not_changed(fix: Fix, tmp_path: Path) -> None:
+    """A file that a kustomization names, and a document with a directive, as an item of a List too."""
+    (tmp_path / "patch.yaml").write_text(fix.manifest("legacy"))
+    (tmp_path / "kustomization.yaml").write_text("resources: [web.yaml]\npatches: [{path: patch.yaml}]\n")
+    deleted = fix.manifest("legacy") + "        - $patch: delete\n          name: old\n"
+    listed = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [yaml.safe_load(deleted)]})
+    (tmp_path / "web.yaml").write_text(f"{fix.manifest('web')}---\n{deleted}---\n{listed}")
+    code, out, err = await fix("-f", str(tmp_path), "--check", "--node-affinity=none", "--set=admission.tolerations=[]")
+    assert (code, out) == (0, "")
+    code, out, err = await fix("-f", str(tmp_path), "--write", "--node-affinity=required")
+    assert (tmp_path / "patch.yaml").read_text() == fix.manifest("legacy")
+    assert (tmp_path / "web.yaml").read_text().endswith(f"---\n{deleted}---\n{listed}")
+    assert sorted(err.splitlines()) == [
+        f"{tmp_path}/patch.yaml is a patch that {tmp_path}/kustomization.yaml names, and no object",
+        f"{tmp_path}/web.yaml: line 14: DaemonSet legacy is a patch, and no object",
+        f"{tmp_path}/web.yaml: line 29: DaemonSet legacy is a patch, and no object",
+    ]
+
+
+async def test_containers_that_are_no_template_are_left_as_they_are(fix: Fix) -> None:
+    """Nobody knows whether their type has such fields; OpenKruise's has not."""
+    text = (
+        "apiVersion: apps.kruise.io/v1alpha1\nkind: SidecarSet\nmetadata: {name: logs}\nspec:\n"
+        f"  containers:\n    - {{name: logs, image: '{fix.host}/shop/legacy:1.0'}}\n"
+    )
+    code, out, err = await fix("-f", "-", "--write", stdin=text)
+    assert (code, out) == (1, text)
+    assert "SidecarSet logs: its pods at spec need" in err
+    assert "which cannot be written there" in err
+
+
+async def test_what_kubectl_refuses_is_not_fixed(fix: Fix) -> None:
+    """Behind a mark of the byte order there is another first key. Comments alone are no manifests."""
+    code, out, err = await fix("-f", "-", "--write", stdin=f"---\n\ufeff{fix.manifest('legacy').partition(chr(10))[2]}")
+    assert (code, out) == (2, "")
+    assert "line 2: a byte-order mark stands before a key" in err
+    code, out, err = await fix("-f", "-", "--write", stdin="# nothing\n")
+    assert (code, out, err) == (2, "", "error: -f -: standard input has no objects\n")
+    flow = fix.manifest("legacy") + "          args: [--listen=:, http://x:]\n"
+    assert (await fix("-f", "-", "--write", stdin=flow))[0] == 0
+
+
 async def test_a_key_that_is_there_twice_is_told_and_written_below_by_nobody(fix: Fix) -> None:
     """What another map has twice is no obstacle; where two nodeSelectors stand, which one counts is the author's."""
     elsewhere = fix.manifest("legacy").replace("metadata:", "metadata: {}\nmetadata:", 1)

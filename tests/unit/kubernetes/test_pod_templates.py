@@ -110,13 +110,24 @@ def test_custom_kinds_are_read_wherever_they_have_templates(named: str, spec: ob
         ("serving.kserve.io/v1beta1", "InferenceService", {"predictor": POD["spec"]}, "spec.predictor"),
         ("argoproj.io/v1alpha1", "Workflow", {"templates": [{"containerSet": POD["spec"]}]},
          "spec.templates[0].containerSet"),
+        ("apps.kruise.io/v1alpha1", "SidecarSet", {"selector": {}, **POD["spec"]}, "spec"),
+        ("apps.kruise.io/v1alpha1", "SidecarSet", {"initContainers": [{"image": "a"}], **POD["spec"]}, "spec"),
+        ("example.com/v1", "Wrapper", {"objects": [{"apiVersion": "v1", "kind": "Sidecars", **POD}]},
+         "spec.objects[0]"),
     ],
 )  # fmt: skip
 def test_some_places_take_no_words(api_version: str, kind: str, spec: object, place: str) -> None:
     document = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}
     [found] = pod_templates(document)
     assert (found.place, found.takes_constraints) == (place, False)
-    assert found.template["spec"] == POD["spec"]
+    assert found.template["spec"]["containers"] == POD["spec"]["containers"]
+
+
+def test_a_pod_within_an_object_takes_words() -> None:
+    """As does a template that says no kind, of whatever kind its object is."""
+    for inner in ({"apiVersion": "v1", "kind": "Pod", **POD}, POD):
+        [found] = pod_templates({"apiVersion": "example.com/v1", "kind": "Wrapper", "spec": {"components": [inner]}})
+        assert found.takes_constraints
 
 
 SPEC = {"containers": [{"name": "c", "image": "app:1"}], "unknownField": 1}
