@@ -23,15 +23,14 @@ from extender.cluster.workload_lists import (
 from extender.errors import ConfigError
 from extender.kubernetes.core_v1 import LocalObjectReference
 from extender.kubernetes.pod_templates import (
-    KubernetesObject,
     is_policy,
+    named,
     namespace_annotations,
     unread_images,
 )
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedSpec
 from extender.placement.facts import PodImage
 from extender.placement.nodes import name_of_node, platform_of_node
-from extender.placement.patch import look
 from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 
 _MOST_IMAGES = 100_000  # lines of a list
@@ -83,8 +82,8 @@ def read_files(manifests: Manifests, namespace: str) -> Contents:
     """The workloads of manifests; `namespace` is that of those that name none."""
     collector, problems = WorkloadCollector(), [*manifests.unread]
     policies, objects = 0, manifests.objects
-    for repeat in manifests.repeats:
-        print_problem(repeat)
+    for line in (*manifests.repeats, *manifests.patches):
+        print_problem(line)
     for each in objects:
         if namespace and isinstance(metadata := each.manifest.setdefault("metadata", {}), dict):
             metadata["namespace"] = metadata.get("namespace") or namespace
@@ -92,19 +91,15 @@ def read_files(manifests: Manifests, namespace: str) -> Contents:
             collector.add(each.manifest, each.source)
             if path := unread_images(each.manifest):
                 problems.append(
-                    f"{each.source}: {_named(each.manifest)} names an image at {path}, which is no pod template"
+                    f"{each.source}: {named(each.manifest)} names an image at {path}, which is no pod template"
                 )
         except UnreadableWorkload as exc:
             problems.append(f"{each.source}: {exc}")
         policies += is_policy(each.manifest)
     if policies:
-        print_problem(f"not workloads: {policies} policies, patches or reviews")
+        print_problem(f"not workloads: {policies} policies or reviews")
     namespaces = namespace_annotations(each.manifest for each in objects)
     return Contents(collector.workloads(), [], namespaces, problems)
-
-
-def _named(manifest: KubernetesObject) -> str:
-    return f"{manifest['kind']} {look(manifest, ('metadata', 'name')) or 'without a name'}"
 
 
 def read_images(path: str) -> Contents:

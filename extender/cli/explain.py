@@ -86,7 +86,7 @@ def explain(
         print_explanations(found)
     else:
         print_structs([each for _, each in found], output)
-    for line in (*read.repeats, *read.unread) if read else ():
+    for line in (*read.repeats, *read.patches, *read.unread) if read else ():
         print_problem(line)
     if read and read.unread:
         raise typer.Exit(2)

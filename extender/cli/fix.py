@@ -131,8 +131,11 @@ def _relaxer(settings: Config, targets: Sequence[Platform]) -> TemplateFixer:
 
 def _fix_all(files: Sequence[ManifestFile], settings: Config, fixer: TemplateFixer, namespace: str) -> list[FixedFile]:
     """Looks every image up once, then fixes each file that can be read."""
-    unread, streams = [], []
+    unread, patches, streams = [], [], []
     for file in files:
+        if file.note:
+            patches.append(FixedFile(file.name, file.text, file.text, notes=[file.note], encoding=file.encoding))
+            continue
         try:
             if not file.problem:
                 streams.append((file, ManifestStream(file.text, fixer, namespace)))
@@ -160,7 +163,7 @@ def _fix_all(files: Sequence[ManifestFile], settings: Config, fixer: TemplateFix
     ]
     if unread and not fixed:
         raise ConfigError("; ".join(note for file in unread for note in file.notes))
-    return [*fixed, *unread]
+    return [*fixed, *patches, *unread]
 
 
 def _fails(finding: FixedTemplate, *, allow_unknown: bool) -> bool:

@@ -1,26 +1,34 @@
 """Reads the objects of manifests from files, folders and standard input, as `kubectl apply -f` takes them."""
 
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from extender.cli.kustomizations import find_patches
 from extender.errors import ConfigError
-from extender.kubernetes.pod_templates import KubernetesObject, pods_of
+from extender.kubernetes.pod_templates import KubernetesObject, is_patch, named, pods_of
+from extender.manifests.nodes import BYTE_ORDER_MARK
 from extender.manifests.stream import ManifestError, decode_stream, read_stream
 
 STANDARD_INPUT = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")
+_NOTHING = re.compile(r"#.*|--- *#.*|\.\.\.|null|~")  # a line that gives no document
 
 
 class ManifestFile(msgspec.Struct, frozen=True):
-    """A file and its text; `name` is `-` for standard input. `problem` says why there is no text; empty if there is."""
+    """A file and its text; `name` is `-` for standard input. `problem` says why there is no text; empty if there is.
+
+    `note` says of a patch that it is none of the objects.
+    """
 
     name: str
     text: str
     encoding: str = "utf-8"
     problem: str = ""
+    note: str = ""
 
 
 class SourcedObject(msgspec.Struct, frozen=True):
@@ -33,12 +41,14 @@ class SourcedObject(msgspec.Struct, frozen=True):
 class Manifests(msgspec.Struct, frozen=True):
     """The objects of some files, those of Lists included.
 
-    `unread` has a line for each file that cannot be read to its end; `repeats` one for each key that is there twice.
+    `unread` has a line for each file that cannot be read to its end; `repeats` one for each key that is there twice,
+    and `patches` one for each patch, which is no object.
     """
 
     objects: list[SourcedObject] = []
     unread: list[str] = []
     repeats: list[str] = []
+    patches: list[str] = []
 
 
 def read_manifests(paths: Sequence[str]) -> Manifests:
@@ -54,17 +64,29 @@ def read_manifests(paths: Sequence[str]) -> Manifests:
     for file in read_files(paths):
         if file.problem:
             made.unread.append(file.problem)
-            continue
-        try:
-            for document in read_stream(file.text):
-                source = f"{_shown(file.name)}, document {document.number}"
-                made.objects.extend(SourcedObject(found, source) for found in _objects_in(document.value))
-                made.repeats.extend(f"{_shown(file.name)}: {each}" for each in document.repeats)
-        except ManifestError as exc:
-            made.unread.append(unread_line(file.name, exc))
+        elif file.note:
+            made.patches.append(file.note)
+        else:
+            _read_objects(file, made)
     if made.unread and not made.objects:
         raise ConfigError("; ".join(made.unread))
     return made
+
+
+def _read_objects(file: ManifestFile, made: Manifests) -> None:
+    """Adds what is in the file."""
+    try:
+        for document in read_stream(file.text):
+            source = f"{_shown(file.name)}, document {document.number}"
+            document.check_object()
+            for found in _objects_in(document.value):
+                if is_patch(found):
+                    made.patches.append(f"{source}: {named(found)} is a patch, and no object")
+                else:
+                    made.objects.append(SourcedObject(found, source))
+            made.repeats.extend(f"{_shown(file.name)}: {each}" for each in document.repeats)
+    except ManifestError as exc:
+        made.unread.append(unread_line(file.name, exc))
 
 
 def unread_line(name: str, problem: ManifestError) -> str:
@@ -76,16 +98,33 @@ def read_files(paths: Sequence[str]) -> list[ManifestFile]:
     """The files, those of a folder in the order of their names; `-` is standard input.
 
     Raises:
-        ConfigError: a file cannot be opened; a folder has no manifests, or there is not a byte in all of a path. A
-            chart that renders to nothing gives an empty line at least.
+        ConfigError: a file cannot be opened; a folder has no manifests, or there is not a byte in all of a path, or
+            nothing but comments. A chart that renders to nothing gives an empty line at least.
     """
     made = []
     for path in paths:
         files = [_read(file) for file in _files(path)]
         if not any(file.text or file.problem for file in files):
             raise ConfigError(f"-f {path}: {_shown(path)} is empty; see whether the command that wrote it failed")
+        if all(_has_no_document(file.text) and not file.problem for file in files):
+            raise ConfigError(f"-f {path}: {_shown(path)} has no objects")
         made += files
-    return made
+    patches = find_patches(Path(file.name) for file in made if file.name != STANDARD_INPUT)
+    return [_noted(file, patches) for file in made]
+
+
+def _has_no_document(text: str) -> bool:
+    """Whether there is nothing, or nothing but comments."""
+    lines = [
+        line for each in text.removeprefix(BYTE_ORDER_MARK).splitlines() if (line := each.strip()) not in ("", "---")
+    ]
+    return not text or (bool(lines) and all(_NOTHING.fullmatch(line) for line in lines))
+
+
+def _noted(file: ManifestFile, patches: Mapping[Path, Path]) -> ManifestFile:
+    if file.name == STANDARD_INPUT or not (by := patches.get(Path(file.name).resolve())):
+        return file
+    return msgspec.structs.replace(file, note=f"{file.name} is a patch that {by} names, and no object", problem="")
 
 
 def _read(file: str) -> ManifestFile:

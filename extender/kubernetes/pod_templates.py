@@ -24,8 +24,8 @@ _OF_POLICIES = (
     "kyverno.io", "gatekeeper.sh", "kubewarden.io", "jspolicy.com", "policy.open-cluster-management.io",
     "policy.karmada.io", "admission.k8s.io", "kustomize.config.k8s.io", "kuttl.dev", "image.toolkit.fluxcd.io",
 )  # fmt: skip
+_DIRECTIVES = ("$patch", "$retainKeys", "$setElementOrder/", "$deleteFromPrimitiveList/")
 _PATCH = re.compile(r"^patch|Patch|^(any|all)?[pP]atterns?$|^overlays?$|[oO]verrides?$")  # a key of what is laid over
-# Their operators put a main container before those that the object has.
 # The groups of Kubernetes and its own programs that have a dot: nothing in their objects runs but what templates say.
 # Others end in k8s.io too. https://github.com/kubernetes/kubernetes/tree/master/staging/src/k8s.io
 _OF_KUBERNETES = frozenset(
@@ -40,6 +40,7 @@ _OF_KUBERNETES = frozenset(
         "rbac.authorization", "resource", "resourcequota.admission", "scheduling", "storage", "storagemigration",
     )
 )  # fmt: skip
+# Their operators put a main container before those that the object has.
 _WITH_A_MAIN_CONTAINER = ("monitoring.coreos.com", "operator.victoriametrics.com")
 _PLACEHOLDER_CHARACTERS = 1024  # twice what a reference may have
 # What a reference never has, or words that are no name of a repository.
@@ -146,8 +147,32 @@ def is_given(image: str | None) -> bool:
 
 
 def is_policy(manifest: Mapping[str, Any]) -> bool:
-    """Whether the object only looks like a workload: a policy, a patch, a review or a test of such."""
+    """Whether the object only looks like a workload: a policy, a review or a test of such."""
     return _is_within(_group_of(manifest), _OF_POLICIES)
+
+
+def is_patch(manifest: Mapping[str, Any]) -> bool:
+    """Whether it is a strategic merge patch: a directive such as `$patch: delete` stands outside its own patches.
+
+    https://github.com/kubernetes/community/blob/main/contributors/devel/sig-api-machinery/strategic-merge-patch.md
+    """
+    waiting: list[object] = [manifest]
+    for _ in range(_MOST_VISITED):
+        if not waiting:
+            break
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            if any(isinstance(key, str) and key.startswith(_DIRECTIVES) for key in value):
+                return True
+            waiting += [each for key, each in islice(value.items(), _MOST_VISITED) if not _is_laid_over(key)]
+        elif isinstance(value, list):
+            waiting += value[:_MOST_VISITED]
+    return False
+
+
+def named(manifest: Mapping[str, Any]) -> str:
+    """The object as people name it where its namespace does not matter, such as `Deployment web`."""
+    return f"{manifest.get('kind')} {_object(manifest.get('metadata')).get('name') or 'without a name'}"
 
 
 def unread_images(manifest: Mapping[str, Any]) -> str:
@@ -270,11 +295,11 @@ def _mappings(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, An
         waiting += [
             ((*path, step), each)
             for step, each in islice(inner, _MOST_VISITED)
-            if isinstance(each, Mapping | list) and step not in _WITHOUT_PODS and not _is_patch(step)
+            if isinstance(each, Mapping | list) and step not in _WITHOUT_PODS and not _is_laid_over(step)
         ][::-1]
 
 
-def _is_patch(step: str | int) -> bool:
+def _is_laid_over(step: str | int) -> bool:
     return isinstance(step, str) and _PATCH.search(step) is not None
 
 

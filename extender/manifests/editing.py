@@ -16,14 +16,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from extender.bounded_yaml import InvalidYaml
 from extender.kubernetes.pod_templates import Path
-from extender.manifests.nodes import Pair, TextNode, compose, is_merge, key_of, value_of
+from extender.manifests.nodes import BYTE_ORDER_MARK, Pair, TextNode, compose, is_merge, key_of, value_of
 from extender.manifests.stream import ManifestError, node_of
 from extender.manifests.yaml_scalars import needs_quotes
 from extender.placement.patch import Json, JsonObject, Operation
 
 _Value: TypeAlias = Any  # a plain value on the way to a part of it
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # in JSON, two of which are one character; no YAML
-_MARK = "\ufeff"  # of the byte order
 _PLAIN = re.compile(r"[\w./][\w./-]*", re.ASCII)
 
 
@@ -33,7 +32,7 @@ def edit_document(text: str, operations: Sequence[tuple[Path, Operation]]) -> st
     Raises:
         ManifestError: the text cannot be edited without a change of anything else.
     """
-    mark, text = text[: text.startswith(_MARK)], text.removeprefix(_MARK)
+    mark, text = text[: text.startswith(BYTE_ORDER_MARK)], text.removeprefix(BYTE_ORDER_MARK)
     is_json, before = _read_json(text)
     root = node_of(_SURROGATE.sub(r"\\u0000", text) if is_json else text)
     before = before if is_json else value_of(root)

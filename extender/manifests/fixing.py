@@ -8,6 +8,8 @@ import msgspec
 from extender.kubernetes.pod_templates import (
     Path,
     PodTemplate,
+    is_patch,
+    named,
     namespace_annotations,
     objects_in,
     pod_templates,
@@ -66,6 +68,8 @@ class ManifestStream:
         self._namespace = namespace
         self._text = text
         self._documents: list[StreamDocument] = list(read_stream(text))
+        for each in self._documents:
+            each.check_object()
         self.notes = [note for each in self._documents for note in _notes(each)]
         self.templates = list(self._find(namespace_annotations(each.value for each in self._documents)))
 
@@ -103,7 +107,10 @@ class ManifestStream:
     def _find(self, namespaces: Mapping[str, Mapping[str, str]]) -> Iterator[FoundTemplate]:
         for index, document in enumerate(self._documents):
             line = document.line
+            patches = {path for path, found in objects_in(document.value) if is_patch(found)}
             for template in pod_templates(document.value):
+                if template.item in patches:
+                    continue
                 try:
                     question = self._fixer.question(template, namespaces.get(template.namespace or self._namespace))
                     yield FoundTemplate(index, line, template, question)
@@ -119,10 +126,10 @@ class ManifestStream:
 def _notes(document: StreamDocument) -> Iterator[str]:
     yield from document.repeats
     for _, found in objects_in(document.value):
-        if path := unread_images(found):
-            metadata = found.get("metadata")
-            name = metadata.get("name") if isinstance(metadata, dict) else None
+        if is_patch(found):
+            yield f"line {document.line}: {named(found)} is a patch, and no object"
+        elif path := unread_images(found):
             yield (
-                f"line {document.line}: {found.get('kind')} {name or 'without a name'} is not read: "
-                f"it names an image at {path}, which is no pod template"
+                f"line {document.line}: {named(found)} is not read: it names an image at {path}, which is no pod "
+                "template"
             )

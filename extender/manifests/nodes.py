@@ -63,7 +63,7 @@ _LONGEST = 6  # digits before a point, in a key that is a number
 _MOST_DIGITS = 400  # of a number, since Python takes a time that grows with their square
 # In flow style kubectl takes colons before an indicator for a part of the scalar, which PyYAML refuses.
 _COLONS = re.compile(r"""(?<=[^\s,\[\]{}"':]):+(?=[,\[\]{}])""")
-_MARK = "\ufeff"  # of the byte order; PyYAML takes it for nothing where a line begins, and kubectl for a character
+BYTE_ORDER_MARK = "\ufeff"  # PyYAML takes it for nothing where a line begins, and kubectl for a character
 _PRIVATE = range(0xE000, 0xF900)  # characters of which the first that a text lacks may stand for another
 
 
@@ -73,8 +73,8 @@ def compose(text: str, first_line: int = 1, repeats: list[TextNode] | None = Non
     A byte-order mark at its begin counts for no place. `repeats` gets keys that their maps have already. Raises
     InvalidYaml.
     """
-    text = text.removeprefix(_MARK)
-    if text.startswith(_MARK):
+    text = text.removeprefix(BYTE_ORDER_MARK)
+    if text.startswith(BYTE_ORDER_MARK):
         raise InvalidYaml(f"line {first_line}: a second byte-order mark")
     scanned, characters = _as_go_scans(text)
     composer = _Composer(text, first_line, [] if repeats is None else repeats, characters)
@@ -92,8 +92,8 @@ def _as_go_scans(text: str) -> tuple[str, dict[int, str]]:
     """A text of the same length that PyYAML takes apart as kubectl does this one, and what its characters stand for."""
     unused = (chr(each) for each in _PRIVATE if chr(each) not in text)
     characters: dict[int, str] = {}
-    if _MARK in text and (mark := next(unused, "")):
-        characters[ord(mark)], text = _MARK, text.replace(_MARK, mark)
+    if BYTE_ORDER_MARK in text and (mark := next(unused, "")):
+        characters[ord(mark)], text = BYTE_ORDER_MARK, text.replace(BYTE_ORDER_MARK, mark)
     if _COLONS.search(text) and (colon := next(unused, "")):
         characters[ord(colon)], text = ":", _COLONS.sub(lambda found: colon * len(found[0]), text)
     return text, characters

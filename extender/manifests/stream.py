@@ -15,7 +15,7 @@ import msgspec
 
 from extender.bounded_yaml import InvalidYaml
 from extender.errors import ExtenderError
-from extender.manifests.nodes import TextNode, compose, value_of
+from extender.manifests.nodes import BYTE_ORDER_MARK, TextNode, compose, value_of
 from extender.placement.patch import Json
 
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -40,6 +40,11 @@ class StreamDocument(msgspec.Struct, frozen=True):
     number: int
     value: Json
     repeats: tuple[str, ...] = ()
+
+    def check_object(self) -> None:
+        """Raises ManifestError for an object that kubectl refuses, since a byte-order mark is a part of a key."""
+        if isinstance(self.value, dict) and any(key.startswith(BYTE_ORDER_MARK) for key in self.value):
+            raise ManifestError(f"line {self.line}: a byte-order mark stands before a key, which kubectl does not know")
 
 
 def node_of(text: str, line: int = 1) -> TextNode | None:

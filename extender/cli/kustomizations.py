@@ -1,0 +1,51 @@
+"""Which files of manifests are patches: a kustomization beside or above them names them as such.
+
+Nothing else of a kustomization is read, and nothing is built by it.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+from extender.manifests.stream import ManifestError, decode_stream, read_stream
+
+_NAMES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+_MOST_ABOVE = 32  # folders above a file
+_BY_PATH = ("patches", "patchesJson6902")
+_BY_NAME = "patchesStrategicMerge"
+
+
+def find_patches(files: Iterable[Path]) -> dict[Path, Path]:
+    """The files that kustomizations in the folders of these files, or above, name as patches; by which each is named.
+
+    A kustomization that cannot be read names none.
+    """
+    folders = dict.fromkeys(folder for file in files for folder in islice(file.resolve().parents, _MOST_ABOVE))
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        for name in _NAMES:
+            with contextlib.suppress(OSError, ManifestError):
+                text, _ = decode_stream((folder / name).read_bytes())
+                for document in read_stream(text):
+                    for path in _paths_in(document.value):
+                        found.setdefault((folder / path).resolve(), folder / name)
+    return found
+
+
+def _paths_in(kustomization: object) -> Iterator[str]:
+    if not isinstance(kustomization, Mapping):
+        return
+    for key in _BY_PATH:
+        yield from (
+            each["path"]
+            for each in _items(kustomization.get(key))
+            if isinstance(each, Mapping) and isinstance(each.get("path"), str)
+        )
+    for each in _items(kustomization.get(_BY_NAME)):
+        if isinstance(each, str) and "\n" not in each:  # else it is the patch itself
+            yield each
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
