@@ -40,7 +40,6 @@ MISPLACED = counter(
     "treatment",
     (_REPORTED, _HELD),
 )
-_FIND_SECONDS = 0.05
 _NAME = "metadata.name"
 _AFFINITY = msgspec.json.Decoder(Affinity | None)
 _OWNED = msgspec.json.Decoder(PartialObjectMetadata)
@@ -84,8 +83,6 @@ class DaemonPods:
         overrides = self._pod_resolver.overrides_of(pod, namespace)
         if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy):
             return None
-        if node not in self._nodes.platforms:  # the controller may have seen a new one first
-            await self._nodes.find([node], _FIND_SECONDS)
         question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
         answers = await resolve(question)
         facts = facts_of(question.images, answers, may_be_pending=True)

@@ -143,8 +143,6 @@ class ListWatch:
         self._is_expired = False  # whether a 410 ended a watch, and no line of a watch has come since
         self._is_lost = False
         self._missing: set[str] = set()  # rights that were named since the watch was lost
-        self.is_live = False
-        """Whether a watch is open that has brought an event or bookmark; read in every filter call, so no property."""
         self._lists = 0
         self._confirmed_at = clock()
         if resource.is_kept:
@@ -224,14 +222,11 @@ class ListWatch:
         stream = self._reader.stream(
             self._resource.path, query, accept=self._resource.watch_accept, stall_seconds=self._stall_seconds
         )
-        try:
-            async with aclosing(stream) as lines:
-                async for line in lines:
-                    self._apply(_event_of(line))
-                    self._confirm()
-                    await asyncio.sleep(0)  # thousands may come at once, and each takes up to a millisecond
-        finally:
-            self.is_live = False
+        async with aclosing(stream) as lines:
+            async for line in lines:
+                self._apply(_event_of(line))
+                self._confirm()
+                await asyncio.sleep(0)  # thousands may come at once, and each takes up to a millisecond
 
     def _apply(self, event: Event) -> None:
         if event.has_object:
@@ -250,7 +245,6 @@ class ListWatch:
         self._confirmed_at = self._clock()
         self._tries = 0
         self._is_expired = False
-        self.is_live = True
         if self._is_lost:
             self._is_lost = False
             self._missing.clear()

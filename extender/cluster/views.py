@@ -7,30 +7,23 @@ few seconds after each call of `look`, and a callback receives them.
 
 import asyncio
 import random as stdlib_random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from functools import partial
 from types import MappingProxyType
 
 import msgspec
 import structlog
 
-from extender.cluster.client import METADATA, ClusterRefused
+from extender.cluster.client import METADATA
 from extender.cluster.listwatch import ListWatch, Reader, Resource
-from extender.errors import UNDECODABLE, ClusterError, ExtenderError
+from extender.errors import ClusterError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import ListingNode, NodeName, Pod
-from extender.kubernetes.meta_v1 import PartialObjectMetadata, is_object_name
+from extender.kubernetes.meta_v1 import PartialObjectMetadata
 from extender.metrics import gauge
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.nodes import (
-    NO_NODES,
-    ClusterNodes,
-    NodeLookup,
-    NodePlatforms,
-    platform_of_node,
-)
+from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, platform_of_node
 from extender.placement.policy import NAMESPACE_KEYS
-from extender.tables import LruTable
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
 
@@ -41,18 +34,12 @@ _NODES = gauge(
     "architecture",
     (*_ARCHITECTURES, "other"),
 )
-_LOOKUPS_AT_ONCE = 16
-_MISSING_SECONDS = 10.0  # how long a name that was not found is not retried
-_REST_SECONDS = 1.0  # without lookups after a failed one, since kube-scheduler waits for each
 
 _NODE = msgspec.json.Decoder(ListingNode)
 
 
-_MOST_MISSING = 1024  # names of nodes, half a megabyte at most
-
-
 class WatchedNodes:
-    """The platforms of the cluster's nodes, kept by `watch`, whose `Handler` it is. Otherwise only `find` does I/O.
+    """The platforms of the cluster's nodes, kept by `watch`, whose `Handler` it is.
 
     `platforms` has an entry per node, None for one that states no platform, `kinds` how many nodes there are of each
     kind. `synced` is false until all nodes have been listed once. It then stays true, since an old view is better than
@@ -67,27 +54,12 @@ class WatchedNodes:
         random: Callable[[], float] = stdlib_random.random,
     ) -> None:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
-        self._reader = reader
-        self._clock = clock
-        self._missing: LruTable[NodeName, float] = LruTable(_MOST_MISSING)  # each until this time, the earliest first
-        self._has_failed = False
-        self._rests_until = 0.0
         self.watch = ListWatch(reader, NODES, self, clock=clock, random=random)
         self.synced = False
         self.platforms = NodePlatforms()
         self.kinds = NodeKinds()
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
-
-    @property
-    def is_current(self) -> bool:
-        """Whether nodes come into view as they are made; false while nothing watches, or the watch is cut off."""
-        return self.watch.is_live
-
-    @property
-    def missing(self) -> frozenset[NodeName]:
-        """The names that were looked up lately and not found."""
-        return frozenset(name for name, _ in self._missing.items())
 
     def known(self) -> ClusterNodes:
         """What the nodes are; none until all nodes have been listed once."""
@@ -113,7 +85,6 @@ class WatchedNodes:
         self.platforms.put(name, platform)
         self.kinds.put(name, node, platform)
         self.platforms.images.put(name, node.status.image_names if node.status else ())
-        self._missing.remove(name)
 
     def delete(self, name: str) -> None:
         """Removes the node; does nothing if it is not in view."""
@@ -126,69 +97,6 @@ class WatchedNodes:
         for name in [name for name in self.platforms if name not in names]:
             self.delete(name)
         self.synced = True
-
-    async def find(self, names: Iterable[NodeName], wait_seconds: float) -> NodeLookup:
-        """Looks up those of `names` that are not in view, once each, and adds the nodes it finds to the view.
-
-        For a node so new that the scheduler's watch has seen it and ours has not. All lookups together take at most
-        `wait_seconds`. A name that was not found is not looked up again for ten seconds. After a failed lookup there is
-        none for a second. Then one call at a time may look up, until all lookups of a call succeed.
-        """
-        absent = [name for name in names if name not in self.platforms]
-        if self.synced:
-            await self._look_up_all([name for name in absent if self._may_exist(name)][:_LOOKUPS_AT_ONCE], wait_seconds)
-        still = [name for name in absent if name not in self.platforms]
-        return NodeLookup(
-            absent=tuple(name for name in still if not self._may_exist(name)),
-            unreachable=tuple(name for name in still if self._may_exist(name)),
-        )
-
-    async def _look_up_all(self, names: Sequence[NodeName], wait_seconds: float) -> None:
-        if not names or self._clock() < self._rests_until:
-            return
-        if self._has_failed:  # others wait for how this call ends
-            self._rest()
-        try:
-            async with asyncio.timeout(wait_seconds):
-                succeeded = await asyncio.gather(*(self._look_up(name) for name in names))
-        except TimeoutError:
-            self._rest()
-            log.warning("nodes.lookup_timed_out", nodes=len(names), wait_seconds=wait_seconds)
-        else:
-            if all(succeeded):
-                self._has_failed, self._rests_until = False, 0.0
-
-    def _rest(self) -> None:
-        self._has_failed, self._rests_until = True, self._clock() + _REST_SECONDS
-
-    async def _look_up(self, name: NodeName) -> bool:
-        """Whether the API server has answered."""
-        try:
-            document = await self._reader.get(f"{NODES.path}/{name}")
-        except ClusterError as exc:
-            if isinstance(exc, ClusterRefused) and exc.status == 404:
-                self._remember_missing(name)
-                return True
-            self._rest()
-            log.info("nodes.lookup_failed", node=name, error=str(exc))
-            return False
-        if name in self.platforms:  # the watch was faster, and is more current
-            return True
-        try:
-            self.upsert(document)
-        except (ExtenderError, *UNDECODABLE) as exc:
-            # It can never be in view, so no caller should wait for it.
-            self._remember_missing(name)
-            log.info("nodes.lookup_failed", node=name, error=str(exc))
-        return True
-
-    def _may_exist(self, name: NodeName) -> bool:
-        return (self._missing.peek(name) or 0.0) <= self._clock() and is_object_name(name)
-
-    def _remember_missing(self, name: NodeName) -> None:
-        now = self._clock()
-        self._missing.put(name, now + _MISSING_SECONDS)
-        self._missing.remove_first_while(lambda _, until: until <= now)
 
 
 def _label_of(platform: Platform | None) -> str:

@@ -6,7 +6,7 @@ cut from the request's bytes, so they keep fields unknown here. Decisions are ma
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import TypeVar
 
@@ -102,12 +102,12 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
             return ExtenderFilterResult(node_names=self.node_names)
         return ExtenderFilterResult(nodes=self.raw_nodes)
 
-    def keep(self, names: Sequence[NodeName], refused: Iterable[NodeName], reason: str) -> ExtenderFilterResult:
-        """The response that keeps the nodes of these names, in their order, and refuses others for `reason`.
+    def keep(self, names: Sequence[NodeName], refused: Mapping[NodeName, str]) -> ExtenderFilterResult:
+        """The response that keeps the nodes of these names, in their order, and refuses others for a reason each.
 
         A node in neither is left out. Nodes are refused as *unresolvable*: evicting pods from them would not help.
         """
-        failed = msgspec.Raw(_ENCODER.encode(dict.fromkeys(refused, reason)))
+        failed = msgspec.Raw(_ENCODER.encode(refused))
         if self.nodes is None:
             return ExtenderFilterResult(
                 node_names=msgspec.Raw(_ENCODER.encode(names)), failed_and_unresolvable_nodes=failed

@@ -96,17 +96,6 @@ class NodePlatforms(dict[NodeName, Platform | None]):
             self.distinct -= {platform}
 
 
-class NodeLookup(msgspec.Struct, frozen=True):
-    """The result of looking up nodes that were not in view, apart from those that are in view now.
-
-    `absent`: nodes that the cluster does not have, or that state no platform. `unreachable`: nodes that may exist, but
-    could not be looked up.
-    """
-
-    absent: tuple[NodeName, ...] = ()
-    unreachable: tuple[NodeName, ...] = ()
-
-
 class ClusterNodes(msgspec.Struct, frozen=True):
     """The platforms of a cluster's nodes, and what images nodes list; both are empty where no nodes are known."""
 

@@ -51,7 +51,7 @@ class Verdict(enum.StrEnum):
     UNSTATED = "unstated"
     """The node states no platform, so it passes."""
     NOT_IN_VIEW = "not-in-view"
-    """The node is not in view, so it passes if it is not found either. No platform has this verdict."""
+    """The node is not in view, and its platform may matter. No platform has this verdict."""
     LEFT_OUT = "left-out"
     """Another requested node is preferred, or lists an image that this one may lack. No platform has this verdict."""
     LISTED = "listed"
@@ -63,7 +63,9 @@ Verdicts = Mapping[Verdict, list[NodeName]]
 Scores = Mapping[int, Sequence[NodeName]]
 """The names of the nodes that have a score above zero, by score."""
 
-REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO})
+REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO, Verdict.NOT_IN_VIEW})
+NOT_IN_VIEW = "not in view yet"
+"""The reason given for a node that kube-scheduler has seen before us."""
 _REMOVED = REFUSED | {Verdict.LEFT_OUT}
 _NOT_PASSING = REFUSED | {Verdict.RETRY}
 UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, Verdict.PASSED})
@@ -72,14 +74,12 @@ UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, 
 class DecidedAnswer(msgspec.Struct, Generic[_Answer], frozen=True):
     """The answer to send and the answer that was decided. They differ only if the pod is merely observed.
 
-    `verdicts` counts the requested nodes by verdict. `is_uniform`: one verdict holds for every platform in view, so
-    nodes that are not in view got it too.
+    `verdicts` counts the requested nodes by verdict.
     """
 
     answer: _Answer
     decided: _Answer
     verdicts: Mapping[Verdict, int]
-    is_uniform: bool = False
 
 
 class Decision:
@@ -122,7 +122,7 @@ class Decision:
 
     @functools.cached_property
     def refusal(self) -> str:
-        """The reason given for every refused node."""
+        """The reason given for every node that is refused for its platform."""
         return refusal_text(self.constraints) or system_text(self._images, self._facts)
 
     def verdict(self, platform: Platform | None) -> Verdict:
@@ -157,13 +157,14 @@ class Decision:
         found = {score: nodes.select(names, platforms[score]) for score in sorted(platforms.keys() - {0})}
         return {score: chosen for score, chosen in found.items() if chosen}
 
-    def verdicts(self, names: Sequence[NodeName], nodes: NodePlatforms, *, unseen: Verdict) -> Verdicts:
-        """The nodes of each verdict; `unseen` is that of those that are not in view."""
+    def verdicts(self, names: Sequence[NodeName], nodes: NodePlatforms) -> Verdicts:
+        """The nodes of each verdict."""
         platforms: dict[Verdict, set[Platform | None]] = {}
         for platform in (None, *nodes.distinct):
             platforms.setdefault(self.verdict(platform), set()).add(platform)
         found = {verdict: nodes.select(names, chosen) for verdict, chosen in platforms.items()}
         if sum(map(len, found.values())) < len(names):
+            unseen = self.verdict_unseen(nodes.distinct)
             found[unseen] = _in_order(names, [found.get(unseen, []), nodes.missing(names)])
         return _filled(found)
 
@@ -171,11 +172,14 @@ class Decision:
         """The one verdict on all possible nodes of a cluster with `platforms`, if it lets nodes pass; else None.
 
         Possible nodes include the usual platforms, because a node that is not in view may be the first of its platform,
-        which kube-scheduler has seen before us. That it is of another platform is possible while the view is not
-        current; the caller then looks it up first (`RequestNodes.find_missing`).
+        which kube-scheduler has seen before us.
         """
         possible = {self.verdict(platform) for platform in platforms.union(USUAL)}
         return possible.pop() if len(possible) == 1 and possible.isdisjoint(_NOT_PASSING) else None
+
+    def verdict_unseen(self, platforms: frozenset[Platform]) -> Verdict:
+        """The verdict on a node that is not in view, in a cluster with `platforms`."""
+        return self.verdict_on_any(platforms) or Verdict.NOT_IN_VIEW
 
     def _decide(self, platform: Platform | None) -> Verdict:
         if platform is None:
@@ -196,9 +200,10 @@ class Decision:
 def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[ExtenderFilterResult]:
     """The requested nodes that remain. If all do, the answer is the request's own list, byte for byte.
 
-    A node that is not in `nodes` passes. The whole answer is an error only if the verdict on a requested node is to
-    retry, and none of them lists the images that are not known: those that do stay, and the others are left out. So
-    are those without images that are never pulled, while others have them.
+    A node that is not in `nodes` is refused, unless it passes whatever its platform is. The whole answer is an error
+    only if the verdict on a requested node is to retry, and none of them lists the images that are not known: those
+    that do stay, and the others are left out. So are those without images that are never pulled, while others have
+    them.
 
     With `PreferenceBy.FILTER` the pod keeps the nodes of the highest score among the requested ones, whatever it is.
     The others are in neither map of failures: kube-scheduler then takes them for nodes on which evicting pods would not
@@ -210,7 +215,7 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     uniform = decision.verdict_on_any(nodes.distinct)
     if uniform and not decision.leaves_out and not decision.never_pulled:
         return _all_pass(args, uniform)
-    found = decision.verdicts(args.names, nodes, unseen=uniform or Verdict.NOT_IN_VIEW)
+    found = decision.verdicts(args.names, nodes)
     if decision.leaves_out:
         found = _leave_out(found, decision.scores(args.names, nodes))
     for verdict, images in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.never_pulled)):
@@ -220,12 +225,15 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
         decided = ExtenderFilterResult(error=retry_text(decision.retried))
     elif not _REMOVED.isdisjoint(found):
         kept = _in_order(args.names, [names for verdict, names in found.items() if verdict not in _REMOVED])
-        refused = [name for verdict in found.keys() & REFUSED for name in found[verdict]]
-        decided = args.keep(kept, refused, decision.refusal)
+        refused = dict[NodeName, str]()
+        for verdict in found.keys() & REFUSED:
+            reason = NOT_IN_VIEW if verdict is Verdict.NOT_IN_VIEW else decision.refusal
+            refused |= dict.fromkeys(found[verdict], reason)
+        decided = args.keep(kept, refused)
     else:
         decided = args.echo()
     numbers = {verdict: len(names) for verdict, names in found.items()}
-    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, numbers, bool(uniform))
+    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, numbers)
 
 
 def _in_order(names: Sequence[NodeName], parts: Sequence[list[NodeName]]) -> list[NodeName]:
@@ -257,7 +265,7 @@ def _filled(found: Verdicts) -> Verdicts:
 def _all_pass(args: ExtenderArgs, verdict: Verdict) -> DecidedAnswer[ExtenderFilterResult]:
     echo = args.echo()
     number = args.count()
-    return DecidedAnswer(echo, echo, {verdict: number} if number else {}, is_uniform=True)
+    return DecidedAnswer(echo, echo, {verdict: number} if number else {})
 
 
 def _leave_out(found: Verdicts, scores: Scores) -> Verdicts:
@@ -284,7 +292,7 @@ def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     """
     if not decision.can_be_learned:
         return False
-    return not UNRESOLVED.isdisjoint(decision.verdicts(args.names, nodes, unseen=Verdict.NOT_IN_VIEW))
+    return not UNRESOLVED.isdisjoint(decision.verdicts(args.names, nodes))
 
 
 def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[Scores]:
@@ -310,7 +318,8 @@ def preempt_nodes(
     There are none while an image is to be retried, as pods evicted in vain do not come back. Preference does not count:
     filter keeps a node that is asked about alone, so any of them may be nominated.
     """
-    verdicts = {name: decision.verdict(nodes[name]) if name in nodes else Verdict.NOT_IN_VIEW for name in args.victims}
+    unseen = decision.verdict_unseen(nodes.distinct)
+    verdicts = {name: decision.verdict(nodes[name]) if name in nodes else unseen for name in args.victims}
     kept = {
         name: victims
         for name, victims in args.victims.items()

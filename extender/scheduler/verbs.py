@@ -4,7 +4,7 @@ Each verb gathers what is known of the pod, decides, and encodes. This file says
 `placement.scheduling` decides.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -12,7 +12,7 @@ import structlog
 from extender.cluster.views import WatchedNodes
 from extender.errors import ExtenderError
 from extender.images.content import Answer, Content
-from extender.kubernetes.core_v1 import Pod, PodUid
+from extender.kubernetes.core_v1 import NodeName, Pod, PodUid
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
     ExtenderFilterResult,
@@ -25,8 +25,8 @@ from extender.kubernetes.extender_v1 import (
 )
 from extender.metrics import counters
 from extender.placement.facts import facts_of
-from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
-from extender.placement.policy import Choice, Mode, is_exempt
+from extender.placement.nodes import NodePlatforms, list_nodes
+from extender.placement.policy import Mode, is_exempt
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
@@ -43,13 +43,10 @@ from extender.tables import ShareTable, text_cost
 
 log = structlog.get_logger()
 
-# A node that is missing in a synced view is looked up once, while kube-scheduler waits.
-FIND_SECONDS = 0.05
 # Three times the largest cluster Kubernetes supports, so that nodes which come and go do not push out those that stay.
 SEEN_NODES = 15_000
 NO_VIEW = "the request names its nodes and no cluster is watched: set nodeCacheCapable: false, or watch a cluster"
 NOT_SYNCED = "the nodes of the cluster are not known yet; to be tried again"
-NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked about it; to be tried again"
 
 
 class NodesNotKnown(ExtenderError):
@@ -79,46 +76,30 @@ class RequestNodes:
             return shown
         if self._view is None:
             raise NodesNotKnown(NO_VIEW)
-        return self.known()
+        return _in_view(self._view)
 
-    @property
-    def are_current(self) -> bool:
-        """Whether nodes come into view as they are made; false while the watch of them is cut off."""
-        return self._view is None or self._view.is_current
+    def of_candidates(self, names: Iterable[NodeName]) -> NodePlatforms:
+        """The platforms among which these can be looked up, of which the request has no more than the names.
 
-    def known(self) -> NodePlatforms:
-        """The platforms of all nodes in view; without a cluster those of the nodes in earlier requests.
+        Without a cluster they are those of earlier requests; a node that was in none of them states no platform.
 
         Raises:
             NodesNotKnown: the view is not synced.
         """
         if self._view is None:
-            return self._seen
-        if not self._view.synced:
-            raise NodesNotKnown(NOT_SYNCED)
-        return self._view.platforms
-
-    async def find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, uid: PodUid) -> NodeLookup:
-        """Looks up the request's nodes that should be in view and are not; `uid` is the pod's."""
-        if self._view is None or nodes is not self._view.platforms:
-            return NodeLookup()
-        missing = nodes.missing(args.names)
-        if not missing:
-            return NodeLookup()
-        found = await self._view.find(missing, FIND_SECONDS)
-        log.info(
-            "node.missed",
-            pod=uid,
-            nodes=len(missing),
-            unknown=len(found.absent) + len(found.unreachable),
-            unasked=len(found.unreachable),
-        )
-        return found
+            return NodePlatforms({name: self._seen.get(name) for name in names})
+        return _in_view(self._view)
 
     def _remember(self, shown: NodePlatforms) -> None:
         """Adds the nodes of a request, and evicts those added longest ago. O(its nodes)."""
         self._seen.merge(shown)
         self._seen.drop_first(len(self._seen) - SEEN_NODES)
+
+
+def _in_view(view: WatchedNodes) -> NodePlatforms:
+    if not view.synced:
+        raise NodesNotKnown(NOT_SYNCED)
+    return view.platforms
 
 
 # A pod whose row is evicted only starts to wait again. The largest cluster Kubernetes is tested for has 150,000 pods.
@@ -198,19 +179,9 @@ class SchedulerVerbs:
         try:
             nodes = self._nodes.of(args)
             decision = await self._decide_in_time(args, nodes, question)
-            decided = filter_nodes(args, nodes, decision)
-            is_missing = Verdict.NOT_IN_VIEW in decided.verdicts
-            # Nodes pass by the platforms in view, while one that is not may be the first of another platform.
-            may_be_wrong = decided.is_uniform and not self._nodes.are_current and bool(decision.constraints)
-            if is_missing or may_be_wrong:
-                found = await self._nodes.find_missing(args, nodes, _uid(args.pod))
-                if is_missing and found.unreachable and decision.enforced and self._policy.pending is Choice.RETRY:
-                    problem = NOT_IN_VIEW.format(node=found.unreachable[0])
-                    return _filter_reply(ExtenderFilterResult(error=problem))
-                # A node that was found counts by its platform. One that does not exist passes.
-                decided = filter_nodes(args, nodes, decision)
         except NodesNotKnown as exc:
             return _filter_reply(ExtenderFilterResult(error=str(exc)))
+        decided = filter_nodes(args, nodes, decision)
         _count("filter", decided.verdicts)
         if decided.decided is not decided.answer:
             _log_observed(args.pod, decision, decided)
@@ -240,7 +211,7 @@ class SchedulerVerbs:
         if question is None:
             return Reply(encode_preemption_result(args.echo()))
         try:
-            nodes = self._nodes.known()
+            nodes = self._nodes.of_candidates(args.victims)
         except NodesNotKnown:
             return Reply(encode_preemption_result(ExtenderPreemptionResult({})), "error")
         decision = self._decide(args.pod, question, await self._pod_resolver.resolve(question, 0))

@@ -15,7 +15,7 @@ from extender.kubernetes.api_groups import ResourceAttributes
 from extender.placement.gate import UnknownImages
 
 When = Literal[
-    "always", "asked", "scheduler", "webhook", "gates", "arms", "canary", "secrets", "secretsOfNamespaces",
+    "always", "scheduler", "webhook", "gates", "arms", "canary", "secrets", "secretsOfNamespaces",
     "selfManaged",
 ]  # fmt: skip
 """What settings say; the chart's template of parts knows the same words."""
@@ -46,7 +46,6 @@ _CONFIGURATIONS, _BINDINGS = "mutatingwebhookconfigurations", "mutatingadmission
 _CHANGE_HELD = ("get", "list", "watch", "patch")
 TABLE: tuple[Rights, ...] = (
     Rights("always", "nodes", _WATCH, "platforms and taints"),
-    Rights("asked", "nodes", _GET, "one that is asked about before the watch has seen it"),
     Rights("always", "namespaces", _WATCH, "their annotations"),
     Rights("scheduler", "pods", _WATCH, "pending ones"),
     Rights("gates", "pods", _CHANGE_HELD, "held ones, by their label; get: one that changed; patch: removes the gate"),
@@ -97,7 +96,6 @@ def _facts(config: Config) -> Mapping[When, bool]:
     arms = gates and bool(admission.gate.policy)
     return {
         "always": True,
-        "asked": bool(scheduler.listen or admission.listen),
         "scheduler": bool(scheduler.listen),
         "webhook": bool(admission.listen),
         "gates": gates,

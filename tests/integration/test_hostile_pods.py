@@ -8,7 +8,7 @@ import asyncio
 import base64
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ from extender.images.reference import ImageReference, digest_of
 from extender.kubernetes.core_v1 import NodeName
 from extender.placement.bounds import PATCH_BYTES
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.nodes import ClusterNodes, NodeLookup, NodePlatforms
+from extender.placement.nodes import ClusterNodes, NodePlatforms
 from extender.placement.planning import AdmissionSettings
 from extender.placement.templates import Templates
 from extender.resolver.image_cache import Target as ImageTarget
@@ -60,15 +60,12 @@ class _EmptyRegistry(LocalLooks):
 
 
 class _View:
-    """The nodes of a small cluster; a node that is not in view does not exist."""
+    """The nodes of a small cluster."""
 
     def __init__(self) -> None:
-        self.synced = self.is_current = True
+        self.synced = True
         self.kinds = NodeKinds()
         self.platforms = NodePlatforms(_NODES)
-
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
-        return NodeLookup(absent=tuple(names))
 
 
 class Outlets:

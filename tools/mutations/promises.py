@@ -1382,31 +1382,6 @@ VIEWS = _broken(
     ),
 )
 
-NODES = _broken(
-    "extender/cluster/views.py",
-    _tests("unit/cluster", "watched_nodes"),
-    (
-        "a node that is not in view costs a request at most its wait",
-        "            async with asyncio.timeout(wait_seconds):\n",
-        "            async with asyncio.timeout(3 + wait_seconds):\n",
-    ),
-    (
-        "an API server that did not answer is asked for no node in the next second",
-        "if not names or self._clock() < self._rests_until:",
-        "if not names:",
-    ),
-    (
-        "after a failed lookup of a node one call at a time looks up",
-        "        if self._has_failed:  # others wait for how this call ends\n            self._rest()\n",
-        "",
-    ),
-    (
-        "a name that no node has is not looked up again at once",
-        "self._missing.put(name, now + _MISSING_SECONDS)",
-        "self._missing.put(name, now)",
-    ),
-)
-
 PROBES = _broken(
     "extender/cluster/webhook_probe.py",
     _tests("integration/cluster", "webhook_probe"),
@@ -1587,6 +1562,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *ADMISSION, *HELD, *HELD_PODS, *ARMING, *SETTINGS, *PULL_SECRETS, *PROVIDERS, *PLUGINS, *PROGRAMS,
     *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS,
     *DESCRIPTIONS, *HOSTS_FILES, *NODE_FILES,
-    *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *NODES, *PROBES, *EVENTS, *STORE, *SQLITE,
+    *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *PROBES, *EVENTS, *STORE, *SQLITE,
     *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS,
 )  # fmt: skip

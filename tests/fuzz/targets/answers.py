@@ -3,7 +3,7 @@
 import base64
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from extender.images.reference import ImageReference, digest_of
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.pod_templates import Path, pod_templates
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.nodes import LABELS, PREFIX, ClusterNodes, NodeLookup, NodePlatforms
+from extender.placement.nodes import LABELS, PREFIX, ClusterNodes, NodePlatforms
 from extender.placement.templates import Templates
 from extender.resolver.image_cache import Target as ImageTarget
 from extender.resolver.pod_resolver import PodResolver
@@ -52,15 +52,12 @@ class _EmptyRegistry(LocalLooks):
 
 
 class _View:
-    """The nodes of a small cluster; a node that is not in view does not exist."""
+    """The nodes of a small cluster."""
 
     def __init__(self) -> None:
-        self.synced = self.is_current = True
+        self.synced = True
         self.kinds = NodeKinds()
         self.platforms = NodePlatforms({NodeName(name): parse_platform(platform) for name, platform in _NODES.items()})
-
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
-        return NodeLookup(absent=tuple(names))
 
 
 _CLUSTER = ClusterNodes(frozenset(map(parse_platform, _NODES.values())))

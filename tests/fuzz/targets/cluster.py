@@ -14,7 +14,6 @@ from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.views import NAMESPACES, NODES, NamespaceView, WatchedNodes
 from extender.credentials.keyring import CredentialId
 from extender.images.reference import digest_of, pack_digest
-from extender.kubernetes.core_v1 import NodeName
 from extender.store.redis import RedisServer, RedisStore
 from extender.store.rows import Batch, NameRow, decode_name, encode_name
 from extender.store.sqlite import SqliteStore
@@ -76,14 +75,6 @@ def watches(data: bytes) -> None:
     namespaces = NamespaceView()
     run(_watch(NAMESPACES, namespaces, _Lines(page, lines)))
     namespaces.annotations_of("shop")
-    run(_find(nodes, page))
-
-
-async def _find(nodes: WatchedNodes, document: bytes) -> None:
-    one = WatchedNodes(_Lines(document, ()), clock=Clock(), random=lambda: 0.5)
-    one.synced = True
-    found = await one.find([NodeName("node-1")], 1.0)
-    assert len(found.absent) + len(found.unreachable) + len(one.platforms) >= 1
 
 
 def sealed(body: bytes, key: str) -> bytes:

@@ -5,15 +5,14 @@ What is decided about nodes, in both forms of requests, is told of the decision 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
-from extender.placement.nodes import ClusterNodes, NodeLookup, NodePlatforms
+from extender.placement.nodes import ClusterNodes, NodePlatforms
 from extender.resolver.pod_resolver import PodResolver
-from extender.scheduler.verbs import FIND_SECONDS
 from testbed.eventually import eventually
 from testbed.faulty_registry import HoldingRegistry
 from tests.integration.service.caller import (
@@ -38,31 +37,20 @@ KEYS = {"Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Erro
 
 
 class View:
-    """A view of the four nodes, and of `z`, the only one of s390x; `late` are known to the API server and not in view.
+    """A view of the four nodes without those that are `late`."""
 
-    With `cut_off` the API server cannot be asked.
-    """
-
-    def __init__(self, *late: str, synced: bool = True, cut_off: bool = False, is_current: bool = True) -> None:
-        self.is_cut_off = cut_off
+    def __init__(self, *late: str, synced: bool = True) -> None:
         self.synced = synced
-        self.is_current = is_current
-        self._all = {NodeName(name): Platform("linux", "arm64" if name in "bd" else "amd64") for name in "abcd"}
-        if "z" in late:
-            self._all[NodeName("z")] = Platform("linux", "s390x")
-        self.platforms = NodePlatforms({name: self._all[name] for name in self._all if name not in late})
-        self.requested: list[Sequence[NodeName]] = []
+        self.platforms = NodePlatforms()
+        self.see(*(name for name in "abcd" if name not in late))
+
+    def see(self, *names: str) -> None:
+        """These nodes come into view."""
+        for name in names:
+            self.platforms.put(NodeName(name), Platform("linux", "arm64" if name in "bd" else "amd64"))
 
     def known(self) -> ClusterNodes:
         return ClusterNodes(self.platforms.distinct) if self.synced else ClusterNodes()
-
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
-        assert wait_seconds == FIND_SECONDS
-        self.requested.append(names)
-        if self.is_cut_off:
-            return NodeLookup(unreachable=tuple(names))
-        self.platforms.merge(NodePlatforms({name: self._all[name] for name in names if name in self._all}))
-        return NodeLookup(absent=tuple(name for name in names if name not in self._all))
 
 
 @pytest.fixture
@@ -158,60 +146,31 @@ async def test_view_that_has_not_synced_is_an_error_not_a_guess(world: World) ->
     assert kept(await caller.filter(with_nodes(created))) == ["a", "c"]
 
 
-@pytest.mark.parametrize(
-    ("late", "state", "image", "asked", "left", "requested", "settings"),
-    [
-        ("bd", {}, "amd", "abcde", "ace", "bde", ()),
-        ("dz", {"is_current": False}, "multi", "adz", "ad", "dz", ()),
-        ("d", {}, "multi", "ad", "ad", "", ()),
-        ("d", {"is_current": False}, "chart", "ad", "ad", "", ()),
-        ("d", {"is_current": False, "cut_off": True}, "multi", "ad", "ad", "d", ()),
-        ("dz", {"is_current": False}, "multi", "ba", "b", "", ("placement.preference_by=filter",)),
-        ("dz", {"is_current": False}, "multi", "az", "a", "z", ("placement.preference_by=filter",)),
-    ],
-    ids=[
-        "what nobody knows passes",
-        "the first of its platform is looked up",
-        "a view that is current",
-        "an image that fits anywhere",
-        "an outage holds up no image of the usual platforms",
-        "a preferred node is there",
-        "no preferred node is there",
-    ],
-)
-async def test_a_node_that_is_not_in_view_is_asked_for_where_it_matters(
-    world: World,
-    late: str,
-    state: dict[str, bool],
-    image: str,
-    asked: str,
-    left: str,
-    requested: str,
-    settings: tuple[str, ...],
-) -> None:
-    """Once, if the API server has it."""
-    view = View(*late, **state)
-    caller = await world.serve("scheduler.unknown=pass", *settings, nodes=view)
-    result = await caller.filter(with_names(world.pod(f"{image}:1"), list(asked)))
-    assert ("".join(kept(result)), result["Error"]) == (left, "")
-    assert view.requested == ([list(requested)] if requested else [])
-    if "e" not in asked and not view.is_cut_off:
-        view.requested.clear()
-        await caller.filter(with_names(world.pod(f"{image}:1"), list(asked)))
-        assert view.requested == []
-
-
 @pytest.mark.parametrize("pending", ["retry", "assume", "pass"])
-async def test_node_that_cannot_be_asked_about_is_no_place_to_guess(world: World, pending: str) -> None:
-    """Under `retry` the scheduler comes back when it may be known; otherwise it passes, as its setting says."""
-    caller = await world.serve(f"scheduler.pending={pending}", nodes=View("d", cut_off=True))
-    result = await caller.filter(with_names(world.pod("amd:1")))
-    if pending == "retry":
-        assert result["Error"].startswith("node d is not in view, and the API server could not be asked")
-        observed = world.pod("amd:1", annotations={"multiarch-extender.io/mode": "observe"})
-        result = await caller.filter(with_names(observed))
-    assert "d" in kept(result)
+async def test_node_that_is_not_in_view_is_refused_alone_until_it_is(world: World, pending: str) -> None:
+    """Whatever the settings: another node's pods do not wait for it, and nobody is evicted for it."""
+    view = View("c", "d")
+    caller = await world.serve(f"scheduler.pending={pending}", nodes=view)
+    created = world.pod("amd:1")
+    result = await caller.filter(with_names(created))
+    built = f"image {world.host}/amd:1 is built only for linux/amd64"
+    assert result["FailedAndUnresolvableNodes"] == {"b": built, "c": "not in view yet", "d": "not in view yet"}
+    assert (kept(result), result["FailedNodes"], result["Error"]) == (["a"], {}, "")
+    assert sorted(await caller.preempt(victims(created))) == ["a"]
+    observed = world.pod("amd:1", annotations={"multiarch-extender.io/mode": "observe"})
+    assert kept(await caller.filter(with_names(observed))) == ["a", "b", "c", "d"]
     assert kept(await caller.filter(with_names(world.pod("multi:1")))) == ["a", "b", "c", "d"]
+    view.see("c", "d")
+    assert kept(await caller.filter(with_names(created))) == ["a", "c"]
+    assert sorted(await caller.preempt(victims(created))) == ["a", "c"]
+
+
+async def test_without_a_cluster_candidates_that_nobody_has_shown_stay(world: World) -> None:
+    """A full node is shown in no filter call, and would never be a candidate."""
+    caller = await world.serve()
+    created = world.pod("amd:1")
+    await caller.filter(with_nodes(created, [node for node in NODES if node["metadata"]["name"] == "b"]))
+    assert sorted(await caller.preempt(victims(created))) == ["a", "c"]
 
 
 async def test_pod_that_is_not_to_be_touched_is_not(world: World) -> None:

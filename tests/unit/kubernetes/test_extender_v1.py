@@ -49,7 +49,7 @@ def answer_of(result: ExtenderFilterResult) -> dict[str, Any]:
 def refuse(body: bytes, refused: bytes) -> ExtenderFilterResult:
     args = decode_args(body)
     parts = {flag: [name for name, own in zip(args.names, refused, strict=True) if own == flag] for flag in (0, 1)}
-    return args.keep(parts[0], parts[1], "why")
+    return args.keep(parts[0], dict.fromkeys(parts[1], "why"))
 
 
 def test_a_request_is_read_with_everything_that_pod_and_nodes_hold() -> None:

@@ -151,23 +151,55 @@ def test_unrefused_names_are_given_back_untouched_and_unread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "facts", "kept", "verdicts"),
+    ("seen", "facts", "kept", "late", "verdicts"),
     [
-        (MIXED, [AMD64], "new a z", {Verdict.YES: 2, Verdict.NO: 2, Verdict.NOT_IN_VIEW: 1}),
-        ({"a": "linux/amd64"}, [AMD64], "new b a c z", {Verdict.YES: 1, Verdict.NOT_IN_VIEW: 4}),
-        ({}, [AMD64, COLD], "new b a c z", {Verdict.NOT_IN_VIEW: 5}),
+        (MIXED, [AMD64], "a z", "new", {Verdict.YES: 2, Verdict.NO: 2, Verdict.NOT_IN_VIEW: 1}),
+        ({"a": "linux/amd64"}, [AMD64], "a", "new b c z", {Verdict.YES: 1, Verdict.NOT_IN_VIEW: 4}),
+        ({}, [AMD64, COLD], "", "new b a c z", {Verdict.NOT_IN_VIEW: 5}),
+        (MIXED, [MULTI], "new b a c z", "", {Verdict.YES: 5}),
+        ({}, [MULTI], "new b a c z", "", {Verdict.YES: 5}),
     ],
-    ids=["beside others", "where all in view are right", "an empty view"],
+    ids=["beside others", "where all in view are right", "an empty view", "anywhere", "anywhere, an empty view"],
 )
-def test_a_node_that_is_not_in_view_passes(
-    seen: Nodes, facts: list[ImageFact], kept: str, verdicts: Mapping[Verdict, int]
+def test_a_node_that_is_not_in_view_is_refused_alone_where_its_platform_matters(
+    seen: Nodes, facts: list[ImageFact], kept: str, late: str, verdicts: Mapping[Verdict, int]
 ) -> None:
-    """Never dropped silently, and counted apart: it may be the first of its platform, which the view lacks yet."""
+    """As unresolvable, so that nobody is evicted for it: it may be the first of its platform, which the view lacks."""
     args, _ = ask(NAMES, {"new": None, **MIXED})
     outcome = filter_nodes(args, view_of(seen), decide(facts))
     assert outcome.answer.node_names is not None
     assert msgspec.json.decode(outcome.answer.node_names) == kept.split()
+    failed = msgspec.json.decode(outcome.answer.failed_and_unresolvable_nodes, type=dict[str, str])
+    assert {name for name, reason in failed.items() if reason == "not in view yet"} == set(late.split())
     assert outcome.verdicts == verdicts
+    candidates = dict.fromkeys(["new", *MIXED], ())
+    for meta in (False, True):
+        victims = decode_preemption_args(preempt_body(candidates, meta=meta))
+        left = preempt_nodes(victims, view_of(seen), decide(facts)).answer.node_name_to_meta_victims
+        assert set(left) == (set() if COLD in facts else set(kept.split()))
+
+
+@pytest.mark.parametrize(
+    ("facts", "policy", "refused"),
+    [
+        pytest.param([AMD64], Policy(), True, id="known"),
+        pytest.param([COLD], Policy(), True, id="retried"),
+        pytest.param([DENIED], Policy(unknown=Choice.ASSUME), True, id="assumed"),
+        pytest.param([DENIED], Policy(unknown=Choice.PASS), False, id="passed"),
+        pytest.param([AMD64, DENIED], Policy(unknown=Choice.PASS), True, id="known and passed"),
+        pytest.param([MULTI, Anywhere()], Policy(), False, id="anywhere"),
+        pytest.param([], Policy(), False, id="no images"),
+    ],
+)
+def test_a_new_node_is_waited_for_only_where_its_platform_matters(
+    facts: list[ImageFact], policy: Policy, refused: bool
+) -> None:
+    """Nothing else is refused with it, and the whole call is no error for it."""
+    args, _ = ask(NAMES, {"new": None})
+    answer = filter_nodes(args, view_of({"a": "linux/amd64"}), decide(facts, policy)).answer
+    assert answer.error == ""
+    assert bytes(answer.failed_and_unresolvable_nodes) == (b'{"new":"not in view yet"}' if refused else b"{}")
+    assert bytes(answer.node_names or b"") == (b"[]" if refused else b'["new"]')
 
 
 @both_forms
@@ -238,9 +270,9 @@ def preempt_body(victims: Mapping[str, Any], *, meta: bool) -> bytes:
 @pytest.mark.parametrize(
     ("facts", "policy", "kept"),
     [
-        pytest.param([AMD64], Policy(), "a z new", id="known"),
+        pytest.param([AMD64], Policy(), "a z", id="known"),
         pytest.param([AMD64, COLD], Policy(), "", id="retried"),
-        pytest.param([COLD], ASSUMING, "a z new", id="assumed"),
+        pytest.param([COLD], ASSUMING, "a z", id="assumed"),
         pytest.param([NEVER_PULLED], Policy(unknown=Choice.RETRY), "a b z new", id="never pulled"),
     ],
 )
@@ -325,7 +357,6 @@ def test_a_node_that_is_not_in_view_is_neither_preferred_nor_lost(platform: str,
     args, _ = ask(NAMES, {"a": platform, "new": None})
     found = filter_nodes(args, view_of({"a": platform}), decide([MULTI], STRICT))
     assert json.loads(bytes(found.answer.node_names or b"")) == kept
-    assert found.is_uniform
 
 
 NODE_AMD64, NODE_ARM64, NODE_S390X = map(parse_platform, ("linux/amd64", "linux/arm64", "linux/s390x"))
@@ -374,7 +405,7 @@ def test_no_beats_retry_beats_assume_beats_pass(known: str) -> None:
 def test_the_nodes_matter_only_where_one_could_be_refused_or_retried(
     facts: list[ImageFact], policy: Policy, cluster: str, verdict: Verdict | None
 ) -> None:
-    """So that nobody looks a new node up for a pod that may go anywhere."""
+    """So that no pod that may go anywhere waits for a new node to come into view."""
     assert decide(facts, policy).verdict_on_any(platforms(*cluster.split())) is verdict
 
 

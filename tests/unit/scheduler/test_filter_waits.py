@@ -1,24 +1,20 @@
-"""When a filter call waits: for an image that is being looked up, or for a node that is not in view."""
+"""When a filter call waits for an image that is being looked up."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from extender.credentials.keyring import Keyring
-from extender.images.content import Answer, Cause, Content, Failure
-from extender.images.manifest import Kind
+from extender.images.content import Answer, Cause, Failure
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
-from extender.placement.nodes import NodeLookup, NodePlatforms
+from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import Policy
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
 from testbed.clock import Clock
-
-KNOWN = Content(Kind.INDEX, frozenset({Platform("linux", "amd64")}), states_platforms=True)
 
 
 class Answering(PodResolver, frozen=True, kw_only=True):
@@ -33,45 +29,30 @@ class Answering(PodResolver, frozen=True, kw_only=True):
 
 
 class View:
-    """A node, one that states no platform, and one of another platform."""
+    """One node."""
 
-    platforms = NodePlatforms(
-        {
-            NodeName("amd"): Platform("linux", "amd64"),
-            NodeName("virtual"): None,
-            NodeName("arm"): Platform("linux", "arm64"),
-        }
-    )
+    platforms = NodePlatforms({NodeName("amd"): Platform("linux", "amd64")})
     synced = True
-    is_current = True
-
-    def __init__(self) -> None:
-        self.looked_up: list[NodeName] = []
-
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
-        """Finds none."""
-        self.looked_up += names
-        return NodeLookup(absent=tuple(names))
 
 
 class World:
     """Verbs that always get the same answer, a view, and a clock."""
 
     def __init__(self, answer: Answer) -> None:
-        self.clock, self.view = Clock(0.0), View()
+        self.clock = Clock(0.0)
         anybody: Any = None
-        view: Any = self.view
+        view: Any = View()
         resolver = Resolver(anybody, size=10, tag_seconds=900, stale_seconds=86400, clock=self.clock)
         self.pods = Answering(resolver, Keyring(), Policy(), lambda _: {}, lambda: None, answer=answer)
         self._verbs = SchedulerVerbs(
             self.pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=self.clock
         )
 
-    async def filter(self, uid: str, names: Sequence[str] = ("amd",)) -> str:
-        """Asks about a pod and these nodes; returns the outcome."""
+    async def filter(self, uid: str) -> str:
+        """Asks about a pod and the node; returns the outcome."""
         spec = {"containers": [{"image": "registry.example.com/a"}]}
         pod = {"metadata": {"uid": uid, "namespace": "team"}, "spec": spec}
-        reply = await self._verbs.filter(msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": names}))
+        reply = await self._verbs.filter(msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": ["amd"]}))
         return reply.outcome
 
 
@@ -99,14 +80,3 @@ async def test_a_missing_image_is_pending_until_its_pod_has_waited_for_the_limit
         (30.0, "b", "error"),
     ):
         assert await world.filter(uid) == outcome
-
-
-@pytest.mark.parametrize(
-    ("names", "looked_up"),
-    [(["amd", "arm"], []), (["amd", "virtual", "arm"], []), (["amd", "new"], ["new"])],
-)
-async def test_only_a_node_that_is_not_in_view_is_looked_up_first(names: list[str], looked_up: list[str]) -> None:
-    """One that states no platform is in view: asking for it would teach nothing, at each call about it."""
-    world = World(KNOWN)
-    await world.filter("a", names)
-    assert world.view.looked_up == looked_up

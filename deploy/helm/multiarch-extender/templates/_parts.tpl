@@ -108,7 +108,7 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 which. */}}
 {{- define "multiarch.facts" -}}
 {{- $secrets := .settings.registry.pull_secrets -}}
-{{- $facts := dict "always" true "asked" (or .webhook .scheduler) "scheduler" .scheduler "webhook" .webhook -}}
+{{- $facts := dict "always" true "scheduler" .scheduler "webhook" .webhook -}}
 {{- $_ := set $facts "gates" .gates -}}
 {{- $_ := set $facts "arms" .arms -}}
 {{- $_ := set $facts "canary" .canary -}}
