@@ -9,7 +9,6 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +24,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OWN_MEMORY = Path("/proc/self/statm")
 
 
-def stay_within(most_bytes: int, to_blame: Collection[int], is_asked: threading.Event) -> None:
+def stay_within(most_bytes: int, is_asked: threading.Event) -> None:
     """Bounds this process from now on: it ends by `end_too_large` when more than `most_bytes` are resident.
 
     `is_asked` is set while it has something to do, without which nothing grows.
@@ -35,7 +34,7 @@ def stay_within(most_bytes: int, to_blame: Collection[int], is_asked: threading.
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     with contextlib.suppress(ValueError, OSError):  # a limit that is lower already
         resource.setrlimit(resource.RLIMIT_DATA, (most_bytes + _MAPPED_BYTES, hard))
-    threading.Thread(target=_watch, args=(most_bytes, to_blame, is_asked), daemon=True).start()
+    threading.Thread(target=_watch, args=(most_bytes, is_asked), daemon=True).start()
 
 
 def resident_bytes() -> int:
@@ -46,18 +45,16 @@ def resident_bytes() -> int:
         return 0
 
 
-def end_too_large(to_blame: Collection[int]) -> NoReturn:
-    """Ends this process. Its last words, on its standard output, are the numbers of the questions to blame."""
-    with contextlib.suppress(OSError, MemoryError):
-        os.write(1, b"".join(b"%d " % number for number in tuple(to_blame)))
+def end_too_large() -> NoReturn:
+    """Ends this process, and says why by its exit status."""
     os._exit(OVER_MEMORY)
 
 
-def _watch(most_bytes: int, to_blame: Collection[int], is_asked: threading.Event) -> None:
+def _watch(most_bytes: int, is_asked: threading.Event) -> None:
     while resident_bytes() <= most_bytes:
         is_asked.wait()
         time.sleep(_WATCH_SECONDS)
-    end_too_large(to_blame)
+    end_too_large()
 
 
 def kill_session(leader: int) -> None:

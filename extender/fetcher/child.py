@@ -36,15 +36,9 @@ from extender.registry_figures import set_gauges
 
 MAIN, ALONE = "main", "alone"
 
-DEATHS = 2
-"""How many deaths of fetchers make a question suspicious, which is then asked alone."""
-_KILLED = 0.2
-"""What a death counts that came from outside. It is nobody's fault, unless the kernel is out of memory by an image."""
-
 _START_SECONDS = 20.0
 _PING_SECONDS, _PONG_SECONDS = 1.0, 4.0
 _REAP_SECONDS = 0.005
-_MOST_LAST_WORDS = 64 << 10
 # The C library waits this long for a name server, so that a zone that hangs holds a thread no longer than a lookup. Its
 # allocator gives the memory of a body back to the kernel, and keeps what threads free in reach of the others.
 _ENVIRONMENT = {
@@ -56,17 +50,7 @@ _ENVIRONMENT = {
 
 
 class FetcherEnded(Exception):
-    """The fetcher has ended before it answered.
-
-    `is_over`: because it became too large, by its own account. `deaths` is what this counts against the question: one,
-    but a fifth if the process was killed from outside; where the fetcher says which questions have made it so large,
-    `DEATHS` against these, and none against others.
-    """
-
-    def __init__(self, cause: str, deaths: float = 1) -> None:
-        super().__init__(cause)
-        self.is_over = cause == "over"
-        self.deaths = deaths
+    """The fetcher has ended before it answered. The text is the cause."""
 
 
 class FetcherChild:
@@ -130,8 +114,7 @@ class FetcherChild:
             with theirs:
                 self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; our own program
                     [sys.executable, "-m", "extender.fetcher", str(theirs.fileno())],
-                    stdout=subprocess.PIPE, bufsize=0, pass_fds=[theirs.fileno()],
-                    env={**_ENVIRONMENT, **os.environ}, start_new_session=True,
+                    pass_fds=[theirs.fileno()], env={**_ENVIRONMENT, **os.environ}, start_new_session=True,
                 )  # fmt: skip
             self._finishing = asyncio.create_task(self._finish(self._process))
             ours.setblocking(False)
@@ -149,7 +132,7 @@ class FetcherChild:
             ProtocolError: the question is too long to be sent.
         """
         if self._channel is None or self.has_ended:
-            raise FetcherEnded(self.cause, deaths=0)
+            raise FetcherEnded(self.cause)
         number = next(self._numbers)
         numbered = msgspec.structs.replace(question, id=number)
         answer: asyncio.Future[ToQuestion] = asyncio.get_running_loop().create_future()
@@ -220,19 +203,14 @@ class FetcherChild:
             await asyncio.to_thread(kill_session, process.pid)
         while process.poll() is None:  # noqa: ASYNC110 - an exit is no event of the loop on all systems
             await asyncio.sleep(_REAP_SECONDS)
-        is_killed = not self.cause and process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
         self.cause = self.cause or ("over" if process.returncode == OVER_MEMORY else "ended")
         if self._pinging:
             self._pinging.cancel()
             await asyncio.gather(self._pinging, return_exceptions=True)
-        to_blame = _read_last_words(process)
         pending, self._pending = self._pending, {}
-        for number, each in pending.items():
+        for each in pending.values():
             if not each.done():
-                deaths = _KILLED if is_killed else 1
-                if to_blame:
-                    deaths = DEATHS if b"%d" % number in to_blame else 0
-                each.set_exception(FetcherEnded(self.cause, deaths))
+                each.set_exception(FetcherEnded(self.cause))
 
     async def _ping(self) -> None:
         """Asks once a second how the process is, and ends it if it does not say."""
@@ -249,11 +227,3 @@ class FetcherChild:
             finally:
                 pong.cancel()
             await asyncio.sleep(_PING_SECONDS)
-
-
-def _read_last_words(process: "subprocess.Popen[bytes]") -> set[bytes]:
-    """Returns the numbers of the questions that have made an ended process too large; none if it says nothing."""
-    assert process.stdout is not None  # noqa: S101 - as it was started
-    with process.stdout as said:
-        os.set_blocking(said.fileno(), False)
-        return set((said.read(_MOST_LAST_WORDS) or b"").split())

@@ -1,9 +1,8 @@
 """The service's client of its fetcher: starts it, asks it, and starts another when it ends.
 
 What was asked for when a fetcher ended is asked for again at once. It may also be why the fetcher ended: what was asked
-for at a second end, or as the fetcher was killed from outside for the tenth time, is asked for alone, by a process that
-exists only for that. So nobody's image keeps another's from being known, and a fetcher that is killed costs its callers
-time.
+for at a second end is asked for alone, by a process that exists only for that. So nobody's image keeps another's from
+being known, and a fetcher that is killed costs its callers time.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from extender.circuit_breaker import Backoff, CircuitBreaker
 from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import NO_OPERATOR, CredentialId
 from extender.errors import ConfigError, RegistryError, RegistryNotAsked, RegistryUnavailable
-from extender.fetcher.child import ALONE, DEATHS, MAIN, FetcherChild, FetcherEnded
+from extender.fetcher.child import ALONE, MAIN, FetcherChild, FetcherEnded
 from extender.fetcher.messages import (
     Failed,
     Look,
@@ -51,6 +50,7 @@ RESIDENT_BYTES, ALONE_RESIDENT_BYTES = 150 << 20, 100 << 20
 # A start after a process that lived for a second follows at once, others after a wait.
 _WELL_SECONDS = 1.0
 _RESTART = Backoff(first_seconds=1.0, max_seconds=10.0)
+_DEATHS = 2  # of fetchers, at which an image was asked for that is then asked for alone
 _ALONE_SECONDS = 3.0  # for which one image is asked for alone, since others wait
 _LEEWAY_SECONDS = 0.5  # in which a fetcher says that the time is over, before its caller does
 _SUSPECTED_SECONDS, _MOST_SUSPECTS = 300.0, 4096
@@ -168,35 +168,33 @@ class FetcherClient:
         raise RegistryNotAsked("the service is stopping")
 
     async def _find(self, look: Look, ends_at: float) -> ToQuestion:
-        deaths: float = DEATHS if (self._alone_until.get(look.reference) or 0.0) > time.monotonic() else 0
-        while deaths < DEATHS:
+        deaths = _DEATHS if (self._alone_until.get(look.reference) or 0.0) > time.monotonic() else 0
+        while deaths < _DEATHS:
             main = await self.running()
             left = ends_at - asyncio.get_running_loop().time() - _LEEWAY_SECONDS
             try:
                 return await main.ask(msgspec.structs.replace(look, seconds=max(0.0, min(look.seconds, left))))
             except ProtocolError:
                 raise RegistryNotAsked("the question is too long") from None
-            except FetcherEnded as exc:
-                deaths += exc.deaths
+            except FetcherEnded:
+                deaths += 1
         return await self._find_alone(look, ends_at)
 
     async def _find_alone(self, look: Look, ends_at: float) -> ToQuestion:
-        """Asks in a process of its own, and again if that ends, unless by its size: another end may be chance.
+        """Asks in a process of its own, and again if that ends, which may be chance.
 
         For some minutes the image is asked for in this way at once, unless its registry now answers about it.
         """
         image, look = look.reference, msgspec.structs.replace(look, seconds=_ALONE_SECONDS)
         self._alone_until.put(image, time.monotonic() + _SUSPECTED_SECONDS)
-        for _ in range(DEATHS):
+        for _ in range(_DEATHS):
             try:
                 answer = await self._ask_in_child(look, ends_at)
-            except FetcherEnded as exc:
-                if exc.is_over:
-                    break
-            else:
-                if not isinstance(answer, Failed) or answer.failure.cause is not Cause.UNAVAILABLE:
-                    self._alone_until.remove(image)
-                return answer
+            except FetcherEnded:
+                continue
+            if not isinstance(answer, Failed) or answer.failure.cause is not Cause.UNAVAILABLE:
+                self._alone_until.remove(image)
+            return answer
         log.warning("fetcher.ended_by", image=str(image), tenant=look.tenant)
         raise RegistryUnavailable(f"{image.domain} sent more than could be read")
 
@@ -207,7 +205,7 @@ class FetcherClient:
             NoTurn, RegistryNotAsked: no turn came in time, or no process could be started.
             FetcherEnded: it ended before it answered.
         """
-        async with self._turns.turn(look.tenant, ALONE):
+        async with self._turns.turn(look.tenant):
             await asyncio.sleep(self._starts_alone.wait_seconds())
             if self._is_closed:
                 raise RegistryNotAsked("the service is stopping")

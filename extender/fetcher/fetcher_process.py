@@ -38,7 +38,6 @@ from extender.fetcher.settings import PATIENCE_SECONDS, FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.logs import configure_logs
 from extender.metrics import sums
-from extender.registry.http import ASKED_BY, READ_FOR
 from extender.registry_figures import gauge_values
 
 log = structlog.get_logger()
@@ -53,7 +52,7 @@ def run(descriptor: int) -> NoReturn:
     try:
         asyncio.run(_serve(socket.socket(fileno=descriptor)))
     except MemoryError:
-        end_too_large(READ_FOR)
+        end_too_large()
     finally:
         _end(1)
 
@@ -77,7 +76,7 @@ def _end(status: int) -> NoReturn:
 
 def _end_without_memory(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
     if isinstance(context.get("exception"), MemoryError):
-        end_too_large(READ_FOR)
+        end_too_large()
     loop.default_exception_handler(dict(context))
 
 
@@ -122,7 +121,7 @@ class _Server:
     async def _open(self, settings: FetcherSettings) -> None:
         configure_logs(settings.log_level, None)
         if settings.resident_bytes:
-            stay_within(settings.resident_bytes, READ_FOR, self._is_asked)
+            stay_within(settings.resident_bytes, self._is_asked)
         try:
             opening = open_local_sources(settings.registry, settings.id_key, patience_seconds=PATIENCE_SECONDS)
             self._sources = await self._stack.enter_async_context(opening)
@@ -141,7 +140,6 @@ class _Server:
             self.channel.send(OperatorIs(self._operator))
 
     async def _answer(self, look: Look) -> None:
-        ASKED_BY.set(look.id)
         try:
             if self._sources is None:
                 answer: ToQuestion = failed_of(RegistryNotAsked("the fetcher has not opened its files"))
@@ -150,14 +148,12 @@ class _Server:
             self._send_operator()
             self.channel.send(msgspec.structs.replace(answer, id=look.id))
         except MemoryError:
-            end_too_large(READ_FOR)
+            end_too_large()
         except ProtocolError:
             self._fail(look, "the answer is too long")
         except Exception:  # a defect of ours must not leave the question without an answer
             log.exception("fetcher.crashed")
             self._fail(look, "asking for it failed")
-        finally:
-            READ_FOR.discard(look.id)
 
     def _fail(self, look: Look, why: str) -> None:
         self.channel.send(msgspec.structs.replace(failed_of(RegistryUnavailable(why)), id=look.id))

@@ -13,7 +13,6 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextvars import ContextVar
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -97,11 +96,6 @@ _REASON_BYTES = 8 * 1024  # registries answer some hundred, and a body that is l
 MOST_SAID = 112
 """Of what a registry says. With the words about it, it fits what `placement.reasons` shows of a cause."""
 
-ASKED_BY: ContextVar[int] = ContextVar("ASKED_BY", default=0)
-"""The number of the question for which requests are sent."""
-READ_FOR: set[int] = set()
-"""The numbers of the questions for which a body is being read, or was read last and is being used."""
-
 
 class Response(NamedTuple):
     """An HTTP response. `body` is empty if `truncated`, that is, longer than the limit.
@@ -142,7 +136,6 @@ async def send(
         RegistryUnavailable: there is no complete response.
     """
     host = host_of(url)
-    READ_FOR.discard(ASKED_BY.get())
     try:
         async with session.request(
             method,
@@ -309,7 +302,6 @@ async def _read(response: aiohttp.ClientResponse, limit_bytes: int) -> tuple[byt
     body = bytearray()
     try:
         async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-            READ_FOR.add(ASKED_BY.get())
             body += chunk
             if len(body) > limit_bytes:
                 return b"", True

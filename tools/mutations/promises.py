@@ -589,8 +589,8 @@ FETCHER = (
         _tests("unit/fetcher", "fetcher_client"),
         (
             "what was asked for when a fetcher ended is asked for again at once",
-            "                deaths += exc.deaths\n",
-            "                deaths = DEATHS\n",
+            "                deaths += 1\n",
+            "                deaths = _DEATHS\n",
         ),
         (
             "an image that has ended fetchers ends no more that others use",

@@ -12,7 +12,7 @@ from extender.config.registry_section import RegistryConfig
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import ConfigError, ManifestNotFound, RegistryNotAsked, RegistryUnavailable
 from extender.fetcher import fetcher_client
-from extender.fetcher.child import ALONE, DEATHS, MAIN, FetcherEnded
+from extender.fetcher.child import ALONE, MAIN, FetcherEnded
 from extender.fetcher.fetcher_client import ENDS, FetcherClient, open_fetcher
 from extender.fetcher.messages import Look, SeenImage, ToQuestion, failed_of
 from extender.fetcher.settings import FetcherSettings
@@ -27,7 +27,7 @@ NOT_ASKED, UNAVAILABLE = "not asked", Cause.UNAVAILABLE
 
 
 class SimulatedChild:
-    """A fetcher that some images end: `large` ones by its size, `fatal` ones otherwise; `slow` ones get no answer.
+    """A fetcher that `fatal` images end; `slow` ones get no answer.
 
     The next `faults` come of their starts.
     """
@@ -70,10 +70,8 @@ class SimulatedChild:
         image = question.reference.path
         self.questions.append((self.name, image))
         await asyncio.sleep(0.01)
-        if image in ("large", "fatal"):
-            self.die("over" if image == "large" else "ended")
-        if self.cause == "over":
-            raise FetcherEnded(self.cause, DEATHS if image == "large" else 0)
+        if image == "fatal":
+            self.die("over")
         if self.has_ended:
             raise FetcherEnded(self.cause)
         if image == "slow":
@@ -118,14 +116,13 @@ def asked_alone() -> list[str]:
     return [image for name, image in SimulatedChild.questions if name == ALONE]
 
 
-@pytest.mark.parametrize(("image", "times"), [("large", 1), ("fatal", 2)])
-async def test_image_that_ends_fetchers_fails_alone(client: FetcherClient, image: str, times: int) -> None:
-    """What was asked for beside it is known; another end than by its size may be chance, and is tried once more."""
+async def test_image_that_ends_fetchers_fails_alone(client: FetcherClient) -> None:
+    """What was asked for beside it is known; an end alone may be chance, so it is tried once more."""
     looks = [look(client, f"app-{number}", f"tenant-{number % 3}") for number in range(9)]
-    bad, *good = await asyncio.gather(look(client, image, "mallory"), *looks)
+    bad, *good = await asyncio.gather(look(client, "fatal", "mallory"), *looks)
     assert bad == UNAVAILABLE
     assert good == [DIGEST] * 9
-    assert asked_alone().count(image) == times
+    assert asked_alone().count("fatal") == 2
 
 
 async def test_all_are_asked_for_again_at_once_after_one_end(client: FetcherClient) -> None:
@@ -151,15 +148,6 @@ async def test_what_was_under_way_at_a_second_end_is_asked_for_alone(client: Fet
     assert asked_alone() == ["old"]
 
 
-async def test_own_bound_makes_only_those_suspicious_whose_bodies_were_read(client: FetcherClient) -> None:
-    """The others are asked for beside each other, however often that happens."""
-    looks = [look(client, f"app-{number}", seconds=10) for number in range(20)]
-    bad = [look(client, "large", f"mallory-{number}") for number in range(5)]
-    outcomes = await asyncio.gather(*bad, *looks)
-    assert outcomes[5:] == [DIGEST] * 20
-    assert set(asked_alone()) == {"large"}
-
-
 @pytest.mark.parametrize("fault", [FetcherEnded("ended"), OSError(24, "no descriptors"), ConfigError("no")])
 async def test_starts_that_fail_are_counted_and_follow_each_other_slower_and_slower(
     client: FetcherClient, clock: Clock, fault: Exception
@@ -169,7 +157,7 @@ async def test_starts_that_fail_are_counted_and_follow_each_other_slower_and_slo
     before, found = ENDS["unstarted"].value, []
     with capture_logs() as logs:
         for _ in range(7):
-            found.append(await look(client, "large"))
+            found.append(await look(client, "fatal"))
             clock.advance(60)
     assert found == [NOT_ASKED] * 6 + [UNAVAILABLE]
     assert [line["next_seconds"] for line in logs if line.get("process") == ALONE][:6] == [1, 2, 4, 8, 10, 10]
@@ -179,8 +167,8 @@ async def test_starts_that_fail_are_counted_and_follow_each_other_slower_and_slo
 async def test_image_that_has_ended_fetchers_ends_no_more_that_others_use(client: FetcherClient) -> None:
     """For some minutes it is asked for alone at once."""
     for _ in range(3):
-        assert await look(client, "large", "mallory") == UNAVAILABLE
-    assert [name for name, image in SimulatedChild.questions if image == "large"] == [MAIN, ALONE, ALONE, ALONE]
+        assert await look(client, "fatal", "mallory") == UNAVAILABLE
+    assert [name for name, _ in SimulatedChild.questions] == [MAIN] * 2 + [ALONE] * 6
     assert await look(client, "app") == DIGEST
 
 

@@ -36,7 +36,7 @@ def test_memory_is_watched_while_something_is_asked(monkeypatch: pytest.MonkeyPa
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     with pytest.raises(Ended):
-        bounds._watch(1 << 40, (), Asked(looks))  # noqa: SLF001
+        bounds._watch(1 << 40, Asked(looks))  # noqa: SLF001
     assert len(slept) == looks
 
 
