@@ -33,7 +33,6 @@ from extender.credentials.providers import (
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference
 from extender.tables import LruTable
-from extender.turns import OPERATOR, NoTurn
 from extender.watched_files import FileSetting, FileWatcher, WatchedFiles
 
 log = structlog.get_logger()
@@ -97,9 +96,7 @@ class OperatorKeyring:
             await each.refresh()
         return self.id != before
 
-    async def credentials(
-        self, reference: ImageReference, tenant: str = OPERATOR
-    ) -> AsyncGenerator[OperatorCredential, None]:
+    async def credentials(self, reference: ImageReference) -> AsyncGenerator[OperatorCredential, None]:
         """Yields the image's credentials: what opened its repository before, then all, source by source.
 
         A source is asked only when its credentials are wanted, so that one that hangs holds up no image that others
@@ -110,15 +107,15 @@ class OperatorKeyring:
             for credential in self._credentials_of(source.at_hand(reference) or ()):
                 if credential.id == opened:
                     yield OperatorCredential(credential, source.label)
-        async with contextlib.aclosing(self._loaded(reference, tenant)) as found:
+        async with contextlib.aclosing(self._loaded(reference)) as found:
             async for each in found:
                 yield each
 
-    async def _loaded(self, reference: ImageReference, tenant: str) -> AsyncGenerator[OperatorCredential, None]:
+    async def _loaded(self, reference: ImageReference) -> AsyncGenerator[OperatorCredential, None]:
         patience, loop = self._patience_seconds, asyncio.get_running_loop()
         for source in self._sources:
             began_at = loop.time()
-            logins = await self._load(source, reference, tenant, patience)
+            logins = await self._load(source, reference, patience)
             if patience is not None:
                 patience = max(0.0, patience - (loop.time() - began_at))
             for credential in self._credentials_of(logins):
@@ -130,7 +127,7 @@ class OperatorKeyring:
 
     async def load(self, reference: ImageReference) -> tuple[Credential, ...]:
         """Returns what the sources have for this image, then `ANONYMOUS`."""
-        found = [each.credential async for each in self._loaded(reference, OPERATOR)]
+        found = [each.credential async for each in self._loaded(reference)]
         return (*dict.fromkeys(found), ANONYMOUS)
 
     def is_unread(self, reference: ImageReference) -> bool:
@@ -142,13 +139,13 @@ class OperatorKeyring:
         return any(source.serves(reference) for source in self._sources)
 
     async def _load(
-        self, source: OperatorSource, reference: ImageReference, tenant: str, patience: float | None
+        self, source: OperatorSource, reference: ImageReference, patience: float | None
     ) -> tuple[Login, ...]:
         """Returns the source's logins; none if it crashes, which is logged, or takes too long."""
         found = source.at_hand(reference)
         if found is not None:
             return found
-        asking = asyncio.get_running_loop().create_task(source.load(reference, tenant))
+        asking = asyncio.get_running_loop().create_task(source.load(reference))
         self._asking.add(asking)
         asking.add_done_callback(self._note_asked)
         await asyncio.wait([asking], timeout=patience)
@@ -160,7 +157,7 @@ class OperatorKeyring:
     def _note_asked(self, asking: "asyncio.Task[tuple[Login, ...]]") -> None:
         self._asking.discard(asking)
         error = None if asking.cancelled() else asking.exception()
-        if error and not isinstance(error, NoTurn):
+        if error:
             # Neither message nor traceback: an exception may quote its input.
             log.error("keyring.crashed", kind="operator", why=type(error).__name__)
 

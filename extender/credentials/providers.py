@@ -3,6 +3,7 @@
 Decides how long a provider's answer is kept and which images share it. Each provider implements its own requests.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -13,11 +14,10 @@ from async_lru import alru_cache
 
 from extender.credential_sources import Cloud, Source
 from extender.credentials.credential_provider_v1 import CacheKeyType
-from extender.credentials.logins import Login, Logins, cost_bytes
+from extender.credentials.logins import Login, Logins
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
-from extender.tables import ShareTable
-from extender.turns import OPERATOR, Turns
+from extender.tables import LruTable
 
 log = structlog.get_logger()
 
@@ -25,11 +25,8 @@ log = structlog.get_logger()
 # a corrected one may take to be used.
 _RETRY_SECONDS, _MOST_RETRY_SECONDS = 10.0, 30.0
 _LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
-# Requests to one provider at a time, those of one tenant, and those for one registry: a program takes some 50 MB, and
-# one that hangs a minute.
-_AT_ONCE, _EACH, _AT_REGISTRY = 8, 4, 4
-_ANSWER_BYTES = 16 << 20  # of each provider; an answer with one password of 2 KB takes some 5 KB
-_EMPTY_BYTES = 1500  # of an answer without a login
+_AT_ONCE = 8  # requests to one provider: a program takes some 50 MB, and one that hangs a minute
+_MOST_ANSWERS = 2048  # of each provider; an answer with one password of 2 KB takes some 5 KB
 
 
 class CredentialsUnavailable(ExtenderError):
@@ -79,8 +76,8 @@ class OperatorSource(Protocol):
     def at_hand(self, reference: ImageReference) -> tuple[Login, ...] | None:
         """Returns the image's logins; None if they have to be loaded, or could not be. No I/O."""
 
-    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Login, ...]:
-        """Returns the image's logins, most specific first. Raises NoTurn if no turn of the tenant has come."""
+    async def load(self, reference: ImageReference) -> tuple[Login, ...]:
+        """Returns the image's logins, most specific first."""
 
 
 class FixedLogins:
@@ -98,19 +95,16 @@ class FixedLogins:
         """Returns the matching logins."""
         return self._logins.matching(reference.repository)
 
-    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Login, ...]:
+    async def load(self, reference: ImageReference) -> tuple[Login, ...]:
         """As `at_hand`."""
-        del tenant
         return self.at_hand(reference)
 
 
 class _ProviderAnswer(msgspec.Struct, frozen=True):
-    """What a provider has answered, and the tenant for which it is kept; a failure has no logins."""
+    """What a provider has answered, and until when it is kept; a failure has no logins."""
 
     logins: Logins
     until: float
-    tenant: str = OPERATOR
-    cost_bytes: int = _EMPTY_BYTES
     is_failure: bool = False
 
 
@@ -126,13 +120,9 @@ class ProviderLogins:
         self.stamp = msgspec.json.encode((provider.source, provider.name, provider.principal))
         self._provider = provider
         self._clock = clock
-        self._answers: ShareTable[_Key, _ProviderAnswer] = ShareTable(
-            _ANSWER_BYTES,
-            owner_of=lambda _, answer: answer.tenant,
-            cost_of=lambda _, answer: answer.cost_bytes,
-        )
-        self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_REGISTRY)
-        self._obtain = alru_cache(maxsize=None, ttl=0, key=lambda key, *_: key)(self._obtain_once)
+        self._answers: LruTable[_Key, _ProviderAnswer] = LruTable(_MOST_ANSWERS)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._obtain = alru_cache(maxsize=None, ttl=0, key=lambda key, _: key)(self._obtain_once)
         self._is_by_image = False  # whether the last answer was for its image only
 
     def serves(self, reference: ImageReference) -> bool:
@@ -146,14 +136,19 @@ class ProviderLogins:
         answer = self._current(reference)
         return None if answer is None or answer.is_failure else answer.logins.matching(reference.repository)
 
-    async def load(self, reference: ImageReference, tenant: str = OPERATOR) -> tuple[Login, ...]:
+    async def load(self, reference: ImageReference) -> tuple[Login, ...]:
         """Returns the matching logins, asked for once by all who want them at the same time; none after a failure.
 
-        A denial renews none, since tenants cause denials: only expiry does. Raises as `OperatorSource.load`.
+        That is one request per registry, whose answer may be for all its images, and one per image if it is not. A
+        denial renews none, since tenants cause denials: only expiry does.
         """
         if not self.serves(reference):
             return ()
-        answer = self._current(reference) or await self._share(reference, tenant)
+        answer = self._current(reference)
+        if answer is None and not self._is_by_image:
+            await self._obtain(reference.domain, reference)
+            answer = self._current(reference)
+        answer = answer or await self._obtain(reference.repository, reference)
         return answer.logins.matching(reference.repository)
 
     def _current(self, reference: ImageReference) -> _ProviderAnswer | None:
@@ -163,29 +158,19 @@ class ProviderLogins:
         answers = (self._answers.get(key) for key in keys)
         return next((answer for answer in answers if answer and now < answer.until), None)
 
-    async def _share(self, reference: ImageReference, tenant: str) -> _ProviderAnswer:
-        """Returns the answer of a request that all share who want it and have a turn.
-
-        That is one request per registry, whose answer may be for all its images, and one per image if it is not.
-        """
-        async with self._turns.turn(tenant, reference.domain):
-            answer = self._current(reference)  # that has come meanwhile
-            if answer is None and not self._is_by_image:
-                await self._obtain(reference.domain, reference, tenant)
-                answer = self._current(reference)
-            return answer or await self._obtain(reference.repository, reference, tenant)
-
-    async def _obtain_once(self, _key: str, reference: ImageReference, tenant: str) -> _ProviderAnswer:
+    async def _obtain_once(self, _key: str, reference: ImageReference) -> _ProviderAnswer:
         """Asks the provider. `alru_cache` wraps this method, so that all share the request who give the same key."""
+        async with self._slots:
+            return self._current(reference) or await self._ask(reference)  # which has come meanwhile
+
+    async def _ask(self, reference: ImageReference) -> _ProviderAnswer:
         started = self._clock()
         try:
             given = await self._provider.provide(reference.repository)
         except CredentialsUnavailable as exc:
             log.warning("provider.failed", provider=self._provider.name, registry=reference.domain, why=str(exc))
             return self._keep_failure(reference, self._clock() - started)
-        tenant = OPERATOR if given.cache_key_type is CacheKeyType.GLOBAL else tenant
-        until = self._clock() + max(given.keep_seconds, _LEAST_KEPT_SECONDS)
-        answer = _ProviderAnswer(Logins(given.logins), until, tenant, _EMPTY_BYTES + cost_bytes(given.logins))
+        answer = _ProviderAnswer(Logins(given.logins), self._clock() + max(given.keep_seconds, _LEAST_KEPT_SECONDS))
         self._is_by_image = given.cache_key_type is CacheKeyType.IMAGE
         for key in (*_keys(reference).items(), (None, reference.domain)):  # a more specific answer would hide it
             self._answers.remove(key)

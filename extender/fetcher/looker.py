@@ -126,7 +126,7 @@ class Looker:
             for login in sorted(look.access.logins, key=lambda login: login.id != look.access.first):
                 yield _Attempt(login, login.id)
         elif source != _CHANGED or await self._operator.refresh():
-            found = self._operator.credentials(look.kubelet_name, look.tenant)
+            found = self._operator.credentials(look.kubelet_name)
             async with contextlib.aclosing(found) as operators:
                 async for credential, label in operators:
                     yield _Attempt(credential, self._operator.id, label)

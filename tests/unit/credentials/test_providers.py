@@ -113,22 +113,29 @@ async def test_a_failure_is_tried_again_after_ten_seconds() -> None:
     assert await provider.ring.load(APP)
 
 
-async def test_a_provider_that_hangs_for_one_tenant_leaves_turns_for_others() -> None:
+async def test_a_provider_that_hangs_is_asked_eight_times_at_once() -> None:
+    """What is held is given meanwhile, and the others have their answers when it goes on."""
     provider = Provider(CacheKeyType.IMAGE)
     await provider.ring.load(APP)
     provider.open.clear()
-    hanging = [asyncio.create_task(provider.ring.load(image_of(number), tenant="mallory")) for number in range(100)]
+    hanging = [asyncio.create_task(provider.ring.load(image_of(number))) for number in range(100)]
     await settle()
-    assert len(provider.requested) == 1 + 3
+    assert len(provider.requested) == 1 + 8
     async with asyncio.timeout(5):
-        assert await provider.ring.load(APP, tenant="honest")  # which is held, and takes no turn
-    provider.open, hang = asyncio.Event(), provider.open
+        assert await provider.ring.load(APP)
     provider.open.set()
-    async with asyncio.timeout(5):
-        assert await provider.ring.load(OTHER_APP, tenant="honest")
-        assert await provider.ring.load(ELSEWHERE, tenant="honest")
-    hang.set()
-    await asyncio.gather(*hanging)
+    assert all(await asyncio.gather(*hanging))
+    assert len(provider.requested) == 1 + 100
+
+
+async def test_many_images_of_one_provider_evict_answers_and_no_more() -> None:
+    provider = Provider(CacheKeyType.IMAGE)
+    await provider.ring.load(APP)
+    for number in range(3_000):
+        await provider.ring.load(image_of(number))
+    assert provider.ring.at_hand(image_of(2_999))
+    assert provider.ring.at_hand(APP) is None
+    assert await provider.ring.load(APP)
 
 
 @pytest.mark.parametrize(("seconds", "retry_seconds"), [(0.0, 10.0), (20.0, 20.0), (60.0, 30.0)])
@@ -142,17 +149,17 @@ async def test_a_failure_for_one_image_is_not_repeated_for_the_others(seconds: f
     provider.requested.clear()
     provider.open.clear()
     provider.fails = True
-    loads = [asyncio.create_task(provider.ring.load(image, tenant="shop")) for image in images]
+    loads = [asyncio.create_task(provider.ring.load(image)) for image in images]
     await settle()
     provider.advance(seconds)
     provider.open.set()
     assert await asyncio.gather(*loads) == [()] * 100
-    assert len(provider.requested) == 3
+    assert len(provider.requested) == 8
     assert provider.ring.at_hand(images[99]) is None
     provider.advance(retry_seconds - 0.1)
     assert await provider.ring.load(images[0]) == ()
     assert provider.ring.at_hand(images[0]) is None
-    assert len(provider.requested) == 3
+    assert len(provider.requested) == 8
     provider.fails = False
     provider.advance(0.1)
     assert await provider.ring.load(images[0])
