@@ -30,6 +30,7 @@ from extender.cli.options import (
     Kubeconfig,
     Manifests,
     Namespace,
+    check_namespace,
     check_namespaces,
     on_cluster,
     opened_client,
@@ -167,6 +168,8 @@ async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
             client = await stack.enter_async_context(opened_client(given.own, MANIFESTS_INSTEAD))
         try:
             settings = await given.beside(client) if client else given.own
+            if client and part.is_live:
+                await check_namespace(client, part.namespace)
             contents, audited = await _read(part, client)
         except ClusterError as exc:
             raise ConfigError(f"the cluster cannot be read: {exc}") from exc

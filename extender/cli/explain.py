@@ -24,10 +24,11 @@ from extender.cli.options import (
     Manifests,
     Namespace,
     Output,
+    check_namespace,
     opened_client,
     read_settings,
 )
-from extender.cluster.client import ClusterClient, open_chosen_cluster
+from extender.cluster.client import ClusterClient
 from extender.cluster.workload_lists import fetch_namespace_annotations, list_nodes
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
@@ -97,6 +98,8 @@ def explain(
 async def _by_lookups(target: ExplainTarget, given: GivenSettings) -> Sequence[tuple[Subject, Explanation]]:
     async with _client_of(given.own, is_needed=not target.manifests or bool(given.installed_in)) as client:
         try:
+            if client and not target.manifests:
+                await check_namespace(client, target.namespace or client.namespace)
             subjects = await target.find(client)
             settings = await given.beside(client) if client else given.own
             return list(zip(subjects, await explain_all(subjects, settings, client), strict=True))
@@ -106,22 +109,14 @@ async def _by_lookups(target: ExplainTarget, given: GivenSettings) -> Sequence[t
 
 @contextlib.asynccontextmanager
 async def _client_of(settings: Config, *, is_needed: bool) -> AsyncIterator[ClusterClient | None]:
-    """A client of the cluster that the settings name; None if there is none and none is needed. Raises ConfigError."""
+    """A client of the cluster; None for manifests, unless one is named. Raises ConfigError."""
     if is_needed and not settings.has_cluster:
         raise ConfigError("cluster: none leaves no cluster to read the pod from; give -f FILE")
-    if is_needed or settings.cluster not in ("auto", "none"):
-        async with opened_client(settings, MANIFESTS_INSTEAD) as client:
-            yield client
+    if not is_needed and settings.cluster in ("auto", "none"):
+        yield None
         return
-    try:
-        found = await open_chosen_cluster(settings.cluster) if settings.has_cluster else None
-    except ClusterError:
-        found = None
-    try:
-        yield found
-    finally:
-        if found:
-            await found.close()
+    async with opened_client(settings, MANIFESTS_INSTEAD) as client:
+        yield client
 
 
 async def explain_all(

@@ -7,12 +7,14 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from extender.cluster.client import ClusterClient, context_of, open_chosen_cluster
+from extender.cli.console import print_problem
+from extender.cluster.client import ClusterClient, ClusterRefused, context_of, open_users_cluster
 from extender.config.checks import unheard_of
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import InvalidPlatform, Platform, parse_platform
+from extender.kubernetes.meta_v1 import is_object_name
 from extender.logs import configure_logs
 
 ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="YAML file of settings.")]
@@ -71,13 +73,26 @@ async def opened_client(settings: Config, instead: str = "") -> AsyncIterator[Cl
     Raises ConfigError if there is none, which says what to give `instead`.
     """
     try:
-        client = await open_chosen_cluster(settings.cluster)
+        client = await open_users_cluster(settings.cluster)
     except ClusterError as exc:
         raise ConfigError(f"{exc}; name a kubeconfig with --kubeconfig{instead}") from exc
     try:
         yield client
     finally:
         await client.close()
+
+
+async def check_namespace(client: ClusterClient, namespace: str) -> None:
+    """Ends the command as one whose answer is no if there is no such namespace, as far as the account may see it."""
+    if namespace and not is_object_name(namespace):
+        raise ConfigError(f"{namespace!r} is no name of a namespace")
+    try:
+        if namespace:
+            await client.get(f"/api/v1/namespaces/{namespace}")
+    except ClusterRefused as exc:
+        if exc.status == 404:
+            print_problem(f"error: no such namespace: {namespace}")
+            raise typer.Exit(1) from exc
 
 
 def check_namespaces(namespace: str, *, all_namespaces: bool) -> None:

@@ -8,9 +8,18 @@ from typing import Annotated
 import typer
 
 from extender.cli.console import print_line, print_problem
-from extender.cli.options import AllNamespaces, Context, Kubeconfig, Namespace, check_namespaces
+from extender.cli.options import (
+    AllNamespaces,
+    Context,
+    Kubeconfig,
+    Namespace,
+    check_namespace,
+    check_namespaces,
+    opened_client,
+    read_settings,
+)
 from extender.cluster.admission_objects import admission_object_path, delete_admission_object
-from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
+from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import is_held, list_gated_pods, patch_pod
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import StoredPod
@@ -62,7 +71,7 @@ def ungate(
         is_complete = asyncio.run(
             _within(seconds, _ungate(kubeconfig, context, namespace, all_namespaces, dry_run, paths))
         )
-    except ClusterError as exc:
+    except (ClusterError, ConfigError) as exc:
         if not lenient:
             raise
         print_problem(f"error: {exc}")
@@ -85,9 +94,9 @@ async def _ungate(
     kubeconfig: str, context: str, namespace: str, all_namespaces: bool, dry_run: bool, paths: Sequence[str]
 ) -> bool:
     """Whether no pod has our gate any more, and what is at `paths` is gone."""
-    client = await open_cluster("auto", kubeconfig, context)
-    try:
+    async with opened_client(read_settings(None, None, kubeconfig, context)) as client:
         where = "" if all_namespaces else namespace or client.namespace
+        await check_namespace(client, where)
         if dry_run:
             pods = sorted(await list_gated_pods(client, where), key=lambda pod: pod.key)
             for pod in pods:
@@ -97,8 +106,6 @@ async def _ungate(
         is_gone = all([await _delete(client, path) for path in paths])
         asked = await _ask_service(client, where) if paths else Counter[str]()
         outcomes = asked + await _ungate_until_settled(client, where, SETTLE_SECONDS if paths else 0.0)
-    finally:
-        await client.close()
     _print_summary(where, outcomes)
     return is_gone and not outcomes["failed"]
 

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import aiohttp
 import msgspec
 
-from extender.cluster.configuration import Access, load_access, words_of
+from extender.cluster.configuration import Access, load_access, may_use_pod, names_cluster, namespace_of_pod, words_of
 from extender.errors import UNDECODABLE, ClusterError
 from extender.kubernetes.meta_v1 import Status
 
@@ -108,6 +108,25 @@ async def open_chosen_cluster(choice: str) -> "ClusterClient":
     return await open_cluster("auto", "" if path == "auto" else path, context)
 
 
+async def open_users_cluster(choice: str) -> "ClusterClient":
+    """As `open_chosen_cluster`, but `auto` is what kubectl takes: a kubeconfig if there is one, else the pod's cluster.
+
+    So is the namespace: the context's, else the pod's.
+    Source: k8s.io/client-go, tools/clientcmd, DeferredLoadingClientConfig.
+    """
+    path, context = context_of(choice)
+    kubeconfig = "" if path == "auto" else path
+    is_pods = not (kubeconfig or context) and may_use_pod() and not names_cluster()
+
+    async def load() -> Access:
+        access = await load_access("in-cluster" if is_pods else "kubeconfig", kubeconfig, context)
+        if access.namespace or not may_use_pod():
+            return access
+        return msgspec.structs.replace(access, namespace=namespace_of_pod())
+
+    return ClusterClient(await load(), load, time.monotonic)
+
+
 def context_of(choice: str) -> tuple[str, str]:
     """What stands before the last `#`, and the context behind it, empty if there is none."""
     path, mark, context = choice.rpartition("#")
@@ -135,7 +154,7 @@ class ClusterClient:
     @property
     def namespace(self) -> str:
         """The namespace of this process in a cluster, or of the kubeconfig's context; `default` if there is none."""
-        return self._access.namespace
+        return self._access.namespace or "default"
 
     @property
     def context(self) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import aiohttp
 import msgspec
 
-from extender.bounded_yaml import check_yaml
+from extender.bounded_yaml import InvalidYaml, read_yaml
 from extender.errors import ClusterError
 from extender.tls_context import new_client_context, unverified_context
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_SECONDS = 60.0  # after which a pod's token is read again, as Go's clients do; the kubelet replaces it in time
 _QUOTED_CHARACTERS = 200  # of a message from a credential plugin
-_DEFAULT_NAMESPACE = "default"
 _LOAD_SECONDS = 60.0  # a credential plugin may ask a person, or a slow cloud
 
 # kubernetes-asyncio also raises whatever it logs, and its messages may quote credentials.
@@ -40,14 +39,14 @@ logging.getLogger("kubernetes_asyncio").propagate = False
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach an API server. `authorize` gives the headers of a request; any exception means that it cannot now.
 
-    `namespace` is that of the process in a cluster, or of the kubeconfig's context, as kubectl takes it. `context` is
-    that context's name, empty in a cluster.
+    `namespace` is that of the process in a cluster, or of the kubeconfig's context, empty if that names none. `context`
+    is that context's name, empty in a cluster.
     """
 
     url: str
     tls: ssl.SSLContext
     authorize: Callable[[], Awaitable[dict[str, str]]]
-    namespace: str = _DEFAULT_NAMESPACE
+    namespace: str = ""
     context: str = ""
     proxy: str | None = None
     server_name: str | None = None
@@ -60,22 +59,49 @@ async def load_access(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str
             return _of_pod()
         except (OSError, KeyError) as exc:
             raise ClusterError(f"cannot use the in-cluster configuration: {words_of(exc)}") from exc
-    path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    path = kubeconfig or _default_kubeconfig()
     files = _files_of(path)
     if not files:
         raise ClusterError(f"cannot use the kubeconfig {path}: there is no such file")
     try:
         async with asyncio.timeout(_LOAD_SECONDS):
-            return await _of_kubeconfig(path, files, context)
+            return await _of_kubeconfig(files, context)
     except Exception as exc:  # a malformed kubeconfig makes the loader fail in any way Python can
         raise ClusterError(f"cannot use the kubeconfig {path}: {words_of(exc)}") from exc
+
+
+def may_use_pod() -> bool:
+    """Whether this process has what every pod gets from its kubelet, as client-go looks for it."""
+    variables = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+    return all(map(os.environ.get, variables)) and (SERVICE_ACCOUNT / "token").is_file()
+
+
+def namespace_of_pod() -> str:
+    """The namespace of this pod; empty if it is in none."""
+    namespace = SERVICE_ACCOUNT / "namespace"
+    return namespace.read_text().strip() if namespace.exists() else ""
+
+
+def names_cluster() -> bool:
+    """Whether $KUBECONFIG, or else ~/.kube/config, has a current context; also if only its load can say why not."""
+    for file in _files_of(_default_kubeconfig()):
+        try:
+            found = read_yaml(file.read_bytes())
+        except (OSError, InvalidYaml):
+            return True
+        if found and not (isinstance(found, dict) and not found.get("current-context")):
+            return True
+    return False
+
+
+def _default_kubeconfig() -> str:
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def _of_pod() -> Access:
     """As every pod gets it from its kubelet: two variables, a CA, a token that is replaced, and the namespace."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     token, read_at = (SERVICE_ACCOUNT / "token").read_text().strip(), time.monotonic()
-    namespace = SERVICE_ACCOUNT / "namespace"
 
     async def authorize() -> dict[str, str]:
         nonlocal token, read_at
@@ -87,23 +113,26 @@ def _of_pod() -> Access:
         url=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         tls=new_client_context(str(SERVICE_ACCOUNT / "ca.crt")),
         authorize=authorize,
-        namespace=(namespace.read_text().strip() if namespace.exists() else "") or _DEFAULT_NAMESPACE,
+        namespace=namespace_of_pod(),
     )
 
 
 def _files_of(kubeconfig: str) -> list[Path]:
-    """The files that there are; the library would miss a key in an empty configuration instead."""
-    return [file for each in kubeconfig.split(os.pathsep) if each and (file := Path(each).expanduser()).exists()]
+    """The files that there are."""
+    paths = (Path(os.path.expanduser(each)) for each in kubeconfig.split(os.pathsep) if each)  # noqa: PTH111
+    return [path for path in paths if path.exists()]
 
 
-async def _of_kubeconfig(path: str, files: Sequence[Path], context: str) -> Access:
-    for file in files:
-        check_yaml(file.read_text("utf-8"))  # the library knows no bound
+async def _of_kubeconfig(files: Sequence[Path], context: str) -> Access:
+    # The library knows no bound, and no file without anything in it.
+    files = [file for file in files if read_yaml(file.read_bytes()) is not None]
+    if not files:
+        raise ValueError("it is empty")
     import_library()
     from kubernetes_asyncio import client, config
 
     configuration = client.Configuration()
-    loader = await config.load_kube_config(path, context or None, configuration)
+    loader = await config.load_kube_config(os.pathsep.join(map(str, files)), context or None, configuration)
     chosen = loader.current_context or {}
     tls = new_client_context(configuration.ssl_ca_cert) if configuration.verify_ssl else unverified_context()
     if configuration.cert_file:
@@ -112,7 +141,7 @@ async def _of_kubeconfig(path: str, files: Sequence[Path], context: str) -> Acce
         url=configuration.host or "",
         tls=tls,
         authorize=lambda: _headers_of(configuration),
-        namespace=(chosen.get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE,
+        namespace=(chosen.get("context") or {}).get("namespace") or "",
         context=str(chosen.get("name") or ""),
         proxy=configuration.proxy,
         server_name=configuration.tls_server_name,

@@ -95,6 +95,14 @@ async def test_explain_looks_where_kubectl_would(
     assert out.startswith(f"Pod {at}\n")
 
 
+@pytest.mark.parametrize("command", ["audit --no-newer", "explain in-home", "ungate -A", "doctor"])
+async def test_in_a_pod_with_a_kubeconfig_its_cluster_is_meant(clusters: Clusters, command: str) -> None:
+    """As kubectl has it: the pod's own is for where there is none."""
+    inside = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1", "KUBECONFIG": clusters.kubeconfig}
+    await run(*command.split(), *(() if command in ("ungate -A", "doctor") else clusters.registry), environment=inside)
+    assert clusters.here.requests
+
+
 async def test_manifests_without_a_namespace_are_of_the_contexts(clusters: Clusters) -> None:
     """As `kubectl apply -f` creates them."""
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": SPEC}

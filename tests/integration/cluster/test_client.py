@@ -22,6 +22,7 @@ from extender.cluster.client import (
     ClusterRefused,
     open_chosen_cluster,
     open_cluster,
+    open_users_cluster,
 )
 from extender.cluster.gated_pods import read_pod
 from extender.errors import ClusterError
@@ -317,6 +318,43 @@ async def test_in_cluster_uses_the_service_account(
         api.tokens.add("third")
     used = [request.headers["Authorization"][7:] for request in api.requests]
     assert used == ["first", "first", "second", "second", "second", "third", "third"]
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "namespace", "is_pods"),
+    [
+        pytest.param("{contexts}", "home", False, id="a kubeconfig"),
+        pytest.param("{bare}", "shop", False, id="a context without a namespace"),
+        pytest.param("/nowhere/at/all", "shop", True, id="no such file"),
+        pytest.param("~nosuchuser/config", "shop", True, id="nobody's home"),
+        pytest.param("{empty}", "shop", True, id="an empty file"),
+        pytest.param("{none}", "shop", True, id="a kubeconfig without a context"),
+        pytest.param("{empty}:{contexts}", "home", False, id="the second of two files"),
+    ],
+)
+async def test_in_a_pod_commands_take_a_kubeconfig_first_as_kubectl_does(
+    pod: tuple[ApiServer, Path], monkeypatch: pytest.MonkeyPatch, kubeconfig: str, namespace: str, *, is_pods: bool
+) -> None:
+    """And the service its own cluster, whatever there is. Source: client-go, DeferredLoadingClientConfig."""
+    inside, folder = pod
+    async with serve_api() as other:
+        other.put(NODES, node("a"))
+        for name, where in (("contexts", "home"), ("bare", "")):
+            (folder / f"of-{name}").mkdir()
+            write_contexts(folder / f"of-{name}", {"x": (other, where)}).rename(folder / name)
+        (folder / "empty").touch()
+        (folder / "none").write_text("apiVersion: v1\nkind: Config\nclusters: []\ncurrent-context: ''\n")
+        names = {name: folder / name for name in ("contexts", "bare", "empty", "none")}
+        monkeypatch.setenv("KUBECONFIG", kubeconfig.format(**names))
+        for client, asked in (
+            (await open_users_cluster("auto"), inside if is_pods else other),
+            (await open_chosen_cluster("auto"), inside),
+        ):
+            before = len(asked.requests)
+            assert await client.get(NODE)
+            assert len(asked.requests) == before + 1
+            assert client.namespace == (namespace if asked is other or is_pods else "shop")
+            await client.close()
 
 
 async def test_a_refusal_that_is_no_status_keeps_its_text(client: ClusterClient, api: ApiServer) -> None:
