@@ -53,8 +53,9 @@ def aligned(rows: Iterable[Sequence[Part]]) -> Iterator[list[tuple[str, str]]]:
 
 
 def print_problem(text: str) -> None:
-    """Prints one line on standard error."""
-    print(printable(text), file=sys.stderr)
+    """Prints one line on standard error, if it takes one."""
+    with contextlib.suppress(OSError):
+        print(printable(text), file=sys.stderr)
 
 
 def print_document(text: str) -> None:

@@ -113,6 +113,6 @@ async def _with_pull_secrets(subject: Subject, client: ClusterClient) -> Subject
         return subject
     if not found:
         return subject
-    document = {**subject.document, "spec": {**spec, "imagePullSecrets": found}}
+    document = {**subject.document, "spec": {**spec, "imagePullSecrets": [{"name": each} for each in found]}}
     pod = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
     return msgspec.structs.replace(subject, document=document, pod=pod)

@@ -19,11 +19,13 @@ from extender.certificates.own_certificate import (
     split_bundle,
 )
 from extender.certificates.server_names import names_of_server
-from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.client import ClusterClient, ClusterRefused, decode_answer
 from extender.cluster.workload_lists import list_documents
 from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
+from extender.kubernetes.apps_v1 import DataObject, ServingContainer, ServingSpec, ServingWorkload
+from extender.kubernetes.meta_v1 import is_object_name
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.placement.patch import look
 
@@ -31,6 +33,8 @@ INSTALLATION = "app.kubernetes.io/name=multiarch-extender"
 """The label of everything that the chart and the manifests install."""
 _KINDS = {"Deployment": "deployments", "DaemonSet": "daemonsets", "StatefulSet": "statefulsets"}
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
+_WORKLOAD = msgspec.json.Decoder(ServingWorkload)
+_DATA = msgspec.json.Decoder(DataObject)
 _DAY_SECONDS = 86_400
 
 
@@ -47,7 +51,7 @@ class InstalledPart(msgspec.Struct, frozen=True, kw_only=True):
     wanted: int
     ready: int
     pod_labels: str
-    template: KubernetesObject
+    pods: ServingSpec
     config: Config | None = None
     problem: str = ""
     refusal: str = ""
@@ -70,7 +74,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 async def list_objects(client: ClusterClient, path: str, selector: str = "") -> list[KubernetesObject]:
     """The objects at `path`, with these labels if a selector is given. Raises ClusterError."""
     selectors = {"labelSelector": selector} if selector else None
-    return [_OBJECT.decode(raw) async for raw in list_documents(client, path, selectors)]
+    return [decode_answer(_OBJECT, raw, "object") async for raw in list_documents(client, path, selectors)]
 
 
 async def read_parts(client: ClusterClient, selector: str, namespace: str = "") -> list[InstalledPart]:
@@ -81,48 +85,48 @@ async def read_parts(client: ClusterClient, selector: str, namespace: str = "") 
         ConfigError: several namespaces have some: anybody may give such labels.
     """
     where = f"/apis/apps/v1/namespaces/{namespace}" if namespace else "/apis/apps/v1"
+    selectors = {"labelSelector": selector}
     found = [
-        (kind, document)
+        (kind, decode_answer(_WORKLOAD, raw, kind))
         for kind, plural in _KINDS.items()
-        for document in await list_objects(client, f"{where}/{plural}", selector)
+        async for raw in list_documents(client, f"{where}/{plural}", selectors)
     ]
-    if len(spaces := sorted({document["metadata"]["namespace"] for _, document in found})) > 1:
+    if len(spaces := sorted({workload.metadata.namespace for _, workload in found})) > 1:
         raise ConfigError(f"the namespaces {', '.join(spaces)} have an installation; choose one by --installed-in")
-    return [await _part(client, kind, document) for kind, document in found]
+    return [await _part(client, kind, workload) for kind, workload in found]
 
 
-async def _part(client: ClusterClient, kind: str, document: KubernetesObject) -> InstalledPart:
-    metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
-    is_daemon = kind == "DaemonSet"
-    wanted = status.get("desiredNumberScheduled") if is_daemon else spec.get("replicas")
-    files, refusal = await _files(client, metadata["namespace"], spec["template"])
+async def _part(client: ClusterClient, kind: str, workload: ServingWorkload) -> InstalledPart:
+    metadata, spec, status = workload.metadata, workload.spec, workload.status
+    is_daemon, replicas = kind == "DaemonSet", 1 if spec.replicas is None else spec.replicas
+    files, refusal = await _files(client, metadata.namespace, spec.template.spec)
     config, problem = None, ""
     try:
-        config = _config(spec["template"], files)
+        config = _config(spec.template.spec, files)
     except ConfigError as exc:
         problem = str(exc)
     return InstalledPart(
         kind=kind,
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        wanted=1 if wanted is None else wanted,
-        ready=status.get("numberReady" if is_daemon else "readyReplicas") or 0,
-        pod_labels=",".join(f"{key}={value}" for key, value in (spec["selector"].get("matchLabels") or {}).items()),
-        template=spec["template"],
+        namespace=metadata.namespace,
+        name=metadata.name,
+        wanted=status.desired_number_scheduled if is_daemon else replicas,
+        ready=status.number_ready if is_daemon else status.ready_replicas,
+        pod_labels=",".join(f"{key}={value}" for key, value in (spec.selector.match_labels or {}).items()),
+        pods=spec.template.spec,
         config=config,
         problem=problem,
         refusal=refusal if problem else "",
     )
 
 
-async def _files(client: ClusterClient, namespace: str, template: KubernetesObject) -> tuple[dict[str, str], str]:
+async def _files(client: ClusterClient, namespace: str, pods: ServingSpec) -> tuple[dict[str, str], str]:
     """The texts of the ConfigMaps that are mounted, by the name of the file; and the refusal to have one read."""
     found, refusal = dict[str, str](), ""
-    for volume in template["spec"].get("volumes") or ():
-        if name := look(volume, ["configMap", "name"]):
+    for volume in pods.volumes or ():
+        if volume.config_map and is_object_name(name := volume.config_map.name):
             try:
-                path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
-                found |= (await client.find(path, _OBJECT) or {}).get("data") or {}
+                config_map = await client.find(f"/api/v1/namespaces/{namespace}/configmaps/{name}", _DATA)
+                found |= (config_map and config_map.data) or {}
             except ClusterRefused as exc:
                 if exc.status != 403:
                     raise
@@ -130,9 +134,9 @@ async def _files(client: ClusterClient, namespace: str, template: KubernetesObje
     return found, refusal
 
 
-def _config(template: KubernetesObject, files: Mapping[str, str]) -> Config:
+def _config(pods: ServingSpec, files: Mapping[str, str]) -> Config:
     """The settings of the service's container. Raises ConfigError."""
-    arguments = [str(each) for each in _container(template).get("args") or ()]
+    arguments = _container(pods).args or ()
     file = next((each.partition("=")[2] for each in arguments if each.startswith("--config=")), "")
     text = files.get(PurePosixPath(file).name, "") if file else ""
     if file and not text:
@@ -141,12 +145,11 @@ def _config(template: KubernetesObject, files: Mapping[str, str]) -> Config:
     return parse_config(text, file, given)
 
 
-def _container(template: KubernetesObject) -> KubernetesObject:
+def _container(pods: ServingSpec) -> ServingContainer:
     """The service's container, which is an init container where it starts before a scheduler. Raises ConfigError."""
-    spec = template["spec"]
-    for each in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        if "serve" in (each.get("args") or ()):
-            return dict(each)
+    for each in (*(pods.init_containers or ()), *pods.containers):
+        if "serve" in (each.args or ()):
+            return each
     raise ConfigError("none of its containers has the argument `serve`")
 
 
@@ -169,8 +172,8 @@ async def read_certificate(
     """
     namespace = part.namespace
     name, key = _secret_of(part, config)
-    document = _OBJECT.decode(await client.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"))
-    data = document.get("data") or {}
+    answer = await client.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+    data = decode_answer(_DATA, answer, "Secret").data or {}
     if key not in data:
         raise InvalidCertificate(f"Secret {namespace}/{name} has no key {key}")
     chain = split_bundle(_served_of(part, config, data, base64.b64decode(data[key])))
@@ -207,9 +210,8 @@ def _secret_of(part: InstalledPart, config: Config) -> tuple[str, str]:
     if admission.tls.self_managed:
         return config.identity_secret, "tls.crt"
     file = PurePosixPath(admission.tls.certificate)
-    mounts = {each["name"]: each["mountPath"] for each in _container(part.template).get("volumeMounts") or ()}
-    for volume in part.template["spec"].get("volumes") or ():
-        secret = look(volume, ["secret", "secretName"])
-        if secret and str(file.parent) == mounts.get(str(look(volume, ["name"]))):
-            return str(secret), file.name
+    mounts = {each.name: each.mount_path for each in _container(part.pods).volume_mounts or ()}
+    for volume in part.pods.volumes or ():
+        if volume.secret and volume.secret.secret_name and str(file.parent) == mounts.get(volume.name):
+            return volume.secret.secret_name, file.name
     raise InvalidCertificate(f"{file} is in no Secret that is mounted")

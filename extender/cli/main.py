@@ -4,6 +4,8 @@ A command ends with 0 if the answer is "yes", and with 1 if it is "no", whatever
 there is no answer: for wrong usage or settings, a file that cannot be used, or a cluster that cannot be read.
 """
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -23,6 +25,7 @@ COMMANDS = (
 """The subcommands; each is the function of its name in the file of its name."""
 
 
+_UNWRITABLE = {errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE}
 _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]  # of which typer exports one kind
 
 
@@ -76,8 +79,13 @@ def main() -> None:
     """Run the command line and exit with its code."""
     is_plugin = Path(sys.argv[0]).name == PLUGIN  # which has no completion: kubectl asks another program for that
     name = "kubectl multiarch" if is_plugin else PROGRAM
+    if sys.stdout is None:
+        print_problem("error: standard output is closed")
+        sys.exit(2)
     try:
-        sys.exit(command_line(sys.argv[1:], add_completion=not is_plugin)(prog_name=name, standalone_mode=False))
+        code = command_line(sys.argv[1:], add_completion=not is_plugin)(prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code)
     except typer.Abort:
         sys.exit(1)
     except _WrongUsage as exc:
@@ -87,7 +95,21 @@ def main() -> None:
             print_problem(f"error: {problem}")
     except ExtenderError as exc:
         print_problem(f"error: {exc}")
+    except OSError as exc:
+        if exc.errno not in _UNWRITABLE:
+            raise
+        _discard_output()
+        if exc.errno == errno.EPIPE:  # whoever read it has enough
+            sys.exit(1)
+        print_problem(f"error: standard output cannot be written: {exc.strerror}")
     sys.exit(2)
+
+
+def _discard_output() -> None:
+    """Has what is left to write go nowhere: the interpreter would try once more as it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _print_usage(exc: typer.BadParameter) -> None:

@@ -8,7 +8,8 @@ import msgspec
 from extender.cluster.client import ClusterClient, ClusterRefused, decode_answer
 from extender.cluster.listwatch import Getter
 from extender.errors import ClusterError
-from extender.kubernetes.meta_v1 import List, is_object_name
+from extender.kubernetes.core_v1 import ServiceAccount
+from extender.kubernetes.meta_v1 import List, PartialObjectMetadata, is_object_name
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import ReportedNode
 
@@ -16,6 +17,8 @@ PAGE_OBJECTS = 250
 _MOST_PAGES = 100_000
 _PAGE = msgspec.json.Decoder(List)
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
+_ACCOUNT = msgspec.json.Decoder(ServiceAccount)
+_NAMESPACE = msgspec.json.Decoder(PartialObjectMetadata)
 _NODE = msgspec.json.Decoder(ReportedNode)
 
 
@@ -98,13 +101,12 @@ async def fetch_account_secrets(client: Getter, namespace: str = "") -> Mapping[
     Raises:
         ClusterError: as `list_documents`.
     """
-    kind = ListedKind("v1", "ServiceAccount", "serviceaccounts")
+    path = ListedKind("v1", "ServiceAccount", "serviceaccounts").path(namespace)
     found: dict[tuple[str, str], tuple[str, ...]] = {}
-    async for account in list_objects(client, kind, namespace):
-        metadata = account.get("metadata") or {}
-        names = tuple(str(each["name"]) for each in account.get("imagePullSecrets") or () if each.get("name"))
-        if names:
-            found[str(metadata.get("namespace")), str(metadata.get("name"))] = names
+    async for document in list_documents(client, path):
+        account = decode_answer(_ACCOUNT, document, "ServiceAccount")
+        if names := account.pull_secrets:
+            found[account.metadata.namespace, account.metadata.name] = names
     return found
 
 
@@ -117,11 +119,11 @@ async def fetch_namespace_annotations(client: Getter, namespace: str = "") -> Ma
     path = "/api/v1/namespaces"
     found: dict[str, Mapping[str, str]] = {}
     if namespace:
-        metadata = decode_answer(_OBJECT, await client.get(f"{path}/{namespace}"), "object").get("metadata") or {}
-        return {namespace: metadata.get("annotations") or {}}
+        metadata = decode_answer(_NAMESPACE, await client.get(f"{path}/{namespace}"), "Namespace").metadata
+        return {namespace: metadata.annotations or {}}
     async for document in list_documents(client, path):
-        metadata = decode_answer(_OBJECT, document, "object").get("metadata") or {}
-        found[str(metadata.get("name"))] = metadata.get("annotations") or {}
+        metadata = decode_answer(_NAMESPACE, document, "Namespace").metadata
+        found[metadata.name or ""] = metadata.annotations or {}
     return found
 
 
@@ -169,16 +171,17 @@ async def fetch_object(client: ClusterClient, word: str, name: str, namespace: s
     if not (is_object_name(name) and is_object_name(namespace)):
         raise ClusterError(f"{namespace}/{name} is no name of an object")
     raw = await client.get(f"{kind.path(namespace)}/{name}")
-    return {**_OBJECT.decode(raw), "kind": kind.kind, "apiVersion": kind.api_version}
+    found: KubernetesObject = decode_answer(_OBJECT, raw, kind.kind)
+    return {**found, "kind": kind.kind, "apiVersion": kind.api_version}
 
 
-async def fetch_pull_secrets(client: ClusterClient, namespace: str, account: str) -> list[KubernetesObject]:
-    """The references to pull secrets that a ServiceAccount gives to its pods.
+async def fetch_pull_secrets(client: ClusterClient, namespace: str, account: str) -> tuple[str, ...]:
+    """The names of the pull secrets that a ServiceAccount gives to its pods.
 
     Raises:
         ClusterError: the API server could not be asked, or refuses.
     """
     if not (is_object_name(account) and is_object_name(namespace)):
-        return []
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}"
-    return list((await client.find(path, _OBJECT) or {}).get("imagePullSecrets") or [])
+        return ()
+    found = await client.find(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}", _ACCOUNT)
+    return found.pull_secrets if found else ()

@@ -75,6 +75,18 @@ class LocalObjectReference(Wire, frozen=True):
     name: str | None = None
 
 
+class ServiceAccount(Wire, frozen=True):
+    """core/v1 ServiceAccount: which pull secrets its pods get if they name none."""
+
+    metadata: VersionedMeta = VersionedMeta()
+    image_pull_secrets: tuple[LocalObjectReference, ...] | None = None
+
+    @property
+    def pull_secrets(self) -> tuple[str, ...]:
+        """The names of its pull secrets."""
+        return tuple(each.name for each in self.image_pull_secrets or () if each.name)
+
+
 class PodOS(Wire, frozen=True):
     """core/v1 PodOS: the operating system for which a pod's author says that it is."""
 

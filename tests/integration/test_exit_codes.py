@@ -1,17 +1,20 @@
 """The exit code of every command: 0 for yes, 1 for no, 2 for no answer."""
 
+import asyncio
 import json
 import re
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from extender.cli.fix import FixedFile, write_fixed
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.errors import ConfigError
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.forked_commands import MEMORY, asking, run
+from testbed.forked_commands import COMMAND, MEMORY, asking, run
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
 from tools.docs.pages import page
 
@@ -124,6 +127,76 @@ async def test_a_cluster_that_refuses_is_2(command: str, tmp_path: Path) -> None
         api.refusals += [(kind, Refusal(403, "it is forbidden")) for kind in ("get", "list") for _ in range(20)]
         kubeconfig = str(write_kubeconfig(api, tmp_path))
         assert_no_answer(*await run(command, *OF_CLUSTERS[command], "--kubeconfig", kubeconfig))
+
+
+_ITEM = '{{"items": [{{"metadata": {{"name": "a", "namespace": "b"}}, {}}}]}}'
+ANSWERS = (
+    "[]", '"x"', "null", "{}", "<html>", '{"metadata": []}', '{"items": [1]}', '{"items": [{}]}', '{"spec": 1}',
+    '{"metadata": {"annotations": [1]}}', '{"imagePullSecrets": 1, "spec": {"containers": [{"name": "c"}]}}',
+    _ITEM.format('"spec": []'), _ITEM.format('"imagePullSecrets": [1], "spec": {"template": {}}'),
+    _ITEM.format('"spec": {"selector": 1, "template": {"spec": {"containers": [{"args": 1}]}}}'),
+)  # fmt: skip
+"""Of whoever is no API server, or of a proxy in front of one."""
+ASKING = ("audit --no-newer", "audit --installed-in b", "explain web", "explain -f -", "ungate -n b", "doctor -v")
+
+
+@pytest.mark.parametrize("command", ASKING)
+async def test_an_answer_that_is_no_object_ends_no_command_by_accident(command: str, tmp_path: Path) -> None:
+    answers: list[str] = []
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(text=answers[-1], content_type="application/json")
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    api = ApiServer()
+    api.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    given = (*command.split(), "--kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    if command.startswith("audit"):
+        given = (*given, MEMORY)
+    for text in ANSWERS:
+        answers.append(text)
+        code, _, err = await run(*given, stdin=json.dumps(POD))
+        assert (code in (0, 1, 2), "Traceback" in err) == (True, False), (text, err)
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("command", ["audit", "explain web", "ungate", "ungate --dry-run"])
+async def test_a_namespace_that_is_not_there_is_1(world: World, command: str) -> None:
+    """An empty table would say that all is well in it."""
+    given = () if command.startswith("ungate") else world.settings
+    known = ("--kubeconfig", world.kubeconfig)
+    code, out, err = await run(*command.split(), "-n", "nope", *known, *given)
+    assert (code, out, err) == (1, "", "error: no such namespace: nope\n")
+    assert_no_answer(*await run(*command.split(), "-n", "../pods", *known, *given))
+    world.api.denied.add("/api/v1/namespaces/nope")  # who may not see it is told what may be seen
+    assert "no such namespace" not in (await run(*command.split(), "-n", "nope", *known, *given))[2]
+
+
+@pytest.mark.parametrize(
+    ("redirected", "said"),
+    [
+        (">/dev/full", "error: standard output cannot be written: No space left on device\n"),
+        (">&-", "error: standard output is closed\n"),
+    ],
+)
+@pytest.mark.parametrize("command", ["config", "--help", "version", "audit --schema"])
+async def test_a_standard_output_that_takes_nothing_is_2(command: str, redirected: str, said: str) -> None:
+    line = f"exec {shlex.join(COMMAND)} {command} {redirected}"
+    process = await asyncio.create_subprocess_shell(line, stderr=asyncio.subprocess.PIPE)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, err.decode()) == (2, said)
+
+
+async def test_manifests_need_no_cluster(world: World) -> None:
+    """Whatever the current context is; one that is named is asked."""
+    context = ("--kubeconfig", world.kubeconfig)
+    given = ("explain", "-f", "-", *world.settings)
+    await world.api.stop()
+    code, _, err = await run(*given, stdin=world.manifest("web"), environment={"KUBECONFIG": world.kubeconfig})
+    assert (code, err) == (0, "")
+    assert_no_answer(*await run(*given, *context, stdin=world.manifest("web")))
 
 
 def assert_no_answer(code: int, out: str, err: str) -> None:
