@@ -217,7 +217,7 @@ _PARTS: dict[str, Callable[[dict[str, Json], int], None]] = {
         f"annotation {name}": _text("metadata", "annotations", f"{PREFIX}{name}", letter=letter)
         for name, letter in {
             "mode": "\N{GRINNING FACE}", "prefer": "a", "prefer-share": "9", "unknown": "p",
-            "reason": "x", "platforms": "linux/amd64,", "canary": "a", "added": "[",
+            "reason": "x", "platforms": "linux/amd64,", "added": "[",
         }.items()
     },
 }  # fmt: skip

@@ -105,9 +105,7 @@ def selected_labels(selector: Mapping[str, Any]) -> dict[str, str]:
 
 def _is_identity(found: KubernetesObject) -> bool:
     match found["kind"]:
-        case "Namespace":
-            return not found["metadata"]["name"].endswith("-canary")
-        case "ServiceAccount" | "ClusterRole":
+        case "Namespace" | "ServiceAccount" | "ClusterRole":
             return True
         case "ClusterRoleBinding":
             return not found["roleRef"]["name"].startswith("system:")

@@ -23,7 +23,6 @@ from extender.kubernetes.admission_v1 import (
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
 from extender.placement.bounds import POD_BYTES
-from extender.placement.dry_run_mark import mark_canary
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
@@ -42,12 +41,12 @@ _WAITING, _WAITING_EACH = 1_000, 250
 
 log = structlog.get_logger()
 
-_SKIPPED, _UNREADABLE, _CANARY = "skipped", "unreadable", "canary"
+_SKIPPED, _UNREADABLE = "skipped", "unreadable"
 ADMISSIONS = counter(
     "multiarch_admissions_total",
-    "Reviews, by outcome; unresolved: an image was not known; skipped: no creation of a pod; canary: our dry run.",
+    "Reviews, by outcome; unresolved: an image was not known; skipped: no creation of a pod.",
     "outcome",
-    (*AdmissionOutcome, _SKIPPED, _UNREADABLE, _CANARY),
+    (*AdmissionOutcome, _SKIPPED, _UNREADABLE),
 )
 
 _WOULD_BE = tuple(each for each in AdmissionOutcome if each not in ("observed", "ignored", "left_alone"))
@@ -68,7 +67,7 @@ class PodAdmission:
     Reviews are the API server's, so the pull secrets that a review's pod names may be read. One waits `wait_seconds` at
     most. `cluster_nodes` gives the cluster's nodes, none if no cluster is watched. `can_gate` says whether a gate
     controller provably removes gates at present; without one no pod is held. Without `daemon_pods` pods of DaemonSets
-    are left alone. `installation` is the name by which canaries are marked.
+    are left alone.
     """
 
     def __init__(
@@ -80,7 +79,6 @@ class PodAdmission:
         wait_seconds: float,
         can_gate: Callable[[], bool] = lambda: False,
         daemon_pods: DaemonPods | None = None,
-        installation: str = "",
     ) -> None:
         self._pod_resolver = pod_resolver
         self._mutator = Mutator(pod_resolver.policy, admission)
@@ -91,7 +89,6 @@ class PodAdmission:
         self._wait_seconds = wait_seconds
         self._can_gate = can_gate
         self._daemon_pods = daemon_pods
-        self._installation = installation
 
     async def review(self, body: bytes) -> Reply:
         """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
@@ -106,12 +103,6 @@ class PodAdmission:
             return Reply(encode_response(review, warnings=[left_text(_TOO_LARGE)], audit_annotations=verdict))
         try:
             pod = _POD.decode(request.object)
-            # Anyone may send a canary: it takes no lookup, and is in no cache or log.
-            annotations = pod.metadata.annotations if pod.metadata else None
-            mark = mark_canary(annotations, self._installation) if request.dry_run else None
-            if mark is not None:
-                ADMISSIONS[_CANARY].inc()
-                return Reply(encode_response(review, patch=mark, audit_annotations={"verdict": "a canary"}))
             mutation = await self._decide(pod, request)
         except UNDECODABLE as exc:
             ADMISSIONS[_UNREADABLE].inc()

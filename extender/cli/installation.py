@@ -112,11 +112,6 @@ class ReviewWebhook(msgspec.Struct, frozen=True):
     def subject(self) -> str:
         return f"webhook {self.webhook.get('name')} of {self.configuration}"
 
-    @property
-    def canaries(self) -> str:
-        """The namespace of canaries, where nobody's pods are; empty if there is none."""
-        return self.config.canary_namespace
-
 
 Check: TypeAlias = Callable[[Installation], AsyncIterator[Seen]]
 """Yields what it has seen. Raises ClusterError where the cluster does not answer."""

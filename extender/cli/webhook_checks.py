@@ -3,8 +3,7 @@
 Source: k8s.io/api/admissionregistration/v1/types.go.
 """
 
-import secrets
-import time
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -22,12 +21,18 @@ from extender.cli.installation import (
 )
 from extender.cli.installation_objects import Certificate, called_names, read_certificate
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
+from extender.cluster.probe import is_reviewed, send_probe
 from extender.errors import ClusterError
 from extender.placement.patch import look
 
 _SOON_DAYS = 7.0
 _TIMEOUT_SECONDS = 10.0  # of a webhook that states none
+_SHOWN_CHARACTERS = 500
+# So the API server (k8s.io/apiserver, admission/plugin/webhook/errors) says that a webhook with `failurePolicy: Fail`
+# did not answer; of one that denies the pod it says something else.
+_FAILED_WEBHOOK = "failed calling webhook"
+_URL = re.compile(r"(https?://[^/\s\"?]+)[^\s\"]*")
+_LOGS = "see what else is said of it here, and the logs of kube-apiserver and of the service"
 
 WebhookCheck: TypeAlias = Callable[[Installation, ReviewWebhook], AsyncIterator[Seen]]
 
@@ -47,7 +52,7 @@ async def _webhook(_it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen
 
 
 async def _namespaces(it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
-    users = [name for name in await it.selected(each.webhook) if name != each.canaries]
+    users = await it.selected(each.webhook)
     if it.namespace and it.namespace not in users:
         seen = "the webhook's namespaceSelector does not select it, or it does not exist: its pods are not reviewed"
         yield wrong(f"namespace {it.namespace}", seen, f"see the namespaceSelector of {each.subject}")
@@ -90,38 +95,38 @@ def judge_certificate(subject: str, certificate: Certificate, names: Sequence[st
 
 
 async def _probe(it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
-    """What happens to a pod in a reviewed namespace: the installation's own if there is no other, or we may not."""
-    reviewed, canaries = await it.selected(each.webhook), each.canaries
-    chosen = [name for name in reviewed if name != canaries]
-    own = canaries if canaries in reviewed else ""
-    sent_to = it.namespace if it.namespace in chosen else next(iter(chosen), own)
-    if not sent_to:
+    """What the API server makes of a new pod in a reviewed namespace: the one that is asked about, if any is."""
+    reviewed = await it.selected(each.webhook)
+    if it.namespace and it.namespace not in reviewed:
+        yield ok(each.subject, f"no pod was sent, as it does not review namespace {it.namespace}")
+    elif not reviewed:
         seen = "no namespace is selected to which a pod could be sent"
         yield not_seen(each.subject, seen, "see its namespaceSelector")
-        return
-    result = await _send_probe(it.client, sent_to, canaries)
-    if result.outcome is ProbeOutcome.REFUSED and own:
-        again = await _send_probe(it.client, own, canaries)
-        if again.outcome is not ProbeOutcome.REFUSED:
-            result, sent_to = again, own
-    yield _judge_probe(result, each.subject, sent_to)
+    else:
+        yield await _probed(it.client, each.subject, it.namespace or reviewed[0])
 
 
-async def _send_probe(client: ClusterClient, namespace: str, installation: str) -> ProbeResult:
-    return await probe_webhook(client, namespace, installation, nonce=secrets.token_hex(16), clock=time.monotonic)
+async def _probed(client: ClusterClient, subject: str, namespace: str) -> Seen:
+    try:
+        probe = await send_probe(client, namespace)
+    except ClusterRefused as exc:
+        said = f"HTTP {exc.status} {_shown(exc.said or str(exc))}"
+        if exc.status >= 500 and _FAILED_WEBHOOK in said:
+            return wrong(subject, said, _LOGS)
+        return not_seen(subject, said, "choose a namespace where you may create such a pod: --namespace NAME")
+    if is_reviewed(probe):
+        return ok(subject, f"a pod of namespace {namespace} came back patched")
+    seen = (
+        f"a pod of namespace {namespace} came back without a word of the webhook: the API server did not call it, or a "
+        "call failed and its failurePolicy is Ignore"
+    )
+    return wrong(subject, seen, _LOGS)
 
 
-def _judge_probe(result: ProbeResult, subject: str, namespace: str) -> Seen:
-    match result.outcome:
-        case ProbeOutcome.PATCHED:
-            took = f"{result.latency_seconds * 1000:.0f} ms"
-            return ok(subject, f"a pod of namespace {namespace} came back patched in {took}")
-        case ProbeOutcome.REFUSED:
-            remedy = "choose a namespace where you may create such a pod: --namespace NAME"
-            return not_seen(subject, result.detail, remedy)
-        case _:
-            remedy = "see what else is said of it here, and the logs of kube-apiserver and of the service"
-            return wrong(subject, result.detail, remedy)
+def _shown(said: str) -> str:
+    """What the API server says, without the paths of addresses, in which a token may be."""
+    said = _URL.sub(r"\1", said)
+    return said if len(said) <= _SHOWN_CHARACTERS else f"{said[:_SHOWN_CHARACTERS]}…"
 
 
 def _of_webhooks(check: WebhookCheck, missing: Callable[[str, str, str], Seen]) -> Check:

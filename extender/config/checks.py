@@ -23,6 +23,7 @@ from extender.placement.gate import UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
 
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_SERVICE_CHARACTERS = 56
 _OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
 
 
@@ -34,9 +35,14 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _gate_problems(config)
     yield from _object_problems(config)
     readable = config.registry.pull_secrets
-    for name in () if isinstance(readable, bool) else readable:
-        if not _NAMESPACE.fullmatch(name):
-            yield f"registry.pull_secrets: {name!r} is no name of a namespace; write one like team-a, without patterns"
+    namespaces = {
+        "registry.pull_secrets": () if isinstance(readable, bool) else readable,
+        "admission.gate.probe_namespace": (config.admission.gate.probe_namespace,),
+    }
+    for path, names in namespaces.items():
+        for name in names:
+            if not _NAMESPACE.fullmatch(name):
+                yield f"{path}: {name!r} is no name of a namespace; write one like team-a, without patterns"
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
 
@@ -58,8 +64,8 @@ def _gate_problems(config: Config) -> Iterator[str]:
 def _object_problems(config: Config) -> Iterator[str]:
     """Names of objects of the API server's, which become parts of a path."""
     admission = config.admission
-    if not _NAMESPACE.fullmatch(config.canary_namespace) or not config.installation:
-        right = "write one like multiarch-webhook, of at most 56 characters"
+    if not _NAMESPACE.fullmatch(config.installation) or len(config.installation) > _SERVICE_CHARACTERS:
+        right = f"write one like multiarch-webhook, of at most {_SERVICE_CHARACTERS} characters"
         yield f"installation: {config.installation!r} is no name of a Service; {right}"
     named = {
         "admission.gate.lease": (admission.gate.lease,),

@@ -94,6 +94,10 @@ class GateConfig(Section, frozen=True):
             "holds pods."
         ),
     ] = ""
+    probe_namespace: Annotated[
+        str,
+        Meta(description="Namespace of that dry run; the policy has to select it."),
+    ] = "default"
     lease: Annotated[
         str,
         Meta(description="Lease by which one replica at a time removes gates."),
@@ -234,10 +238,7 @@ class Config(Section, frozen=True):
 
     installation: Annotated[
         str,
-        Meta(
-            description="Name of this part's MutatingWebhookConfiguration; those of its Secret and its namespace of "
-            "canaries begin with it."
-        ),
+        Meta(description="Name of this part's MutatingWebhookConfiguration; that of its Secret begins with it."),
     ] = "multiarch-webhook"
     log: LogConfig = LogConfig()
     cluster: Annotated[
@@ -264,11 +265,6 @@ class Config(Section, frozen=True):
     def identity_secret(self) -> str:
         """The Secret in our namespace with the certificate that the service makes."""
         return f"{self.installation}-identity"
-
-    @property
-    def canary_namespace(self) -> str:
-        """Where canaries are created as dry runs; webhooks mark them by this name."""
-        return f"{self.installation}-canary"
 
     @property
     def configurations(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Puts the API server's policy into force that holds new pods: last of all, once it is shown that it works.
 
-The leader binds the policy to the canary's namespace alone at first. When a dry run comes back held there, as the
-controller finds held pods, the binding is opened. So an installation that never gets so far never holds a pod. Nothing
-here takes the policy out of force: it is out when it is deleted, which needs nothing of ours to run.
+The leader binds the policy to probes alone at first. When a probe comes back held, as the controller finds held pods,
+the binding is opened. So an installation that never gets so far never holds a pod. Nothing here takes the policy out of
+force: it is out when it is deleted, which needs nothing of ours to run.
 """
 
 import asyncio
@@ -13,11 +13,9 @@ import msgspec
 import structlog
 
 from extender.cluster.client import MERGE_PATCH, ClusterClient
-from extender.cluster.dry_run import create_dry, restricted_pod
+from extender.cluster.probe import PROBE_LABELS, is_held, send_probe
 from extender.errors import ClusterError
-from extender.placement.gate import GATED, GATED_LABEL, LABELS_PATH, is_gated
 from extender.placement.patch import JsonObject, look
-from extender.placement.policy import MODE, Mode
 
 log = structlog.get_logger()
 
@@ -27,16 +25,15 @@ _BINDINGS = f"{_GROUP}/mutatingadmissionpolicybindings"
 _CHECK_SECONDS = 30.0
 # An API server takes notice of a binding about a second after it is made. Doubles up to `_CHECK_SECONDS`.
 _RETRY_SECONDS = 1.0
-_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_PROBES_ALONE = ("spec", "matchResources", "objectSelector", "matchLabels")
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
-_CANARY = restricted_pod(annotations={MODE: Mode.ENFORCE.value})  # others may only be observed
 
 
 class PolicyArming:
     """Binds the policy `name` while `run` runs, and `can_ungate` says that gates are removed.
 
     Needs the verbs get on the policy and the binding of its name, create on bindings and patch on that one, and create
-    on pods in `namespace`, where the canary is created dry. The policy has to select that namespace.
+    on pods in `namespace`, where probes are created dry. The policy has to select that namespace.
     """
 
     def __init__(
@@ -75,28 +72,28 @@ class PolicyArming:
         if policy is None:
             return "there is no such policy"
         binding = await self._client.find(f"{_BINDINGS}/{self._name}", _OBJECT)
-        if binding is not None and look(binding, ("spec", "matchResources", "namespaceSelector")) is None:
+        if binding is not None and look(binding, _PROBES_ALONE) is None:
             return ""
         if not self._can_ungate():
             return "nobody is known to remove gates"
         if binding is None:
-            await self._bind_canary(policy)
-        canary = await create_dry(self._client, self._namespace, _CANARY)
-        if not (is_gated(canary) and look(canary, (*LABELS_PATH, GATED_LABEL)) == GATED):  # as the controller finds it
-            return f"a pod in namespace {self._namespace} is not held yet"
+            await self._bind_probes(policy)
+        if not is_held(await send_probe(self._client, self._namespace)):
+            return (
+                f"a pod in namespace {self._namespace} is not held yet; see whether the policy selects that namespace"
+            )
         await self._client.send("PATCH", f"{_BINDINGS}/{self._name}", b'{"spec":{"matchResources":null}}', MERGE_PATCH)
         log.info("policy.armed", policy=self._name)
         return ""
 
-    async def _bind_canary(self, policy: JsonObject) -> None:
-        """Makes the binding for the canary's namespace alone; it goes when the policy does."""
+    async def _bind_probes(self, policy: JsonObject) -> None:
+        """Makes the binding for probes alone; it goes when the policy does."""
         owner = {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "MutatingAdmissionPolicy",
             "name": self._name,
             "uid": look(policy, ("metadata", "uid")),
         }
-        selector = {"matchLabels": {_NAMESPACE_NAME: self._namespace}}
         binding = {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "MutatingAdmissionPolicyBinding",
@@ -105,6 +102,6 @@ class PolicyArming:
                 "labels": look(policy, ("metadata", "labels")) or {},
                 "ownerReferences": [owner],
             },
-            "spec": {"policyName": self._name, "matchResources": {"namespaceSelector": selector}},
+            "spec": {"policyName": self._name, "matchResources": {"objectSelector": {"matchLabels": PROBE_LABELS}}},
         }
         await self._client.send("POST", _BINDINGS, msgspec.json.encode(binding))

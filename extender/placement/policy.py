@@ -37,7 +37,6 @@ UNKNOWN = f"{PREFIX}unknown"
 REASON = f"{PREFIX}reason"
 PLATFORMS = f"{PREFIX}platforms"
 ADDED = f"{PREFIX}added"
-CANARY = f"{PREFIX}canary"
 
 NO_PREFERENCE = "none"
 """The value of `prefer` that turns off all preferences."""
@@ -75,22 +74,18 @@ class Overrides(msgspec.Struct, frozen=True):
 
 
 class Writer(enum.StrEnum):
-    """Who writes an annotation: the author of the pod or namespace on that object, or the service on pods.
-
-    `CANARY`: whoever sends a pod as a dry run to see whether the webhook is reached, and the webhook on that pod.
-    """
+    """Who writes an annotation: the author of the pod or namespace on that object, or the service on pods."""
 
     POD = "pod"
     NAMESPACE = "namespace"
     SERVICE = "service"
-    CANARY = "canary"
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True):
     """One annotation. `values` says which values it may have and `meaning` what they do, both in Markdown.
 
     `parse` reads an author's value into `field` of `Overrides`, and raises ValueError if `values` does not allow it.
-    Annotations that the service or a canary writes have neither.
+    Annotations that the service writes have neither.
     """
 
     key: str
@@ -176,12 +171,6 @@ ANNOTATIONS = (
         values="such as `linux/amd64,linux/arm64`",
         meaning="with `admission.platforms_annotation`: the platforms that all images of the pod have in common, for "
         "[policies](how-to/check-manifests-in-ci.md#refuse-pods-by-a-policy)",
-    ),
-    Annotation(
-        key=CANARY,
-        writers=(Writer.CANARY,),
-        values="up to 64 letters, digits and dashes",
-        meaning="on a pod that is created as a dry run: the webhook puts its mark behind the value",
     ),
 )
 

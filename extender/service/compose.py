@@ -17,7 +17,6 @@ from extender.server.http import ADMISSION, SCHEDULER, Limits, Listener, open_li
 from extender.server.operations import Check, CheckResult, Operations
 from extender.server.routes import PostRoutes, Route
 from extender.server.tls import TlsFiles
-from extender.service.canaries import canary_of
 from extender.service.cluster_view import ClusterView, check_watch
 from extender.service.endpoints import admission_routes, scheduler_routes
 from extender.service.gates import open_gates
@@ -64,9 +63,6 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         # A scheduler asks about pending pods next; to reviews, a pod that exists is past.
         if cluster_view.pending and config.scheduler.listen:
             await run(cluster_view.pending.run(pod_resolver.warm), "watch-pods")
-        canary = canary_of(config, client)
-        if canary:
-            await run(canary.run(), "canaries")
         gates = await stack.enter_async_context(open_gates(config, cluster_view, pod_resolver))
 
         await sources.check()
@@ -81,7 +77,6 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         }
         seen: Mapping[str, Check] = {
             **({"certificate": identity.check} if identity else {}),
-            **({"canary": canary.check} if canary else {}),
         }
         can_gate = gates.can_gate if gates else lambda: False
         verbs = scheduler_routes(config, pod_resolver, nodes)

@@ -54,7 +54,6 @@ def admission_routes(
         wait_seconds=config.admission.wait_seconds,
         can_gate=can_gate,
         daemon_pods=_daemon_pods(config, pod_resolver, settings, cluster_view),
-        installation=config.canary_namespace,
     )
     workloads = WorkloadAdmission(
         pods,

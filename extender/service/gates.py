@@ -117,9 +117,7 @@ async def open_gates(
     REMOVAL["wanted"].set(holds)
     REMOVAL["able"].set_function(lambda: float(gates.can_gate()))
     gate = config.admission.gate
-    arming = (
-        PolicyArming(client, gate.policy, config.canary_namespace, can_ungate=gates.can_gate) if gate.policy else None
-    )
+    arming = PolicyArming(client, gate.policy, gate.probe_namespace, can_ungate=gates.can_gate) if gate.policy else None
 
     async def lead() -> None:
         async with asyncio.TaskGroup() as tasks:

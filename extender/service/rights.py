@@ -15,19 +15,18 @@ from extender.kubernetes.api_groups import ResourceAttributes
 from extender.placement.gate import UnknownImages
 
 When = Literal[
-    "always", "scheduler", "webhook", "gates", "arms", "canary", "secrets", "secretsOfNamespaces",
-    "selfManaged",
+    "always", "scheduler", "webhook", "gates", "arms", "secrets", "secretsOfNamespaces", "selfManaged",
 ]  # fmt: skip
 """What settings say; the chart's template of parts knows the same words."""
 
 _ADMISSION = "admissionregistration.k8s.io"
-_OWN, _CANARY, _LISTED = "own", "canary", "listed"
+_OWN, _PROBE, _LISTED = "own", "probe", "listed"
 
 
 class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rights on a resource that an account takes while `when` holds.
 
-    An empty `place` is the whole cluster; `own`, `canary` and `listed` are namespaces that settings name. `named` is a
+    An empty `place` is the whole cluster; `own`, `probe` and `listed` are namespaces that settings name. `named` is a
     word for objects that settings name; without it they are all.
     """
 
@@ -57,7 +56,7 @@ TABLE: tuple[Rights, ...] = (
     Rights("arms", "mutatingadmissionpolicies", _GET, "what holds pods", _ADMISSION, named="policy"),
     Rights("arms", _BINDINGS, _CHANGE, "puts it into force", _ADMISSION, named="policy"),
     Rights("arms", _BINDINGS, _CREATE, "RBAC cannot name what does not exist yet", _ADMISSION),
-    Rights("canary", "pods", _CREATE, "dry runs, where nothing is that a pod could read", place=_CANARY),
+    Rights("arms", "pods", _CREATE, "dry runs, as a policy has it", place=_PROBE),
     Rights("selfManaged", "secrets", _CHANGE, "the webhook's certificate", place=_OWN, named="identity"),
     Rights("selfManaged", _CONFIGURATIONS, _CHANGE, "whom the API server trusts", _ADMISSION, named="configurations"),
 )
@@ -69,16 +68,6 @@ GATE_RIGHTS = tuple(ResourceAttributes(verb, "pods") for verb in _CHANGE_HELD)
 def rights_of(config: Config, namespace: str) -> tuple[ResourceAttributes, ...]:
     """What a service with these settings, whose pods are in `namespace`, must be allowed; each once."""
     return tuple(dict.fromkeys(_rights_of(config, namespace))) if config.has_cluster else ()
-
-
-def optional_rights_of(config: Config) -> tuple[ResourceAttributes, ...]:
-    """What such a service uses where it is allowed, and does without elsewhere."""
-    return (canary_right(config.canary_namespace),) if config.has_cluster and config.admission.listen else ()
-
-
-def canary_right(namespace: str) -> ResourceAttributes:
-    """What sending canaries to that namespace takes."""
-    return ResourceAttributes("create", "pods", namespace=namespace)
 
 
 def _rights_of(config: Config, namespace: str) -> Iterator[ResourceAttributes]:
@@ -100,7 +89,6 @@ def _facts(config: Config) -> Mapping[When, bool]:
         "webhook": bool(admission.listen),
         "gates": gates,
         "arms": arms,
-        "canary": arms,  # else `optional_rights_of` has it
         "secrets": registry.pull_secrets is True,
         "secretsOfNamespaces": not isinstance(registry.pull_secrets, bool),
         "selfManaged": bool(admission.listen and admission.tls and admission.tls.self_managed),
@@ -112,7 +100,7 @@ def _places(config: Config, namespace: str) -> Mapping[str, tuple[str, ...]]:
     return {
         "": ("",),
         _OWN: (namespace,),
-        _CANARY: (config.canary_namespace,),
+        _PROBE: (config.admission.gate.probe_namespace,),
         _LISTED: () if isinstance(listed, bool) else listed,
     }
 

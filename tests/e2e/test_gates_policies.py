@@ -221,8 +221,8 @@ async def test_our_account_may_let_held_pods_go_and_nothing_else(
     after = await api.get("Pod", "held", where)
     assert after == before
 
-    canary = {**TEMPLATE, "metadata": {"name": "made", "namespace": where}}
-    await account.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", canary)
+    probe = {**TEMPLATE, "metadata": {"name": "made", "namespace": where}}
+    await account.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", probe)
     patch = release(before)
     released = await account.request("PATCH", path, patch, content_type=STRATEGIC)
     assert gates_of(released) == [FOREIGN]

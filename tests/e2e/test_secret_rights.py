@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 READ, UNREAD = ("team-a", "team-b"), "team-c"
 LOGIN = encode_basic_auth("ann", "secret")
-QUIET = {"canary": {"enabled": False}}
 
 
 class PrivateRegistry(EmbeddedRegistry):
@@ -59,7 +58,7 @@ async def test_only_the_secrets_of_listed_namespaces_are_read(
         for where in (*READ, UNREAD):
             await api.apply(namespace(where))
             await api.apply(pull_secret(where, registry.host))
-        values = {**QUIET, "config": {"registry": {"pull_secrets": list(READ)}}}
+        values = {"config": {"registry": {"pull_secrets": list(READ)}}}
         async with (
             recording(control_plane, tmp_path) as recorder,
             installed(api, recorder.kubeconfig, registry, tmp_path, values) as chart,

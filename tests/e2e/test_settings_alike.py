@@ -177,7 +177,7 @@ async def test_a_pod_is_held_by_every_outlet_or_by_none(
     async with EmbeddedRegistry() as registry:
         image = f"{registry.host}/team/never:1"
         pods, settings = drawn_pods(image), SETTINGS[name]
-        webhook = with_config(settings, {"admission": {"unknown": "gate"}}, {"canary": {"enabled": False}})
+        webhook = with_config(settings, {"admission": {"unknown": "gate"}})
         async with running(api, control_plane, registry, tmp_path / "webhook", webhook) as chart:
             await chart.lead_to()
             await until(api, image, is_held)
@@ -198,8 +198,8 @@ async def test_a_pod_is_held_by_every_outlet_or_by_none(
     assert different([made for _, made in gated], by_controller, [by_webhook[number] for number, _ in gated]) == []
 
 
-def with_config(settings: Values, config: Values, more: Values) -> Values:
-    return {**settings, **more, "config": {**settings.get("config", {}), **config}}
+def with_config(settings: Values, config: Values) -> Values:
+    return {**settings, "config": {**settings.get("config", {}), **config}}
 
 
 def different(pods: Sequence[KubernetesObject], one: Sequence[Any], other: Sequence[Any]) -> list[str]:
@@ -261,7 +261,7 @@ async def test_a_pod_is_named_a_scheduler_by_every_outlet_or_by_none(
         "webhook": {"enabled": False},
         "secondScheduler": {"enabled": True, "outage": "webhook"},
     }
-    values = {**SETTINGS[name], "modes": second, "canary": {"enabled": False}}
+    values = {**SETTINGS[name], "modes": second}
     found: dict[str, list[str]] = {}
     async with EmbeddedRegistry() as registry, AsyncExitStack() as stack:
         image = f"{registry.host}/team/never:1"
@@ -300,7 +300,7 @@ async def test_the_second_schedulers_webhook_leaves_held_what_a_policy_holds(
 ) -> None:
     """Under the setting that the chart gives it beside `modes.policy`."""
     second = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}}
-    values = {"modes": second, "canary": {"enabled": False}, "config": {"admission": {"unknown": "gate"}}}
+    values = {"modes": second, "config": {"admission": {"unknown": "gate"}}}
     policy = {"modes": {"webhook": {"enabled": False}, "policy": {"enabled": True}}}
     async with EmbeddedRegistry() as registry, AsyncExitStack() as stack:
         image = f"{registry.host}/team/never:1"

@@ -59,15 +59,6 @@ def slow(metric: str, labels: str) -> dict[str, str]:
     return {f'{metric}_bucket{{{labels},le="{bound}"}}': count for bound, count in counts.items()}
 
 
-def canaries(good: tuple[str, str], outcome: str, bad: tuple[str, str]) -> dict[str, str]:
-    """When a canary was last patched and how often, and the same of another outcome."""
-    return {
-        f'multiarch_{metric}{{result="{result}"}}': values
-        for result, pair in (("patched", good), (outcome, bad))
-        for metric, values in zip(("canary_timestamp_seconds", "canaries_total"), pair, strict=True)
-    }
-
-
 def removal(wanted: str, able: str, replica: str = "") -> dict[str, str]:
     of = f',instance="{replica}"' if replica else ""
     states = {"wanted": wanted, "able": able}
@@ -83,22 +74,6 @@ REQUESTS, ADMISSIONS, LOOKUPS, MISPLACED = (
 ADMISSION_SECONDS = "apiserver_admission_webhook_admission_duration_seconds"
 STORIES = [
     Story("MultiarchDown", {'multiarch_build_info{version="1"}': "1x10 _x20 1x60"}, 25, (5, 12, 40)),
-    Story(
-        "MultiarchWebhookUnreached",
-        canaries(
-            ("0+60x10 600x49 3660+60x119", "0+1x10 10x49 11+1x119"),
-            "unpatched",
-            ("0x10 660+60x49 3600x119", "0x10 1+1x49 50x119"),
-        ),
-        20,
-        (9, 12, 90),
-    ),
-    Story(  # one of two canaries, and always an older one than the last that was answered
-        "MultiarchWebhookUnreached",
-        canaries(("0+60x180", "0+1x180"), "webhook_failed", ("0x10 630+60x49 3570x119", "0x10 1+1x49 50x119")),
-        40,
-        (9, 13, 90),
-    ),
     Story(
         "MultiarchDaemonPodsMisplaced",
         errors("multiarch_daemon_pods_misplaced_total", 'treatment="told"'),

@@ -92,7 +92,6 @@ class Outlets:
             wait_seconds=0.0,
             can_gate=lambda: True,
             daemon_pods=guards,
-            installation="a",
         )
         self.workloads = WorkloadAdmission(
             self.pods,

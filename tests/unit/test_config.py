@@ -232,6 +232,7 @@ NO_HOSTS = {
         ((*MANAGED, "cluster=none"), ["admission.tls.self_managed", "cluster"]),
         ((*SERVED, "admission.unknown=gate", "cluster=none"), ["admission.unknown: gate", "cluster"]),
         ((*SERVED, "admission.gate.lease=a b"), ["gate.lease", "'a b' is no name"]),
+        ((*SERVED, "admission.gate.probe_namespace=a/b"), ["probe_namespace", "'a/b' is no name of a namespace"]),
         ((*SERVED, "admission.tolerations=[{key: a, platforms: []}]"), ["tolerations[0].platforms"]),
     ],
 )

@@ -11,7 +11,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "second scheduler": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}},
     "default scheduler": {"webhook": {"enabled": False}, "defaultScheduler": {"enabled": True}},
 }
-CLUSTER, OWN, CANARIES = "", NAME, "canaries"
+CLUSTER, OWN, PROBES = "", NAME, "default"
 REASONS: Mapping[tuple[str, str, bool], str] = {
     ("nodes", CLUSTER, False): "platforms and taints",
     ("namespaces", CLUSTER, False): "annotations",
@@ -28,7 +28,7 @@ REASONS: Mapping[tuple[str, str, bool], str] = {
     ("secrets", OWN, True): "its certificate",
     ("leases", OWN, True): "who leads",
     ("leases", OWN, False): "the same",
-    ("pods", CANARIES, False): "[dry runs](how-to/install-with-helm.md#canaries)",
+    ("pods", PROBES, False): "[dry runs](how-to/install-with-helm.md#probes)",
     ("system:kube-scheduler", CLUSTER, True): "kube-scheduler",
     ("system:volume-scheduler", CLUSTER, True): "the same",
     ("extension-apiserver-authentication-reader", "kube-system", True): "the same",
@@ -54,7 +54,7 @@ def _what(key: tuple[str, str, bool]) -> str:
     resource, where, is_named = key
     if resource.startswith(("system:", "extension-")):
         return f"role `{resource}`"
-    place = {CLUSTER: "", OWN: ", its own namespace", CANARIES: ", the canaries' namespace"}[where]
+    place = {CLUSTER: "", OWN: ", its own namespace", PROBES: ", `default`"}[where]
     return f"{resource}{place}{', by name' if is_named else ''}"
 
 
@@ -63,7 +63,6 @@ def _rights(modes: Mapping[str, Any]) -> dict[tuple[str, str, bool], str]:
     verbs: dict[tuple[str, str, bool], set[str]] = {}
     for each in objects_of(render({"modes": modes})):
         where = str(each["metadata"].get("namespace", CLUSTER))
-        where = CANARIES if where.endswith("-canary") else where
         for rule in each.get("rules", ()) if each["kind"].endswith("Role") else ():
             for resource in rule["resources"]:
                 verbs.setdefault((resource, where, "resourceNames" in rule), set()).update(rule["verbs"])

@@ -41,7 +41,6 @@ WRITERS = {
     Writer.POD: "pod",
     Writer.NAMESPACE: "namespace",
     Writer.SERVICE: "the service",
-    Writer.CANARY: "the service",
 }
 
 

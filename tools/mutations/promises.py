@@ -819,16 +819,11 @@ EARNED = _broken(
 
 ADMISSION = _broken(
     "extender/admission/pod_admission.py",
-    _tests("integration/service", "webhook", "gates", "canary"),
+    _tests("integration/service", "webhook", "gates"),
     (
         "no pod is held unless somebody provably removes gates",
         "any(map(is_unresolved, facts)) and self._can_gate()",
         "any(map(is_unresolved, facts))",
-    ),
-    (
-        "a canary is marked in a dry run alone",
-        "mark = mark_canary(annotations, self._installation) if request.dry_run else None",
-        "mark = mark_canary(annotations, self._installation)",
     ),
     ("a required affinity rests on an answer that was confirmed", "revalidate=self._confirms)", "revalidate=False)"),
     (
@@ -890,14 +885,14 @@ ARMING = _broken(
         "        if False:\n",
     ),
     (
-        "the policy is bound to the canary's namespace first",
-        '"spec": {"policyName": self._name, "matchResources": {"namespaceSelector": selector}},',
+        "the policy is bound to probes first",
+        '"spec": {"policyName": self._name, "matchResources": {"objectSelector": {"matchLabels": PROBE_LABELS}}},',
         '"spec": {"policyName": self._name},',
     ),
     (
-        "the policy is put into force once a canary was held as the controller finds pods",
-        "if not (is_gated(canary) and look(canary, (*LABELS_PATH, GATED_LABEL)) == GATED):",
-        "if not is_gated(canary):",
+        "the policy is put into force once a probe was held",
+        "if not is_held(await send_probe(self._client, self._namespace)):",
+        "if await send_probe(self._client, self._namespace) is None:",
     ),
 )
 
@@ -1379,17 +1374,17 @@ VIEWS = _broken(
 )
 
 PROBES = _broken(
-    "extender/cluster/webhook_probe.py",
-    _tests("integration/cluster", "webhook_probe"),
+    "extender/cluster/probe.py",
+    _tests("integration/cluster", "probe") + f" {_INTEGRATION}/gates",
     (
-        "the path of the webhook, in which a token may be, is not shown",
-        'said = _URL.sub(r"\\1", said)',
-        "said = said[:]",
+        "a pod is held as the controller finds pods",
+        "return is_gated(probe) and look(probe, (*LABELS_PATH, GATED_LABEL)) == GATED",
+        "return is_gated(probe)",
     ),
     (
-        "another installation's webhook is no sign of ours",
-        "if is_marked(made, nonce, installation):",
-        "if marks_of(made):",
+        "the policy's word is none of the webhook's",
+        "return _IMAGE in str(annotations.get(REASON)) or ADDED in annotations",
+        "return REASON in annotations or ADDED in annotations",
     ),
 )
 
@@ -1478,17 +1473,6 @@ HOLDING = _broken(
     ),
 )
 
-CANARIES = _broken(
-    "extender/service/canaries.py",
-    _tests("integration/service", "canary"),
-    ("a replica without the right sends no canary", "if self._may_send or await self._look_for_right():", "if True:"),
-    (
-        "what nobody can send tells nothing of the webhook",
-        "        if result.is_without_namespace:\n",
-        "        if False:\n",
-    ),
-)
-
 DAEMON_PODS = _broken(
     "extender/admission/daemon_pods.py",
     _tests("integration/service", "templates"),
@@ -1559,5 +1543,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *DOCKER_CONFIG, *CLOUDS, *OPERATORS, *FAILOVER, *ROUTES, *TRUST, *HTTP, *CONNECTIONS, *QUOTAS,
     *DESCRIPTIONS, *HOSTS_FILES, *NODE_FILES,
     *CERTIFICATES, *SELF_MANAGED, *RIGHTS, *SECRETS, *VIEWS, *PROBES, *EVENTS, *STORE, *SQLITE,
-    *READING, *SERVICE, *HOLDING, *CANARIES, *DAEMON_PODS, *WORKLOADS,
+    *READING, *SERVICE, *HOLDING, *DAEMON_PODS, *WORKLOADS,
 )  # fmt: skip

@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.cluster.client import open_cluster
+from extender.cluster.probe import PROBE_LABELS
 from extender.gates.policy_arming import PolicyArming
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
@@ -15,8 +17,8 @@ from tests.integration.cluster.api_server import ApiServer, Document, Refusal, s
 pytestmark = pytest.mark.usefixtures("simulated_time")
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 POLICIES, BINDINGS = f"{GROUP}/mutatingadmissionpolicies", f"{GROUP}/mutatingadmissionpolicybindings"
-NAME, SPACE = "ours-gate", "ours-canary"
-CANARIES_ALONE = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": SPACE}}}
+NAME, SPACE = "ours-gate", "default"
+PROBES_ALONE = {"objectSelector": {"matchLabels": PROBE_LABELS}}
 
 
 def held(pod: Document) -> Document:
@@ -60,13 +62,16 @@ async def test_while_nobody_lets_pods_go_nothing_is_bound(armed: Armed) -> None:
     assert await armed.later() == {}
 
 
-async def test_the_policy_is_for_canaries_alone_until_one_was_held_as_the_controller_finds_pods(armed: Armed) -> None:
+async def test_the_policy_is_for_probes_alone_until_one_was_held_as_the_controller_finds_pods(armed: Armed) -> None:
     armed.lets_go = True
-    assert await armed.later() == CANARIES_ALONE
+    assert await armed.later() == PROBES_ALONE
     armed.api.admit = lambda pod: pod | {"spec": pod["spec"] | {"schedulingGates": [{"name": GATE}]}}  # not labelled
-    assert await armed.later() == CANARIES_ALONE
+    assert await armed.later() == PROBES_ALONE
     armed.api.admit = held
     assert await armed.later() == {}
+    sent = [request for request in armed.api.received("send") if "dryRun" in request.query]
+    assert {request.path for request in sent} == {f"/api/v1/namespaces/{SPACE}/pods"}
+    assert all(msgspec.json.decode(request.body)["metadata"]["labels"] == PROBE_LABELS for request in sent)
 
 
 async def test_a_policy_that_is_in_force_stays_so(armed: Armed) -> None:

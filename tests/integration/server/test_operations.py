@@ -34,25 +34,27 @@ def serve(
 
 
 FRESH, STALE = CheckResult(detail="3 s old"), CheckResult(ok=False, detail="never synced")
-UNPATCHED = CheckResult(ok=False, detail="unpatched")
+ENDED = CheckResult(ok=False, detail="it ended")
 
 
 @pytest.mark.parametrize(
-    ("path", "nodes", "canary", "status", "text"),
+    ("path", "nodes", "certificate", "status", "text"),
     [
         pytest.param("/livez", FRESH, CheckResult(), 200, "ok\n", id="live"),
         pytest.param("/readyz", FRESH, CheckResult(), 200, "ok\n", id="ready"),
-        pytest.param("/readyz?verbose", FRESH, CheckResult(), 200, "[+]nodes ok: 3 s old\n[+]canary ok\n", id="each"),
-        pytest.param("/readyz?verbose", FRESH, UNPATCHED, 200, "[-]canary failed: unpatched\n", id="only seen"),
+        pytest.param(
+            "/readyz?verbose", FRESH, CheckResult(), 200, "[+]nodes ok: 3 s old\n[+]certificate ok\n", id="each"
+        ),
+        pytest.param("/readyz?verbose", FRESH, ENDED, 200, "[-]certificate failed: it ended\n", id="only seen"),
         pytest.param("/readyz", STALE, CheckResult(), 503, "[-]nodes failed: never synced\n", id="fails"),
     ],
 )
 async def test_a_check_that_fails_is_shown_with_its_reason(
-    aiohttp_client: AiohttpClient, path: str, nodes: CheckResult, canary: CheckResult, status: int, text: str
+    aiohttp_client: AiohttpClient, path: str, nodes: CheckResult, certificate: CheckResult, status: int, text: str
 ) -> None:
     """One word while all is well. What is only seen decides nothing: without a ready replica nobody is reached."""
     client: Client = await aiohttp_client(
-        serve({"ping": CheckResult}, {"nodes": lambda: nodes}, {"canary": lambda: canary})
+        serve({"ping": CheckResult}, {"nodes": lambda: nodes}, {"certificate": lambda: certificate})
     )
     response = await client.get(path)
     assert response.status == status

@@ -9,11 +9,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from extender.placement.dry_run_mark import mark_canary
-from extender.placement.policy import CANARY
 from extender.service.compose import Service
 from testbed.eventually import eventually
-from tests.integration.cluster.api_server import ApiServer, Document
+from tests.integration.cluster.api_server import ApiServer
 
 Json = dict[str, Any]
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
@@ -150,17 +148,6 @@ def review_of(created: Json, **request: object) -> Json:
         }
         | request,
     }
-
-
-SPACE = "ours-canary"
-
-
-def marked(pod: Document) -> Document:
-    annotations = pod["metadata"]["annotations"]
-    patch = mark_canary(annotations, SPACE)
-    assert patch
-    annotations[CANARY] = json.loads(patch)[0]["value"]
-    return pod
 
 
 def write_pull_secret(api: ApiServer, host: str) -> None:

@@ -58,7 +58,7 @@ async def test_idle_replicas_ask_and_write_little(
     may_let_go: bool,
     leads: bool,
 ) -> None:
-    """With certificate and canaries. Who may not let pods go looks for its rights again, and not all the time."""
+    """With a certificate. Who may not let pods go looks for its rights again, and not all the time."""
     webhooks = [{"name": "pods.example.com", "clientConfig": {"url": "https://webhook.example.com"}}]
     cluster.api.put(CONFIGURATIONS, {"metadata": {"name": "multiarch-webhook"}, "webhooks": webhooks})
     if not may_let_go:

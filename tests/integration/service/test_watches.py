@@ -80,9 +80,9 @@ async def test_pending_pods_are_looked_at_only_where_they_tell_something(
 
 
 async def test_ready_and_live_checks_are_those_of_the_watches_that_run(cluster: Cluster) -> None:
-    """Readiness waits for the views alone. Canaries are sent all the while, and only shown."""
+    """Readiness waits for the views alone."""
     views = {path.rpartition("/")[2] for path in VIEWS}
-    others = dict.fromkeys(["shutdown", "registries", "canary"], "[+]")
+    others = dict.fromkeys(["shutdown", "registries"], "[+]")
     cluster.api.is_open.clear()
     async with cluster.service(listen=LISTEN) as caller:
         assert await caller.checks("/readyz") == (503, others | dict.fromkeys(views, "[-]"))

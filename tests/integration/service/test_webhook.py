@@ -4,10 +4,8 @@ import asyncio
 
 import msgspec
 import pytest
-import structlog
 
-from extender.placement.dry_run_mark import is_marked
-from extender.placement.policy import CANARY
+from extender.cluster.probe import is_reviewed, probe_pod
 from testbed.objects import kept_to
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, changes_of, kept, pod, with_nodes
 from tests.integration.service.conftest import World
@@ -156,36 +154,20 @@ async def test_webhook_of_its_own_names_the_scheduler_and_does_nothing_else(worl
     assert not world.registry.requests
 
 
-def canary(image: str, **annotations: str) -> Json:
-    return pod(image, annotations={CANARY: "n-1", **annotations})
-
-
-async def test_a_canary_is_marked_and_nothing_else(world: World) -> None:
-    """No lookup, no warning and no other change, and no word in the log: anyone may send one."""
-    caller = await world.serve("installation=ours", "admission.scheduler_name=ours")
-    series = [f'multiarch_admissions_total{{outcome="{outcome}"}}' for outcome in ("canary", "unresolved", "patched")]
-    modes: tuple[dict[str, str], ...] = ({}, {"multiarch-extender.io/mode": "ignore"})
-    for mode in modes:
-        async with caller.growth(*series) as grown:
-            with structlog.testing.capture_logs() as logs:
-                response = await caller.review(canary(world.image("never:seen"), **mode), dryRun=True)
-        assert grown == [1, 0, 0]
-        (operation,) = response["patch"]
-        assert is_marked(apply(canary(""), msgspec.json.encode(response["patch"])), "n-1", "ours-canary")
-        assert operation["path"] == "/metadata/annotations/multiarch-extender.io~1canary"
-        assert "warnings" not in response
-        assert response["auditAnnotations"] == {"verdict": "a canary"}
-        assert logs == []
-    assert world.registry.requests == {}
-
-
-async def test_other_pods_with_the_annotation_are_reviewed(world: World) -> None:
-    """One that is stored, and one with another value: the annotation frees no pod from what its images need."""
-    caller = await world.serve("installation=ours")
-    for dry_run, annotations in ((None, {}), (False, {}), (True, {CANARY: "not a nonce"})):
-        response = await caller.review(canary(world.image("multi:1"), **annotations), dryRun=dry_run)
-        assert changes_of(response)
-        assert not [operation for operation in response["patch"] if "canary" in operation["path"]]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("admission.node_affinity=none", "admission.tolerations=[]"),
+        ("admission.node_affinity=required", "admission.unknown=assume"),
+        ("registry.allow=['registry.example.com']",),
+        ("placement.mode=observe",),
+    ],
+)
+async def test_a_probe_is_seen_to_be_reviewed_under_every_setting(world: World, settings: tuple[str, ...]) -> None:
+    """Though nothing is known of its image, and other pods may only be observed."""
+    caller = await world.serve(*settings)
+    assert is_reviewed(await created_with(caller, probe_pod(), dryRun=True))
+    assert not is_reviewed(probe_pod())
 
 
 MODE = "multiarch-extender.io/mode"

@@ -30,7 +30,7 @@ from tests.unit.cli.installed_cluster import (
 READ_FIRST = {DEPLOYMENTS, f"{APPS}/daemonsets", f"{APPS}/statefulsets", CONFIG_MAP}
 READYZ = "/api/v1/namespaces/ours/pods/a:8882/proxy/readyz"
 UNASKED = "/readyz of its pod cannot be asked: HTTP"
-SAID = "[+]nodes ok: 3 s old\n[{}]canary {}: a detail\nreadyz check passed\n"
+SAID = "[+]nodes ok: 3 s old\n[{}]certificate {}: a detail\nreadyz check passed\n"
 
 
 class Cluster(InstalledCluster):
@@ -99,9 +99,12 @@ async def test_pods_are_counted(*, ready: int, restarts: int, state: str, is_adv
 @pytest.mark.parametrize(
     ("answer", "seen"),
     [
-        (SAID.format("+", "ok"), [("ok", "a says: nodes ok: 3 s old; canary ok: a detail")]),
-        (SAID.format("-", "failed"), [("wrong", "a says: canary failed: a detail")]),
-        (ClusterRefused("x", 503, text=SAID.format("-", "failed")), [("wrong", "a says: canary failed: a detail")]),
+        (SAID.format("+", "ok"), [("ok", "a says: nodes ok: 3 s old; certificate ok: a detail")]),
+        (SAID.format("-", "failed"), [("wrong", "a says: certificate failed: a detail")]),
+        (
+            ClusterRefused("x", 503, text=SAID.format("-", "failed")),
+            [("wrong", "a says: certificate failed: a detail")],
+        ),
         (ClusterRefused("HTTP 403", 403), [("not seen", f"{UNASKED} 403")]),
         (ClusterRefused("HTTP 502", 502, text="<html>"), [("not seen", f"{UNASKED} 502")]),
     ],

@@ -9,9 +9,8 @@ import yaml
 from extender.cli.installation import CheckName
 from extender.config.checks import parse_listen
 from extender.config.reading import parse_config
-from extender.config.tree import Config
 from extender.kubernetes.api_groups import ResourceAttributes
-from extender.service.rights import optional_rights_of, rights_of
+from extender.service.rights import rights_of
 from testbed.chart import CHART, objects_of, render
 from testbed.objects import KubernetesObject
 from tests.unit.deploy.renderings import CASES, FOLDER, MODES, PRESETS, kept, leaves, objects_in, rendered, values
@@ -141,8 +140,8 @@ def test_the_parts_of_a_case_fit_each_other(name: str) -> None:
                 assert config.admission.wait_seconds < pods["timeoutSeconds"]
 
 
-def rights_taken(config: Config, *, with_canaries: bool) -> set[ResourceAttributes]:
-    return {*rights_of(config, "multiarch-extender"), *(optional_rights_of(config) if with_canaries else ())}
+def rights_taken(settings: str) -> set[ResourceAttributes]:
+    return {*rights_of(parse_config(settings, ""), "multiarch-extender")}
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "bare"])
@@ -151,7 +150,7 @@ def test_accounts_have_the_rights_that_their_settings_take_and_no_other(name: st
     objects = objects_in(name)
     for part, text in settings_of(objects).items():
         own = [each for each in objects if not each["metadata"]["name"].endswith("-leader")]
-        assert rights_given(own, part) == rights_taken(parse_config(text, ""), with_canaries=True)
+        assert rights_given(own, part) == rights_taken(text)
 
 
 OF_RIGHTS = (
@@ -162,15 +161,14 @@ OF_RIGHTS = (
 
 @pytest.mark.parametrize(
     ("mode", "text"),
-    [("all", text) for text in (*OF_RIGHTS, "canary.enabled: false")]
+    [("all", text) for text in (*OF_RIGHTS, "probeNamespace: dry")]
     + [(mode, "{" + ", ".join(OF_RIGHTS) + "}") for mode in MODES],
 )
 def test_rights_follow_settings_in_every_mode(mode: str, text: str) -> None:
     objects = rendered(text, mode)
     for part, settings in settings_of(objects).items():
         own = [each for each in objects if not each["metadata"]["name"].endswith("-leader")]
-        with_canaries = text != "canary.enabled: false"
-        assert rights_given(own, part) == rights_taken(parse_config(settings, ""), with_canaries=with_canaries)
+        assert rights_given(own, part) == rights_taken(settings)
 
 
 def test_two_releases_share_no_name_and_no_pod() -> None:
@@ -261,27 +259,6 @@ def test_names_of_services_are_asked_of_the_clusters_name_service(mode: str, tex
 
 
 @pytest.mark.parametrize(
-    "selector",
-    [
-        "{key: kubernetes.io/metadata.name, operator: In, values: [team, multiarch-extender-webhook-canary]}",
-        "{key: kubernetes.io/metadata.name, operator: NotIn, values: [team]}",
-        "{key: kubernetes.io/metadata.name, operator: Exists}",
-        "{key: a, operator: In, values: [u, v]}, {key: a, operator: NotIn, values: [u]}",
-        "{key: a, operator: Exists}, {key: a, operator: NotIn, values: ['true']}",
-        "{key: b, operator: DoesNotExist}, {key: a, operator: NotIn, values: [x]}",
-    ],
-)
-def test_the_canarys_namespace_meets_the_selector(selector: str) -> None:
-    """By its labels or its name, whatever expressions there are."""
-    objects = rendered(f"namespaceSelector: {{matchExpressions: [{selector}]}}")
-    found = one(objects, "Namespace")["metadata"]
-    labels = {**found["labels"], "kubernetes.io/metadata.name": found["name"]}
-    for each in yaml.safe_load(f"[{selector}]"):
-        has, right = each["key"] in labels, labels.get(each["key"]) in each.get("values", [])
-        assert {"In": right, "NotIn": not right, "Exists": has, "DoesNotExist": not has}[each["operator"]], each
-
-
-@pytest.mark.parametrize(
     ("mode", "text", "expected"),
     [
         ("webhook", "", ["Job", "Pod"]),
@@ -289,7 +266,10 @@ def test_the_canarys_namespace_meets_the_selector(selector: str) -> None:
         ("policy", "", ["Job", "Pod"]),
         ("webhook", "config: {admission: {unknown: gate}}", ["Job", "Job", "Pod"]),
         ("webhook", "doctor.enabled: false", []),
-        ("webhook", "canary.enabled: false", ["Pod"]),
+        ("webhook", "namespaceSelector: {matchLabels: {a: b}}", ["Pod"]),
+        ("webhook", "webhook.excludeNamespaces: [default]", ["Pod"]),
+        ("webhook", "{namespaceSelector: {matchLabels: {a: b}}, probeNamespace: dry}", ["Job", "Pod"]),
+        ("second", "", ["Pod"]),
         ("webhook", "certificates.source: certManager", ["Job", "Pod"]),
         ("webhook", "certificates.source: existingSecret", ["Pod"]),
         ("webhook", "certificates: {source: existingSecret, caBundle: '-----BEGIN CERTIFICATE-----'}", ["Job", "Pod"]),
@@ -310,7 +290,7 @@ def test_a_hook_makes_the_checks_that_its_account_can_make() -> None:
 
     everything = checks()
     assert everything == {*CheckName} - {"service", "certificate"}
-    assert everything - checks("canary.enabled: false") == {"probe"}
+    assert everything - checks("namespaceSelector: {matchLabels: {a: b}}") == {"probe"}
     assert everything - checks(mode="policy") == {"webhook", "namespaces", "probe"}
 
 

@@ -44,16 +44,17 @@ def test_webhooks_and_policies_look_at_the_same_namespaces() -> None:
     selector = {"matchLabels": {"a": "b"}}
     second: dict[str, object] = {"enabled": True, "outage": "webhook"}
     modes = {"policy": {"enabled": True}, "secondScheduler": second}
+    values = {"modes": modes, "namespaceSelector": selector, "probeNamespace": "shop"}
     webhooks = {
         each["name"].removesuffix(".multiarch-extender.io"): each["namespaceSelector"]
-        for found in objects_of(render({"modes": modes, "namespaceSelector": selector}))
+        for found in objects_of(render(values))
         if found["kind"] == "MutatingWebhookConfiguration"
         for each in found["webhooks"]
     }
     second["outage"] = "policy"
     policies = {
         each["metadata"]["name"]: each["spec"]["matchConstraints"]["namespaceSelector"]
-        for each in objects_of(render({"modes": modes, "namespaceSelector": selector}))
+        for each in objects_of(render(values))
         if each["kind"] == "MutatingAdmissionPolicy"
     }
     assert webhooks[f"pods.{NAME}-webhook"] == webhooks[f"workloads.{NAME}-webhook"] == policies[f"{NAME}-gate"]

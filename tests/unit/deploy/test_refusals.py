@@ -64,32 +64,13 @@ OF_TWO: list[tuple[str, str, str]] = [
             ("podAnnotations", "checksum/configuration"),
         )
     ),
-    ("webhook", "webhook.excludeNamespaces: [multiarch-extender-webhook-canary]", "webhook.excludeNamespaces: in mult"),
-    *(
-        (
-            mode,
-            f"namespaceSelector: {{matchExpressions: [{expression}]}}",
-            f"namespaceSelector: {said} leaves multiarch-",
-        )
-        for mode, expression, said in (
-            (
-                "webhook",
-                "{key: kubernetes.io/metadata.name, operator: In, values: [team]}",
-                "kubernetes.io/metadata.name In [team]",
-            ),
-            (
-                "webhook",
-                "{key: a, operator: In, values: [u, v]}, {key: a, operator: In, values: [w, v]}",
-                "a In [w, v]",
-            ),
-            (
-                "webhook",
-                "{key: app.kubernetes.io/name, operator: DoesNotExist}",
-                "app.kubernetes.io/name DoesNotExist []",
-            ),
-            ("policy", "{key: a, operator: Exists}, {key: a, operator: DoesNotExist}", "a DoesNotExist []"),
-            ("policy", "{key: a, operator: In, values: [b]}, {key: a, operator: NotIn, values: [b]}", "a In [b]"),
-        )
+    ("policy", "webhook.excludeNamespaces: [default]", "probeNamespace: the policy comes into force once"),
+    ("webhook", "probeNamespace: kube-system", "probeNamespace: the pods of kube-system are never touched"),
+    ("policy", "namespaceSelector: {matchLabels: {a: b}}", "probeNamespace: the policy comes into force once"),
+    (
+        "webhook",
+        "config.admission.gate.probe_namespace: a",
+        "config.admission.gate.probe_namespace: the chart decides it",
     ),
     *(
         (

@@ -29,6 +29,8 @@ service its settings (`multiarch-extender config --check`). */}}
   (list (and $second.enabled $second.webhook (hasKey ($values.config.admission | default dict) "scheduler_name")) "config.admission.scheduler_name: the chart decides it. Use modes.secondScheduler.schedulerName.")
   (list (and $modes.defaultScheduler.enabled (regexMatch "-(eks|gke)" $version)) (printf "modes.defaultScheduler.enabled: this cluster (%s) is a vendor's, whose kube-scheduler takes no configuration of yours. Use modes.webhook or modes.secondScheduler." $version))
   (list (and $modes.defaultScheduler.enabled $retries) "config.scheduler: retry protects nobody in modes.defaultScheduler, whose extender is ignorable: kube-scheduler takes the error for an outage, and every node passes. Use assume or pass as pending and unknown, or make modes.secondScheduler a release of its own.")
+  (list (and $modes.policy.enabled (not (include "multiarch.probe.namespace" .))) "probeNamespace: the policy comes into force once a dry run was held, in a namespace that namespaceSelector selects and excludeNamespaces does not leave out. Name one of those.")
+  (list (has $values.probeNamespace (splitList ", " (include "multiarch.never" .))) (printf "probeNamespace: the pods of %s are never touched, and dry runs there show nothing. Choose another namespace." $values.probeNamespace))
   (list (and $hook.hostNetwork (eq $port 10250)) "webhook.hostNetwork: port 10250 of a node is its kubelet's. Choose another one as webhook.port, such as 9443, and let the API server reach it.")
   (list (has $port (list 8880 8881 10259)) (printf "webhook.port: %d is taken in our pods (8880 scheduler verbs, 8881 health and metrics, 10259 kube-scheduler). Choose another one, such as 10250." $port))
   (list (and $hook.hostNetwork $second.enabled) "webhook.hostNetwork: kube-scheduler's port 10259 would meet that of the node's own, and the scheduler verbs would be open to every process of the node. Run modes.secondScheduler without it, or modes.webhook alone with it.")
@@ -43,7 +45,6 @@ service its settings (`multiarch-extender config --check`). */}}
 -}}
 {{- range $refusals }}{{ if first . }}{{ include "multiarch.refuse" (last .) }}{{ end }}{{ end -}}
 {{- include "multiarch.checks.metadata" $values -}}
-{{- range .parts }}{{ include "multiarch.checks.canary" . }}{{ end -}}
 {{- range $path, $instead := include "multiarch.decided" . | fromYaml -}}
 {{- $section := $values.config -}}
 {{- range initial (splitList "." $path) }}{{ $section = get $section . | default dict }}{{ end -}}
@@ -70,28 +71,12 @@ service its settings (`multiarch-extender config --check`). */}}
 {{- end -}}
 {{- end }}
 
-{{/* Whether webhook and policy select the canary's namespace, which the chart labels so that they do. */}}
-{{- define "multiarch.checks.canary" -}}
-{{- if .canary -}}
-{{- $labels := merge (dict "kubernetes.io/metadata.name" .canary) (include "multiarch.canary.labels" . | fromYaml) -}}
-{{- range include "multiarch.requirements" . | fromYamlArray -}}
-{{- $has := hasKey $labels .key -}}
-{{- $in := and $has (has (get $labels .key) (.values | default list)) -}}
-{{- if not (get (dict "In" $in "NotIn" (not $in) "Exists" $has "DoesNotExist" (not $has)) .operator) -}}
-{{- include "multiarch.refuse" (printf "namespaceSelector: %s %s [%s] leaves %s out, in which dry runs show that gates are removed, or the webhook reached. Have it select that namespace too, by its name (kubernetes.io/metadata.name) or labels, or set canary.enabled to false." .key .operator (.values | default list | join ", ") $.canary) -}}
-{{- end -}}
-{{- end -}}
-{{- if has .canary .root.Values.webhook.excludeNamespaces -}}
-{{- include "multiarch.refuse" (printf "webhook.excludeNamespaces: in %s dry runs show that the webhook is reached. Leave it out, or set canary.enabled to false." .canary) -}}
-{{- end -}}
-{{- end -}}
-{{- end }}
-
 {{/* Settings that the chart decides, and what to use instead. */}}
 {{- define "multiarch.decided" -}}
 admission.listen: Use webhook.port, and modes.*.enabled.
 admission.tls: Use certificates.source and webhook.clientCaSecret.
 admission.guard_daemon_sets: Use modes.webhook.workloads.
+admission.gate.probe_namespace: Use probeNamespace.
 installation: It is the part's name.
 admission.gate.exempt_priority_classes: Use gates.exemptPriorityClasses, which the policy heeds too.
 admission.gate.policy: The chart makes it; modes.policy.enabled says whether.

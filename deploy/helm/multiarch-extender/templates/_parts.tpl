@@ -28,8 +28,6 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- $_ := set $part "policy" $policy -}}
 {{- $_ := set $part "scheduler" $isScheduler -}}
 {{- $_ := set $part "gates" (and $gating (or $webhook $policy)) -}}
-{{- $_ := set $part "arms" (and $policy $values.canary.enabled) -}}
-{{- $_ := set $part "canary" (ternary (print $name "-canary") "" (and $values.canary.enabled (or $webhook $policy))) -}}
 {{- $_ := set $part "selfManaged" (and $webhook (eq $values.certificates.source "selfManaged")) -}}
 {{- $_ := set $part "workloads" (and (eq $mode "webhook") (not (has (toString $own.workloads) (list "off" "false")))) -}}
 {{- $_ := set $part "naming" (ternary (print $name "-names") "" $naming) -}}
@@ -90,7 +88,10 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- if .gates -}}
 {{- $gate := dict "lease" .root.gatesLease -}}
 {{- with $values.gates.exemptPriorityClasses }}{{ $_ := set $gate "exempt_priority_classes" . }}{{ end -}}
-{{- if .arms }}{{ $_ := set $gate "policy" .root.gatePolicy }}{{ end -}}
+{{- if .policy -}}
+{{- $_ := set $gate "policy" .root.gatePolicy -}}
+{{- $_ := set $gate "probe_namespace" (include "multiarch.probe.namespace" .root) -}}
+{{- end -}}
 {{- $_ := set $admission "gate" $gate -}}
 {{- end -}}
 {{- $registry := dict -}}
@@ -98,7 +99,7 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- if $values.registries.hosts }}{{ $_ := set $registry "mirrors" (print $etc "-hosts") }}{{ end -}}
 {{- if $values.registries.dockerConfigSecret }}{{ $_ := set $registry "docker_config" (print $etc "-docker/config.json") }}{{ end -}}
 {{- $chart := dict "admission" $admission "registry" $registry -}}
-{{- if or .webhook .arms }}{{ $_ := set $chart "installation" .name }}{{ end -}}
+{{- if .webhook }}{{ $_ := set $chart "installation" .name }}{{ end -}}
 {{- if not .scheduler }}{{ $_ := set $chart "scheduler" (dict "listen" "") }}{{ end -}}
 {{- if $values.store.keySecret }}{{ $_ := set $chart "cache" (dict "key_file" (print $etc "-key/key")) }}{{ end -}}
 {{ mergeOverwrite $base (deepCopy $values.config) $chart | toYaml }}
@@ -110,15 +111,14 @@ which. */}}
 {{- $secrets := .settings.registry.pull_secrets -}}
 {{- $facts := dict "always" true "scheduler" .scheduler "webhook" .webhook -}}
 {{- $_ := set $facts "gates" .gates -}}
-{{- $_ := set $facts "arms" .arms -}}
-{{- $_ := set $facts "canary" .canary -}}
+{{- $_ := set $facts "arms" .policy -}}
 {{- $_ := set $facts "secrets" (and $secrets (kindIs "bool" $secrets)) -}}
 {{- $_ := set $facts "secretsOfNamespaces" (kindIs "slice" $secrets) -}}
 {{- $_ := set $facts "selfManaged" .selfManaged -}}
 {{- $_ := set . "facts" $facts -}}
 {{- $listed := list -}}
 {{- if kindIs "slice" $secrets }}{{ $listed = uniq $secrets }}{{ end -}}
-{{- $_ := set . "places" (dict "" (list "") "own" (list .root.Release.Namespace) "canary" (list .canary) "listed" $listed) -}}
+{{- $_ := set . "places" (dict "" (list "") "own" (list .root.Release.Namespace) "probe" (list (include "multiarch.probe.namespace" .root)) "listed" $listed) -}}
 {{- $names := dict "lease" (list .root.gatesLease) "policy" (list .root.gatePolicy) -}}
 {{- $configurations := list .name -}}
 {{- if .settings.admission.scheduler_name }}{{ $configurations = append $configurations (print .name "-names") }}{{ end -}}
@@ -136,6 +136,12 @@ which. */}}
 {{/* Namespaces whose pods are never touched, as the values of an expression. */}}
 {{- define "multiarch.never" -}}
 {{ concat (list "kube-system" "kube-node-lease" "kube-public" .Release.Namespace) .Values.webhook.excludeNamespaces | uniq | join ", " }}
+{{- end }}
+
+{{/* The namespace of dry runs, as far as values say that it is served; empty if none is known. */}}
+{{- define "multiarch.probe.namespace" -}}
+{{- $isDefault := not (or .Values.namespaceSelector (has "default" .Values.webhook.excludeNamespaces)) -}}
+{{ .Values.probeNamespace | default (ternary "default" "" $isDefault) }}
 {{- end }}
 
 {{/* A namespaceSelector with the names that are never touched: a dict of root and selector. */}}
