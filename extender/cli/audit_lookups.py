@@ -26,6 +26,7 @@ from extender.turns import OPERATOR
 
 _WAIT_SECONDS = 120.0  # for one lookup: its turn at a host that 63 others want, and its requests
 _MOST_TAG_LOOKUPS = 12  # of one image: the newest tag, and a search among 2,000 others
+_NONE_NEWER = "none of the {} tags is a newer version"
 _INTERRUPTED = Failure(Cause.LOOKING_UP, "the audit was interrupted before it was looked up")
 _ENDLESS = Failure(Cause.LOOKING_UP, f"its lookup did not end within {_WAIT_SECONDS:g} s")
 
@@ -164,7 +165,8 @@ class ImageLookups:
             parsed = parse_reference(reference)
         except InvalidReference as exc:
             return NewerTag(str(platform), None, str(exc))
-        if parse_tag(parsed.tag) is None:
+        own = parse_tag(parsed.tag)
+        if own is None:
             why = "it is named by digest alone" if not parsed.tag else f"its tag {parsed.tag} states no version"
             return NewerTag(str(platform), None, why)
         keyring = self._keyrings.get(reference, self._pod_resolver.keyring)
@@ -173,19 +175,20 @@ class ImageLookups:
         tags = await asyncio.shield(repositories[parsed.repository])
         if isinstance(tags, Failure):
             return NewerTag(str(platform), None, f"its tags cannot be listed: {tags.detail}")
-        newer = newer_tags(parsed.tag, tags)
-        if not newer:
-            return NewerTag(str(platform), None, f"none of the {len(tags)} tags is a newer version")
+        newest = ""
+        for architecture in ("", platform.architecture) if own.architecture else ("",):
+            newer = newer_tags(parsed.tag, tags, architecture)
 
-        async def has(index: int) -> bool:
-            named = str(ImageReference(parsed.domain, parsed.path, newer[index], ""))
-            (answer,) = await self._pod_resolver.resolver.resolve_all([ImageQuery(named)], keyring, _WAIT_SECONDS)
-            return isinstance(answer, Content) and runs_on(answer.platforms, platform, compatibility)
+            async def has(index: int, newer: Sequence[str] = newer) -> bool:
+                named = str(ImageReference(parsed.domain, parsed.path, newer[index], ""))
+                (answer,) = await self._pod_resolver.resolver.resolve_all([ImageQuery(named)], keyring, _WAIT_SECONDS)
+                return isinstance(answer, Content) and runs_on(answer.platforms, platform, compatibility)
 
-        first = await _first(len(newer), has)
-        if first is None:
-            return NewerTag(str(platform), None, f"the newest tag, {newer[-1]}, does not run there either")
-        return NewerTag(str(platform), newer[first])
+            if newer and (first := await _first(len(newer), has)) is not None:
+                return NewerTag(str(platform), newer[first])
+            newest = newest or (newer[-1] if newer else "")
+        why = f"the newest tag, {newest}, does not run there either" if newest else _NONE_NEWER.format(len(tags))
+        return NewerTag(str(platform), None, why)
 
     async def _list_tags(self, reference: ImageReference, keyring: Keyring) -> list[str] | Failure:
         """The tags as the credentials see them with which the image was seen, or else the keyring's others."""

@@ -27,6 +27,23 @@ NGINX = ["1.25.3", "1.25.4", "1.25.10", "1.25", "1", "latest", "1.26.0", "1.25.4
         ("3", ["3", "4", "10", "5.1"], ["4", "5.1", "10"]),
         ("1.9", ["1.10.0", "1.9.5", "1.10"], ["1.10", "1.10.0"]),
         ("1.0.0", ["1.0.0", "1.0.0+build.5"], []),
+        (
+            "RELEASE.2024-01-01T00-00-00Z",
+            [
+                "RELEASE.2024-02-01T10-00-00Z",
+                "RELEASE.2023-12-01T00-00-00Z",
+                "RELEASE.2024-01-01T00-00-01Z",
+                "RELEASE.2024-03-01T00-00-00Z-cpuv1",
+                "latest",
+            ],
+            ["RELEASE.2024-01-01T00-00-01Z", "RELEASE.2024-02-01T10-00-00Z"],
+        ),
+        ("20240101T000000Z", ["20240101T000001Z", "20231231T235959Z"], ["20240101T000001Z"]),
+        ("build.2024.01.31", ["build.2024.02.01", "2024.03.01"], ["build.2024.02.01"]),
+        ("1.2.3-3f2a1b9", ["1.2.3-9e8d7c6", "1.2.4-0a1b2c3", "1.2.3-7654321", "1.3.0"], ["1.2.4-0a1b2c3"]),
+        ("v1.2.3-5-g1234567", ["v1.2.3-5-g7654321", "v1.2.3-6-g0000001"], ["v1.2.3-6-g0000001"]),
+        ("20240101-3f2a1b9", ["20240102-0a1b2c3", "20240102"], ["20240102-0a1b2c3"]),
+        ("1.2.3-20240101", ["1.2.3-20240102"], ["1.2.3-20240102"]),
     ],
 )
 def test_newer_tags_are_found_and_ordered(tag: str, others: list[str], newer: list[str]) -> None:
@@ -35,8 +52,25 @@ def test_newer_tags_are_found_and_ordered(tag: str, others: list[str], newer: li
 
 
 def test_a_name_or_commit_is_no_version() -> None:
-    for tag in ("latest", "main", "3f2a1b9", "sha-3f2a1b9", "edge-alpine", "9" * 40, "", "_", "١.٢"):
-        assert parse_tag(tag) is None
+    for tag in ("latest", "main", "3f2a1b9", "sha-3f2a1b9", "edge-alpine", "9" * 40, "", "_", "١.٢", "sha-1234567",
+                "sha-123456a", "1234567", "1234567b", "git-12345", "main-1234567", "commit_12345678", "latest-amd64",
+                "sha256-" + "1" * 64 + ".sig", "g1234567", "linux-amd64"):  # fmt: skip
+        assert parse_tag(tag) is None, tag
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["v1.2.3-amd64", "amd64-1.2.3", "1.2.3_linux_amd64", "1.2.3-x86_64", "linux-x86-64-v1.2.3", "1.2.3.amd64",
+     "1.2.3-linux-x64", "1.2.3-AMD64"],
+)  # fmt: skip
+def test_an_architecture_is_no_flavour(tag: str) -> None:
+    """The same version without it counts, and so does, for the architecture that is asked for, the one beside it."""
+    others = [tag, "1.2.2", "1.2.3", "1.2.4", "1.2.3-alpine", "1.2.3-arm64", "1.2.4_linux_aarch64", "arm64v8-1.2.2",
+              "1.2.5-s390x", "1.2.5-amd64"]  # fmt: skip
+    assert newer_tags(tag, others) == ["1.2.3", "1.2.4"]
+    assert newer_tags(tag, others, "arm64") == ["1.2.3-arm64", "1.2.4_linux_aarch64"]
+    assert newer_tags("1.2.3", others) == ["1.2.4"]
+    assert newer_tags(f"{tag}-alpine", ["1.2.3", "1.2.3-alpine"]) == ["1.2.3-alpine"]
 
 
 def test_a_long_tag_takes_no_time() -> None:
