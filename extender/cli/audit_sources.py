@@ -1,6 +1,7 @@
 """The workloads that `audit` is of: those of a cluster, of manifests, or an image each of a list."""
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,11 +30,14 @@ from extender.kubernetes.pod_templates import (
     unread_images,
 )
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedSpec
+from extender.manifests.nodes import BYTE_ORDER_MARK
+from extender.manifests.stream import ManifestError, decode_stream
 from extender.placement.facts import PodImage
 from extender.placement.nodes import name_of_node, platform_of_node
 from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 
 _MOST_IMAGES = 100_000  # lines of a list
+_COUNT_OR_COMMENT = re.compile(r"^[ \t]*\d+[ \t]+|(?:^|(?<=[ \t]))#.*")
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -103,24 +107,26 @@ def read_files(manifests: Manifests, namespace: str) -> Contents:
 
 
 def read_images(path: str) -> Contents:
-    """Each image of a list as a workload of its own; blank lines and those that begin with `#` are left out."""
+    """Each image of a list as a workload of its own; counts as of `uniq -c`, comments and blank lines are left out."""
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
+        text, _ = decode_stream(sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes())
+    except (OSError, ManifestError) as exc:
         raise ConfigError(f"--images {path}: it cannot be read: {exc}") from exc
     if not text:
         raise ConfigError(f"--images {path}: it is empty; see whether the command that wrote it failed")
-    lines = [line.strip() for line in text.splitlines()]
-    named = list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
-    if len(named) > _MOST_IMAGES:
-        raise ConfigError(f"--images {path}: it has {len(named)} images; give {_MOST_IMAGES} at most")
+    lines = (_COUNT_OR_COMMENT.sub("", line).strip() for line in text.removeprefix(BYTE_ORDER_MARK).splitlines())
+    images = list(dict.fromkeys(filter(None, lines)))
+    if text.strip() and not images:
+        raise ConfigError(f"--images {path}: it has no images")
+    if len(images) > _MOST_IMAGES:
+        raise ConfigError(f"--images {path}: it has {len(images)} images; give {_MOST_IMAGES} at most")
     workloads = [
         Workload(
             key=WorkloadKey("", "Image", name),
             spec=ReportedSpec(),
             uses=(ImageUse(image=PodImage(name), used_as="image", name=""),),
         )
-        for name in named
+        for name in images
     ]
     return Contents(workloads, [], {}, [])
 

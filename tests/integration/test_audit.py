@@ -201,6 +201,21 @@ async def test_a_list_of_images_is_a_source(debian_registry: DebianRegistry, cha
     assert [each["name"] for each in json.loads(out)["workloads"]] == [f"{host}/shop/amd:1.0", f"{host}/shop/multi:1.0"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+async def test_a_list_may_have_counts_comments_and_a_mark(
+    debian_registry: DebianRegistry, charts: Path, tmp_path: Path, encoding: str
+) -> None:
+    """As `sort | uniq -c` and Windows' shell write it."""
+    host, file = debian_registry.host, tmp_path / "images.txt"
+    lines = [f"      4 {host}/shop/amd:1.0", f"     12\t{host}/shop/multi:1.0 # ours", "      3 ", "   1 # none", ""]
+    file.write_bytes("\r\n".join(["# of the cluster", *lines]).encode(encoding))
+    report = await report_of(host, "--images", str(file))
+    assert [each["name"] for each in report["workloads"]] == [f"{host}/shop/amd:1.0", f"{host}/shop/multi:1.0"]
+    assert all(each["state"] == "known" for each in report["images"])
+    file.write_text("# none\n")
+    assert await run(command(host, "--images", str(file))) == (2, "", f"error: --images {file}: it has no images\n")
+
+
 async def test_json_is_what_the_published_schema_says(debian_registry: DebianRegistry, charts: Path) -> None:
     """`--schema` prints the file that is published, and the report has its fields and no others."""
     import jsonschema  # it takes a second, which collecting this file should not
