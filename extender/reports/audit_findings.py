@@ -322,6 +322,10 @@ class _Auditor:
         for platform, nodes in sorted(platforms.items()):
             text = f"targets {nodes} nodes of {platform}, on which its images do not run"
             yield _of_workload(FindingRule.DAEMON_SET_LACKS_PLATFORM, judged, text, str(platform))
+        for platform in self._judge.to_come(judged, self._given.required):
+            if fit(judged.facts, platform, self._compatibility) is Fit.NO:
+                text = f"will target nodes of {platform}, on which its images do not run"
+                yield _of_workload(FindingRule.DAEMON_SET_LACKS_PLATFORM, judged, text, str(platform))
         for taint, nodes in sorted(taints.items()):
             text = f"targets {nodes} nodes with the taint {taint}, which it does not tolerate"
             subject, rule = f"{judged.workload} {taint}", FindingRule.DAEMON_SET_TAINT

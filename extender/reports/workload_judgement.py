@@ -120,6 +120,16 @@ class WorkloadJudge:
         for platform in self.nodes:
             yield from (kind for kind in self._kinds_of(platform, demands) if not obstacles(demands, kind[0]))
 
+    def to_come(self, judged: JudgedWorkload, platforms: Iterable[Platform]) -> list[Platform]:
+        """Those of the platforms of which a cluster has no node yet, and of which a DaemonSet would want all."""
+        os = judged.workload.spec.os.name if judged.workload.spec.os else ""
+        return [
+            each
+            for each in dict.fromkeys(platforms)
+            if self.nodes and each not in self.nodes and os in ("", each.os)
+            if not any(_contradictions(each, judged.demands))
+        ]
+
     def relaxed(self, judged: JudgedWorkload, relaxer: Relaxer) -> RelaxedWorkload:
         """What the workload does not need; nothing for most."""
         if judged.skipped or not relaxer.is_constrained(judged.demands):

@@ -30,6 +30,7 @@ from tests import builders
 from tests.builders import decoded, expression, index, with_terms
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
+S390X = parse_platform("linux/s390x")
 TAINT, ARM_TAINT = Taint("pool", "arm", "NoSchedule"), Taint("arch", "arm64", "NoSchedule")
 ANSWERS: dict[str, Answer] = {
     "amd": Content(Kind.MANIFEST, frozenset((AMD,)), states_platforms=False),
@@ -150,6 +151,34 @@ def test_a_daemon_set_is_weighed_by_the_nodes_that_it_targets() -> None:
     assert [each.message for each in report.findings if each.rule.startswith("daemonset")] == [
         "DaemonSet/agent targets 2 nodes of linux/arm64, on which its images do not run",
         "DaemonSet/agent targets 2 nodes with the taint pool=arm:NoSchedule, which it does not tolerate",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("image", "spec", "found"),
+    [
+        ("amd:1", {}, [ARM, S390X]),
+        ("multi:1", {}, [S390X]),
+        ("gone:1", {}, []),
+        ("amd:1", {"nodeSelector": {"kubernetes.io/arch": "amd64"}}, []),
+        ("amd:1", {"nodeSelector": {"kubernetes.io/arch": "arm64", "disk": "ssd"}}, [ARM]),
+        ("amd:1", {"os": {"name": "windows"}}, []),
+    ],
+)
+def test_a_required_platform_counts_as_a_node_for_daemon_sets(
+    image: str, spec: dict[str, Any], found: list[Platform]
+) -> None:
+    """Before the first node of it is there, in a cluster; one that is there counts as it is."""
+    daemon_set = deployment("agent", image, kind="DaemonSet", **spec)
+    report = audit(given(daemon_set, nodes=[node("amd64")], required=[AMD, ARM, S390X]))
+    assert messages(report, FindingRule.DAEMON_SET_LACKS_PLATFORM) == [
+        f"DaemonSet/agent will target nodes of {each}, on which its images do not run" for each in found
+    ]
+    assert {each.level for each in report.findings if each.rule is FindingRule.DAEMON_SET_LACKS_PLATFORM} <= {"error"}
+    there = [node("amd64"), node("arm64", "a", role="db")]
+    report = audit(given(deployment("agent", "amd:1", kind="DaemonSet"), nodes=there, required=[ARM]))
+    assert messages(report, FindingRule.DAEMON_SET_LACKS_PLATFORM) == [
+        "DaemonSet/agent targets 1 nodes of linux/arm64, on which its images do not run"
     ]
 
 
