@@ -104,13 +104,19 @@ def _notes(report: Audit) -> str:
 
 
 def _picture(report: Audit) -> str:
-    unit = "CPU" if report.total.cpu_cores else "pods"
-    bars = "".join(_bar(report, index, unit) for index in range(len(report.targets)))
-    return f"<h2>Share of the {unit} that could move today</h2>\n{bars}{_top(report, unit)}"
+    by_pods = report.is_weighed_by_pods or not report.total.cpu_cores
+    units = ["pods"] if by_pods else ["CPU"]
+    if by_pods and report.total.cpu_cores:
+        units.append("requested CPU")
+    parts = []
+    for unit in units:
+        bars = "".join(_bar(report, index, unit) for index in range(len(report.targets)))
+        parts.append(f"<h2>Share of the {unit} that could move today</h2>\n{bars}")
+    return "".join(parts) + _top(report, units[0])
 
 
 def _amount(workload: AuditedWorkload, unit: str) -> float:
-    return workload.weight.cpu_cores if unit == "CPU" else workload.weight.pods
+    return workload.weight.pods if unit == "pods" else workload.weight.cpu_cores
 
 
 def _bar(report: Audit, index: int, unit: str) -> str:
@@ -176,7 +182,7 @@ def _nodes(report: Audit) -> str:
         return ""
     lines = "".join(
         f"<li><b>{escape(each.platform or 'nodes that state no platform')}</b>: {each.nodes:,} nodes with "
-        f"{_round(each.cpu_cores)} CPU and {size_text(each.memory_bytes)}; workloads that request "
+        f"{_round(each.cpu_cores)} CPU and {size_text(each.memory_bytes)}; {each.blocked.pods:,} pods that request "
         f"{_round(each.blocked.cpu_cores)} CPU and {size_text(each.blocked.memory_bytes)} cannot use them</li>\n"
         for each in report.nodes
     )
@@ -213,7 +219,7 @@ def _images(report: Audit) -> _PageTable:
         for image in report.images
     ]
     about = "What to build or to ask a vendor for. “Frees alone” is what a build of this one image would set free."
-    return _PageTable("Images", about, columns, rows, 4)
+    return _PageTable("Images", about, columns, rows, 6 if report.is_weighed_by_pods else 4)
 
 
 def _workloads(report: Audit) -> _PageTable:
@@ -241,7 +247,7 @@ def _workloads(report: Audit) -> _PageTable:
         for workload in report.workloads
     ]
     about = "Where each workload can run, and what keeps it from the rest."
-    return _PageTable("Workloads", about, columns, rows, 3 + len(report.targets))
+    return _PageTable("Workloads", about, columns, rows, (5 if report.is_weighed_by_pods else 3) + len(report.targets))
 
 
 def _answers(workload: AuditedWorkload, targets: int) -> Sequence[str]:

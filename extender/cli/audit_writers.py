@@ -120,9 +120,7 @@ WRITERS: Mapping[str, Callable[[Audit], str]] = {
 def blocking_images(report: Audit) -> list[AuditedImage]:
     """The images that lack a target, what blocks most first: a work plan."""
     found = [image for image in report.images if image.lacks]
-    return sorted(
-        found, key=lambda each: (-each.blocks.cpu_cores, -each.blocks.memory_bytes, -each.blocks.pods, each.reference)
-    )
+    return sorted(found, key=lambda each: (*report.heaviest_first(each.blocks), each.reference))
 
 
 _IMAGE_COLUMNS = ("image", "lacks", "has", "blocks", "alone", "whose", "first newer tag with it")

@@ -111,7 +111,7 @@ def wanted_newer(report: Audit) -> list[tuple[str, str]]:
     """The images that block a target, each with the target, as in `with_newer`; those that block most first."""
     images = sorted(
         (image for image in report.images if image.lacks),
-        key=lambda image: (-image.blocks.cpu_cores, -image.blocks.pods, image.reference),
+        key=lambda image: (*report.heaviest_first(image.blocks), image.reference),
     )
     return [(image.reference, platform) for image in images for platform in image.lacks]
 

@@ -211,3 +211,13 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     workloads: list[AuditedWorkload]
     findings: list[Finding]
     problems: list[str]
+
+    @property
+    def is_weighed_by_pods(self) -> bool:
+        """Whether pods are the measure, since some workload has pods that request no CPU."""
+        return any(each.weight.pods and not each.weight.cpu_cores for each in self.workloads)
+
+    def heaviest_first(self, weight: Weight) -> tuple[float, ...]:
+        """What sorts weights by the measure of this report, the heaviest first."""
+        of_requests = (-weight.cpu_cores, -weight.memory_bytes)
+        return (-weight.pods, *of_requests) if self.is_weighed_by_pods else (*of_requests, -weight.pods)

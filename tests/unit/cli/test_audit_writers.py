@@ -13,13 +13,13 @@ import pytest
 
 from extender import __version__
 from extender.cli.audit_html import write_html
-from extender.cli.audit_writers import WRITERS, write_sarif
+from extender.cli.audit_writers import WRITERS, blocking_images, write_sarif
 from extender.images.content import Cause, Content, Failure
 from extender.images.platform import Platform
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.policy import Policy
 from extender.printable import printable
-from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, with_newer
+from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, wanted_newer, with_newer
 from extender.reports.audit_report import Audit, AuditedNodes, NewerTag, Weight
 from extender.reports.workload_reports import WorkloadCollector
 from tests import builders
@@ -161,6 +161,34 @@ def test_a_report_without_workloads_or_requests_is_a_page_too() -> None:
         msgspec.structs.replace(report, workloads=workloads, total=Weight(3, 6, 0.0, 0))
     )
     assert WRITERS["html"] is write_html
+
+
+def test_pods_are_the_measure_where_one_workload_requests_no_cpu() -> None:
+    """Else all of the CPU could move while most pods are blocked. The CPU that is requested is shown beside it."""
+    report = report_of(200, 40)
+    blocked = report.images[2].reference
+    workloads = [
+        msgspec.structs.replace(each, weight=Weight(1, 10, 0.0, 0)) if blocked in each.images else each
+        for each in report.workloads
+    ]
+    heavy = [
+        msgspec.structs.replace(each, blocks=Weight(5, 50, 0.0, 0) if each.reference == blocked else each.blocks)
+        for each in report.images
+    ]
+    mixed = msgspec.structs.replace(report, workloads=workloads, images=heavy)
+    page = write_html(mixed)
+    titles = re.findall(r"<h3>linux/arm64: (\d+%) of the ([^<]*)</h3>", page)
+    assert [unit for _, unit in titles] == ["pods", "requested CPU"]
+    assert int(titles[0][0][:-1]) < int(titles[1][0][:-1])
+    assert page.index("Share of the pods") < page.index("Share of the requested CPU")
+    [data] = [json.loads(text) for text in Elements(page).texts["script"] if text.startswith('{"images"')]
+    assert [data[name]["columns"][data[name]["sort"]]["name"] for name in ("images", "workloads")] == [
+        "Blocks pods", "Pods"
+    ]  # fmt: skip
+    assert (blocking_images(mixed)[0].reference, wanted_newer(mixed)[0][0]) == (blocked, blocked)
+    assert blocking_images(report)[0].reference != blocked
+    idle = [msgspec.structs.replace(each, weight=Weight(1, 0, 0.0, 0)) for each in report.workloads[:1]]
+    assert not msgspec.structs.replace(report, workloads=[*idle, *report.workloads[1:]]).is_weighed_by_pods
 
 
 def test_an_interrupted_audit_says_so() -> None:
