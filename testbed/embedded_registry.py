@@ -20,6 +20,7 @@ from testbed.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact
 
 _PATH = re.compile(r"/v2/(?P<repository>.+)/(?P<kind>manifests|blobs)/(?P<name>[^/]+)")
 _SHUTDOWN_SECONDS = 1.0  # for requests still in flight
+_FIELD_BYTES = 128 << 10  # of a header: tokens may be long
 
 
 class _IndexPlatform(msgspec.Struct, frozen=True):
@@ -51,7 +52,8 @@ class EmbeddedRegistry:
         self._port = 0
         self._tls = tls
         self._runner = web.ServerRunner(
-            web.Server(self._serve, access_log=None, handler_cancellation=True), shutdown_timeout=_SHUTDOWN_SECONDS
+            web.Server(self._serve, access_log=None, handler_cancellation=True, max_field_size=_FIELD_BYTES),
+            shutdown_timeout=_SHUTDOWN_SECONDS,
         )
 
     @property

@@ -26,7 +26,8 @@ class CredentialProvidersConfig(Section, frozen=True):
 
 class RegistryConfig(Section, frozen=True):
     timeout_seconds: Annotated[
-        Seconds, Meta(description="Longest time of one registry exchange, redirects and token included.")
+        Seconds,
+        Meta(description="Longest time of one request to a registry or token server; a lookup has six times that."),
     ] = 10.0
     plain_http: Annotated[
         tuple[str, ...],

@@ -96,26 +96,30 @@ class OperatorKeyring:
             await each.refresh()
         return self.id != before
 
-    async def credentials(self, reference: ImageReference) -> AsyncGenerator[OperatorCredential, None]:
+    async def credentials(
+        self, reference: ImageReference, silent: set[str]
+    ) -> AsyncGenerator[OperatorCredential, None]:
         """Yields the image's credentials: what opened its repository before, then all, source by source.
 
         A source is asked only when its credentials are wanted, so that one that hangs holds up no image that others
-        open.
+        open. `silent` gets the label of each that gave nothing, for it failed or took too long.
         """
         opened = self._opened.get(reference.repository)
         for source in self._sources if opened else ():
             for credential in self._credentials_of(source.at_hand(reference) or ()):
                 if credential.id == opened:
                     yield OperatorCredential(credential, source.label)
-        async with contextlib.aclosing(self._loaded(reference)) as found:
+        async with contextlib.aclosing(self._loaded(reference, silent)) as found:
             async for each in found:
                 yield each
 
-    async def _loaded(self, reference: ImageReference) -> AsyncGenerator[OperatorCredential, None]:
+    async def _loaded(self, reference: ImageReference, silent: set[str]) -> AsyncGenerator[OperatorCredential, None]:
         patience, loop = self._patience_seconds, asyncio.get_running_loop()
         for source in self._sources:
             began_at = loop.time()
             logins = await self._load(source, reference, patience)
+            if source.at_hand(reference) is None:
+                silent.add(source.label)
             if patience is not None:
                 patience = max(0.0, patience - (loop.time() - began_at))
             for credential in self._credentials_of(logins):
@@ -127,12 +131,8 @@ class OperatorKeyring:
 
     async def load(self, reference: ImageReference) -> tuple[Credential, ...]:
         """Returns what the sources have for this image, then `ANONYMOUS`."""
-        found = [each.credential async for each in self._loaded(reference)]
+        found = [each.credential async for each in self._loaded(reference, set())]
         return (*dict.fromkeys(found), ANONYMOUS)
-
-    def is_unread(self, reference: ImageReference) -> bool:
-        """Whether credentials for this image may be missing, because a provider has failed or not answered yet."""
-        return any(source.at_hand(reference) is None for source in self._sources)
 
     def may_change(self, reference: ImageReference) -> bool:
         """Whether a provider serves the image, which may give another credential when the last one has expired."""

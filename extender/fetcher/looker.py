@@ -6,7 +6,7 @@ bounds: the registry has the question's seconds, and providers of credentials th
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
@@ -16,9 +16,10 @@ from extender.errors import (
     ManifestNotFound,
     RegistryDenied,
     RegistryError,
-    RegistryFailed,
+    RegistryNotAsked,
     RegistryRefusedImage,
     RegistryUnavailable,
+    RegistryUnreachable,
     UnsupportedManifest,
 )
 from extender.fetcher.messages import Failed, Look, SeenImage, failed_of
@@ -35,8 +36,9 @@ _MOST_DESCRIBED = 256  # images, 10 MB at most
 _UNREAD_SECONDS = 10.0  # until a provider that failed is asked again
 _MAY_CHANGE_SECONDS = 30.0  # in which a provider may give another credential than one that was denied
 _MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
-# Some registries answer so to a HEAD, and have the image.
-_NOT_BY_HEAD = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, RegistryFailed)
+# Some registries answer so to a HEAD, or not at all, and have the image.
+_NOT_BY_HEAD = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, RegistryUnavailable)
+_UNCONNECTED = (RegistryUnreachable, RegistryNotAsked)
 # Where credentials are from, besides the ids of the operator's and of none.
 _POD, _CHANGED = "the pod's", "what has changed of the operator's"
 
@@ -47,6 +49,14 @@ class _Attempt(NamedTuple):
     credential: Credential
     by: CredentialId
     label: str = ""
+
+
+class _FailedAttempt(NamedTuple):
+    """What an attempt has failed with, where another credential may do better."""
+
+    attempt: _Attempt
+    failure: Failure
+    error: Exception
 
 
 class Looker:
@@ -68,9 +78,9 @@ class Looker:
         A credential is tried after another one as the kubelet does: not where the registry fails. Registries have the
         question's seconds; who gives credentials has a time of its own.
         """
-        failures: list[tuple[_Attempt, Failure]] = []
+        refusals, silent = list[_FailedAttempt](), set[str]()
         left, loop = look.seconds, asyncio.get_running_loop()
-        async with contextlib.aclosing(self._attempts(look)) as attempts:
+        async with contextlib.aclosing(self._attempts(look, silent)) as attempts:
             async for attempt in attempts:
                 began_at = loop.time()
                 try:
@@ -80,53 +90,61 @@ class Looker:
                     error = _late(look) if isinstance(exc, TimeoutError) else exc
                     failure = failure_of(error)
                     if not depends_on_credential(failure):
-                        return failed_of(error, by=attempt.by, denied=self._denied(look, failures, but=attempt.by))
-                    failures.append((attempt, failure))
+                        return failed_of(error, by=attempt.by, denied=self._denied(refusals, silent, but=attempt.by))
+                    refusals.append(_FailedAttempt(attempt, failure, error))
                     left -= loop.time() - began_at
                     continue
                 if attempt.label:
                     self._operator.note_opened(look.kubelet_name, attempt.credential)
-                denied = self._denied(look, failures, but=attempt.by) if failures else ()
+                denied = self._denied(refusals, silent, but=attempt.by) if refusals else ()
                 return SeenImage(by=attempt.by, digest=digest, image=image, label=attempt.label, denied=denied)
-        return self._failed(look, failures)
+        return self._failed(look, refusals, silent)
 
     async def ask(self, look: Look, ask: Callable[[Credential], Awaitable[T]]) -> T:
-        """Returns the result of `ask` for the first credential that is not denied.
+        """Returns the result of `ask` for the first credential that opens the image, in the order of `look`.
 
-        Raises:
-            RegistryDenied: all are.
+        Raises what the one failed with that says most, if none does.
         """
-        async with contextlib.aclosing(self._attempts(look)) as attempts:
+        refusals: list[_FailedAttempt] = []
+        async with contextlib.aclosing(self._attempts(look, set())) as attempts:
             async for attempt in attempts:
-                with contextlib.suppress(RegistryDenied):
+                try:
                     return await ask(attempt.credential)
-        raise RegistryDenied(f"no credential opens {look.reference}")
+                except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
+                    failure = failure_of(exc)
+                    if not depends_on_credential(failure):
+                        raise
+                    refusals.append(_FailedAttempt(attempt, failure, exc))
+        worst = summary(each.failure for each in refusals)
+        raise next(each.error for each in refusals if each.failure.cause is worst.cause)
 
-    async def _attempts(self, look: Look) -> AsyncGenerator[_Attempt, None]:
+    async def _attempts(self, look: Look, silent: set[str]) -> AsyncGenerator[_Attempt, None]:
         """Yields each credential once: what opened the image before, the pod's, the operator's, and none.
 
-        If all of these fail, the operator's files are read again, and what has changed follows.
+        If all of these fail, the operator's files are read again, and what has changed follows. `silent` gets those of
+        the operator's sources that gave nothing when they were asked, for they failed or took too long.
         """
         first, operator = look.access.first, self._operator.id
         sources = [_POD, operator, ANONYMOUS.id] if operator else [_POD, ANONYMOUS.id]
         sources.sort(key=lambda source: source != first)
         yielded = set[tuple[str, str]]()
         for source in (*sources, _CHANGED) if operator else sources:
-            async with contextlib.aclosing(self._attempts_of(source, look)) as attempts:
+            async with contextlib.aclosing(self._attempts_of(source, look, silent)) as attempts:
                 async for attempt in attempts:
                     login = (attempt.credential.username, attempt.credential.password)
                     if login not in yielded and sum(map(len, login)) <= _MOST_CREDENTIAL:
                         yielded.add(login)
                         yield attempt
 
-    async def _attempts_of(self, source: str, look: Look) -> AsyncGenerator[_Attempt, None]:
+    async def _attempts_of(self, source: str, look: Look, silent: set[str]) -> AsyncGenerator[_Attempt, None]:
         if source == ANONYMOUS.id:
             yield _Attempt(ANONYMOUS, ANONYMOUS.id)
         elif source == _POD:
             for login in sorted(look.access.logins, key=lambda login: login.id != look.access.first):
                 yield _Attempt(login, login.id)
         elif source != _CHANGED or await self._operator.refresh():
-            found = self._operator.credentials(look.kubelet_name)
+            silent.clear()
+            found = self._operator.credentials(look.kubelet_name, silent)
             async with contextlib.aclosing(found) as operators:
                 async for credential, label in operators:
                     yield _Attempt(credential, self._operator.id, label)
@@ -139,8 +157,11 @@ class Looker:
         """
         reference, images, stated = look.reference, self._images, None
         if look.by_head:
-            with contextlib.suppress(*_NOT_BY_HEAD):
+            try:
                 stated = await images.state_digest(reference, credential)
+            except _NOT_BY_HEAD as exc:
+                if isinstance(exc, _UNCONNECTED):
+                    raise
         if stated in look.known:
             return stated, None
         image = self._described.get((reference.repository, stated or ""))
@@ -156,25 +177,29 @@ class Looker:
             self._described.put((reference.repository, image.digest), image)
         return image.digest, image
 
-    def _failed(self, look: Look, failures: list[tuple[_Attempt, Failure]]) -> Failed:
+    def _failed(self, look: Look, refusals: Sequence[_FailedAttempt], silent: Collection[str]) -> Failed:
         """Returns why no credential opens the image. That all at hand are denied says nothing if others are unread."""
-        denied = self._denied(look, failures)
-        if self._operator.is_unread(look.kubelet_name):
+        denied = self._denied(refusals, silent)
+        if silent:
             return Failed(failure=UNREAD, retry_after=_UNREAD_SECONDS, denied=denied, why=UNREAD.detail)
-        failure = summary(failure for _, failure in failures)
+        failure = summary(each.failure for each in refusals)
+        if failure.cause is Cause.THROTTLED:
+            throttled = [each for each in refusals if each.failure.cause is Cause.THROTTLED]
+            failed = [failed_of(each.error, by=each.attempt.by, denied=denied) for each in throttled]
+            return min(failed, key=lambda each: each.retry_after or 0.0)
         is_short = failure.cause is Cause.DENIED and self._operator.may_change(look.kubelet_name)
         return Failed(
             failure=failure, retry_after=_MAY_CHANGE_SECONDS if is_short else None, denied=denied, why=failure.detail
         )
 
     def _denied(
-        self, look: Look, failures: list[tuple[_Attempt, Failure]], but: CredentialId | None = None
+        self, refusals: Sequence[_FailedAttempt], silent: Collection[str], but: CredentialId | None = None
     ) -> tuple[CredentialId, ...]:
         """Returns the ids that were denied but one; that of the operator's credentials if all of them were."""
         denied: dict[CredentialId, bool] = {}
-        for attempt, failure in failures:
+        for attempt, failure, _ in refusals:
             denied[attempt.by] = denied.get(attempt.by, True) and failure.cause is Cause.DENIED
-        if self._operator.is_unread(look.kubelet_name):
+        if silent:
             denied.pop(self._operator.id, None)
         return tuple(each for each, is_denied in denied.items() if is_denied and each != but)
 

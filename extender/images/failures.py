@@ -59,10 +59,10 @@ _CAUSES: dict[type[BaseException], Cause] = {
     InvalidReference: Cause.INVALID_REFERENCE,
 }
 
-# Causes after which the next credential is tried, as the kubelet does; the one that says most stands last. "No such
-# image" is one, since some registries answer so when a login has no access. So is *unavailable* where one of several
-# endpoints has answered.
-_TELLING = (Cause.DENIED, Cause.MISSING, Cause.REFUSED, Cause.UNAVAILABLE)
+# Causes after which the next credential is tried, as the kubelet does; the one that says most stands last. *Throttled*
+# is an account's. "No such image" is one, since some registries answer so when a login has no access. So is
+# *unavailable* where one of several endpoints has answered.
+_TELLING = (Cause.DENIED, Cause.THROTTLED, Cause.MISSING, Cause.REFUSED, Cause.UNAVAILABLE)
 
 
 def failure_of(error: Exception) -> Failure:
@@ -92,7 +92,7 @@ def summary(failures: Iterable[Failure]) -> Failure:
     """The one failure for all credentials from the failure of each, in order, each of which depends on its credential.
 
     It is the first *unavailable*, since nobody knows what that endpoint has, else the first *refused*, else the first
-    *missing*, since a login with access knows best. Else it is *denied*.
+    *missing*, since a login with access knows best, else *throttled*, since that account may open it. Else *denied*.
     """
     result = DENIED
     for failure in failures:

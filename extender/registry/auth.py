@@ -26,7 +26,6 @@ from extender.lenient_json import InvalidJson, LenientDecoder
 from extender.registry.endpoint import Endpoint, with_more_query
 from extender.registry.http import (
     Response,
-    deadline,
     follow,
     host_of,
     is_about_request,
@@ -35,7 +34,7 @@ from extender.registry.http import (
     send,
     throttled,
 )
-from extender.tables import LruTable
+from extender.tables import LruTable, ShareTable
 
 # Registries refuse to store longer manifests, and runtimes refuse to read them (distribution, containerd,
 # containers/image). The same limit applies to configs, as in containers/image.
@@ -45,14 +44,14 @@ _NONE: Mapping[str, str] = {}
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
 _MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that state less do not hold to it
 _RENEW_AFTER = 0.8  # of a token's life, so that no token expires on its way
-# Characters that a header may hold, in a length that servers accept: real tokens have a few KB; thousands are cached.
-_TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")  # real ones have a few KB, and 20 with the groups of a directory
 
 
 # Enough for the repositories of most clusters. Of a challenge only these parameters are kept, in a header of 8 KB at
-# most, so that challenges take 8 MB and tokens 16 MB if hosts make all of them as long as they may be.
+# most, so that challenges take 8 MB.
 _PARAMETERS = ("realm", "service", "scope")
-_MOST_CHALLENGES, _MOST_TOKENS = 1024, 1024
+_MOST_CHALLENGES = 1024
+_TOKENS_BYTES, _TOKEN_ROW_BYTES = 8 << 20, 1024  # of all tokens, and of one besides its text
 
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -121,7 +120,7 @@ class Authenticator:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        """`timeout_seconds` bounds a whole exchange: challenge, token, redirects and body.
+        """`timeout_seconds` bounds each request, to a registry or a token server, with its body.
 
         `clock` is monotonic, `wall_clock` counts from the epoch.
         """
@@ -130,7 +129,11 @@ class Authenticator:
         self._clock = clock
         self._wall_clock = wall_clock
         self._challenges: LruTable[tuple[URL, str], Challenge] = LruTable(_MOST_CHALLENGES)
-        self._tokens: LruTable[_TokenKey, _BearerToken] = LruTable(_MOST_TOKENS)
+        self._tokens: ShareTable[_TokenKey, _BearerToken] = ShareTable(
+            _TOKENS_BYTES,
+            owner_of=lambda key, _: key.realm.raw_host or "",
+            cost_of=lambda _, token: _TOKEN_ROW_BYTES + len(token.text),
+        )
 
     async def ask(
         self,
@@ -148,13 +151,10 @@ class Authenticator:
         Raises:
             RegistryDenied: the token server refuses the credential.
             RegistryRefusedImage: the token server refuses the request with another 4xx.
-            RegistryThrottled: the token server answers 429.
+            RegistryThrottled: the token server has been asked too often.
             RegistryUnavailable: there is no response, the challenge is malformed, or the token server fails.
         """
-        async with deadline(endpoint.name, self._timeout_seconds):
-            return await follow(
-                endpoint.url_of(what, query), partial(self._send, method, endpoint, credential, headers)
-            )
+        return await follow(endpoint.url_of(what, query), partial(self._send, method, endpoint, credential, headers))
 
     async def _send(
         self, method: str, endpoint: Endpoint, credential: Credential, more: Mapping[str, str], url: URL
@@ -167,7 +167,7 @@ class Authenticator:
         headers.update(more)
         send_once = partial(
             send, self._session, method, url, headers=headers, limit_bytes=MAX_DOCUMENT_BYTES,
-            tls=endpoint.tls_for(url), connect_seconds=endpoint.connect_seconds,
+            seconds=self._timeout_seconds, tls=endpoint.tls_for(url), connect_seconds=endpoint.connect_seconds,
         )  # fmt: skip
         origin = url.origin(), endpoint.own_repository
         known = self._challenges.get(origin)
@@ -179,7 +179,9 @@ class Authenticator:
         if sent:
             headers["Authorization"] = sent
         response = await send_once()
-        challenge = _choose(response) if response.status == 401 else None
+        if response.status != 401 or throttled(response, self._wall_clock):
+            return response
+        challenge = _choose(response)
         if challenge is None:
             return response
         if sent and challenge.scheme == "bearer":
@@ -208,7 +210,10 @@ class Authenticator:
         async def send_to(there: URL) -> Response:
             shown = login if there.origin() == url.origin() else {}
             tls = hop.endpoint.tls_for(there)
-            return await send(self._session, "GET", there, headers=shown, limit_bytes=_MAX_TOKEN_BYTES, tls=tls)
+            return await send(
+                self._session, "GET", there, headers=shown, limit_bytes=_MAX_TOKEN_BYTES,
+                seconds=self._timeout_seconds, tls=tls,
+            )  # fmt: skip
 
         response = await follow(url, send_to)
         if response.status != 200:
@@ -219,10 +224,10 @@ class Authenticator:
 
     def _refusal(self, response: Response) -> RegistryError:
         host = host_of(response.url)
+        if too_many := throttled(response, self._wall_clock):
+            return too_many
         if response.status in (401, 403):
             return RegistryDenied(f"the token server {host} gives no token ({response.status})")
-        if response.status == 429:
-            return throttled(response, self._wall_clock)
         if is_about_request(response.status):
             words = f"the token server {host} gives no token ({response.status})"
             return RegistryRefusedImage(words, response.status, read_refusal(response.body))

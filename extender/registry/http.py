@@ -12,9 +12,10 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -56,8 +57,6 @@ _WITH_BODY = frozenset({200, 206})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Of the 4xx, those about the proxy, the time or the connection: the same request may succeed later.
 _TRANSIENT_4XX = frozenset({407, 408, 421, 425, 429})
-# Refusals that say all by their status, and are many.
-_WITHOUT_REASON = frozenset({401, 403, 404})
 _REASON_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0  # for TCP and TLS each; a packet that is lost is sent again after one second and after three
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 3600.0
@@ -100,8 +99,8 @@ MOST_SAID = 112
 class Response(NamedTuple):
     """An HTTP response. `body` is empty if `truncated`, that is, longer than the limit.
 
-    Of another status than 200 and 206 it is empty too, unless the response refuses what was requested: then it has what
-    came of it in a second, if that is all and no longer than 8 KiB.
+    Of an error it has what came of it in a second, if that is all and no longer than 8 KiB. Of another status than
+    these, 200 and 206 it is empty.
     """
 
     url: URL
@@ -118,10 +117,11 @@ async def send(
     *,
     headers: Mapping[str, str],
     limit_bytes: int,
+    seconds: float,
     tls: ssl.SSLContext | bool = True,
     connect_seconds: float | None = None,
 ) -> Response:
-    """Sends one request and returns its response. Does not follow redirects.
+    """Sends one request and returns its response, in so many `seconds` at most. Does not follow redirects.
 
     A body of more than `limit_bytes` is dropped. Name and password in `url` are not sent. The proxy
     is the one that the environment names. `tls` is the TLS context for this request; True stands for the session's own.
@@ -136,24 +136,25 @@ async def send(
         RegistryUnavailable: there is no complete response.
     """
     host = host_of(url)
-    try:
-        async with session.request(
-            method,
-            url.with_user(None),
-            headers=headers,
-            allow_redirects=False,
-            proxy=proxy_for(url),
-            ssl=tls,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds or _CONNECT_SECONDS),
-        ) as response:
-            if response.status in _WITH_BODY:
-                _check_encoding(response, host)
-                body, truncated = await _read(response, limit_bytes)
-            else:
-                body, truncated = await _read_reason(response), False
-    except (aiohttp.ClientError, OSError, ValueError) as exc:  # TimeoutError is an OSError, UnicodeError a ValueError
-        REQUESTS["error"].inc()
-        raise _fault(host, exc) from exc
+    async with _deadline(host, seconds):
+        try:
+            async with session.request(
+                method,
+                url.with_user(None),
+                headers=headers,
+                allow_redirects=False,
+                proxy=proxy_for(url),
+                ssl=tls,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds or _CONNECT_SECONDS),
+            ) as response:
+                if response.status in _WITH_BODY:
+                    _check_encoding(response, host)
+                    body, truncated = await _read(response, limit_bytes)
+                else:
+                    body, truncated = await _read_reason(response), False
+        except (aiohttp.ClientError, OSError, ValueError) as exc:  # UnicodeError is a ValueError
+            REQUESTS["error"].inc()
+            raise _fault(host, exc) from exc
     REQUESTS[_code_of(response.status)].inc()
     return Response(url, response.status, response.headers, body, truncated)
 
@@ -204,14 +205,14 @@ def resolve_url(base: URL, location: str) -> URL:
 
 
 @contextlib.asynccontextmanager
-async def deadline(host: str, timeout_seconds: float) -> AsyncIterator[None]:
-    """Raises RegistryUnavailable if the context lasts longer than `timeout_seconds`."""
+async def _deadline(host: str, seconds: float) -> AsyncIterator[None]:
+    """Raises RegistryUnavailable if the context lasts longer than `seconds`."""
     try:
-        async with asyncio.timeout(timeout_seconds):
+        async with asyncio.timeout(seconds):
             yield
     except TimeoutError as exc:
         REQUESTS["error"].inc()
-        raise RegistryUnavailable(f"{host} did not answer within {timeout_seconds:g} s") from exc
+        raise RegistryUnavailable(f"{host} did not answer within {seconds:g} s") from exc
 
 
 def _fault(host: str, exc: Exception) -> RegistryUnavailable:
@@ -226,10 +227,20 @@ def is_about_request(status: int) -> bool:
     return 400 <= status < 500 and status not in _TRANSIENT_4XX
 
 
-def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThrottled:
-    """Returns the error for a 429. `wall_clock` gives seconds since the epoch, for a Retry-After that is a date."""
+def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThrottled | None:
+    """Returns the error for a 429, or for what the body calls too many requests; None for another response.
+
+    `wall_clock` gives seconds since the epoch, for a Retry-After that is a date.
+    """
+    codes = () if answer.status == HTTPStatus.TOO_MANY_REQUESTS else (each.code for each in _read_errors(answer.body))
+    if answer.status != HTTPStatus.TOO_MANY_REQUESTS and not any(map(_is_throttling, codes)):
+        return None
     seconds = read_retry_after(answer.headers.get("Retry-After", ""), wall_clock())
-    return RegistryThrottled(f"{host_of(answer.url)} asks us to come back later (429)", seconds)
+    return RegistryThrottled(f"{host_of(answer.url)} asks us to come back later ({answer.status})", seconds)
+
+
+def _is_throttling(code: str | None) -> bool:
+    return (code or "").replace("_", "").upper() in _THROTTLING
 
 
 def read_retry_after(value: str, now: float) -> float | None:
@@ -311,8 +322,8 @@ async def _read(response: aiohttp.ClientResponse, limit_bytes: int) -> tuple[byt
 
 
 async def _read_reason(response: aiohttp.ClientResponse) -> bytes:
-    """Returns the body of a refusal; nothing if it is long, late or broken, which changes nothing about the refusal."""
-    if not is_about_request(response.status) or response.status in _WITHOUT_REASON:
+    """Returns the body of an error; nothing if it is long, late or broken, which changes nothing about the error."""
+    if response.status < HTTPStatus.BAD_REQUEST:
         return b""
     try:
         async with asyncio.timeout(_REASON_SECONDS):
@@ -343,16 +354,23 @@ class _Body(msgspec.Struct):
 _DECODER = LenientDecoder(_Body, most_values=1_000)
 
 
+_THROTTLING = frozenset({"TOOMANYREQUESTS", "TOOMANYREQUEST"})  # the distribution-spec's code, and Harbor's
+
+
+def _read_errors(body: bytes) -> Sequence[_Error]:
+    """Returns the errors of the distribution-spec that a body has; none if it has others, or is something else."""
+    try:
+        return [each or _Error() for each in _DECODER.decode(body).errors or ()]
+    except InvalidJson:
+        return ()
+
+
 def read_refusal(body: bytes) -> str:
     """The message of the first error, or its code if it has none, as one printable line of `MOST_SAID` at most.
 
     Empty if the body is no error of the distribution-spec, or says nothing.
     """
-    try:
-        errors = _DECODER.decode(body).errors
-    except InvalidJson:
-        return ""
-    first = (errors and errors[0]) or _Error()
+    first = next(iter(_read_errors(body)), _Error())
     line = " ".join((first.message or first.code or "").split())
     if len(line) > MOST_SAID:
         line = f"{line[: MOST_SAID - 1].rstrip()}…"

@@ -3,7 +3,6 @@
 Chooses the credentials that each endpoint receives. `client` sends the requests and interprets the responses.
 """
 
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -95,16 +94,18 @@ class MirrorFailover:
     async def _ask_endpoint(
         self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T], *, is_last_hope: bool
     ) -> T:
-        """Returns the endpoint's result for the first credential that it does not deny."""
+        """Returns the endpoint's result for the first credential that it neither denies nor throttles."""
         if endpoint.not_asked:
             raise AddressRefused(f"{endpoint.name} is not asked: {endpoint.not_asked}")
         if self._guard:
             self._guard.check_registry(endpoint.root)
-        credentials = await self._credentials_for(endpoint, reference, credential)
-        for shown in credentials[:-1]:
-            with contextlib.suppress(RegistryDenied):
+        refusals: list[RegistryDenied | RegistryThrottled] = []
+        for shown in await self._credentials_for(endpoint, reference, credential):
+            try:
                 return await self._ask_unless_resting(endpoint, shown, ask, is_last_hope=is_last_hope)
-        return await self._ask_unless_resting(endpoint, credentials[-1], ask, is_last_hope=is_last_hope)
+            except (RegistryDenied, RegistryThrottled) as exc:
+                refusals.append(exc)
+        raise next((each for each in refusals if isinstance(each, RegistryThrottled)), refusals[-1])
 
     async def _ask_unless_resting(self, endpoint: Endpoint, shown: Credential, ask: Ask[T], *, is_last_hope: bool) -> T:
         """Returns the result with this credential, and records whether the endpoint is to rest.

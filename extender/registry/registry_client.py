@@ -39,7 +39,6 @@ _NO_HEAD = frozenset({405, 501})
 _ANYTHING, _JSON = {"Accept": "*/*"}, {"Accept": "application/json"}
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # half of which msgspec refuses where nobody reads it
-_KEYS_OF_ERRORS = frozenset({"errors", "error", "message", "code", "detail"})
 _KEYS_OF_DOCUMENTS = frozenset({"schemaVersion", "mediaType", "manifests", "config", "layers", "architecture", "os"})
 _TAGS_A_PAGE, _MOST_TAG_PAGES = 1000, 20
 _LINK = re.compile(r"<([^<>]{1,4096})>\s*;([^,]*)", re.ASCII)
@@ -79,7 +78,7 @@ class RegistryClient:
         wall_clock: Callable[[], float] = time.time,
         random: Callable[[], float] = stdlib_random.random,
     ) -> None:
-        """`timeout_seconds` bounds a whole exchange: challenge, token, redirects and body.
+        """`timeout_seconds` bounds each request, to a registry or a token server, with its body.
 
         `plain_http` has the `host[:port]` that are contacted without TLS, unless `mirrors` says otherwise.
         `mirror_credentials` returns the operator's own credentials for a repository on a mirror, in the order to try
@@ -137,7 +136,9 @@ class RegistryClient:
             body = self._body_of(response, endpoint, reference, reference.digest)
             digest = reference.digest or digest_of(body)
             if response.headers.get("Docker-Content-Digest") != digest and not is_whole(body):
-                raise RegistryFailed(f"{endpoint.name} sent something that is no manifest")
+                raise throttled(response, self._wall_clock) or RegistryFailed(
+                    f"{endpoint.name} sent something that is no manifest"
+                )
             media_type = media_type_of(response.headers.get("Content-Type", ""))
             return FetchedManifest(digest, media_type, body)
 
@@ -228,15 +229,17 @@ class RegistryClient:
             raise InvalidManifest(f"{endpoint.name} sent a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB")
         if digest and not matches_digest(response.body, digest):
             if response.body.lstrip()[:1] in (b"", b"{") and not is_whole(response.body):
-                raise RegistryFailed(f"{endpoint.name} sent something else than {digest}")
+                raise throttled(response, self._wall_clock) or RegistryFailed(
+                    f"{endpoint.name} sent something else than {digest}"
+                )
             raise InvalidManifest(f"{endpoint.name} sent bytes that do not have the digest {digest}")
         return response.body
 
     def _check(self, response: Response, endpoint: Endpoint, reference: ImageReference) -> None:
-        """Raises the error for the response's status, unless it is a 200 that is not a web page."""
+        """Raises the error for the response, unless it is a 200 that is not a web page."""
         if response.status == 200 and media_type_of(response.headers.get("Content-Type", "")) != "text/html":
             return
-        raise self._refusal(response, endpoint, reference)
+        raise throttled(response, self._wall_clock) or self._refusal(response, endpoint, reference)
 
     def _refusal(self, response: Response, endpoint: Endpoint, reference: ImageReference) -> RegistryError:
         host, repository = endpoint.name, endpoint.repository
@@ -248,8 +251,6 @@ class RegistryClient:
             case 404:
                 name = f"@{reference.digest}" if reference.digest else f":{reference.tag}"
                 return ManifestNotFound(f"{host} has no {repository}{name}")
-            case 429:
-                return throttled(response, self._wall_clock)
             case status if is_about_request(status):
                 said = read_refusal(response.body)
                 return RegistryRefusedImage(f"{host} refuses {repository} ({status})", status, said)
@@ -258,7 +259,7 @@ class RegistryClient:
 
 
 def is_whole(body: bytes) -> bool:
-    """Whether a body can be a document of an image at all: neither empty nor cut, nor an error's.
+    """Whether a body can be a document of an image at all: neither empty nor cut, nor something else.
 
     What cannot is not what the registry has under that name, and another request may bring it.
     """
@@ -266,7 +267,7 @@ def is_whole(body: bytes) -> bool:
         keys = _OBJECT.decode(_SURROGATE.sub(rb"\\u0020", body)).keys()
     except UNDECODABLE:
         return False
-    return bool(keys & _KEYS_OF_DOCUMENTS) or not {key.lower() for key in keys} & _KEYS_OF_ERRORS
+    return bool(keys & _KEYS_OF_DOCUMENTS)
 
 
 def next_page(links: Sequence[str]) -> str:

@@ -28,6 +28,8 @@ TAG_SECONDS = 900.0
 """How long a tag's digest is fresh; afterwards it is asked for again in the background by HEAD."""
 STALE_SECONDS = 86_400.0
 """How long a known answer still serves when the registry cannot be asked."""
+LOOKUP_REQUESTS = 6
+"""How many slow requests one lookup may wait for: challenge, token, HEAD, GET, configuration, and one in vain."""
 LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is loaded while the service answers
 
 
@@ -110,7 +112,7 @@ async def open_pod_resolver_of(
             stale_seconds=STALE_SECONDS,
             clock=time.monotonic,
             head_first=head_first,
-            lookup_seconds=2 * config.registry.timeout_seconds,
+            lookup_seconds=LOOKUP_REQUESTS * config.registry.timeout_seconds,
             short_names=config.registry.mirrors_of_crio,
             persistence=(
                 Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic)

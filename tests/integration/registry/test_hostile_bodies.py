@@ -216,7 +216,7 @@ async def serving(answer: bytes, pieces: int = 1 << 20) -> AsyncIterator[URL]:
 
 
 async def read(session: aiohttp.ClientSession, url: URL, method: str = "GET") -> Response:
-    return await send(session, method, url, headers={}, limit_bytes=100)
+    return await send(session, method, url, headers={}, limit_bytes=100, seconds=60)
 
 
 @pytest.mark.parametrize("pieces", [1 << 20, 1], ids=["whole", "byte-by-byte"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import ssl
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -198,6 +199,33 @@ async def test_document_that_the_registry_vouches_for_is_read(make_client: MakeC
         assert (await make_client(registry.host).fetch_manifest(app_at(registry), ANONYMOUS)).body == body
 
 
+@pytest.mark.parametrize("body", [b"{}", b'{"status":"ok"}', b"[]", b"null"])
+@pytest.mark.parametrize("digest", ["", INDEX.digest], ids=["by-tag", "by-digest"])
+async def test_what_is_a_document_of_nothing_is_the_registrys_failure(
+    make_client: MakeClient, body: bytes, digest: str
+) -> None:
+    """Once: the next answer may be the document."""
+    async with FaultyRegistry(sends(200, JSON, body)) as registry:
+        reference = app_at(registry).with_digest(digest) if digest else app_at(registry)
+        with pytest.raises((errors.RegistryFailed, errors.InvalidManifest)) as caught:
+            await make_client(registry.host).fetch_manifest(reference, ANONYMOUS)
+        is_list = not body.startswith(b"{")  # of which the first byte says that it is no document, cut or not
+        assert isinstance(caught.value, errors.InvalidManifest if digest and is_list else errors.RegistryFailed)
+
+
+@pytest.mark.parametrize("code", ["TOOMANYREQUESTS", "toomanyrequests", "TOO_MANY_REQUEST"])
+@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 412, 429, 500, 503])
+async def test_too_many_requests_is_what_the_body_calls_so(make_client: MakeClient, status: int, code: str) -> None:
+    """Whatever the status says; a challenge beside it is not answered."""
+    body = json.dumps({"errors": [{"code": "OTHER"}, {"code": code, "message": "later"}]}).encode()
+    headers = JSON | {"Retry-After": "7", "WWW-Authenticate": 'Bearer realm="/token"'}
+    async with FaultyRegistry(sends(status, headers, body)) as registry:
+        with pytest.raises(errors.RegistryThrottled) as caught:
+            await make_client(registry.host).fetch_manifest(app_at(registry), ANONYMOUS)
+        assert caught.value.retry_after_seconds == 7
+        assert len(registry.shown) == 1
+
+
 async def test_config_that_is_cut_is_the_registrys_failure(make_client: MakeClient) -> None:
     """As a manifest that is; other bytes under a digest are not."""
     config = b'{"os":"linux","architecture":"amd64"}'
@@ -210,7 +238,7 @@ async def test_config_that_is_cut_is_the_registrys_failure(make_client: MakeClie
 
 
 async def test_bytes_that_are_not_the_digests_are_refused(make_client: MakeClient) -> None:
-    async with FaultyRegistry(sends(200, JSON, b"{}")) as registry:
+    async with FaultyRegistry(sends(200, JSON, b'{"schemaVersion":2,"os":"linux"}')) as registry:
         client, reference = make_client(registry.host), app_at(registry).with_digest(INDEX.digest)
         with pytest.raises(errors.InvalidManifest, match=INDEX.digest):
             await client.fetch_manifest(reference, ANONYMOUS)

@@ -41,7 +41,7 @@ class Server(FaultyRegistry):
 
 
 async def ask(session: aiohttp.ClientSession, server: Server) -> bytes:
-    return (await send(session, "GET", URL(server.url), headers={}, limit_bytes=100)).body
+    return (await send(session, "GET", URL(server.url), headers={}, limit_bytes=100, seconds=60)).body
 
 
 async def test_new_authorities_are_for_new_connections(tmp_path: Path) -> None:
@@ -172,5 +172,5 @@ async def test_certificates_that_nodes_take_are_taken(tmp_path: Path, unusual: s
 
     tls = mirror.tls_for(mirror.root)
     async with talking(answer, context) as host, open_session(guard=ON_LOOPBACK) as session:
-        found = await send(session, "GET", URL(f"https://{host}/"), headers={}, limit_bytes=100, tls=tls)
+        found = await send(session, "GET", URL(f"https://{host}/"), headers={}, limit_bytes=100, seconds=60, tls=tls)
     assert found.body == b"yes"

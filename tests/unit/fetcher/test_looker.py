@@ -11,7 +11,7 @@ from extender.credentials.docker_config import read_docker_config
 from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId
 from extender.credentials.operator_keyring import OperatorKeyring
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderLogins, SourcesFile
-from extender.errors import RegistryThrottled
+from extender.errors import ManifestNotFound, RegistryDenied, RegistryError, RegistryThrottled, RegistryUnreachable
 from extender.fetcher.looker import Looker
 from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage
 from extender.images.content import Cause
@@ -87,11 +87,67 @@ async def test_of_the_operators_logins_the_one_that_opened_the_repository_is_tri
 async def test_a_trouble_of_the_registry_ends_the_trying(registry: FakeRegistry) -> None:
     """It says who met it, and what was denied before."""
     registry.readers[REPOSITORY] = set()
-    registry.fault = lambda *_: RegistryThrottled("later", 17.0) if users(registry)[-1] == "narrow" else None
+    registry.fault = lambda *_: RegistryUnreachable("no") if users(registry)[-1] == "narrow" else None
     failed = await registry.look(look(APP, OTHER))
     assert isinstance(failed, Failed)
-    assert (failed.failure.cause, failed.retry_after) == (Cause.THROTTLED, 17)
+    assert failed.failure.cause is Cause.UNAVAILABLE
     assert (failed.by, failed.denied) == (registry.operator_id, ("other",))
+
+
+async def test_an_account_that_is_throttled_leaves_it_to_the_next(registry: FakeRegistry) -> None:
+    """Also to a login that was added since another one had opened the image."""
+    registry.fault = lambda *_: RegistryThrottled("later", 17.0) if users(registry)[-1] != "wide" else None
+    seen = await registry.look(look(APP, OTHER, first=ANONYMOUS.id))
+    assert users(registry) == ["anonymous", "other", "narrow", "wide"]
+    assert isinstance(seen, SeenImage)
+    assert (seen.by, seen.denied) == (registry.operator_id, ())
+
+
+@pytest.mark.parametrize(
+    ("of_anonymous", "cause"),
+    [
+        pytest.param(RegistryThrottled("later", 5.0), Cause.THROTTLED, id="throttled"),
+        pytest.param(RegistryDenied("no"), Cause.THROTTLED, id="denied"),
+        pytest.param(ManifestNotFound("no"), Cause.MISSING, id="missing"),
+    ],
+)
+async def test_an_image_is_throttled_unless_an_account_that_is_not_says_more(
+    registry: FakeRegistry, of_anonymous: RegistryError, cause: Cause
+) -> None:
+    """A denial says nothing of what a throttled account may open; the earliest time counts."""
+    late = RegistryThrottled("later", 17.0)
+    registry.fault = lambda *_: of_anonymous if users(registry)[-1] == "anonymous" else late
+    failed = await registry.look(look(APP, OTHER))
+    assert isinstance(failed, Failed)
+    assert users(registry) == ["other", "narrow", "wide", "anonymous"]
+    is_throttled = isinstance(of_anonymous, RegistryThrottled)
+    expected = {Cause.THROTTLED: 5 if is_throttled else 17, Cause.MISSING: None}[cause]
+    assert (failed.failure.cause, failed.retry_after) == (cause, expected)
+    if cause is Cause.THROTTLED:
+        assert failed.by == ("anonymous" if is_throttled else "other")
+
+
+async def test_every_question_goes_on_to_the_next_credential(registry: FakeRegistry) -> None:
+    """As a look does: some registries answer that nothing is there when a login has no access."""
+    refusals = {"other": ManifestNotFound("no"), "narrow": RegistryDenied("no"), "wide": RegistryThrottled("later")}
+    asked: list[str] = []
+
+    async def ask(credential: Credential) -> str:
+        asked.append(credential.username or credential.id)
+        if refusal := refusals.get(asked[-1]):
+            raise refusal
+        return "found"
+
+    assert await registry.looker.ask(look(APP, OTHER), ask) == "found"
+    assert asked == ["other", "narrow", "wide", "anonymous"]
+    refusals["anonymous"] = RegistryDenied("no")
+    with pytest.raises(ManifestNotFound):
+        await registry.looker.ask(look(APP, OTHER), ask)
+    refusals["other"] = RegistryUnreachable("no")
+    asked.clear()
+    with pytest.raises(RegistryUnreachable):
+        await registry.looker.ask(look(APP, OTHER), ask)
+    assert asked == ["other"]
 
 
 class Provider:
@@ -102,6 +158,7 @@ class Provider:
 
     def __init__(self) -> None:
         self.fails = True
+        self.keep_seconds = 60.0
 
     def serves(self, repository: str) -> bool:
         return True
@@ -109,7 +166,7 @@ class Provider:
     async def provide(self, repository: str) -> ProvidedCredentials:
         if self.fails:
             raise CredentialsUnavailable("it is down")
-        return ProvidedCredentials((), 60.0)
+        return ProvidedCredentials((), self.keep_seconds)
 
 
 async def test_a_denial_tells_nothing_while_a_provider_fails_and_holds_shortly_where_one_may_renew(
@@ -126,6 +183,22 @@ async def test_a_denial_tells_nothing_while_a_provider_fails_and_holds_shortly_w
     assert isinstance(denied, Failed)
     assert (unread.failure, unread.retry_after) == (UNREAD, 10)
     assert (denied.failure.cause, denied.retry_after) == (Cause.DENIED, 30)
+
+
+async def test_an_answer_that_ends_during_the_look_was_one(registry: FakeRegistry) -> None:
+    """A provider that wants nothing kept has given what it has; what it failed with is not made good by another's."""
+    registry.readers[REPOSITORY] = set()
+    provider, clock = Provider(), Clock()
+    provider.fails, provider.keep_seconds = False, 0.0
+
+    def take_time(*_: object) -> None:
+        clock.advance(2)
+
+    registry.fault = take_time
+    looker = Looker(registry, OperatorKeyring(clouds=[ProviderLogins(provider, clock=clock)]))
+    denied = await looker.look(look(APP, OTHER))
+    assert isinstance(denied, Failed)
+    assert (denied.failure.cause, denied.denied) == (Cause.DENIED, ("other", "anonymous"))
 
 
 async def test_a_corrected_docker_configuration_is_used_in_the_lookup_that_was_denied(

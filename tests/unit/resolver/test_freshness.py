@@ -85,16 +85,16 @@ async def test_after_a_day_unconfirmed_content_is_no_answer(known: World) -> Non
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "requests"),
     [
-        errors.RegistryUnavailable("x"),
-        errors.RegistryThrottled("x", 5.0),
-        errors.InvalidManifest("x"),
-        KeyError("a defect of ours"),
+        (errors.RegistryUnavailable("x"), 2),  # what a HEAD ends with is not believed before a GET
+        (errors.RegistryThrottled("x", 5.0), 1),
+        (errors.InvalidManifest("x"), 1),
+        (KeyError("a defect of ours"), 1),
     ],
     ids=["unavailable", "throttled", "invalid", "crashed"],
 )
-async def test_the_last_good_answer_beats_a_failed_revalidation(known: World, error: Exception) -> None:
+async def test_the_last_good_answer_beats_a_failed_revalidation(known: World, error: Exception, requests: int) -> None:
     """Whether or not it is waited for; the failure only keeps us from asking again at once."""
     known.fault = lambda method, reference: error
     known.advance(900)
@@ -102,7 +102,7 @@ async def test_the_last_good_answer_beats_a_failed_revalidation(known: World, er
         assert await known.ask(revalidate=True) == known.peek() == OLD
         known.resolver.start(ImageQuery(APP), PUBLIC)
         assert known.resolver.counts()["in_flight"] == 0
-        assert len(known.requests) == 1
+        assert len(known.requests) == requests
 
 
 async def test_a_tag_that_was_deleted_serves_on_for_a_day(known: World) -> None:

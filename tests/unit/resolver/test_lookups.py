@@ -50,13 +50,14 @@ async def test_without_head_first_a_tag_takes_one_get_while_it_was_never_known(w
 @pytest.mark.parametrize(
     ("refusal", "gets"),
     [(errors.ManifestNotFound("no"), 1), (errors.RegistryDenied("no"), 1), (errors.RegistryRefusedImage("no", 406), 1),
-     (errors.RegistryFailed("no"), 1), (errors.RegistryThrottled("later"), 0), (errors.RegistryUnreachable("no"), 0)],
+     (errors.RegistryFailed("no"), 1), (errors.RegistryUnavailable("it broke off"), 1),
+     (errors.RegistryThrottled("later"), 0), (errors.RegistryUnreachable("no"), 0)],
     ids=lambda each: type(each).__name__,
 )  # fmt: skip
 async def test_no_to_a_head_is_not_believed_before_a_get(
     world: World, refusal: errors.RegistryError, gets: int
 ) -> None:
-    """Some registries know images by GET alone; one that does not answer or wants peace is not asked again."""
+    """Some registries know images by GET alone; one that has no connection or wants peace is not asked again."""
     world.push(APP, "linux/arm64")
     world.fault = lambda method, _: refusal if method == "HEAD" else None
     assert (await world.ask() == ARM64) == bool(gets)

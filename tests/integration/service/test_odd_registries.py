@@ -1,0 +1,116 @@
+"""Registries that throttle one account, answer by GET alone, or take their time: what the service makes of them."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from testbed.embedded_registry import EmbeddedRegistry
+from testbed.eventually import eventually
+from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry
+from tests.integration.service.caller import AMD64, Caller, kept, pod, with_nodes
+from tests.integration.service.conftest import StartService
+
+pytestmark = pytest.mark.usefixtures("simulated_time")
+
+RETRY = ("scheduler.unknown=retry", "scheduler.pending=retry")
+
+
+def write_login(file: Path, registry: EmbeddedRegistry, login: str) -> None:
+    auth = base64.b64encode(login.encode()).decode()
+    file.write_text(json.dumps({"auths": {registry.host: {"auth": auth}}}))
+
+
+async def answer(caller: Caller, image: str) -> str:
+    result = await caller.filter(with_nodes(pod(image)))
+    return result["Error"] or "".join(kept(result))
+
+
+def throttling(registry: GuardedRegistry, is_throttled: Callable[[str], bool], status: int) -> Fault:
+    """Answers the accounts that have asked too often with that status, and with what the distribution-spec says."""
+
+    async def throttle(request: web.BaseRequest) -> web.StreamResponse | None:
+        token = request.headers["Authorization"].removeprefix("Bearer token-")
+        if not is_throttled(registry.desk[int(token) - 1][1]):
+            return None
+        said = {"errors": [{"code": "TOOMANYREQUESTS", "message": "slow down"}]}
+        return web.json_response(said, status=status, headers={"Retry-After": "100"})
+
+    return throttle
+
+
+@pytest.mark.parametrize("status", [429, 400, 401, 403, 503])
+async def test_a_login_that_is_added_is_tried_where_the_public_is_throttled(
+    start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Though the public has opened the image before; and without the login it is throttled, not denied."""
+    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 0.0)
+    monkeypatch.setattr("extender.service.resolving.STALE_SECONDS", 0.0)
+    (tmp_path / "config.json").write_text("{}")
+    async with GuardedRegistry("", "ann:word") as registry:
+        registry.add_manifest("app", "1", AMD64)
+        image = f"{registry.host}/app:1"
+        caller = await start_service(
+            f"registry.docker_config={tmp_path / 'config.json'}", *RETRY, plain_http=registry.host
+        )
+        assert await answer(caller, image) == "ac"
+        registry.fault = throttling(registry, lambda login: not login, status)
+        await asyncio.sleep(1)
+        assert "throttled" in await answer(caller, image)
+        write_login(tmp_path / "config.json", registry, "ann:word")
+        await eventually(lambda: answer(caller, image), lambda found: found == "ac")
+        assert registry.desk[-1][1] == "ann:word"
+
+
+async def close_at_head(request: web.BaseRequest) -> web.StreamResponse | None:
+    if request.method == "HEAD":
+        assert request.transport
+        request.transport.abort()
+    return None
+
+
+async def hang_at_head(request: web.BaseRequest) -> web.StreamResponse | None:
+    if request.method == "HEAD":
+        await asyncio.sleep(3600)
+    return None
+
+
+@pytest.mark.parametrize("fault", [close_at_head, hang_at_head])
+async def test_an_image_that_no_head_shows_is_known_by_one_get(start_service: StartService, fault: Fault) -> None:
+    async with FaultyRegistry(fault) as registry:
+        registry.add_index("app", "1", [AMD64])
+        caller = await start_service(*RETRY, "scheduler.wait_seconds=20", plain_http=registry.host)
+        assert await answer(caller, f"{registry.host}/app:1") == "ac"
+        assert registry.requests["GET manifests"] == 1
+
+
+class Late(GuardedRegistry):
+    """Takes so many seconds for every answer, also for tokens."""
+
+    seconds = 0.0
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        await asyncio.sleep(self.seconds)
+        return await super().answer(request)
+
+
+@pytest.mark.parametrize("seconds", [6.0, 8.0, 9.5])
+@pytest.mark.parametrize("login", ["", "ann:word"], ids=["public", "login"])
+async def test_an_image_of_a_slow_registry_becomes_known(
+    start_service: StartService, tmp_path: Path, seconds: float, login: str
+) -> None:
+    """A challenge, a token, HEAD, GET and the configuration: each is an answer in time, and so are all of them."""
+    async with Late(login) as registry:
+        registry.seconds = seconds
+        registry.add_manifest("app", "1", AMD64)
+        write_login(tmp_path / "config.json", registry, login or "ann:word")
+        settings = [f"registry.docker_config={tmp_path / 'config.json'}"] if login else []
+        caller = await start_service(*settings, *RETRY, plain_http=registry.host)
+        began_at = time.monotonic()
+        await eventually(lambda: answer(caller, f"{registry.host}/app:1"), lambda found: found == "ac")
+        assert time.monotonic() - began_at < 60
