@@ -190,6 +190,7 @@ async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
             nodes=contents.nodes,
             required=part.required,
             namespaces=contents.namespaces,
+            reach=contents.reach,
             own=part.own,
             problems=contents.problems,
             running=await lookups.look_up_running(contents.workloads),

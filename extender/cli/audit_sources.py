@@ -11,6 +11,7 @@ import msgspec
 from extender.cli.console import print_problem
 from extender.cli.manifest_files import Manifests
 from extender.cluster.client import ClusterRefused
+from extender.cluster.installed_webhooks import fetch_webhook_reach
 from extender.cluster.listwatch import Getter
 from extender.cluster.workload_lists import (
     POD,
@@ -34,6 +35,7 @@ from extender.manifests.nodes import BYTE_ORDER_MARK
 from extender.manifests.stream import ManifestError, decode_stream
 from extender.placement.facts import PodImage
 from extender.placement.nodes import name_of_node, platform_of_node
+from extender.placement.webhook_reach import WebhookReach
 from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 
 _MOST_IMAGES = 100_000  # lines of a list
@@ -47,6 +49,7 @@ class Contents(msgspec.Struct, frozen=True):
     nodes: list[ReportedNode]
     namespaces: Mapping[str, Mapping[str, str]]
     problems: list[str]
+    reach: WebhookReach = WebhookReach()
 
 
 async def read_cluster(client: Getter, namespace: str = "") -> Contents:
@@ -79,7 +82,7 @@ async def read_cluster(client: Getter, namespace: str = "") -> Contents:
     with _noting(problems, "namespaces"):
         namespaces = await fetch_namespace_annotations(client, namespace)
     workloads = [_with_account_secrets(workload, accounts) for workload in collector.workloads()]
-    return Contents(workloads, nodes, namespaces, problems)
+    return Contents(workloads, nodes, namespaces, problems, await fetch_webhook_reach(client))
 
 
 def read_files(manifests: Manifests, namespace: str) -> Contents:

@@ -102,7 +102,7 @@ def fix(
     files = read_files(manifests or ())
     targets = required_platforms(require or ()) or USUAL
     settings = read_settings(file, assignments, kubeconfig, context)
-    fixer = _relaxer(settings, targets) if relax else _templates(settings, node_affinity)
+    fixer = _relaxer(settings, targets, namespace) if relax else _templates(settings, node_affinity)
     fixed = _fix_all(files, settings, fixer, namespace)
     gaps = [gap for one in fixed for gap in one.findings if _fails(gap, allow_unknown=allow_unknown)]
     for one in fixed:
@@ -125,8 +125,8 @@ def _templates(settings: Config, chosen: AffinityMode | None) -> TemplateFixer:
     return Templates(policy_of(settings), admission)
 
 
-def _relaxer(settings: Config, targets: Sequence[Platform]) -> TemplateFixer:
-    return Relaxer(policy_of(settings), admission_settings_of(settings), targets)
+def _relaxer(settings: Config, targets: Sequence[Platform], namespace: str) -> TemplateFixer:
+    return Relaxer(policy_of(settings), admission_settings_of(settings), targets, namespace)
 
 
 def _fix_all(files: Sequence[ManifestFile], settings: Config, fixer: TemplateFixer, namespace: str) -> list[FixedFile]:

@@ -3,6 +3,7 @@
 Source: k8s.io/api, apps/v1/types.go and core/v1/types.go.
 """
 
+from extender.kubernetes.core_v1 import NodeSelectorRequirement
 from extender.kubernetes.meta_v1 import Wire
 
 
@@ -56,7 +57,10 @@ class ServingTemplate(Wire, frozen=True):
 
 
 class LabelSelector(Wire, frozen=True):
+    """metav1.LabelSelector; an empty one selects everything."""
+
     match_labels: dict[str, str] | None = None
+    match_expressions: tuple[NodeSelectorRequirement, ...] | None = None
 
 
 class ServingWorkloadSpec(Wire, frozen=True):

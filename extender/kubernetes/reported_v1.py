@@ -105,18 +105,18 @@ class ReportedSpec(PodSpec, frozen=True):
     tolerations: tuple[Toleration, ...] | None = None
 
 
-class ReportedPod(Pod, frozen=True):
-    """core/v1 Pod as reports read it."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: ReportedSpec = ReportedSpec()
-    status: PodStatus | None = None
-
-
 class WrittenMeta(ObjectMeta, frozen=True):
     """metav1.ObjectMeta with the labels, which must be texts as the annotations are."""
 
     labels: dict[str, str] | None = None
+
+
+class ReportedPod(Pod, frozen=True):
+    """core/v1 Pod as reports read it."""
+
+    metadata: WrittenMeta = WrittenMeta()
+    spec: ReportedSpec = ReportedSpec()
+    status: PodStatus | None = None
 
 
 class WrittenPod(Pod, frozen=True):

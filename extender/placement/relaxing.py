@@ -40,9 +40,12 @@ from extender.placement.policy import Mode, Overrides, Policy
 from extender.placement.reasons import constraints_of, refusal_text
 from extender.placement.templates import DAEMON_SET, TemplateAnswer, TemplateQuestion, Templates, unknown_images
 from extender.placement.tolerations import covers, toleration_text
+from extender.placement.webhook_reach import WebhookReach
 
 _EXPRESSIONS = "matchExpressions"
 _TOLERATIONS = TOLERATIONS_PATH[-1]
+_OF_DAEMON_SETS = "a DaemonSet's pods get no toleration from the webhook"
+_NOT_REACHED = "the webhook is not called for these pods"
 
 
 class Relaxation(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +67,11 @@ class Relaxation(msgspec.Struct, frozen=True, kw_only=True):
 class Relaxer:
     """Relaxes pods by the operator's settings, for nodes of some platforms."""
 
-    def __init__(self, policy: Policy, settings: AdmissionSettings, targets: Sequence[Platform]) -> None:
+    def __init__(
+        self, policy: Policy, settings: AdmissionSettings, targets: Sequence[Platform], namespace: str = ""
+    ) -> None:
+        """`namespace` is that of templates that name none."""
+        self._namespace = namespace
         self._templates = Templates(policy, settings)
         self._planner = Planner(policy, settings)
         self._compatibility = policy.compatibility
@@ -95,7 +102,15 @@ class Relaxer:
             return TemplateAnswer(warnings=overrides.problems, gap=template.gap if is_partly_given else "")
         if unknown := tuple(unknown_images(images, facts)):
             return TemplateAnswer(unknown=unknown, warnings=overrides.problems)
-        found = self.relax(pod, images, facts, overrides, is_daemon_set=template.kind == DAEMON_SET)
+        labels = (template.template.get("metadata") or {}).get("labels") or {}
+        found = self.relax(
+            pod,
+            images,
+            facts,
+            overrides,
+            is_daemon_set=template.kind == DAEMON_SET,
+            is_reached=WebhookReach().includes(template.namespace or self._namespace, labels),
+        )
         removed = (*found.constraints, *found.tolerations)
         if removed and not template.takes_constraints:
             kept = tuple(f"{each}: it cannot be taken out at {template.place}" for each in removed)
@@ -112,8 +127,12 @@ class Relaxer:
         overrides: Overrides,
         *,
         is_daemon_set: bool = False,
+        is_reached: bool = True,
     ) -> Relaxation:
-        """What the pod does not need; nothing while one of its images is not known."""
+        """What the pod does not need; nothing while one of its images is not known.
+
+        `is_reached`: the webhook is called for it.
+        """
         before, excess = read_parts(pod, images)
         if any(map(is_unresolved, facts)):
             return Relaxation()
@@ -135,7 +154,8 @@ class Relaxer:
             kept = [*(f"{each}: {why}" for each in constraints), *kept]
             constraints, gained, after = [], (), cast("JsonObject", copy_of(before))
         planned = PodInput(images, facts, overrides, NO_NODES)
-        tolerations, given, stay = self._take_tolerations(after, planned, is_daemon_set=is_daemon_set)
+        left_out = _OF_DAEMON_SETS if is_daemon_set else "" if is_reached else _NOT_REACHED
+        tolerations, given, stay = self._take_tolerations(after, planned, left_out)
         relaxed = _demands(after)
         return Relaxation(
             operations=tuple(diff(before, after)),
@@ -191,23 +211,25 @@ class Relaxer:
         return ""
 
     def _take_tolerations(
-        self, document: JsonObject, pod: PodInput, *, is_daemon_set: bool
+        self, document: JsonObject, pod: PodInput, left_out: str
     ) -> tuple[list[str], tuple[Toleration, ...], list[str]]:
-        """Takes tolerations of architecture taints out. Returns these, what the webhook gives, and why others stay."""
+        """Takes tolerations of architecture taints out. Returns these, what the webhook gives, and why others stay.
+
+        `left_out` says why the webhook gives none; else it is empty.
+        """
         own = _demands(document).tolerations
         about = {index: toleration_text(each) for index, each in enumerate(own) if each.key in self._keys}
         offered = [index for index in about if self._is_offered(own[index])]
         spec = cast("JsonObject", document["spec"])
         written = cast("list[Json]", spec.get(_TOLERATIONS) or [])
         without = {**spec, _TOLERATIONS: [one for index, one in enumerate(written) if index not in offered]}
-        given = () if is_daemon_set else self._planner.plan(pod, msgspec.convert(without, SchedulingSpec)).tolerations
+        given = () if left_out else self._planner.plan(pod, msgspec.convert(without, SchedulingSpec)).tolerations
         gone = [index for index in offered if any(covers(each, own[index]) for each in given)]
         if gone:
             spec[_TOLERATIONS] = [one for index, one in enumerate(written) if index not in gone]
             prune(document, TOLERATIONS_PATH)
-        why = "a DaemonSet's pods get no toleration from the webhook"
         kept = [
-            f"toleration {text}: {why if is_daemon_set else self._why_it_stays(own[index])}"
+            f"toleration {text}: {left_out or self._why_it_stays(own[index])}"
             for index, text in about.items()
             if index not in gone
         ]

@@ -31,6 +31,7 @@ from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM, USUAL, name
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy, common_platforms
 from extender.placement.relaxing import Relaxer
+from extender.placement.webhook_reach import WebhookReach
 from extender.reports.audit_report import (
     SCHEMA,
     Audit,
@@ -92,6 +93,7 @@ class AuditInput(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Sequence[ReportedNode] = ()
     required: Sequence[Platform] = ()
     namespaces: Mapping[str, Mapping[str, str]] = {}
+    reach: WebhookReach = WebhookReach()
     admission: AdmissionSettings = AdmissionSettings()
     own: Sequence[str] = ()
     problems: Sequence[str] = ()
@@ -175,7 +177,7 @@ class _Auditor:
     def __init__(self, given: AuditInput) -> None:
         self._given = given
         self._compatibility = given.policy.compatibility
-        self._judge = WorkloadJudge(given.policy, given.nodes, given.namespaces)
+        self._judge = WorkloadJudge(given.policy, given.nodes, given.namespaces, given.reach)
         self.targets = _targets_of(given)
         self._relaxer = Relaxer(given.policy, given.admission, self.targets)
         self._all = [

@@ -24,6 +24,7 @@ from extender.placement.node_match import (
 from extender.placement.nodes import platform_of_node
 from extender.placement.policy import MODE, Mode, Overrides, Policy, read_overrides
 from extender.placement.relaxing import Relaxer
+from extender.placement.webhook_reach import WebhookReach
 from extender.reports.audit_report import AuditedWorkload, Blocker, FindingRule, RunAnswer, Weight, WorkloadPlatform
 from extender.reports.workload_reports import Workload
 
@@ -69,9 +70,14 @@ class WorkloadJudge:
     """Judges workloads by the operator's policy, the nodes of a cluster if there are any, and their namespaces."""
 
     def __init__(
-        self, policy: Policy, nodes: Sequence[ReportedNode], namespaces: Mapping[str, Mapping[str, str]]
+        self,
+        policy: Policy,
+        nodes: Sequence[ReportedNode],
+        namespaces: Mapping[str, Mapping[str, str]],
+        reach: WebhookReach,
     ) -> None:
         """`namespaces` has the annotations of each."""
+        self._reach = reach
         self._policy = policy
         self._namespaces = namespaces
         self._kinds: dict[tuple[Platform | None, frozenset[str]], list[tuple[ReportedNode, int]]] = {}
@@ -86,8 +92,7 @@ class WorkloadJudge:
         demands = demands_in(workload.spec)
         if workload.is_daemon_set:
             demands = as_daemon_pods(demands, host_network=workload.spec.host_network is True)
-        namespace = self._namespaces.get(workload.key.namespace)
-        mode = read_overrides(workload.annotations, namespace, self._policy.overrides).mode
+        mode = self._overrides_of(workload).mode
         skipped = f"the annotation {MODE} is ignore" if mode is Mode.IGNORE else ""
         if runtime and not runtime.platforms:
             skipped = f"placement.runtime_classes leaves its RuntimeClass {runtime.name} alone"
@@ -98,6 +103,10 @@ class WorkloadJudge:
             (image, fact_of(image, answer, may_be_pending=False)) for image, answer in zip(images, answers, strict=True)
         ]
         return JudgedWorkload(workload, facts, demands, skipped, runtime is not None, is_partly_given)
+
+    def _overrides_of(self, workload: Workload) -> Overrides:
+        namespace = self._namespaces.get(workload.key.namespace)
+        return read_overrides(workload.annotations, namespace, self._policy.overrides)
 
     def audited(self, judged: JudgedWorkload, targets: Sequence[Platform]) -> AuditedWorkload:
         """What is reported of the workload."""
@@ -135,9 +144,19 @@ class WorkloadJudge:
         if judged.skipped or not relaxer.is_constrained(judged.demands):
             return RelaxedWorkload()
         workload, images = judged.workload, [image for image, _ in judged.images]
+        overrides = self._overrides_of(workload)
+        if overrides.mode is Mode.OBSERVE:
+            return RelaxedWorkload()
         written = {"metadata": {"annotations": workload.annotations}, "spec": workload.spec}
         pod = msgspec.json.decode(msgspec.json.encode(written), type=CreatedPod)
-        found = relaxer.relax(pod, images, judged.facts, Overrides(), is_daemon_set=workload.is_daemon_set)
+        found = relaxer.relax(
+            pod,
+            images,
+            judged.facts,
+            overrides,
+            is_daemon_set=workload.is_daemon_set,
+            is_reached=self._reach.includes(workload.key.namespace, workload.labels),
+        )
         demands = found.demands
         if workload.is_daemon_set:
             demands = as_daemon_pods(demands, host_network=workload.spec.host_network is True)

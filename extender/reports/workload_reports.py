@@ -73,6 +73,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     key: WorkloadKey
     spec: ReportedSpec
     annotations: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
     uses: tuple[ImageUse, ...] = ()
     pods: int | None = 1
     cpu_cores: float = 0.0
@@ -105,6 +106,7 @@ class _Pods(msgspec.Struct):
     number: int
     spec: ReportedSpec
     annotations: Mapping[str, str]
+    labels: Mapping[str, str]
     uses: dict[ImageUse, None]
     running: dict[RunningContainer, RunningPods] = {}
 
@@ -172,6 +174,7 @@ class WorkloadCollector:
             key=key,
             spec=spec,
             annotations=annotations if isinstance(annotations, dict) else {},
+            labels=(decoded.metadata and decoded.metadata.labels) or {},
             uses=tuple(use for use in uses_of(spec) if use.image.role is Role.VOLUME or is_given(use.image.reference)),
             pods=_wanted_pods(manifest),
             cpu_cores=requested(spec, "cpu"),
@@ -208,7 +211,7 @@ class WorkloadCollector:
         spec = self._shared(pod.spec)
         if held is None:
             annotations = metadata.annotations if isinstance(metadata.annotations, dict) else {}
-            held = self._pods[key] = _Pods(0, spec, annotations, dict.fromkeys(uses_of(spec)))
+            held = self._pods[key] = _Pods(0, spec, annotations, metadata.labels or {}, dict.fromkeys(uses_of(spec)))
         held.number += 1
         if spec is not held.spec:
             held.uses.update(dict.fromkeys(uses_of(spec)))
@@ -245,7 +248,9 @@ class WorkloadCollector:
             top = self._top(key)
             if top in joined:
                 other = joined[top]
-                joined[top] = _Pods(other.number + held.number, held.spec, held.annotations, other.uses | held.uses)
+                joined[top] = msgspec.structs.replace(
+                    held, number=other.number + held.number, uses=other.uses | held.uses, running={}
+                )
                 joined[top].add_running(other.running)
                 joined[top].add_running(held.running)
             else:
@@ -327,6 +332,7 @@ def _of_pods(key: WorkloadKey, held: _Pods) -> Workload:
         key=key,
         spec=_as_written(held.spec, held.annotations),
         annotations=held.annotations,
+        labels=held.labels,
         uses=tuple(held.uses),
         pods=held.number,
         cpu_cores=requested(held.spec, "cpu"),

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from aiohttp import web
 
+from extender.cluster.views import NAMESPACES
 from extender.reports.audit_report import Audit
 from testbed import forked_commands
 from testbed.debian_package import ProgramMissing
@@ -25,6 +26,7 @@ from testbed.eventually import eventually
 from testbed.forked_commands import MEMORY, asking
 from testbed.images import build_artifact, build_index, build_manifest
 from testbed.npm_package import SARIF_SCHEMA, find_npm_file
+from tests.integration.cluster.api_server import WEBHOOKS, serve_api, write_kubeconfig
 
 CHARTS = Path(__file__).parents[1] / "data/audit/charts"
 SCHEMA = Path(__file__).parents[2] / "docs/schemas/audit-v1.json"
@@ -214,6 +216,31 @@ async def test_a_list_may_have_counts_comments_and_a_mark(
     assert all(each["state"] == "known" for each in report["images"])
     file.write_text("# none\n")
     assert await run(command(host, "--images", str(file))) == (2, "", f"error: --images {file}: it has no images\n")
+
+
+async def test_what_the_webhook_gives_is_said_by_its_selectors(debian_registry: DebianRegistry, tmp_path: Path) -> None:
+    """Of a namespace that the installed one leaves out, nothing; without a webhook, of none that is always left out."""
+    image = f"{debian_registry.host}/shop/multi:1.0"
+    debian_registry.push("shop/multi", "1.0", build_index([AMD, ARM]))
+    toleration = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
+    spec = {"containers": [{"name": "web", "image": image}], "tolerations": [toleration]}
+    selector = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["shop"]}]}
+    webhook = {"rules": [{"resources": ["pods"], "operations": ["CREATE"]}], "namespaceSelector": selector}
+    configuration = {"metadata": {"name": "it", "labels": {"app.kubernetes.io/name": "multiarch-extender"}}}
+    async with serve_api() as api:
+        kubeconfig = write_kubeconfig(api, tmp_path)
+        for name in ("shop", "kube-system"):
+            labels = {"kubernetes.io/metadata.name": name}
+            api.put(NAMESPACES.path, {"metadata": {"name": name, "labels": labels}})
+            metadata = {"name": f"of-{name}", "namespace": name}
+            api.put("/apis/apps/v1/deployments", {"metadata": metadata, "spec": {"template": {"spec": spec}}})
+        line = command(debian_registry.host, "-A", "-o", "json", "--kubeconfig", str(kubeconfig))
+        for webhooks, said in (([], "shop"), ([webhook], "kube-system")):
+            if webhooks:
+                api.put(WEBHOOKS, {**configuration, "webhooks": webhooks})
+            code, out, _ = await run(line)
+            findings = [each for each in json.loads(out)["findings"] if each["rule"] == "constraint-not-needed"]
+            assert (code, [each["workloads"] for each in findings]) == (0, [[f"{said}/Deployment/of-{said}"]])
 
 
 async def test_json_is_what_the_published_schema_says(debian_registry: DebianRegistry, charts: Path) -> None:

@@ -335,6 +335,19 @@ async def test_a_check_fails_for_constraints_that_no_image_needs(fix: Fix) -> No
     assert "selector" not in out.replace("nodeSelector", "")
 
 
+async def test_tolerations_stay_in_namespaces_that_no_webhook_is_called_for(fix: Fix) -> None:
+    """By their own namespace, or the one that is given for them."""
+    taint = "      tolerations: [{key: kubernetes.io/arch, value: arm64, effect: NoSchedule}]\n"
+    manifest = fix.manifest("web", "Deployment").replace("      containers:", f"{taint}      containers:")
+    for text, options, stays in (
+        (manifest, (), False),
+        (manifest.replace("namespace: shop", "namespace: kube-system"), (), True),
+        (manifest.replace("  namespace: shop\n", ""), ("-n", "kube-system"), True),
+    ):
+        code, out, err = await fix("-f", "-", "--relax", "--write", *options, stdin=text)
+        assert (code, out == text, "the webhook is not called for these pods" in err) == (0, stays, stays)
+
+
 @pytest.mark.parametrize("form", ["table", "json", "markdown", "html", "sarif"])
 async def test_audit_names_what_would_be_taken_out(fix: Fix, tmp_path: Path, form: str) -> None:
     """The same constraints of the same workloads, in each format."""

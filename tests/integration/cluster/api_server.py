@@ -21,7 +21,8 @@ Document = dict[str, Any]
 Kind = Literal["get", "list", "watch", "send"]
 LABELS = "metadata.labels "
 WORKLOADS = tuple(f"/apis/apps/v1/{kind}" for kind in ("deployments", "daemonsets", "statefulsets"))
-COLLECTIONS = ("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", *WORKLOADS)
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+COLLECTIONS = ("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", *WORKLOADS, WEBHOOKS)
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,34 @@ def test_what_the_webhook_recorded_is_its_own_to_take_back() -> None:
     assert (found.operations, found.constraints, len(found.kept)) == ((), (), 1)
 
 
+@pytest.mark.parametrize(
+    ("namespace", "given", "labels", "stays"),
+    [
+        ("shop", "", {}, False),
+        ("", "", {}, False),
+        ("kube-system", "", {}, True),
+        ("", "kube-system", {}, True),
+        ("shop", "kube-system", {}, False),
+        ("shop", "", {"app.kubernetes.io/name": "multiarch-extender"}, True),
+    ],
+)
+def test_a_toleration_stays_where_no_webhook_is_called(
+    namespace: str, given: str, labels: dict[str, str], stays: bool
+) -> None:
+    """In the namespaces that every shipped one leaves out, and on the service's own pods. A constraint goes there."""
+    spec = {"containers": [{"image": "app:1"}], "tolerations": [ARM_TOLERATION], "nodeSelector": {ARCH: "amd64"}}
+    document = {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "it", "namespace": namespace},
+        "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}},
+    }  # fmt: skip
+    [template] = pod_templates(document)
+    fixer = Relaxer(POLICY, ADMISSION, USUAL, given)
+    found = fixer.fix(template, fixer.question(template, None), [MULTI])
+    toleration = f"toleration {ARCH}=arm64:NoSchedule"
+    assert found.removed == (f"nodeSelector {ARCH}=amd64", *(() if stays else (toleration,)))
+    assert found.kept == ((f"{toleration}: the webhook is not called for these pods",) if stays else ())
+
+
 def answer(spec: dict[str, Any], *facts: ImageFact, kind: str = "Deployment", **annotations: str) -> TemplateAnswer:
     made = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"image": "app:1"}], **spec}}
     document = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "it"}, "spec": {"template": made}}

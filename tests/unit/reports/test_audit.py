@@ -9,12 +9,14 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
+from extender.kubernetes.apps_v1 import LabelSelector
 from extender.kubernetes.core_v1 import NodeMeta, Taint
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 from extender.placement.facts import RuntimeClass
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import Policy
+from extender.placement.policy import Mode, Overrides, Policy
 from extender.placement.tolerations import TolerationRule
+from extender.placement.webhook_reach import CalledFor, WebhookReach
 from extender.reports.audit_findings import (
     AuditInput,
     ImageEvidence,
@@ -248,6 +250,29 @@ def test_a_toleration_that_the_webhook_gives_is_told() -> None:
     report = audit(given(*workloads, admission=ADMISSION))
     toleration = "toleration arch=arm64:NoSchedule, which the webhook gives to its pods"
     assert messages(report, FindingRule.CONSTRAINT_NOT_NEEDED) == [f"Deployment/web does not need {toleration}"]
+
+
+def test_a_toleration_is_not_told_where_no_webhook_gives_it() -> None:
+    """In a namespace that is left out, or whose pods are only observed; there a selector goes neither."""
+    own: Any = {"tolerations": [{"key": "arch", "value": "arm64", "effect": "NoSchedule"}]}
+
+    def told(**fields: Any) -> list[str]:
+        made = [
+            {**deployment("web", "multi:1", **own), "metadata": {"name": "web", "namespace": name}}
+            for name in ("kube-system", "shop")
+        ]
+        report = audit(given(*made, admission=ADMISSION, **fields))
+        return [each.subject for each in report.findings if each.rule is FindingRule.CONSTRAINT_NOT_NEEDED]
+
+    assert told() == ["shop/Deployment/web"]
+    everything = CalledFor(LabelSelector(), LabelSelector())
+    names: dict[str, dict[str, str]] = {"shop": {}, "kube-system": {}}
+    assert told(reach=WebhookReach([everything], names)) == ["kube-system/Deployment/web", "shop/Deployment/web"]
+    assert told(reach=WebhookReach([], names)) == []
+    assert told(namespaces={"shop": {"multiarch-extender.io/mode": "observe"}}) == []
+    observed = given(deployment("web", "multi:1", **PINNED), policy=Policy(overrides=Overrides(mode=Mode.OBSERVE)))
+    assert messages(audit(observed), FindingRule.CONSTRAINT_NOT_NEEDED) == []
+    assert messages(audit(observed), FindingRule.SELECTOR_BLOCKS)
 
 
 def test_no_two_objects_share_a_fingerprint() -> None:
