@@ -266,11 +266,6 @@ class Config(Section, frozen=True):
         """The Secret in our namespace with the certificate that the service makes."""
         return f"{self.installation}-identity"
 
-    @property
-    def configurations(self) -> tuple[str, ...]:
-        """The MutatingWebhookConfigurations of this part, all of whose webhooks are ours; the second may be missing."""
-        return (self.installation, *((f"{self.installation}-names",) if self.admission.scheduler_name else ()))
-
 
 class Setting(msgspec.Struct, frozen=True):
     """One key: its path, its default as JSON on one line, and what it means."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 
 from extender.admission.daemon_pods import DaemonPods
 from extender.admission.pod_admission import PodAdmission
-from extender.admission.scheduler_names import SchedulerNaming
 from extender.admission.workload_admission import WorkloadAdmission
 from extender.cluster.views import WatchedNodes
 from extender.config.tree import Config
@@ -20,7 +19,6 @@ from extender.service.operator_policies import admission_settings_of
 
 REVIEWS = "/admission/pods"
 WORKLOADS = "/admission/workloads"
-SCHEDULER_NAMES = "/admission/scheduler-names"
 
 PENDING_LIMIT_SECONDS = 30.0
 """Counted from when a pod was first seen; after it a pending image is unknown."""
@@ -61,11 +59,9 @@ def admission_routes(
         cluster_nodes=cluster_view.known_nodes,
         kinds=lambda: _kinds(cluster_view.nodes),
     )
-    naming = SchedulerNaming(pod_resolver, config.admission.scheduler_name)
     return {
         REVIEWS: Route("admission", pods.review, pods.fallback),
         WORKLOADS: Route("admission", workloads.review, workloads.fallback),
-        SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback),
     }
 
 

@@ -58,7 +58,7 @@ TABLE: tuple[Rights, ...] = (
     Rights("arms", _BINDINGS, _CREATE, "RBAC cannot name what does not exist yet", _ADMISSION),
     Rights("arms", "pods", _CREATE, "dry runs, as a policy has it", place=_PROBE),
     Rights("selfManaged", "secrets", _CHANGE, "the webhook's certificate", place=_OWN, named="identity"),
-    Rights("selfManaged", _CONFIGURATIONS, _CHANGE, "whom the API server trusts", _ADMISSION, named="configurations"),
+    Rights("selfManaged", _CONFIGURATIONS, _CHANGE, "whom the API server trusts", _ADMISSION, named="configuration"),
 )
 
 GATE_RIGHTS = tuple(ResourceAttributes(verb, "pods") for verb in _CHANGE_HELD)
@@ -111,5 +111,5 @@ def _names(config: Config) -> Mapping[str, tuple[str, ...]]:
         "lease": (admission.gate.lease,),
         "policy": (admission.gate.policy,),
         "identity": (config.identity_secret,),
-        "configurations": config.configurations,
+        "configuration": (config.installation,),
     }

@@ -50,7 +50,7 @@ log = structlog.get_logger()
 
 LIFETIME = timedelta(days=90)
 """Of a certificate. The next one is made and trusted when half of it is over, and served when two thirds are."""
-LOOK_SECONDS = 30.0  # between two looks, of one request for the Secret and one for each configuration
+LOOK_SECONDS = 30.0  # between two looks, of one request for the Secret and one for the configuration
 _FIRST_RETRY_SECONDS = 1.0  # doubles up to `LOOK_SECONDS` while something fails or is missing
 START_SECONDS = 60.0
 _PUBLISHED_SECONDS = 30.0  # within which API servers go by the configuration that they were given
@@ -62,9 +62,9 @@ _CONFIGURATION = msgspec.json.Decoder(MutatingWebhookConfiguration)
 
 
 class SelfManaged:
-    """Keeps the Secret, the webhook's configurations and `file` current while `run` runs.
+    """Keeps the Secret, the webhook's configuration and `file` current while `run` runs.
 
-    Needs the verbs get and patch on the Secret and the configurations, and create on secrets in its namespace unless
+    Needs the verbs get and patch on the Secret and the configuration, and create on secrets in its namespace unless
     the Secret exists. `file` gets certificate and key. `clock` gives monotonic seconds, `wall_clock` those since 1970.
     """
 
@@ -86,7 +86,7 @@ class SelfManaged:
         self._clock = clock
         self._wall_clock = wall_clock
         self._served: KeyPair | None = None
-        self._published_at: float | None = None  # since when the configurations have listed what they are to list
+        self._published_at: float | None = None  # since when the configuration has listed what it is to list
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self.failure = "the API server has not answered yet"
         """Why the last look failed; empty if it did not."""
@@ -156,25 +156,20 @@ class SelfManaged:
             await self._client.send("PATCH", f"{self._secrets}/{self._config.identity_secret}", body, MERGE_PATCH)
 
     async def _publish(self, bundle: bytes) -> bool:
-        """Makes each webhook of the configurations trust `bundle`; returns whether all configurations are there."""
+        """Makes each webhook of the configuration trust `bundle`; returns whether the configuration is there."""
         trusting, published_at = WebhookClientConfig(ca_bundle=bundle), self._published_at
-        self._published_at, is_complete = None, True
-        for name in self._config.configurations:
-            path = f"{_CONFIGURATIONS}/{name}"
-            found = await self._client.find(path, _CONFIGURATION)
-            is_complete &= found is not None or name != self._config.installation
-            webhooks = (
-                [MutatingWebhook(each.name, trusting) for each in found.webhooks if each.client_config != trusting]
-                if found
-                else []
-            )
-            if found and webhooks:  # the API server merges them by name, so that those of other fields stay as they are
-                body = {"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": webhooks}
-                await self._client.send("PATCH", path, msgspec.json.encode(body), STRATEGIC_MERGE_PATCH)
-                log.info("certificates.published", configuration=name)
-                published_at = None
+        self._published_at = None
+        path = f"{_CONFIGURATIONS}/{self._config.installation}"
+        found = await self._client.find(path, _CONFIGURATION)
+        webhooks = found.webhooks if found else ()
+        changed = [MutatingWebhook(each.name, trusting) for each in webhooks if each.client_config != trusting]
+        if found and changed:  # the API server merges them by name, so that those of other fields stay as they are
+            body = {"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changed}
+            await self._client.send("PATCH", path, msgspec.json.encode(body), STRATEGIC_MERGE_PATCH)
+            log.info("certificates.published", configuration=self._config.installation)
+            published_at = None
         self._published_at = self._clock() if published_at is None else published_at
-        return is_complete
+        return found is not None
 
     def _serve(self, own: OwnCertificates) -> None:
         """Writes what is to be served into the file, in one step, if that is another than before."""

@@ -76,8 +76,8 @@ async def test_every_object_of_every_preset_and_mode_is_accepted(api: ApiClient)
         if modes.get("webhook", {}).get("enabled", True):
             everything["modes"] = {**modes, "webhook": {"workloads": "guard"}}
         if "secondScheduler" in modes:
-            by = "policy" if "policy" in modes else "webhook"
-            everything["modes"] = {**everything["modes"], "secondScheduler": {"enabled": True, "outage": by}}
+            naming = {"enabled": True, "namingPolicy": "policy" in modes}
+            everything["modes"] = {**everything["modes"], "secondScheduler": naming}
         await _accept(api, everything, [])
 
 

@@ -183,12 +183,8 @@ def needed(recorder: Recorder, roles: Mapping[str, Sequence[KubernetesObject]]) 
 async def test_the_second_scheduler_uses_every_right_it_has_and_no_other(
     api: ApiClient, control_plane: LocalCluster, binaries: Binaries, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
-    """Kube-scheduler takes its lease and a part of each built-in role, the service all else.
-
-    The webhook that names the scheduler is there, as its certificate takes a right that is given in any case.
-    """
-    modes = {**MODES["second-scheduler"], "secondScheduler": {"enabled": True, "outage": "webhook"}}
-    values = {"modes": modes, "config": GATED}
+    """Kube-scheduler takes its lease and a part of each built-in role, the service all else."""
+    values = {"modes": MODES["second-scheduler"], "config": GATED}
     async with (
         recording(control_plane, tmp_path) as of_service,
         recording(control_plane, tmp_path) as of_scheduler,

@@ -256,41 +256,30 @@ async def held_by_controller(api: ApiClient, pods: Sequence[KubernetesObject], e
 async def test_a_pod_is_named_a_scheduler_by_every_outlet_or_by_none(
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path, name: str
 ) -> None:
-    """By the second scheduler's webhook, the webhook that does nothing else, and the policy."""
-    second: dict[str, Any] = {
-        "webhook": {"enabled": False},
-        "secondScheduler": {"enabled": True, "outage": "webhook"},
-    }
+    """By the second scheduler's webhook, and by the policy."""
+    second: dict[str, Any] = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}}
     values = {**SETTINGS[name], "modes": second}
-    found: dict[str, list[str]] = {}
     async with EmbeddedRegistry() as registry, AsyncExitStack() as stack:
         image = f"{registry.host}/team/never:1"
         pods = drawn_pods(image)
         chart = await stack.enter_async_context(running(api, control_plane, registry, tmp_path / "webhooks", values))
         await chart.lead_to()
-        configurations = [each for each in chart.objects if each["kind"] == "MutatingWebhookConfiguration"]
-        names = sorted(each["metadata"]["name"] for each in configurations)
-        webhooks = {name: await trusted(api, name) for name in names}
-        for one in names:
-            await call_only(api, webhooks)
-            await until(api, image, lambda each: not is_named(each))
-            await call_only(api, webhooks, one)
-            await until(api, image, is_named)
-            found[one] = [name_of(each) for each in await stored(api, pods)]
-        await call_only(api, webhooks)
+        (configuration,) = (each for each in chart.objects if each["kind"] == "MutatingWebhookConfiguration")
+        await until(api, image, is_named)
+        webhook = [name_of(each) for each in await stored(api, pods)]
+        nobody: dict[str, Any] = {"webhooks": []}
+        await api.patch(configuration["kind"], configuration["metadata"]["name"], nobody, api_version=ADMISSION)
         await until(api, image, lambda each: not is_named(each))
-        second["secondScheduler"]["outage"] = "policy"
+        second["secondScheduler"]["namingPolicy"] = True
         rendered = objects_of(render(values, kubernetes=chosen_kubernetes().version))
         policies = [each for each in rendered if each["metadata"]["name"].endswith("-scheduler-name")]
         for each in policies:
             await api.apply(each)
             stack.push_async_callback(api.delete, each["kind"], each["metadata"]["name"], "", ADMISSION)
         await until(api, image, is_named)
-        found["policy"] = [name_of(each) for each in await stored(api, pods)]
-    webhook, alone, policy = found.values()
+        policy = [name_of(each) for each in await stored(api, pods)]
     print(f"{name}: {policy.count(OUR_SCHEDULER)} of {PODS} have the scheduler's name")
     assert FEWEST <= policy.count(OUR_SCHEDULER) <= PODS - FEWEST
-    assert different(pods, alone, policy) == []
     assert different(pods, webhook, policy) == []
 
 
@@ -332,18 +321,3 @@ def is_named(found: KubernetesObject) -> bool:
 
 def name_of(found: KubernetesObject) -> str:
     return str(found["spec"]["schedulerName"])
-
-
-async def trusted(api: ApiClient, name: str) -> list[KubernetesObject]:
-    """The webhooks of a configuration, once all of them trust the service."""
-    found = await eventually(
-        lambda: api.get("MutatingWebhookConfiguration", name, "", ADMISSION),
-        lambda found: all(each["clientConfig"].get("caBundle") for each in found["webhooks"]),
-    )
-    return list(found["webhooks"])
-
-
-async def call_only(api: ApiClient, webhooks: Mapping[str, Sequence[KubernetesObject]], chosen: str = "") -> None:
-    for name, each in webhooks.items():
-        patch = {"webhooks": each if name == chosen else []}
-        await api.patch("MutatingWebhookConfiguration", name, patch, api_version=ADMISSION)

@@ -37,24 +37,22 @@ SECRETS = "/api/v1/namespaces/default/secrets"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 BY_SERVICE = {"service": {"name": "webhook", "namespace": "default", "path": "/admission/pods", "port": 443}}
 BY_URL = {"url": "https://webhook.example.com:8443/admission/jobs"}
-CONFIG = read_config(
-    None, ["installation=pods", "admission.scheduler_name=ours", "admission.tls={self_managed: [webhook]}"]
-)
+CONFIG = read_config(None, ["installation=pods", "admission.tls={self_managed: [webhook]}"])
 NAMES = names_of_server(["webhook"], "default")
 DAY = 86_400.0
 LIFE = LIFETIME
 
 
-def put_configurations(api: ApiServer) -> None:
-    for name, client_config in (("pods", BY_SERVICE), ("pods-names", BY_URL)):
-        webhooks = [{"name": f"{name}.example.com", "clientConfig": client_config}]
-        api.put(CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": webhooks})
+def put_configuration(api: ApiServer) -> None:
+    configs = {"pods": BY_SERVICE, "workloads": BY_URL}
+    webhooks = [{"name": f"{name}.example.com", "clientConfig": each} for name, each in configs.items()]
+    api.put(CONFIGURATIONS, {"metadata": {"name": "pods"}, "webhooks": webhooks})
 
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
     async with serve_api() as server:
-        put_configurations(server)
+        put_configuration(server)
         yield server
 
 
@@ -80,9 +78,11 @@ def put_secret(api: ApiServer, data: Mapping[str, bytes | None]) -> None:
     api.put(SECRETS, {"metadata": {"name": "pods-identity"}, "data": encoded})
 
 
-def trusted(api: ApiServer, name: str = "pods") -> bytes:
-    (webhook,) = api.find(CONFIGURATIONS, name)["webhooks"]
-    return base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
+def trusted(api: ApiServer) -> bytes:
+    """What all webhooks of the configuration trust."""
+    webhooks = api.find(CONFIGURATIONS, "pods")["webhooks"]
+    (bundle,) = {each["clientConfig"].get("caBundle", "") for each in webhooks}
+    return base64.b64decode(bundle)
 
 
 async def test_a_replica_shows_until_when_its_certificate_is_good(api: ApiServer, managed: SelfManaged) -> None:
@@ -98,17 +98,17 @@ async def test_a_replica_shows_until_when_its_certificate_is_good(api: ApiServer
     assert shown.detail.endswith(ends)
 
 
-async def test_configurations_get_the_certificate_and_nothing_else(api: ApiServer, managed: SelfManaged) -> None:
+async def test_webhooks_get_the_certificate_and_nothing_else(api: ApiServer, managed: SelfManaged) -> None:
     """Path, URL and port stay as they were written; what is as it should be is not written again."""
     assert await managed.look() == await managed.look() == LOOK_SECONDS
     sent = [request for request in api.received("send") if request.path.startswith(CONFIGURATIONS)]
     certificate = base64.b64encode(secret_data(api)["tls.crt"]).decode()
-    assert {request.path.rpartition("/")[2]: json.loads(request.body)["webhooks"] for request in sent} == {
-        name: [{"name": f"{name}.example.com", "clientConfig": {"caBundle": certificate}}]
-        for name in ("pods", "pods-names")
-    }
-    assert len(sent) == 2
-    assert all(request.headers["Content-Type"] == "application/strategic-merge-patch+json" for request in sent)
+    (request,) = sent
+    assert request.path == f"{CONFIGURATIONS}/pods"
+    assert json.loads(request.body)["webhooks"] == [
+        {"name": f"{name}.example.com", "clientConfig": {"caBundle": certificate}} for name in ("pods", "workloads")
+    ]
+    assert request.headers["Content-Type"] == "application/strategic-merge-patch+json"
 
 
 async def test_one_replica_of_three_makes_it(api: ApiServer, client: ClusterClient, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_one_replica_of_three_makes_it(api: ApiServer, client: ClusterClie
     api.is_open.set()
     await asyncio.gather(*looks)
     published = [each.path for each in api.received("send") if each.path.startswith(CONFIGURATIONS)]
-    assert sorted(published) == [f"{CONFIGURATIONS}/pods", f"{CONFIGURATIONS}/pods-names"]
+    assert published == [f"{CONFIGURATIONS}/pods"]
 
 
 class LocalClient:
@@ -163,7 +163,7 @@ class Simulation:
 
     def __init__(self, folder: Path) -> None:
         self.api = ApiServer()
-        put_configurations(self.api)
+        put_configuration(self.api)
         self.client = LocalClient(self.api)
         self.seconds = 0.0
         self._began = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
@@ -212,7 +212,7 @@ async def test_nothing_is_served_that_is_not_trusted(tmp_path: Path) -> None:
         assert simulation.is_trusted(bundle, certificate)
         served.add(certificate)
     assert len(served) >= 3
-    assert simulation.client.writes <= 5 * (1 + len(CONFIG.configurations))
+    assert simulation.client.writes <= 5 * 2
 
 
 async def test_what_is_not_published_is_not_served(tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ async def test_a_configuration_that_lost_its_bundle_gets_it_back(api: ApiServer,
     """As after a `kubectl replace`. One that comes later than the service gets it within seconds."""
     api.remove(CONFIGURATIONS, "pods")
     assert await managed.look() <= 1
-    put_configurations(api)
+    put_configuration(api)
     assert await managed.look() == LOOK_SECONDS
-    assert trusted(api, "pods-names") == trusted(api, "pods") == secret_data(api)["tls.crt"]
+    assert trusted(api) == secret_data(api)["tls.crt"]
 
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["damaged", "of others"])

@@ -124,36 +124,6 @@ async def test_reviews_are_counted_by_outcome(world: World) -> None:
     assert grown == [1, 1, 1]
 
 
-NAMED: list[tuple[Json, Json, bool]] = [
-    ({}, {}, True),
-    ({"schedulerName": None}, {}, True),
-    ({"schedulerName": ""}, {}, True),
-    ({"schedulerName": "default-scheduler"}, {}, True),
-    ({"schedulerName": "volcano"}, {}, False),
-    ({}, {"annotations": {"multiarch-extender.io/mode": "ignore"}}, False),
-    ({}, {"annotations": {"multiarch-extender.io/mode": "observe"}}, False),
-    ({}, {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, False),
-    ({"nodeName": "n"}, {}, False),
-]
-"""Parts of pods, and whether the webhook that names the scheduler does so."""
-
-
-async def test_webhook_of_its_own_names_the_scheduler_and_does_nothing_else(world: World) -> None:
-    """No image is looked up, so the answer does not depend on a registry. The setting is empty by default."""
-    caller = await world.serve("admission.scheduler_name=second")
-    for spec, metadata, named in NAMED:
-        created = world.pod("multi:1", **metadata)
-        created["spec"].update(spec)
-        response = await caller.review_at("/admission/scheduler-names", created)
-        expected = [{"op": "add", "path": "/spec/schedulerName", "value": "second"}]
-        assert response["patch"] == (expected if named else []), (spec, metadata)
-    for change in ({"operation": "UPDATE"}, {"kind": {"group": "apps", "kind": "Deployment"}}):
-        assert (await caller.review_at("/admission/scheduler-names", pod("a:1"), **change))["patch"] == []
-    unset = await world.serve()
-    assert (await unset.review_at("/admission/scheduler-names", pod("a:1")))["patch"] == []
-    assert not world.registry.requests
-
-
 @pytest.mark.parametrize(
     "settings",
     [

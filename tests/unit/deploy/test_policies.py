@@ -26,7 +26,7 @@ def test_the_chart_renders_the_files() -> None:
 
     The binding of the gate is the service's to make.
     """
-    second = {"enabled": True, "webhook": False, "outage": "policy"}
+    second = {"enabled": True, "webhook": False, "namingPolicy": True}
     modes = {"webhook": {"enabled": False}, "policy": {"enabled": True}, "secondScheduler": second}
     rendered = {(each["kind"], each["metadata"]["name"]): each for each in objects_of(render({"modes": modes}))}
     for file in POLICIES.iterdir():
@@ -42,23 +42,21 @@ def test_the_chart_renders_the_files() -> None:
 def test_webhooks_and_policies_look_at_the_same_namespaces() -> None:
     """Pods are held where the webhook looks at them, and named a scheduler for where its own webhook does so."""
     selector = {"matchLabels": {"a": "b"}}
-    second: dict[str, object] = {"enabled": True, "outage": "webhook"}
-    modes = {"policy": {"enabled": True}, "secondScheduler": second}
+    modes = {"policy": {"enabled": True}, "secondScheduler": {"enabled": True, "namingPolicy": True}}
     values = {"modes": modes, "namespaceSelector": selector, "probeNamespace": "shop"}
+    objects = objects_of(render(values))
     webhooks = {
         each["name"].removesuffix(".multiarch-extender.io"): each["namespaceSelector"]
-        for found in objects_of(render(values))
+        for found in objects
         if found["kind"] == "MutatingWebhookConfiguration"
         for each in found["webhooks"]
     }
-    second["outage"] = "policy"
     policies = {
         each["metadata"]["name"]: each["spec"]["matchConstraints"]["namespaceSelector"]
-        for each in objects_of(render(values))
+        for each in objects
         if each["kind"] == "MutatingAdmissionPolicy"
     }
     assert webhooks[f"pods.{NAME}-webhook"] == webhooks[f"workloads.{NAME}-webhook"] == policies[f"{NAME}-gate"]
-    assert webhooks[f"pods.{NAME}-scheduler"] == webhooks[f"names.{NAME}-scheduler"]
-    by_label, not_ours = webhooks[f"names.{NAME}-scheduler"]["matchExpressions"]
+    by_label, not_ours = webhooks[f"pods.{NAME}-scheduler"]["matchExpressions"]
     named = policies[f"{NAME}-scheduler-name"]
     assert named == {"matchLabels": {by_label["key"]: by_label["values"][0]}, "matchExpressions": [not_ours]}

@@ -15,7 +15,7 @@ OF_THE_SCHEMA: list[tuple[str, str]] = [
     ("modes.webhook.replicas: 3", r"/modes/webhook': additional properties 'replicas' not allowed"),
     ("global: a", r"/global': got string, want object"),
     ("replicas: 0", r"/replicas': minimum: got 0, want 1"),
-    ("modes.secondScheduler.outage: both", r"/outage': value must be one of 'nothing', 'webhook', 'policy'"),
+    ("modes.secondScheduler.namingPolicy: both", r"/namingPolicy': got string, want boolean"),
     ("modes.webhook.workloads: jobs", r"/modes/webhook/workloads': value must be one of 'off', 'warn', 'guard', false"),
     ("modes.secondScheduler.schedulerName: My_Scheduler", r"/schedulerName': 'My_Scheduler' does not match pattern"),
     ("webhook.port: 443", r"/webhook/port': minimum: got 443, want 1,024"),
@@ -35,7 +35,6 @@ OF_TWO: list[tuple[str, str, str]] = [
     ("webhook", "modes.webhook: {enabled: false}", "modes: nothing would run. Set one of modes.webhook.enabled"),
     ("webhook", "image.repository: ''", "image.repository: no public registry has the service's image. Build it"),
     ("policy", "config: {admission: {unknown: pass}}", "config.admission.unknown: with modes.policy every pod is held"),
-    ("second", f"{SECOND}: {{webhook: false, outage: webhook}}", f"{SECOND}.outage: webhook needs"),
     ("second", f"{SECOND}: {{schedulerName: default-scheduler}}", "schedulerName: default-scheduler is the cluster"),
     ("second", "config: {admission: {scheduler_name: a}}", "config.admission.scheduler_name: the chart decides it"),
     ("default", "config: {scheduler: {pending: retry}}", "config.scheduler: retry protects nobody"),
@@ -93,7 +92,12 @@ OF_VERSIONS: list[tuple[str, str, str, str]] = [
     ("default", "", "v1.35.2-gke.100", "whose kube-scheduler takes no configuration of yours"),
     ("policy", "", "v1.35.2-gke.100", "this cluster (v1.35.2-gke.100) does not serve MutatingAdmissionPolicy"),
     ("policy-and-webhook", "", "v1.30.4", "this cluster (v1.30.4) does not serve MutatingAdmissionPolicy"),
-    ("second", "modes.secondScheduler: {outage: policy}", "v1.35.2", "Use webhook in place of policy"),
+    (
+        "second",
+        "modes.secondScheduler: {namingPolicy: true}",
+        "v1.35.2",
+        "namingPolicy: this cluster (v1.35.2) does not",
+    ),
     ("webhook", "", "v1.29.9", "requires kubeVersion: >=1.30.0-0"),
 ]
 

@@ -18,7 +18,6 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- $isScheduler := has $mode (list "secondScheduler" "defaultScheduler") -}}
 {{- $webhook := or (eq $mode "webhook") (and (eq $mode "secondScheduler") $own.webhook) -}}
 {{- $policy := and $modes.policy.enabled (has $mode (list "webhook" "policy")) -}}
-{{- $naming := and (eq $mode "secondScheduler") (eq $own.outage "webhook") -}}
 {{- $selector := $values.namespaceSelector -}}
 {{- if eq $mode "secondScheduler" -}}
 {{- $selector = dict "matchExpressions" (list (dict "key" "multiarch-extender.io/scheduler" "operator" "In" "values" (list $own.schedulerName))) -}}
@@ -30,9 +29,6 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- $_ := set $part "gates" (and $gating (or $webhook $policy)) -}}
 {{- $_ := set $part "selfManaged" (and $webhook (eq $values.certificates.source "selfManaged")) -}}
 {{- $_ := set $part "workloads" (and (eq $mode "webhook") (not (has (toString $own.workloads) (list "off" "false")))) -}}
-{{- $_ := set $part "naming" (ternary (print $name "-names") "" $naming) -}}
-{{- $_ := set $part "configurations" (ternary (list $name) list $webhook) -}}
-{{- if $naming }}{{ $_ := set $part "configurations" (append $part.configurations $part.naming) }}{{ end -}}
 {{- $_ := set $part "hostNetwork" (or (eq $mode "defaultScheduler") (and $webhook $values.webhook.hostNetwork)) -}}
 {{- $parts = append $parts $part -}}
 {{- end -}}
@@ -120,9 +116,7 @@ which. */}}
 {{- if kindIs "slice" $secrets }}{{ $listed = uniq $secrets }}{{ end -}}
 {{- $_ := set . "places" (dict "" (list "") "own" (list .root.Release.Namespace) "probe" (list (include "multiarch.probe.namespace" .root)) "listed" $listed) -}}
 {{- $names := dict "lease" (list .root.gatesLease) "policy" (list .root.gatePolicy) -}}
-{{- $configurations := list .name -}}
-{{- if .settings.admission.scheduler_name }}{{ $configurations = append $configurations (print .name "-names") }}{{ end -}}
-{{- $_ := set . "names" (merge $names (dict "identity" (list (print .name "-identity")) "configurations" $configurations)) -}}
+{{- $_ := set . "names" (merge $names (dict "identity" (list (print .name "-identity")) "configuration" (list .name))) -}}
 {{- end }}
 
 {{/* The host of webhook.url, for certificates: a map with `dns` or `ip`. */}}
