@@ -67,7 +67,7 @@ class ExtenderProcess:
         if isinstance(serving, ServingCertificate):
             listen["admission.tls"] = f"{{certificate: {serving.certificate}, key: {serving.key}}}"
         elif serving:
-            listen["admission.tls"] = f"{{self_managed: [{host}], certificate: '', key: ''}}"
+            listen["admission.tls"] = f"{{self_managed: [multiarch-webhook, {host}], certificate: '', key: ''}}"
         sets = [f"--set={path}={value}" for path, value in listen.items()]
         self._command = as_shipped([sys.executable, "-m", "extender", "serve", *arguments, *sets])
         self._folder, self._processes = folder, list[Process]()

@@ -208,7 +208,7 @@ def _secret_of(part: InstalledPart, config: Config) -> tuple[str, str]:
     if admission.tls is None:
         raise InvalidCertificate("its settings name no certificate")
     if admission.tls.self_managed:
-        return config.identity_secret, "tls.crt"
+        return admission.tls.identity_secret, "tls.crt"
     file = PurePosixPath(admission.tls.certificate)
     mounts = {each.name: each.mount_path for each in _container(part.pods).volume_mounts or ()}
     for volume in part.pods.volumes or ():

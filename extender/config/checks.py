@@ -22,8 +22,7 @@ from extender.images.platform import (
 from extender.placement.gate import UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
 
-_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_SERVICE_CHARACTERS = 56
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
 
 
@@ -41,7 +40,7 @@ def problems_of(config: Config) -> Iterator[str]:
     }
     for path, names in namespaces.items():
         for name in names:
-            if not _NAMESPACE.fullmatch(name):
+            if not _LABEL.fullmatch(name):
                 yield f"{path}: {name!r} is no name of a namespace; write one like team-a, without patterns"
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
@@ -64,9 +63,6 @@ def _gate_problems(config: Config) -> Iterator[str]:
 def _object_problems(config: Config) -> Iterator[str]:
     """Names of objects of the API server's, which become parts of a path."""
     admission = config.admission
-    if not _NAMESPACE.fullmatch(config.installation) or len(config.installation) > _SERVICE_CHARACTERS:
-        right = f"write one like multiarch-webhook, of at most {_SERVICE_CHARACTERS} characters"
-        yield f"installation: {config.installation!r} is no name of a Service; {right}"
     named = {
         "admission.gate.lease": (admission.gate.lease,),
         "admission.gate.policy": (admission.gate.policy,) if admission.gate.policy else (),
@@ -189,6 +185,9 @@ def _self_managed_problems(config: Config) -> Iterator[str]:
             yield f"admission.{name}: {file!r} is not used with admission.tls.self_managed; give one of the two"
     if not config.has_cluster:
         yield "admission.tls.self_managed: it needs a cluster, and cluster is none; give certificate files instead"
+    if tls and not _LABEL.fullmatch(tls.service):
+        needed = "comes first and is no Service; write one like multiarch-webhook"
+        yield f"admission.tls.self_managed: {tls.service!r} {needed}"
     for name in tls.self_managed if tls else ():
         try:
             canonical_name(name)

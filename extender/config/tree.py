@@ -39,9 +39,19 @@ class TlsConfig(Section, frozen=True):
         tuple[str, ...],
         Meta(
             description="Instead of `certificate` and `key`: names and addresses for which the service makes its own "
-            "certificate, such as the webhook's Service."
+            "certificate. The first is the webhook's Service, whose name its MutatingWebhookConfiguration has too."
         ),
     ] = ()
+
+    @property
+    def service(self) -> str:
+        """The name of the webhook's Service, and of its MutatingWebhookConfiguration; empty for given files."""
+        return self.self_managed[0] if self.self_managed else ""
+
+    @property
+    def identity_secret(self) -> str:
+        """The Secret in our namespace with the certificate that the service makes; empty for given files."""
+        return f"{self.service}-identity" if self.self_managed else ""
 
 
 class SchedulerConfig(Section, frozen=True):
@@ -236,10 +246,6 @@ class ShutdownConfig(Section, frozen=True):
 class Config(Section, frozen=True):
     """Every setting with its default."""
 
-    installation: Annotated[
-        str,
-        Meta(description="Name of this part's MutatingWebhookConfiguration; that of its Secret begins with it."),
-    ] = "multiarch-webhook"
     log: LogConfig = LogConfig()
     cluster: Annotated[
         str,
@@ -260,11 +266,6 @@ class Config(Section, frozen=True):
     def has_cluster(self) -> bool:
         """Whether there is a cluster."""
         return self.cluster != "none"
-
-    @property
-    def identity_secret(self) -> str:
-        """The Secret in our namespace with the certificate that the service makes."""
-        return f"{self.installation}-identity"
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from extender.config.tree import Config
+from extender.config.tree import Config, TlsConfig
 from extender.kubernetes.api_groups import ResourceAttributes
 from extender.placement.gate import UnknownImages
 
@@ -106,10 +106,10 @@ def _places(config: Config, namespace: str) -> Mapping[str, tuple[str, ...]]:
 
 
 def _names(config: Config) -> Mapping[str, tuple[str, ...]]:
-    admission = config.admission
+    admission, tls = config.admission, config.admission.tls or TlsConfig()
     return {
         "lease": (admission.gate.lease,),
         "policy": (admission.gate.policy,),
-        "identity": (config.identity_secret,),
-        "configuration": (config.installation,),
+        "identity": (tls.identity_secret,),
+        "configuration": (tls.service,),
     }

@@ -36,7 +36,7 @@ from extender.cluster.client import (
     ClusterClient,
     ClusterRefused,
 )
-from extender.config.tree import Config
+from extender.config.tree import Config, TlsConfig
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.api_groups import (
     MutatingWebhook,
@@ -71,17 +71,16 @@ class SelfManaged:
     def __init__(
         self,
         client: ClusterClient,
-        config: Config,
+        tls: TlsConfig,
         file: Path,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
-        self._config = config
+        self._tls = tls
         self._secrets = f"/api/v1/namespaces/{client.namespace}/secrets"
-        tls = config.admission.tls
-        self._names = names_of_server(tls.self_managed if tls else (), client.namespace)
+        self._names = names_of_server(tls.self_managed, client.namespace)
         self.file = file
         self._clock = clock
         self._wall_clock = wall_clock
@@ -128,7 +127,7 @@ class SelfManaged:
 
     async def _read_and_renew(self) -> OwnCertificates:
         """What the Secret has, after it was renewed where that is due."""
-        secret, now = await self._client.find(f"{self._secrets}/{self._config.identity_secret}", _SECRET), self._now()
+        secret, now = await self._client.find(f"{self._secrets}/{self._tls.identity_secret}", _SECRET), self._now()
         before = _own_in(secret)
         if before:
             own = before.renewed(self._names, LIFETIME, now)
@@ -146,27 +145,27 @@ class SelfManaged:
             made = {
                 "apiVersion": "v1",
                 "kind": "Secret",
-                "metadata": {"name": self._config.identity_secret},
+                "metadata": {"name": self._tls.identity_secret},
                 "data": data,
             }
             await self._client.send("POST", self._secrets, msgspec.json.encode(made))
         else:
             metadata = {"resourceVersion": before.metadata.resource_version}
             body = msgspec.json.encode({"metadata": metadata, "data": data})
-            await self._client.send("PATCH", f"{self._secrets}/{self._config.identity_secret}", body, MERGE_PATCH)
+            await self._client.send("PATCH", f"{self._secrets}/{self._tls.identity_secret}", body, MERGE_PATCH)
 
     async def _publish(self, bundle: bytes) -> bool:
         """Makes each webhook of the configuration trust `bundle`; returns whether the configuration is there."""
         trusting, published_at = WebhookClientConfig(ca_bundle=bundle), self._published_at
         self._published_at = None
-        path = f"{_CONFIGURATIONS}/{self._config.installation}"
+        path = f"{_CONFIGURATIONS}/{self._tls.service}"
         found = await self._client.find(path, _CONFIGURATION)
         webhooks = found.webhooks if found else ()
         changed = [MutatingWebhook(each.name, trusting) for each in webhooks if each.client_config != trusting]
         if found and changed:  # the API server merges them by name, so that those of other fields stay as they are
             body = {"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changed}
             await self._client.send("PATCH", path, msgspec.json.encode(body), STRATEGIC_MERGE_PATCH)
-            log.info("certificates.published", configuration=self._config.installation)
+            log.info("certificates.published", configuration=self._tls.service)
             published_at = None
         self._published_at = self._clock() if published_at is None else published_at
         return found is not None
@@ -213,7 +212,7 @@ async def open_own_certificate(config: Config, client: ClusterClient | None) -> 
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="multiarch-extender-") as folder:
-        managed = SelfManaged(client, config, Path(folder) / "tls.pem")
+        managed = SelfManaged(client, tls, Path(folder) / "tls.pem")
         async with in_background(managed.run(), "certificates"):
             try:
                 await asyncio.wait_for(managed.is_there.wait(), START_SECONDS)

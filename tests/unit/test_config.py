@@ -220,9 +220,10 @@ NO_HOSTS = {
         ((*SERVED, "operations.listen=a:99999"), ["operations.listen", "host:port"]),
         ((*SERVED, "scheduler.unknown=assume", "scheduler.assume=[]"), ["scheduler.assume", "names nothing"]),
         ((*SERVED, "scheduler.assume=[arm64]"), ["scheduler.assume", "'arm64'"]),
-        ((*SERVED, "installation=a/b"), ["installation", "'a/b' is no name"]),
-        ((*SERVED, "installation="), ["installation", "''"]),
-        ((*SERVED, f"installation={'a' * 57}"), ["installation", "56 characters"]),
+        (
+            ("admission.tls.self_managed=[10.0.0.1, webhook]",),
+            ["self_managed", "'10.0.0.1' comes first and is no Service"],
+        ),
         (
             (*SERVED, "registry.pull_secrets=['team-*']"),
             ["registry.pull_secrets", "'team-*' is no name of a namespace"],

@@ -24,6 +24,7 @@ from extender.certificates.own_certificate import (
 from extender.certificates.server_names import names_of_server
 from extender.cluster.client import JSON, ClusterClient, ClusterRefused, open_cluster
 from extender.config.reading import read_config
+from extender.config.tree import TlsConfig
 from extender.errors import ConfigError
 from extender.server.operations import CheckResult
 from extender.server.tls import TlsFiles
@@ -37,7 +38,8 @@ SECRETS = "/api/v1/namespaces/default/secrets"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 BY_SERVICE = {"service": {"name": "webhook", "namespace": "default", "path": "/admission/pods", "port": 443}}
 BY_URL = {"url": "https://webhook.example.com:8443/admission/jobs"}
-CONFIG = read_config(None, ["installation=pods", "admission.tls={self_managed: [webhook]}"])
+CONFIG = read_config(None, ["admission.tls={self_managed: [webhook]}"])
+TLS = TlsConfig(self_managed=("webhook",))
 NAMES = names_of_server(["webhook"], "default")
 DAY = 86_400.0
 LIFE = LIFETIME
@@ -46,7 +48,7 @@ LIFE = LIFETIME
 def put_configuration(api: ApiServer) -> None:
     configs = {"pods": BY_SERVICE, "workloads": BY_URL}
     webhooks = [{"name": f"{name}.example.com", "clientConfig": each} for name, each in configs.items()]
-    api.put(CONFIGURATIONS, {"metadata": {"name": "pods"}, "webhooks": webhooks})
+    api.put(CONFIGURATIONS, {"metadata": {"name": "webhook"}, "webhooks": webhooks})
 
 
 @pytest.fixture
@@ -65,22 +67,22 @@ async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]
 
 @pytest.fixture
 def managed(client: ClusterClient, tmp_path: Path) -> SelfManaged:
-    return SelfManaged(client, CONFIG, tmp_path / "tls.pem")
+    return SelfManaged(client, TLS, tmp_path / "tls.pem")
 
 
 def secret_data(api: ApiServer) -> dict[str, bytes]:
-    found = api.find(SECRETS, "pods-identity")["data"]
+    found = api.find(SECRETS, "webhook-identity")["data"]
     return {key: base64.b64decode(value) for key, value in found.items()}
 
 
 def put_secret(api: ApiServer, data: Mapping[str, bytes | None]) -> None:
     encoded = {key: base64.b64encode(value).decode() for key, value in data.items() if value is not None}
-    api.put(SECRETS, {"metadata": {"name": "pods-identity"}, "data": encoded})
+    api.put(SECRETS, {"metadata": {"name": "webhook-identity"}, "data": encoded})
 
 
 def trusted(api: ApiServer) -> bytes:
     """What all webhooks of the configuration trust."""
-    webhooks = api.find(CONFIGURATIONS, "pods")["webhooks"]
+    webhooks = api.find(CONFIGURATIONS, "webhook")["webhooks"]
     (bundle,) = {each["clientConfig"].get("caBundle", "") for each in webhooks}
     return base64.b64decode(bundle)
 
@@ -91,7 +93,7 @@ async def test_a_replica_shows_until_when_its_certificate_is_good(api: ApiServer
     await managed.look()
     ends = f"it ends {datetime.now(UTC) + LIFE:%Y-%m-%d}"
     assert managed.check() == CheckResult(detail=ends)
-    api.denied = {f"{CONFIGURATIONS}/pods"}
+    api.denied = {f"{CONFIGURATIONS}/webhook"}
     await managed.look()
     shown = managed.check()
     assert not shown.ok
@@ -104,7 +106,7 @@ async def test_webhooks_get_the_certificate_and_nothing_else(api: ApiServer, man
     sent = [request for request in api.received("send") if request.path.startswith(CONFIGURATIONS)]
     certificate = base64.b64encode(secret_data(api)["tls.crt"]).decode()
     (request,) = sent
-    assert request.path == f"{CONFIGURATIONS}/pods"
+    assert request.path == f"{CONFIGURATIONS}/webhook"
     assert json.loads(request.body)["webhooks"] == [
         {"name": f"{name}.example.com", "clientConfig": {"caBundle": certificate}} for name in ("pods", "workloads")
     ]
@@ -113,7 +115,7 @@ async def test_webhooks_get_the_certificate_and_nothing_else(api: ApiServer, man
 
 async def test_one_replica_of_three_makes_it(api: ApiServer, client: ClusterClient, tmp_path: Path) -> None:
     """The API server refuses what the others write, and they take what is there then."""
-    replicas = [SelfManaged(client, CONFIG, tmp_path / f"{number}.pem") for number in range(3)]
+    replicas = [SelfManaged(client, TLS, tmp_path / f"{number}.pem") for number in range(3)]
     await asyncio.gather(*(each.look() for each in replicas))
     await asyncio.gather(*(each.look() for each in replicas))
     assert not any(each.failure for each in replicas)
@@ -130,7 +132,7 @@ async def test_one_replica_of_three_makes_it(api: ApiServer, client: ClusterClie
     api.is_open.set()
     await asyncio.gather(*looks)
     published = [each.path for each in api.received("send") if each.path.startswith(CONFIGURATIONS)]
-    assert published == [f"{CONFIGURATIONS}/pods"]
+    assert published == [f"{CONFIGURATIONS}/webhook"]
 
 
 class LocalClient:
@@ -171,7 +173,7 @@ class Simulation:
         self._replicas = [
             SelfManaged(
                 cast("ClusterClient", self.client),
-                CONFIG,
+                TLS,
                 file,
                 clock=lambda: self.seconds,
                 wall_clock=lambda: self._began + self.seconds,
@@ -218,7 +220,7 @@ async def test_nothing_is_served_that_is_not_trusted(tmp_path: Path) -> None:
 async def test_what_is_not_published_is_not_served(tmp_path: Path) -> None:
     """A replica without the right to write the configuration keeps to what is trusted; it says what is missing."""
     simulation = Simulation(tmp_path)
-    for days, denied in ((44, set[str]()), (40, {f"{CONFIGURATIONS}/pods"}), (10, set[str]())):
+    for days, denied in ((44, set[str]()), (40, {f"{CONFIGURATIONS}/webhook"}), (10, set[str]())):
         simulation.api.denied = denied
         async for bundle, certificate in simulation.run(days):
             assert simulation.is_trusted(bundle, certificate)
@@ -226,7 +228,7 @@ async def test_what_is_not_published_is_not_served(tmp_path: Path) -> None:
 
 async def test_a_configuration_that_lost_its_bundle_gets_it_back(api: ApiServer, managed: SelfManaged) -> None:
     """As after a `kubectl replace`. One that comes later than the service gets it within seconds."""
-    api.remove(CONFIGURATIONS, "pods")
+    api.remove(CONFIGURATIONS, "webhook")
     assert await managed.look() <= 1
     put_configuration(api)
     assert await managed.look() == LOOK_SECONDS
@@ -247,7 +249,7 @@ async def test_a_secret_that_has_no_certificate_is_made_anew_if_it_is_ours(
 
 async def test_without_a_certificate_within_a_minute_there_is_no_start(api: ApiServer, client: ClusterClient) -> None:
     """With the reason."""
-    api.denied = {f"{SECRETS}/pods-identity", SECRETS}
+    api.denied = {f"{SECRETS}/webhook-identity", SECRETS}
     with pytest.raises(ConfigError, match=r"no certificate in a minute: .*Forbidden"):
         async with open_own_certificate(CONFIG, client):
             pass
@@ -286,7 +288,7 @@ async def test_a_tls_client_takes_the_present_and_the_next_certificate(tmp_path:
 async def test_a_file_that_cannot_be_written_for_now_is_written_later(client: ClusterClient, tmp_path: Path) -> None:
     """The task goes on, and says why there is nothing yet."""
     folder = tmp_path / "files"
-    managed = SelfManaged(client, CONFIG, folder / "tls.pem")
+    managed = SelfManaged(client, TLS, folder / "tls.pem")
     async with in_background(managed.run(), "certificates"), asyncio.timeout(60):
         await eventually(lambda: "No such file or directory" in managed.failure)
         assert not background_problem()
@@ -301,7 +303,7 @@ async def test_a_write_that_ends_halfway_leaves_the_last_file(
     """As on a full disk; retries fill it no further."""
     file = tmp_path / "files" / "tls.pem"
     file.parent.mkdir()
-    managed = SelfManaged(client, CONFIG, file)
+    managed = SelfManaged(client, TLS, file)
     await managed.look()
     before = file.read_bytes()
     put_secret(api, to_secret_data(OwnCertificates(make_certificate(NAMES, datetime.now(UTC), LIFE))))

@@ -95,7 +95,6 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- if $values.registries.hosts }}{{ $_ := set $registry "mirrors" (print $etc "-hosts") }}{{ end -}}
 {{- if $values.registries.dockerConfigSecret }}{{ $_ := set $registry "docker_config" (print $etc "-docker/config.json") }}{{ end -}}
 {{- $chart := dict "admission" $admission "registry" $registry -}}
-{{- if .webhook }}{{ $_ := set $chart "installation" .name }}{{ end -}}
 {{- if not .scheduler }}{{ $_ := set $chart "scheduler" (dict "listen" "") }}{{ end -}}
 {{- if $values.store.keySecret }}{{ $_ := set $chart "cache" (dict "key_file" (print $etc "-key/key")) }}{{ end -}}
 {{ mergeOverwrite $base (deepCopy $values.config) $chart | toYaml }}
