@@ -174,7 +174,8 @@ class Looker:
                 if reference.digest or not stated:
                     raise
                 image = await images.describe(reference, credential)
-            self._described.put((reference.repository, image.digest), image)
+            if not image.is_partial:
+                self._described.put((reference.repository, image.digest), image)
         return image.digest, image
 
     def _failed(self, look: Look, refusals: Sequence[_FailedAttempt], silent: Collection[str]) -> Failed:

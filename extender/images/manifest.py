@@ -93,7 +93,8 @@ class Skipped(msgspec.Struct, frozen=True):
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was read about one digest.
 
-    Without `entries`, an image of kind *manifest* says nothing that can be known of where it runs.
+    Without `entries`, an image of kind *manifest* says nothing that can be known of where it runs. `is_partial`: its
+    registry has trouble now with what may have further entries.
     """
 
     digest: str
@@ -102,6 +103,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[PlatformEntry, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     states_platforms: bool = False
+    is_partial: bool = False
 
 
 class Descriptor(msgspec.Struct, frozen=True):

@@ -3,12 +3,15 @@
 Decides what is fetched, and sets the limits on it.
 """
 
+import asyncio
+
 from extender.credentials.keyring import Credential
 from extender.errors import (
     AddressRefused,
     InvalidManifest,
     ManifestNotFound,
     RegistryDenied,
+    RegistryError,
     RegistryRefusedImage,
     UnsupportedManifest,
 )
@@ -39,6 +42,7 @@ MAX_PLATFORMS = 64
 # Parts that do not run, which are listed with the reason; the others are counted. Images have an attestation and a zstd
 # twin per platform, BuildKit's caches have layers by the hundred, and a manifest has 10,000 values at most.
 LISTED_SKIPPED = 64
+_LAST_RESORTS_SECONDS = 5.0  # for the children whose platform no index states, beside some whose platform is stated
 _MOST_WHY = 200  # characters of a reason that holds an error's text
 # After these errors a part will not be readable a moment later either.
 _LASTING = (
@@ -78,13 +82,14 @@ async def describe_image(
 ) -> Image:
     """Returns the description of the image behind `manifest`; sends no request if an index states every platform.
 
-    An image with nothing to run is an artifact, and `skipped` says why. A part that cannot be read now fails the whole
-    image: if its platform were left out, all nodes of that platform would be refused. A part that is gone or no image
-    adds nothing where the index states platforms, as runtimes try it last.
+    An image with nothing to run is an artifact, and `skipped` says why. Where no index states platforms, a part that
+    cannot be read fails the whole image: if its platform were left out, all nodes of that platform would be refused.
+    Where one does, runtimes try such a part last, and it adds nothing. If it may be read later, the image is partial.
 
     Raises:
         InvalidManifest: a document is not what it claims to be.
-        UnsupportedManifest: a manifest is schema1, or the image exceeds `MAX_REQUESTS`, `MAX_DEPTH` or `MAX_PLATFORMS`.
+        UnsupportedManifest: a manifest is schema1, or the image exceeds `MAX_REQUESTS`, `MAX_DEPTH` or `MAX_PLATFORMS`,
+            the first two unless an index states platforms.
         RegistryError: a manifest or config could not be fetched.
     """
     survey = _Survey(client, reference, credential)
@@ -96,6 +101,7 @@ async def describe_image(
         entries=tuple(survey.entries.values()),
         skipped=survey.listed_skipped(),
         states_platforms=survey.states_platforms,
+        is_partial=survey.is_partial,
     )
 
 
@@ -105,6 +111,7 @@ class _Survey:
     def __init__(self, client: RegistryClient, reference: ImageReference, credential: Credential) -> None:
         self.entries: dict[Platform, PlatformEntry] = {}
         self.states_platforms = False
+        self.is_partial = False
         self.kind = Kind.ARTIFACT
         self._skipped: list[Skipped] = []
         self._unlisted = 0
@@ -123,7 +130,11 @@ class _Survey:
         document = read_manifest(manifest.body, manifest.media_type)
         if isinstance(document, IndexDocument):
             self.kind = Kind.INDEX
-            await self._read_index(document, depth, is_optional=is_optional or document.states_platforms)
+            self._add_stated(document)
+            if document.states_platforms and not is_optional:
+                await self._read_last_resorts(document, depth)
+            else:
+                await self._read_children(document, depth, is_optional=is_optional)
         elif isinstance(document, ManifestDocument) and depth:
             await self._read_child(document, manifest.digest)
         elif isinstance(document, ManifestDocument):
@@ -138,23 +149,34 @@ class _Survey:
             return tuple(self._skipped)
         return (*self._skipped, Skipped("", f"{self._unlisted} more parts do not run"))
 
-    async def _read_index(self, index: IndexDocument, depth: int, *, is_optional: bool) -> None:
+    def _add_stated(self, index: IndexDocument) -> None:
         """Adds the entries that state a platform first: runtimes use another child only if none of these matches."""
         self.states_platforms = self.states_platforms or index.states_platforms
         for skipped in index.skipped:
             self._skip(skipped)
         for entry in index.entries:
             self._add(entry)
+
+    async def _read_last_resorts(self, index: IndexDocument, depth: int) -> None:
+        """Reads the children beside those whose platform is stated, unless the registry has trouble with them now."""
+        try:
+            async with asyncio.timeout(_LAST_RESORTS_SECONDS):
+                await self._read_children(index, depth, is_optional=True)
+        except (RegistryError, TimeoutError) as exc:
+            self.is_partial = True
+            self._skip(Skipped("", f"not all that state no platform can be read now: {exc}"[:_MOST_WHY]))
+
+    async def _read_children(self, index: IndexDocument, depth: int, *, is_optional: bool) -> None:
         if index.children and depth == MAX_DEPTH:
-            raise self._too_large(f"more than {MAX_DEPTH} indexes are nested in each other")
+            raise UnsupportedManifest(f"more than {MAX_DEPTH} indexes are nested in each other")
         for child in index.children:
             if child.digest not in self._seen:
                 self._seen.add(child.digest)
-                self._spend()
                 await self._fetch_child(child, depth + 1, is_optional=is_optional)
 
     async def _fetch_child(self, child: Descriptor, depth: int, *, is_optional: bool) -> None:
         try:
+            self._spend()
             manifest = await self._client.fetch_manifest(self._reference.pinned_to(child.digest), self._credential)
             await self.read(manifest, depth, is_optional=is_optional)
         except _LASTING as exc:
@@ -191,7 +213,8 @@ class _Survey:
         if self.entries.setdefault(entry.platform, entry) is not entry:
             self._skip(Skipped(entry.digest, f"an earlier entry is for {entry.platform} too"))
         if len(self.entries) > MAX_PLATFORMS:
-            raise self._too_large(f"it has more than {MAX_PLATFORMS} platforms")
+            self._is_too_large = True
+            raise UnsupportedManifest(f"it has more than {MAX_PLATFORMS} platforms")
 
     def _skip(self, part: Skipped) -> None:
         if len(self._skipped) < LISTED_SKIPPED:
@@ -199,11 +222,7 @@ class _Survey:
         else:
             self._unlisted += 1
 
-    def _too_large(self, why: str) -> UnsupportedManifest:
-        self._is_too_large = True
-        return UnsupportedManifest(why)
-
     def _spend(self) -> None:
         if not self._requests_left:
-            raise self._too_large(f"more than {MAX_REQUESTS} requests would be needed to learn its platforms")
+            raise UnsupportedManifest(f"more than {MAX_REQUESTS} requests would be needed to learn its platforms")
         self._requests_left -= 1

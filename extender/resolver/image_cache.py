@@ -135,7 +135,7 @@ class CachedImage(msgspec.Struct, frozen=True, gc=False):
 
     `confirmed_at` is when the registry last confirmed it to that credential, by the caller's clock. `owner` is the
     tenant whose lookup wrote the row, empty for the operator and for rows of the store. `label` says where the
-    credential is from if it is one of the operator's, and that is known.
+    credential is from if it is one of the operator's, and that is known. `is_partial` as of `Image`.
     """
 
     content: Content
@@ -143,6 +143,7 @@ class CachedImage(msgspec.Struct, frozen=True, gc=False):
     confirmed_at: float
     owner: str = ""
     label: str = ""
+    is_partial: bool = False
 
     @property
     def digest(self) -> str:
@@ -255,6 +256,8 @@ class ImageCache:
         if may_be_denied and self._is_denied((target.repository, target.name, credential_id), known):
             return False
         lifetimes = self.lifetimes
+        if known.is_partial:
+            return age_seconds < ALWAYS_SECONDS
         if target.reference.digest:
             return credential_id == ANONYMOUS.id or age_seconds < lifetimes.tag_seconds
         is_often = query.always or target.name == "latest"
@@ -278,13 +281,20 @@ class ImageCache:
         at: float,
         owner: str = "",
         label: str = "",
+        *,
+        is_partial: bool = False,
     ) -> CachedImage:
         """Records that the registry gave `credential_id` the bytes of `target` at `at`. Returns the row.
 
         The bytes hash to `digest`, and `content` was read from them. `owner` is the tenant for which they were fetched,
-        and `label` as in `CachedImage`.
+        `label` and `is_partial` as in `CachedImage`. What is partial is no fact about the digest: it is in no other
+        row, nor in the store, and read again when it is confirmed.
         """
         packed = pack_digest(digest)
+        if is_partial:
+            known = CachedImage(content, packed, at, owner, label, is_partial=True)
+            self._names.put((target.repository, target.name, credential_id), known)
+            return known
         content = self._show(target.repository, packed, content, owner)
         return self._write(target, credential_id, CachedImage(content, packed, at, owner, label))
 

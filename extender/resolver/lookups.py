@@ -233,7 +233,7 @@ class Lookups:
         if answer.image:
             content = content_of(answer.image)
             known: CachedImage | None = self._cache.learn(
-                target, answer.by, answer.digest, content, at, tenant, answer.label
+                target, answer.by, answer.digest, content, at, tenant, answer.label, is_partial=answer.image.is_partial
             )
         else:
             known = self._cache.confirm(target, answer.by, answer.digest, at, tenant, answer.label)

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from aiohttp import web
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry
+from testbed.images import Bundle, build_index, build_manifest
 from tests.integration.service.caller import AMD64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
 
@@ -114,3 +115,58 @@ async def test_an_image_of_a_slow_registry_becomes_known(
         began_at = time.monotonic()
         await eventually(lambda: answer(caller, f"{registry.host}/app:1"), lambda found: found == "ac")
         assert time.monotonic() - began_at < 60
+
+
+def without_platform(index: Bundle, child: Bundle) -> Bundle:
+    """The index with one more child, of whose platform it says nothing."""
+    body = json.loads(index.manifests[-1].body)
+    unstated = child.manifests[-1]
+    entry = {"mediaType": unstated.media_type, "digest": unstated.digest, "size": len(unstated.body)}
+    body["manifests"].insert(0, entry)
+    manifest = index.manifests[-1]._replace(body=json.dumps(body).encode())
+    return Bundle((*index.blobs, *child.blobs), (*index.manifests[:-1], *child.manifests, manifest))
+
+
+async def close(request: web.BaseRequest) -> web.StreamResponse:
+    assert request.transport
+    request.transport.abort()
+    return web.Response()
+
+
+async def hang(_request: web.BaseRequest) -> web.StreamResponse:
+    await asyncio.sleep(3600)
+    return web.Response()
+
+
+def says(status: int, text: str = "") -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+    async def say(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=status, text=text, content_type="text/html")
+
+    return say
+
+
+@pytest.mark.parametrize(
+    "trouble", [says(500), says(503), says(429), close, says(200, "<html>"), hang],
+    ids=["500", "503", "429", "closed", "html", "mute"],
+)  # fmt: skip
+async def test_what_an_index_states_is_known_whatever_becomes_of_another_child(
+    start_service: StartService, trouble: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+) -> None:
+    """And the child counts once the registry gives it."""
+    child = build_manifest("linux/s390x")
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse | None:
+        return await trouble(request) if child.digest in request.path else None
+
+    async with FaultyRegistry(fault) as registry:
+        registry.add("app", "1", without_platform(build_index([AMD64]), child))
+        image = f"{registry.host}/app:1"
+        caller = await start_service(*RETRY, plain_http=registry.host)
+        assert await answer(caller, image) == "ac"
+        registry.fault = None
+        await asyncio.sleep(400)  # the longest that a host rests, and longer than the answer is fresh
+
+        async def refusals() -> str:
+            return str((await caller.filter(with_nodes(pod(image))))["FailedAndUnresolvableNodes"])
+
+        await eventually(refusals, lambda found: "linux/amd64, linux/s390x" in found)

@@ -1,5 +1,6 @@
 """What an image is found to be, in how few requests, and where looking ends."""
 
+import asyncio
 import base64
 import json
 from collections import Counter
@@ -14,6 +15,7 @@ from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.registry.image_description import LISTED_SKIPPED, MAX_DEPTH, MAX_PLATFORMS, MAX_REQUESTS, describe_image
 from extender.registry.registry_client import FetchedManifest, RegistryClient
 from testbed.images import DOCKER, OCI, Bundle, Manifest, build_artifact, build_index, build_manifest
+from testbed.simulated_time import run_simulated
 from tests.unit.retained import retained_bytes
 
 APP = parse_reference("registry.example.com/team/app:1")
@@ -252,10 +254,44 @@ async def test_child_beside_an_index_that_states_platforms_is_not_optional() -> 
 @pytest.mark.parametrize(
     "error", [errors.RegistryUnavailable("503"), errors.RegistryThrottled("429")], ids=["down", "throttled"]
 )
-async def test_child_that_cannot_be_had_now_is_waited_for(error: Exception) -> None:
-    """What is learned of a digest holds for ever, so a moment's failure must not leave out a platform."""
+async def test_child_that_cannot_be_had_now_leaves_what_an_index_states_known(error: Exception) -> None:
+    """And nothing without that: a moment's failure must not leave out a platform for ever."""
+    gone = [build_manifest(f"linux/fake{number}").manifests[-1] for number in range(3)]
+    registry = MemoryRegistry(error=error)
+    image = await describe(registry, index_with_optional(*gone))
+    assert (platforms_of(image), image.states_platforms, image.is_partial) == (BOTH, True, True)
+    assert registry.requests.total() == 1  # the others are left alone
     with pytest.raises(type(error)):
-        await describe(MemoryRegistry(error=error), index_with_optional(build_manifest("linux/s390x").manifests[-1]))
+        await describe(registry, index_of(*gone))
+    assert not (await describe(MemoryRegistry(), index_with_optional(*gone))).is_partial
+
+
+def test_child_that_hangs_leaves_what_an_index_states_known() -> None:
+    class Mute(MemoryRegistry):
+        async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+    async def run() -> None:
+        began_at = asyncio.get_running_loop().time()
+        image = await describe(Mute(), index_with_optional(build_manifest("linux/s390x").manifests[-1]))
+        assert (platforms_of(image), image.is_partial) == (BOTH, True)
+        assert asyncio.get_running_loop().time() - began_at <= 5
+
+    run_simulated(run())
+
+
+@pytest.mark.parametrize("count", [MAX_REQUESTS // 2, MAX_REQUESTS])
+async def test_more_children_than_may_be_read_leave_what_an_index_states_known(count: int) -> None:
+    """Nothing of it can be read later, so the image is not partial; each child left out has why."""
+    children = [build_manifest(f"linux/fake{number}") for number in range(count)]
+    registry = MemoryRegistry(*children)
+    image = await describe(registry, index_with_optional(*(child.manifests[-1] for child in children)))
+    assert registry.requests.total() == MAX_REQUESTS
+    assert platforms_of(image)[:2] == BOTH
+    assert len(image.entries) == 2 + MAX_REQUESTS // 2
+    left_out = [each for each in image.skipped if "more than 16 requests" in each.why]
+    assert (len(left_out), image.is_partial) == (count - MAX_REQUESTS // 2, False)
 
 
 def hostile_index(platforms: int, skipped: int) -> Manifest:
