@@ -21,13 +21,13 @@ from extender.cli.registry_settings import line_to_type
 from extender.config.tree import Config
 from extender.errors import InvalidReference
 from extender.images.content import Failure
-from extender.images.manifest import Image, Kind
+from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.reference import parse_reference
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
 from extender.reports.quantities import size_text
 from extender.service.operator_policies import policy_of
-from extender.verifier.verification import Verification
+from extender.verifier.verification import PlatformState, Verification
 
 _COLOURS = {"verified": "green", "claimed": "yellow"}
 
@@ -86,20 +86,19 @@ def inspect(
     settings = read_settings(file, assignments, kubeconfig, context)
     required = required_platforms(require or ())
     looked_up = look_up_images(images, settings, look_inside=verify, wanted=required)
-    found = [each.answer for each in looked_up]
     results = [_inspected(reference, each, settings) for reference, each in zip(images, looked_up, strict=True)]
     _print(results, output, verbose=verbose)
     compatibility = policy_of(settings).compatibility
     lacking = [
         line
-        for reference, answer in zip(images, found, strict=True)
-        for line in _lacking(reference, answer, required, compatibility)
+        for reference, each in zip(images, looked_up, strict=True)
+        for line in _lacking(reference, each, required, compatibility)
     ]
     lacking += [
         f"{reference} {inside.lie}"
         for reference, each in zip(images, looked_up, strict=True)
         for inside in each.inside
-        if inside.lie
+        if inside.lie and (not required or inside.platform in required)
     ]
     for line in lacking:
         print_problem(line)
@@ -161,11 +160,13 @@ def _unknown(reference: str, looked_up: LookedUp, settings: Config) -> dict[str,
 
 
 def _lacking(
-    reference: str, answer: Image | Failure, required: Sequence[Platform], compatibility: Compatibility
+    reference: str, looked_up: LookedUp, required: Sequence[Platform], compatibility: Compatibility
 ) -> list[str]:
+    answer = looked_up.answer
     if isinstance(answer, Failure) or not answer.entries:  # what has no platforms is unknown, or runs anywhere
         return []
-    platforms = frozenset(entry.platform for entry in answer.entries)
+    verified = (each.platform for each in looked_up.inside if each.state is PlatformState.VERIFIED)
+    platforms = frozenset((*(entry.platform for entry in answer.entries), *verified))
     return [
         f"{reference} does not run on {platform}"
         for platform in required

@@ -16,7 +16,7 @@ from extender.errors import InvalidManifest, RegistryError, UnsupportedManifest
 from extender.fetcher.messages import Look
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.content import Content, Failure, content_of
-from extender.images.manifest import Image
+from extender.images.manifest import Image, Kind
 from extender.images.platform import Platform
 from extender.registry.endpoint import Endpoint
 from extender.registry.registry_client import RegistryClient
@@ -155,7 +155,10 @@ async def _look_up_all(
 async def _look_inside(
     sources: LocalSources, pod_resolver: PodResolver, reference: str, image: Image, wanted: Sequence[Platform]
 ) -> tuple[Verification, ...]:
-    """What is found of the wanted platforms that the image claims, of all if none are wanted."""
+    """What is found of the wanted platforms that the image claims, of all if none are wanted.
+
+    Nodes look at no platform of a single manifest, so whatever is wanted, its program is looked at.
+    """
     resolver, keyring = pod_resolver.resolver, pod_resolver.keyring
     target = resolver.cache.references.target_of(reference)
     if isinstance(target, Failure):
@@ -163,13 +166,14 @@ async def _look_inside(
     asked, access = target.asked.with_digest(image.digest), await resolver.access_of(target, keyring)
     look = Look(tenant=OPERATOR, reference=asked, kubelet_name=target.reference, access=access)
 
-    async def verify(platform: Platform, credential: Credential) -> Verification:
+    async def verify(platform: Platform, credential: Credential) -> list[Verification]:
         return await ImageVerifier(sources.registry, asked, platform, credential).verify(VERIFY_SECONDS)
 
     found: list[Verification] = []
-    for platform in (entry.platform for entry in image.entries if not wanted or entry.platform in wanted):
+    is_single = image.kind is Kind.MANIFEST
+    for platform in (each.platform for each in image.entries if is_single or not wanted or each.platform in wanted):
         try:
-            found.append(await sources.ask(look, partial(verify, platform)))
+            found += await sources.ask(look, partial(verify, platform))
         except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
             found.append(Verification(platform=platform, state=PlatformState.CLAIMED, detail=str(exc)[:_MOST_WHY]))
     return tuple(found)

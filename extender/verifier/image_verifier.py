@@ -12,14 +12,13 @@ import msgspec
 
 from extender.credentials.keyring import Credential
 from extender.errors import InvalidManifest, ManifestNotFound, RegistryError, UnsupportedManifest
-from extender.images.image_config import read_config
 from extender.images.manifest import IndexDocument, ManifestDocument, read_manifest
-from extender.images.platform import Platform
+from extender.images.platform import Platform, normalize_platform
 from extender.images.reference import ImageReference, hash_for, is_digest
 from extender.registry.registry_client import FetchedManifest, RegistryClient
 from extender.verifier.archive_reading import InvalidLayer, LayerBudget, LayerEntry, read_layer
 from extender.verifier.image_files import ImageFiles
-from extender.verifier.start_config import LayerDescriptor, read_layers, read_start
+from extender.verifier.start_config import LayerDescriptor, StartConfig, read_layers, read_start
 from extender.verifier.start_program import StartVerdict, judge_start, unknown
 from extender.verifier.verification import PlatformState, Verification
 
@@ -64,49 +63,62 @@ class ImageVerifier:
         self._budget = LayerBudget(bounds.unpacked_bytes, bounds.entries)
         self._requests = self._read = self._layer_bytes = 0
 
-    async def verify(self, seconds: float) -> Verification:
+    async def verify(self, seconds: float) -> list[Verification]:
         """Returns what is known of the platform after `seconds` at most.
 
+        Nodes look at no platform of a single manifest: if its program is for another one, that follows.
         Raises RegistryError, InvalidManifest and UnsupportedManifest if the index or manifest itself cannot be had.
         """
+        found: list[tuple[Platform, StartVerdict]] = []
+        stopped: StartVerdict | None = None
         try:
             async with asyncio.timeout(seconds):
-                verdict = await self._find()
+                await self._find(found)
         except TimeoutError:
-            verdict = unknown(f"looking inside took more than {seconds:.3g} s")
+            stopped = unknown(f"looking inside took more than {seconds:.3g} s")
         except InvalidLayer as exc:
-            verdict = unknown(str(exc))
+            stopped = unknown(str(exc))
         except _Stop as stop:
-            verdict = stop.verdict
-        return Verification(
-            platform=self._platform,
-            state=verdict.state,
-            program=verdict.program,
-            detail=verdict.detail,
-            requests=self._requests,
-            read_bytes=self._read,
-            layer_bytes=self._layer_bytes,
-        )
+            stopped = stop.verdict
+        if stopped is not None and not found:
+            found.append((self._platform, stopped))
+        return [
+            Verification(
+                platform=platform,
+                state=verdict.state,
+                program=verdict.program,
+                detail=verdict.detail,
+                requests=self._requests,
+                read_bytes=self._read,
+                layer_bytes=self._layer_bytes,
+            )
+            for platform, verdict in found
+        ]
 
-    async def _find(self) -> StartVerdict:
+    async def _find(self, found: list[tuple[Platform, StartVerdict]]) -> None:
+        """Adds what is known of the platform, then of that of a single manifest's program, if it is another one."""
         manifest, is_child = await self._manifest()
         document = read_manifest(manifest.body, manifest.media_type)
         if not isinstance(document, ManifestDocument):
-            return unknown("its index lists no manifest for the platform")
+            raise _Stop(unknown("its index lists no manifest for the platform"))
         self._requests += 1
         try:
             config = await self._client.fetch_blob(self._reference, document.config.digest, self._credential)
-            claim = read_config(config)
+            start = read_start(config)
         except (RegistryError, InvalidManifest) as exc:
-            return unknown(f"its configuration cannot be had: {exc}"[:200])
-        stated = None if claim.doubt else claim.platform
-        if is_child and stated and (stated.os, stated.architecture) != (self._platform.os, self._platform.architecture):
-            return StartVerdict(PlatformState.CONTRADICTORY, detail=str(stated))
-        start = read_start(config)
+            raise _Stop(unknown(f"its configuration cannot be had: {exc}"[:200])) from exc
         self._layers = list(read_layers(manifest.body))
         self._layer_bytes = sum(max(layer.size or 0, 0) for layer in self._layers)
+        verdict = await self._judge(start, self._platform)
+        found.append((self._platform, verdict))
+        if verdict.architecture and not is_child:
+            own = normalize_platform(self._platform.os, verdict.architecture)
+            found.append((own, await self._judge(start, own)))
+
+    async def _judge(self, start: StartConfig, platform: Platform) -> StartVerdict:
+        """Reads layers until it is known what the image starts on a platform."""
         while True:
-            verdict = judge_start(start, self._files, self._platform)
+            verdict = judge_start(start, self._files, platform)
             if verdict is not None:
                 return verdict
             if self._layers:

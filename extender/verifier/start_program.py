@@ -1,18 +1,20 @@
 """Which program a container of an image would start, and whether that is for the platform that the image claims.
 
-Follows what a runtime and the kernel do: the search path, links, `#!` interpreters, the dynamic loader. What they would
-find in a volume, or what this does not know, refutes nothing: a wrong *refuted* is worse than a platform that stays
-*claimed*.
+Follows what a runtime and the kernel do: the search path, links, `#!` interpreters, the dynamic loader, and launchers
+up to the program that they start. What they would find in a volume, or what this does not know, refutes nothing: a
+wrong *refuted* is worse than a platform that stays *claimed*. What a shell or a script starts is not known.
 """
 
 import posixpath
 import re
+from collections.abc import Sequence
 
 import msgspec
 
 from extender.images.platform import Platform
 from extender.verifier.archive_reading import EntryType
 from extender.verifier.image_files import Absent, FoundFile, ImageFiles
+from extender.verifier.launchers import applet_of, command_of, starts_what_words_say
 from extender.verifier.program_headers import (
     KNOWN_ARCHITECTURES,
     Format,
@@ -24,20 +26,22 @@ from extender.verifier.start_config import StartConfig
 from extender.verifier.verification import MOST_PROGRAM_CHARACTERS, PlatformState
 
 _MOST_INTERPRETERS = 5  # as in the kernel's exec_binprm
+_MOST_LAUNCHERS = 5  # one after the other
 _WINDOWS_ROOT = "files"
 _DRIVE = re.compile(r"[A-Za-z]:")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class StartVerdict(msgspec.Struct, frozen=True):
     """What is known of the platform now. `state` is *verified*, *refuted* or *claimed*.
 
-    `program` is the path of the program, and `detail` its machine, or why nothing is known: one short sentence.
+    `program` is the path of the program, and `detail` its machine, or why nothing is known: one short sentence. Of a
+    program that refutes the platform, `architecture` is the one that it is for, if it is for the same system.
     """
 
     state: PlatformState
     program: str = ""
     detail: str = ""
+    architecture: str = ""
 
 
 Judgement = StartVerdict | None
@@ -68,13 +72,20 @@ class _Judge:
         self._platform = platform
 
     def judge(self) -> Judgement:
-        name = self._start.arguments[0]
-        found = self._search(name)
-        if found is Absent.UNREAD:
-            return None
-        if found is Absent.MISSING:
-            return unknown(f"its program {_shown(name)} is not in the image")
-        return self._follow(found, _MOST_INTERPRETERS)
+        return self._judge_command(self._start.arguments, _MOST_LAUNCHERS)
+
+    def _judge_command(self, arguments: Sequence[str], left: int) -> Judgement:
+        """The verdict on a program, and if that is a launcher on the one that it starts."""
+        found = self._search(arguments[0])
+        if not isinstance(found, FoundFile):
+            return _unread_or(found, f"its program {_shown(arguments[0])} is not in the image")
+        verdict = self._follow(found, _MOST_INTERPRETERS)
+        started = _started_by(arguments, found) if _is_verified(verdict) else None
+        if started is None:
+            return verdict
+        if not started or not left:
+            return unknown(f"it is not known what its {_path_of(found)} starts", _path_of(found))
+        return self._judge_command(started, left - 1)
 
     def _search(self, name: str) -> FoundFile | Absent:
         """The file that a runtime starts under a name: by its path, or the first in the search path."""
@@ -95,7 +106,7 @@ class _Judge:
         head = file.entry.head
         match head.format:
             case Format.SCRIPT if left:
-                return self._follow_script(head, left)
+                return self._follow_script(file, left)
             case Format.ELF:
                 return self._judge_elf(file, head)
             case Format.PE:
@@ -103,22 +114,18 @@ class _Judge:
             case _:
                 return unknown(f"its program {_path_of(file)} is of no format that is read here")
 
-    def _follow_script(self, head: ProgramHead, left: int) -> Judgement:
-        found = self._files.find(head.interpreter, self._start.folder)
-        if found is Absent.UNREAD:
-            return None
-        if found is Absent.MISSING:
-            return unknown(f"its interpreter {_shown(head.interpreter)} is not in the image")
-        verdict = self._follow(found, left - 1)
-        name = _run_by_env(head) if posixpath.basename(head.interpreter) == "env" else ""
-        if not name or not isinstance(verdict, StartVerdict) or verdict.state is not PlatformState.VERIFIED:
-            return verdict
-        run = self._search(name)
-        if run is Absent.UNREAD:
-            return None
-        if run is Absent.MISSING:
-            return unknown(f"its interpreter {_shown(name)} is not in the image")
-        return self._follow(run, left - 1)
+    def _follow_script(self, file: FoundFile, left: int) -> Judgement:
+        """The verdict on the interpreters of a script. If they are right it is not known what the script starts."""
+        head = file.entry.head
+        by_env = _run_by_env(head) if posixpath.basename(head.interpreter) == "env" else ""
+        for name in (head.interpreter, by_env) if by_env else (head.interpreter,):
+            found = self._search(name) if name is by_env else self._files.find(name, self._start.folder)
+            if not isinstance(found, FoundFile):
+                return _unread_or(found, f"its interpreter {_shown(name)} is not in the image")
+            verdict = self._follow(found, left - 1)
+            if not _is_verified(verdict):
+                return verdict
+        return unknown(f"it is not known what its script {_path_of(file)} starts", _path_of(file))
 
     def _judge_elf(self, file: FoundFile, head: ProgramHead) -> Judgement:
         architecture = self._platform.architecture
@@ -145,6 +152,23 @@ class _Judge:
         return StartVerdict(PlatformState.VERIFIED, _path_of(file), machine_text(program))
 
 
+def _started_by(arguments: Sequence[str], found: FoundFile) -> Sequence[str] | None:
+    """The command that a launcher starts, empty if that is not known; None if the program is no launcher."""
+    command = applet_of(arguments)
+    names = (posixpath.basename(command[0]), posixpath.basename(found.path))
+    if any(map(starts_what_words_say, names)):
+        return ()
+    return next((each for name in names if (each := command_of(name, command[1:])) is not None), None)
+
+
+def _unread_or(absent: Absent, why: str) -> Judgement:
+    return None if absent is Absent.UNREAD else unknown(why)
+
+
+def _is_verified(verdict: Judgement) -> bool:
+    return verdict is not None and verdict.state is PlatformState.VERIFIED
+
+
 def _judge_windows(start: StartConfig, files: ImageFiles, platform: Platform) -> Judgement:
     """By the program's own path alone: what Windows searches besides depends on its registry."""
     name = _DRIVE.sub("", start.arguments[0], count=1).replace("\\", "/").lower()
@@ -153,7 +177,10 @@ def _judge_windows(start: StartConfig, files: ImageFiles, platform: Platform) ->
     for each in (path, f"{path}.exe"):
         found = files.find(f"{_WINDOWS_ROOT}/{each}")
         if isinstance(found, FoundFile):
-            return _judge_pe(found, platform)
+            verdict = _judge_pe(found, platform)
+            if verdict.state is PlatformState.VERIFIED and starts_what_words_say(posixpath.basename(found.path)):
+                return unknown(f"it is not known what its {_path_of(found)} starts", _path_of(found))
+            return verdict
         if found is Absent.UNREAD and each == path and path.endswith(".exe"):
             return None
     if files.find(f"{_WINDOWS_ROOT}/{path}.exe") is Absent.UNREAD:
@@ -161,7 +188,7 @@ def _judge_windows(start: StartConfig, files: ImageFiles, platform: Platform) ->
     return unknown(f"its program {_shown(start.arguments[0])} is not where it says, or not in the image")
 
 
-def _judge_pe(found: FoundFile, platform: Platform) -> Judgement:
+def _judge_pe(found: FoundFile, platform: Platform) -> StartVerdict:
     head = found.entry.head
     if head.format is Format.ELF:
         return _refuted(found, head)
@@ -179,18 +206,16 @@ _EMULATED = frozenset({("amd64", "arm64"), ("386", "arm64")})  # by Windows on A
 
 
 def _refuted(file: FoundFile, head: ProgramHead) -> StartVerdict:
-    return StartVerdict(PlatformState.REFUTED, _path_of(file), machine_text(head))
+    architecture = head.architecture if head.format is Format.ELF else ""
+    return StartVerdict(PlatformState.REFUTED, _path_of(file), machine_text(head), architecture)
 
 
 def _run_by_env(head: ProgramHead) -> str:
     """The name of the program that `env` runs for a script; empty if that cannot be said."""
-    words = head.argument.split()
-    if words and words[0] == "-S":
-        words = words[1:]
-    elif len(words) > 1:
-        return ""  # one argument with a space in it, which is the name of no program
-    words = [word for word in words if not _ASSIGNMENT.match(word)]
-    return words[0] if words and not words[0].startswith("-") else ""
+    option, _, words = head.argument.partition(" ")
+    if option == "-S":
+        return next(iter(command_of("env", ["-S", words]) or ()), "")
+    return "" if words or option.startswith("-") else option  # else one argument with a space, which names no program
 
 
 def _path_of(file: FoundFile) -> str:

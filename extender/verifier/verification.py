@@ -1,7 +1,7 @@
 """What a look inside an image has found out about one platform that it claims.
 
-An index is a claim. The registry may lack what it lists, its parts may contradict each other, and the program that an
-image starts may be for another machine.
+An index is a claim. The registry may lack what it lists, and the program that an image starts may be for another
+machine. That decides: nodes choose by the index alone, and look at no platform of a single manifest.
 """
 
 import enum
@@ -19,23 +19,21 @@ class PlatformState(enum.StrEnum):
     """The program that the image starts is for this platform."""
     MISSING = "missing"
     """The index lists it, and its registry does not have its manifest."""
-    CONTRADICTORY = "contradictory"
-    """The image's configuration names another platform than the index."""
     REFUTED = "refuted"
     """The program that the image starts is for another machine."""
 
 
 MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS = 160, 80
-"""Of a false claim: a digest has 135, and a platform of three long words 98."""
+"""Of a false claim: a digest has 135."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a platform, and what it cost to find out.
 
-    `program` is the path of the program that was looked at. `detail` is the machine that the program is for, the
-    platform that the configuration names, or the digest of the manifest that is missing; of a platform that stays
-    *claimed* it is why, one short sentence. Both may be empty. `requests` counts those for manifests, configurations
-    and parts of layers. `read_bytes` are those of layers that were read, of `layer_bytes` that there are.
+    `program` is the path of the program that was looked at. `detail` is the machine that the program is for, or the
+    digest of the manifest that is missing; of a platform that stays *claimed* it is why, one short sentence. Both may
+    be empty. `requests` counts those for manifests, configurations and parts of layers. `read_bytes` are those of
+    layers that were read, of `layer_bytes` that there are.
     """
 
     platform: Platform
@@ -49,17 +47,10 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lie(self) -> str:
         """What the image claims and why that is false: `claims linux/arm64, but its /app is for x86-64`; or nothing."""
-        why = self._why_false
-        return f"claims {self.platform}, but {why}" if why else ""
-
-    @property
-    def _why_false(self) -> str:
         match self.state:
             case PlatformState.MISSING:
-                return "its registry has no manifest for that"
-            case PlatformState.CONTRADICTORY:
-                return f"its configuration says {self.detail}"
+                return f"claims {self.platform}, but its registry has no manifest for that"
             case PlatformState.REFUTED:
-                return f"its {self.program} is for {self.detail}"
+                return f"claims {self.platform}, but its {self.program} is for {self.detail}"
             case PlatformState.CLAIMED | PlatformState.VERIFIED:
                 return ""

@@ -49,6 +49,6 @@ async def test_an_image_by_buildah(
         digest = builder.push(name, f"{registry.host}/{name}:1", compression)
         image = parse_reference(f"{registry.host}/{name}@{digest}")
         async with open_local_sources(settings) as sources:
-            found = await ImageVerifier(sources.registry, image, parse_platform(ARM), ANONYMOUS).verify(60.0)
+            (found,) = await ImageVerifier(sources.registry, image, parse_platform(ARM), ANONYMOUS).verify(60.0)
         assert found.state == state, found
         assert found.read_bytes <= found.layer_bytes, found

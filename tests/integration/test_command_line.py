@@ -16,12 +16,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
+from aiohttp import web
 
 import extender
 from testbed.demo.story import SCENES, arguments_of, fill_registry, pod_of
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
-from testbed.faulty_registry import HoldingRegistry
+from testbed.faulty_registry import GuardedRegistry, HoldingRegistry
 from testbed.forked_commands import COMMAND, asking, run
 from testbed.hostile_layers import AMD64_ELF
 from testbed.images import build_index, build_manifest, join_index, make_image
@@ -171,6 +172,41 @@ async def test_inspect_looks_inside(registry: EmbeddedRegistry) -> None:
     states = [(each["platform"], each["state"]) for each in json.loads(out)[0]["inside"]]
     assert (code, states) == (1, [("linux/amd64", "verified"), ("linux/arm64", "refuted")])
     assert f"{image} claims linux/arm64, but its /app is for x86-64" in err
+
+
+async def test_inspect_goes_by_the_program_of_a_single_manifest(registry: EmbeddedRegistry) -> None:
+    """Nodes look at no platform of it: its configuration is wrong, and it runs where its program does."""
+    image = f"{registry.host}/shop/wrong:1"
+    registry.add("shop/wrong", "1", make_image("linux/arm64", [gzipped([Put("app", AMD64_ELF)])], Entrypoint=["/app"]))
+    look = ("inspect", image, "--verify", "-o", "json", *asking(registry.host))
+    lie = f"{image} claims linux/arm64, but its /app is for x86-64"
+    for required, said in (((), lie), (("--require", "linux/arm64"), lie), (("--require", "linux/amd64"), "")):
+        code, out, err = await run(*look, *required)
+        states = [(each["platform"], each["state"]) for each in json.loads(out)[0]["inside"]]
+        assert (code, states) == (1 if said else 0, [("linux/arm64", "refuted"), ("linux/amd64", "verified")])
+        assert said in err
+        assert err if said else not err
+
+
+async def test_inspect_verifies_with_the_credential_that_opens_the_image(tmp_path: Path) -> None:
+    """A registry that knows nothing of an image for the first login has it for the next."""
+    layers = [gzipped([Put("app", AMD64_ELF)])]
+    async with GuardedRegistry("narrow:p", "wide:p") as registry:
+
+        async def hide(request: web.BaseRequest) -> web.StreamResponse | None:
+            token = request.headers["Authorization"].removeprefix("Bearer token-")
+            hides = registry.desk[int(token) - 1][1] == "narrow:p"
+            return web.Response(status=404) if hides else None
+
+        registry.fault = hide
+        registry.add("shop/app", "1", make_image("linux/amd64", layers, Entrypoint=["/app"]))
+        logins = {f"{registry.host}/shop": {"username": "narrow", "password": "p"},
+                  registry.host: {"username": "wide", "password": "p"}}  # fmt: skip
+        (tmp_path / "config.json").write_text(json.dumps({"auths": logins}))
+        settings = (*asking(registry.host), "--set", f"registry.docker_config={tmp_path / 'config.json'}")
+        code, out, err = await run("inspect", f"{registry.host}/shop/app:1", "--verify", "-o", "json", *settings)
+        (found,) = json.loads(out)[0]["inside"]
+        assert (code, found["state"], err) == (0, "verified", "")
 
 
 async def test_config_prints_and_checks(tmp_path: Path) -> None:

@@ -615,8 +615,8 @@ VERIFIER = (
         _tests("unit/verifier", "hostile_layers"),
         (
             "a script is for the machine that its interpreter is for",
-            "        verdict = self._follow(found, left - 1)\n",
-            "        verdict = StartVerdict(PlatformState.VERIFIED, _path_of(found), '')\n",
+            "            verdict = self._follow(found, left - 1)\n",
+            "            verdict = StartVerdict(PlatformState.VERIFIED, _path_of(found), '')\n",
         ),
         (
             "a Windows node that emulates a program is not refused it",

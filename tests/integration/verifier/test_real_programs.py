@@ -15,6 +15,7 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
 from extender.verifier.image_verifier import ImageVerifier
+from extender.verifier.launchers import command_of, starts_what_words_say
 from extender.verifier.verification import Verification
 from testbed.binaries import BinariesMissing
 from testbed.debian_package import ProgramMissing, fetch_archives, files_of
@@ -39,7 +40,7 @@ def zoo() -> list[Animal]:
 async def look_inside(animal: Animal, number: int, registry: DebianRegistry, client: RegistryClient) -> Verification:
     registry.push(f"zoo/{number}", "1", animal.bundle)
     reference = parse_reference(f"{registry.host}/zoo/{number}@{animal.bundle.digest}")
-    return await ImageVerifier(client, reference, parse_platform(animal.platform), ANONYMOUS).verify(60.0)
+    return (await ImageVerifier(client, reference, parse_platform(animal.platform), ANONYMOUS).verify(60.0))[0]
 
 
 @pytest.mark.slow
@@ -96,7 +97,10 @@ def layer_of(files: bytes) -> Layer:
 
 @pytest.mark.slow
 async def test_the_package_and_we_agree(archives: dict[str, dict[str, Path]]) -> None:
-    """Each program is verified for its own machine and refuted for the other: no disagreement, and nothing unknown."""
+    """Each program is verified for its own machine and refuted for the other: no disagreement.
+
+    Of a shell or a launcher that is for its own machine it is not known what it starts.
+    """
     wrong, states = [], Counter[str]()
     for own in ARCHITECTURES:
         base = [layer_of(files_of(archives[own][package])) for package in BASE]
@@ -108,7 +112,10 @@ async def test_the_package_and_we_agree(archives: dict[str, dict[str, Path]]) ->
                     image = join_index([(platform, make_image(platform, layers, Entrypoint=[program]))])
                     found = await look_inside_kept(image, platform=platform)
                     states[found.state] += 1
-                    if found.state != ("verified" if claimed == own else "refuted"):
+                    name = Path(program).name
+                    is_launcher = starts_what_words_say(name) or command_of(name, ()) is not None
+                    own_state = "claimed" if is_launcher else "verified"
+                    if found.state != (own_state if claimed == own else "refuted"):
                         wrong.append((package, own, program, claimed, found.state, found.detail))
     print(dict(states))
     assert wrong == []

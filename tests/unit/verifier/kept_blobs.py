@@ -50,6 +50,18 @@ async def look_inside(
     client: KeptBlobs | None = None,
     seconds: float = 30.0,
 ) -> Verification:
+    """What is found of the platform."""
+    return (await look_inside_all(bundle, platform=platform, bounds=bounds, client=client, seconds=seconds))[0]
+
+
+async def look_inside_all(
+    bundle: Bundle,
+    *,
+    platform: str = ARM,
+    bounds: VerifierBounds = VerifierBounds(),  # noqa: B008 - it is frozen
+    client: KeptBlobs | None = None,
+    seconds: float = 30.0,
+) -> list[Verification]:
     reference = parse_reference(f"example.com/app@{bundle.digest}")
     kept = client or KeptBlobs(bundle)
     return await ImageVerifier(kept, reference, parse_platform(platform), ANONYMOUS, bounds=bounds).verify(seconds)

@@ -27,7 +27,7 @@ from testbed.hostile_layers import (
 )
 from testbed.images import join_index, make_image
 from testbed.packed_layers import PACKINGS, Layer, Put, gzipped, hardlink, plain, symlink, zstandard
-from tests.unit.verifier.kept_blobs import ARM, KeptBlobs, image_of, look_inside
+from tests.unit.verifier.kept_blobs import ARM, KeptBlobs, image_of, look_inside, look_inside_all
 from tests.unit.verifier.zoo import animals
 
 ARM_ELF = b"\x7fELF\x01\x01\x01" + bytes(9) + struct.pack("<HH", 2, 40) + bytes(44)
@@ -242,13 +242,24 @@ async def test_a_program_that_no_node_of_the_platform_runs_refutes(
     assert (await look_inside(bundle, platform=platform)).state == state
 
 
-async def test_words_that_no_platform_has_contradict_nothing() -> None:
-    """Runtimes choose by the index, and the program is what it says."""
-    for words in ("linux/arm64v8", "ubuntu/arm64", "linux/arm64/v8.99"):
+async def test_the_program_decides_whatever_its_configuration_says() -> None:
+    """Runtimes choose by the index, and look at no platform of a single manifest."""
+    for words in ("linux/arm64v8", "ubuntu/arm64", "linux/arm64/v8.99", "linux/amd64", "windows/amd64"):
         image = make_image(words, [gzipped([Put("app", ARM64_ELF)])], Entrypoint=["/app"])
         assert (await look_inside(join_index([(ARM, image)]))).state == "verified"
-    other = make_image("linux/amd64", [gzipped([Put("app", ARM64_ELF)])], Entrypoint=["/app"])
-    assert (await look_inside(join_index([(ARM, other)]))).state == "contradictory"
+    single = make_image("linux/amd64", [gzipped([Put("bin/sh", AMD64_ELF)]), gzipped([Put("app", ARM64_ELF)])],
+                        Entrypoint=["/app"])  # fmt: skip
+    found = await look_inside_all(single, platform="linux/amd64")
+    assert [(str(each.platform), each.state) for each in found] == [("linux/amd64", "refuted"), (ARM, "verified")]
+    assert [each.lie for each in found] == ["claims linux/amd64, but its /app is for AArch64", ""]
+
+
+async def test_a_manifest_that_its_registry_lacks_is_a_lie() -> None:
+    bundle = image_of(gzipped([Put("app", ARM64_ELF)]))
+    kept = KeptBlobs(bundle)
+    kept.lost = {each.digest for each in bundle.manifests[:-1]}
+    found = await look_inside(bundle, client=kept)
+    assert found.lie == "claims linux/arm64, but its registry has no manifest for that"
 
 
 async def test_archives_of_another_writer() -> None:

@@ -1,6 +1,7 @@
 """The zoo: images of ELF and PE files, honest ones of every packaging and liars of every kind."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from testbed.images import Bundle, join_index, make_image
@@ -8,7 +9,6 @@ from testbed.packed_layers import PACKINGS, Layer, Put, folder, gzipped, hardlin
 
 Tiny = Callable[..., bytes]
 VERIFIED, REFUTED, CLAIMED = "verified", "refuted", "claimed"
-CONTRADICTORY = "contradictory"
 AMD, ARM = "linux/amd64", "linux/arm64"
 LINUX = (AMD, ARM, "linux/arm/v7", "linux/s390x", "linux/riscv64")
 _BALLAST = b"".join(number.to_bytes(4, "big") for number in range(100_000))  # that packs badly
@@ -34,7 +34,7 @@ def _one(platform: str, files: Sequence[Put], **process: object) -> Bundle:
 
 def animals(tiny: Tiny) -> Iterator[Animal]:
     """All of them; `tiny` gives the program for a platform, or with `dynamic` one that needs a loader."""
-    for kinds in (_scratch, _packings, _starts, _layers, _windows, _indexes):
+    for kinds in (_scratch, _packings, _starts, _launchers, _layers, _windows, _indexes):
         yield from kinds(tiny)
 
 
@@ -73,7 +73,7 @@ def _packings(tiny: Tiny) -> Iterator[Animal]:
                 symlink("bin", "usr/bin"),
             ]
             yield Animal(f"{name} {state}", _listed(ARM, [pack(files)], Entrypoint=["/bin/app"]), ARM, state)
-        yield Animal(f"{name} script", _listed(ARM, [pack(script)], Cmd=["/run.sh"]), ARM, VERIFIED)
+        yield Animal(f"{name} script", _listed(ARM, [pack(script)], Cmd=["/run.sh"]), ARM, CLAIMED, "/run.sh")
 
 
 def _starts(tiny: Tiny) -> Iterator[Animal]:
@@ -99,14 +99,20 @@ def _starts(tiny: Tiny) -> Iterator[Animal]:
         ("java with native libraries", java, {"Entrypoint": ["/opt/java/bin/java", "-jar", "/app.jar"]}),
         ("python in a venv", [*python, Put("usr/bin/python3.12", own)], {"Entrypoint": ["/venv/bin/python"]}),
         ("another libc beside", [app, Put("usr/x86_64-linux-gnu/bin/app", other)], {"Cmd": ["/app"]}),
-        ("script", [Put("app", b"#!/bin/sh\nexec app\n"), sh], {"Cmd": ["/app"]}),
-        ("script of a script", [Put("app", b"#!/run\n"), Put("run", b"#!/bin/sh\n"), sh], {"Cmd": ["/app"]}),
     ]
     others: list[tuple[str, Sequence[Put], dict[str, object], str, str]] = [
         ("path, the first is wrong", [Put("opt/app", other), Put("bin/app", own)], two_paths, REFUTED, "/opt/app"),
         ("folder, wrong", [Put("srv/bin/app", other)], {"Cmd": ["bin/app"], "WorkingDir": "/srv"}, REFUTED, ""),
         ("busybox, wrong", [Put("b/busy", other), symlink("bin/sh", "/b/busy")], {"Cmd": ["sh"]}, REFUTED, "/b/busy"),
         ("script, wrong", [Put("app", b"#!/bin/sh -e\n"), Put("bin/sh", other)], {"Cmd": ["/app"]}, REFUTED, "/bin/sh"),
+        ("script", [Put("app", b"#!/bin/sh\nexec app\n"), sh], {"Cmd": ["/app"]}, CLAIMED, "script /app"),
+        ("script of a script", [Put("app", b"#!/run\n"), Put("run", b"#!/bin/sh\n"), sh], {"Cmd": ["/app"]}, CLAIMED,
+         "script"),
+        ("shell", [sh, app], {"Cmd": ["/bin/sh", "-c", "/app"]}, CLAIMED, "/bin/sh"),
+        ("shell of busybox", busybox, {"Cmd": ["sh"]}, CLAIMED, "/bin/busybox"),
+        ("applet that is a shell", busybox, {"Cmd": ["busybox", "sh", "-c", "ls"]}, CLAIMED, "/bin/busybox"),
+        ("shell by another name", [Put("bin/dash", own), symlink("x", "bin/dash")], {"Cmd": ["/x"]}, CLAIMED, "dash"),
+        ("supervisor", [Put("sbin/s6-svscan", own)], {"Cmd": ["s6-svscan", "/run"]}, CLAIMED, "starts"),
         ("script without its shell", [Put("app", b"#!/bin/bash\n")], {"Cmd": ["/app"]}, CLAIMED, "/bin/bash"),
         ("dynamic without a loader", [dynamic], {"Cmd": ["/app"]}, CLAIMED, "loader"),
         ("in a volume", [app, folder("v")], {"Cmd": ["/v/x"], "Volumes": {"/v": {}}}, CLAIMED, "not in the image"),
@@ -120,13 +126,49 @@ def _starts(tiny: Tiny) -> Iterator[Animal]:
         yield Animal(name, _one(ARM, files, **process), ARM, state, says)
     env, python3 = "usr/bin/env", "usr/local/bin/python3"
     for line, machines, state, says in (
-        (b"#!/usr/bin/env python3\n", (own, own), VERIFIED, ""),
-        (b"#!/usr/bin/env -S A=b python3 -u\n", (own, own), VERIFIED, ""),
+        (b"#!/usr/bin/env python3\n", (own, own), CLAIMED, "script /app"),
+        (b"#!/usr/bin/env -S A=b python3 -u\n", (own, own), CLAIMED, "script /app"),
+        (b"#!/usr/bin/env -S A=b python3 -u\n", (own, other), REFUTED, "/usr/local/bin/python3"),
         (b"#!/usr/bin/env python3\n", (own, other), REFUTED, "/usr/local/bin/python3"),
         (b"#!/usr/bin/env python3\n", (other, own), REFUTED, "/usr/bin/env"),
     ):
         files = [Put("app", line), Put(env, machines[0]), Put(python3, machines[1])]
         yield Animal(f"script by env {says}", _one(ARM, files, Entrypoint=["/app"]), ARM, state, says)
+
+
+def _launchers(tiny: Tiny) -> Iterator[Animal]:
+    """A launcher says nothing of the program behind it, which is what crashes or does not."""
+    own, other = tiny(ARM), tiny(AMD)
+    behind = (
+        "tini --", "tini -g -s", "tini -vv -p SIGTERM -e 143 --", "tini-static", "/sbin/docker-init --", "dumb-init",
+        "dumb-init -c --rewrite 15:3 --", "dumb-init --rewrite=15:3", "catatonit --", "env A=b -u C", "env -i --",
+        "env -S", "env -C /srv A=b", "gosu nobody", "su-exec 65534:65534",
+        "setpriv --reuid 1000 --clear-groups --no-new-privs", "setpriv --reuid=1000 --inh-caps=-all --",
+        "s6-setuidgid nobody", "nice -n 5", "timeout -k 5 60", "stdbuf -oL", "tini -- gosu nobody env A=b",
+    )  # fmt: skip
+    for words in behind:
+        names = {Path(word).name for word in words.split() if Path(word).name in _LAUNCHER_NAMES}
+        for program, launcher, state, says in (
+            (own, own, VERIFIED, "/opt/app"),
+            (other, own, REFUTED, "/opt/app"),
+            (own, other, REFUTED, "bin/"),
+            (b"#!/bin/sh\n", own, CLAIMED, "/bin/sh"),
+            (None, own, CLAIMED, "app is not in the image"),
+        ):
+            files = [] if program is None else [Put("opt/app", program)]
+            files += [Put(f"sbin/{name}", launcher) for name in sorted(names)]
+            image = _one(ARM, files, Entrypoint=words.split(), Cmd=["app", "--now"], Env=["PATH=/opt:/sbin"])
+            yield Animal(f"{words} {state}", image, ARM, state, says)
+    for words in ("tini --", "tini", "env A=b", "gosu nobody", "env PATH=/srv app"):
+        files = [Put(f"sbin/{name}", own) for name in _LAUNCHER_NAMES] + [Put("opt/app", other)]
+        image = _one(ARM, files, Cmd=words.split(), Env=["PATH=/opt:/sbin"])
+        yield Animal(f"{words} and nothing", image, ARM, CLAIMED, "starts")
+
+
+_LAUNCHER_NAMES = frozenset(
+    ("tini", "tini-static", "docker-init", "dumb-init", "catatonit", "env", "gosu", "su-exec", "setpriv",
+     "s6-setuidgid", "nice", "timeout", "stdbuf")
+)  # fmt: skip
 
 
 def _layers(tiny: Tiny) -> Iterator[Animal]:
@@ -153,7 +195,7 @@ def _layers(tiny: Tiny) -> Iterator[Animal]:
     mixed: list[Callable[[Sequence[Put]], Layer]] = [PACKINGS["estargz"], PACKINGS["zstd:chunked"], gzipped]
     held = ([Put("bin/sh", own)], [Put("x", other)], [Put("app", b"#!/bin/sh\n")])
     packed = [pack(files) for pack, files in zip(mixed, held, strict=True)]
-    yield Animal("layers: of three packings", _listed(ARM, packed, Entrypoint=["/app"]), ARM, VERIFIED)
+    yield Animal("layers: of three packings", _listed(ARM, packed, Entrypoint=["/app"]), ARM, CLAIMED, "/app")
 
 
 def _windows(tiny: Tiny) -> Iterator[Animal]:
@@ -164,8 +206,9 @@ def _windows(tiny: Tiny) -> Iterator[Animal]:
         ("windows/amd64", "windows/arm64", REFUTED, program),
         ("windows/amd64", "linux/amd64", REFUTED, program),
         ("windows/arm64", "windows/amd64", CLAIMED, program),
+        ("windows/amd64", "windows/amd64", CLAIMED, {"Cmd": ["cmd", "/S", "/C", "app"], "WorkingDir": r"C:\App"}),
     ):
-        files = [Put("Files/App/app.exe", tiny(real), 0o644)]
+        files = [Put(f"Files/App/{name}.exe", tiny(real), 0o644) for name in ("app", "cmd")]
         yield Animal(f"{claimed} is {real}", _one(claimed, files, **process), claimed, state)
 
 
@@ -177,7 +220,9 @@ def _indexes(tiny: Tiny) -> Iterator[Animal]:
     both = join_index([(AMD, for_amd), (ARM, for_arm)])
     yield Animal("both, arm64", both, ARM, VERIFIED)
     yield Animal("both, amd64", both, AMD, VERIFIED)
-    yield Animal("amd64 listed twice", join_index([(AMD, for_amd), (ARM, for_amd)]), ARM, CONTRADICTORY, AMD)
+    yield Animal("amd64 listed twice", join_index([(AMD, for_amd), (ARM, for_amd)]), ARM, REFUTED, "x86-64")
+    wrong_config = make_image(AMD, [gzipped([Put("app", own)])], Entrypoint=["/app"])
+    yield Animal("only its configuration is wrong", join_index([(ARM, wrong_config)]), ARM, VERIFIED)
     yield Animal("one manifest", for_arm, ARM, VERIFIED)
     yield Animal("one manifest, wrong", lying, ARM, REFUTED)
     yield Animal("not listed", both, "linux/s390x", CLAIMED, "does not list")
