@@ -41,7 +41,7 @@ from extender.errors import (
 )
 from extender.lenient_json import InvalidJson, LenientDecoder
 from extender.registry.addresses import AddressGuard, inner_refusal
-from extender.registry.capped_connection import AnswerTooLong, BodiesUnderWay, CappedConnection
+from extender.registry.capped_connection import MOST_HEAD_BYTES, AnswerTooLong, BodiesUnderWay, CappedConnection
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry_figures import CODES, REQUESTS
 
@@ -399,6 +399,9 @@ def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> 
         timeout=aiohttp.ClientTimeout(total=None),
         headers={"User-Agent": f"multiarch-extender/{__version__}", "Accept-Encoding": "identity"},
         auto_decompress=False,
+        max_line_size=MOST_HEAD_BYTES,
+        max_field_size=MOST_HEAD_BYTES,
+        max_headers=MOST_HEAD_BYTES,
         middlewares=[_checking(guard, proxies)],
     )
 

@@ -1,22 +1,16 @@
-"""The parts of an exchange that need no network: waits, addresses, proxies, refusals, and heads of answers."""
+"""The parts of an exchange that need no network: waits, addresses, proxies and refusals."""
 
+import asyncio
 from datetime import UTC, datetime
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from yarl import URL
 
 from extender.errors import RegistryUnavailable
-from extender.registry.capped_connection import (
-    BodiesUnderWay,
-    CappedConnection,
-    MalformedHead,
-    end_of_head,
-    read_answer_head,
-)
+from extender.registry.capped_connection import BodiesUnderWay, CappedConnection
 from extender.registry.http import MOST_SAID, proxy_for, read_refusal, read_retry_after, resolve_url
+from testbed.eventually import eventually
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 
@@ -138,77 +132,6 @@ def test_what_a_registry_says(body: bytes, said: str) -> None:
     assert read_refusal(body) == said
 
 
-# Heads of answers as Go's client reads them: each row was asked of net/http (Go 1.26).
-
-
-def written(*lines: bytes, first: bytes = b"HTTP/1.1 200 OK") -> bytes:
-    return b"\r\n".join((first, *lines, b"", b""))
-
-
-@pytest.mark.parametrize(
-    ("head", "canonical"),
-    [
-        pytest.param(written(b"A: b"), b"HTTP/1.1 200 \r\nA: b\r\n\r\n", id="usual"),
-        pytest.param(b"HTTP/1.1 200 OK\nA: b\n\n", b"HTTP/1.1 200 \r\nA: b\r\n\r\n", id="line-feeds"),
-        pytest.param(written(first=b"HTTP/1.1 200"), b"HTTP/1.1 200 \r\n\r\n", id="no-reason"),
-        pytest.param(written(first=b"HTTP/1.1   200 OK"), b"HTTP/1.1 200 \r\n\r\n", id="spaces"),
-        pytest.param(written(first=b"HTTP/1.0 200 OK"), b"HTTP/1.0 200 \r\n\r\n", id="older-version"),
-        pytest.param(written(first=b"HTTP/1.1 200 " + b"x" * 9000), b"HTTP/1.1 200 \r\n\r\n", id="long-reason"),
-        pytest.param(written(b"A:b", b"C: \t d \t"), b"HTTP/1.1 200 \r\nA: b\r\nC: d\r\n\r\n", id="white-space"),
-        pytest.param(written(b"A: b", b"  c", b"\td"), b"HTTP/1.1 200 \r\nA: b c d\r\n\r\n", id="folded"),
-        pytest.param(written(b"A : b", b"C D: e"), b"HTTP/1.1 200 \r\n\r\n", id="space-in-a-name"),
-        pytest.param(written(b"A: \xc3\xa9\xff\t"), b"HTTP/1.1 200 \r\nA: \xc3\xa9\xff\r\n\r\n", id="no-ascii"),
-        pytest.param(
-            written(b"content-LENGTH: 7", b"Content-Length:  7 "),
-            b"HTTP/1.1 200 \r\nContent-Length: 7\r\n\r\n",
-            id="length-twice",
-        ),
-        pytest.param(
-            written(b"Content-Length: 9", b"Transfer-Encoding: Chunked"),
-            b"HTTP/1.1 200 \r\nTransfer-Encoding: chunked\r\n\r\n",
-            id="length-and-chunks",
-        ),
-    ],
-)
-def test_head_that_nodes_read_is_read(head: bytes, canonical: bytes) -> None:
-    assert read_answer_head(head).canonical == canonical
-    assert end_of_head(head + b"body") == len(head)
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        pytest.param(b"\r\n\r\n", id="empty-line-first"),
-        pytest.param(written(first=b"http/1.1 200 OK"), id="lower-case"),
-        pytest.param(written(first=b"HTTP/1.1 20 OK"), id="short-status"),
-        pytest.param(written(b" A: b"), id="nothing-to-continue"),
-        pytest.param(written(b"A"), id="no-colon"),
-        pytest.param(written(b": a"), id="no-name"),
-        pytest.param(written(b"A(1): b"), id="no-token"),
-        pytest.param(written(b"A: b\rc"), id="carriage-return"),
-        pytest.param(written(b"Content-Length: 7", b"Content-Length: 8"), id="lengths-differ"),
-        pytest.param(written(b"Content-Length: 7, 7"), id="list-of-lengths"),
-        pytest.param(written(b"Content-Length: +7"), id="sign"),
-        pytest.param(written(b"Content-Length: 9223372036854775808"), id="beyond-measure"),
-        pytest.param(written(b"Content-Length: 7", b"Transfer-Encoding: identity"), id="identity"),
-        pytest.param(written(b"Transfer-Encoding: gzip, chunked"), id="encoded-chunks"),
-    ],
-)
-def test_head_that_nodes_do_not_read_is_refused(head: bytes) -> None:
-    """So that nothing is known of an image that no node can pull."""
-    with pytest.raises(MalformedHead):
-        read_answer_head(head)
-
-
-@given(st.binary(max_size=200) | st.text("HTP/1.20 \r\n\tA:b,", max_size=80).map(str.encode))
-def test_any_head_is_read_once_for_all_or_refused(lines: bytes) -> None:
-    try:
-        head = read_answer_head(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n\r\n")
-    except MalformedHead:
-        return
-    assert read_answer_head(head.canonical) == head
-
-
 def test_oldest_body_is_given_up_while_all_are_too_much_together() -> None:
     """Honest ones take little time; one that is complete does not count."""
     bodies = BodiesUnderWay(10)
@@ -220,6 +143,42 @@ def test_oldest_body_is_given_up_while_all_are_too_much_together() -> None:
     assert not oldest.give_up.called
     bodies.note(newest, 6)
     assert [each.give_up.call_count for each in (whole, oldest, newest)] == [0, 1, 0]
+
+
+class Transport(asyncio.Transport):
+    """Knows whether it is read from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = True
+
+    def is_reading(self) -> bool:
+        return self.reads
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def abort(self) -> None:
+        self.reads = False
+
+
+async def test_what_comes_faster_than_it_is_read_is_not_taken_for_framing() -> None:
+    """A parser that stops in the middle of what came says nothing about the chunks behind it."""
+    connection, transport = CappedConnection(asyncio.get_running_loop(), BodiesUnderWay()), Transport()
+    connection.connection_made(transport)
+    connection.set_response_params(read_until_eof=True)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    _, body = await connection.read()
+    reading = asyncio.create_task(body.read())
+    raw, size = (b"400\r\n" + bytes(1024) + b"\r\n") * 3000 + b"0\r\n\r\n", 900_000
+    for start in range(0, len(raw), size):
+        await eventually(lambda: transport.reads)
+        connection.data_received(raw[start : start + size])
+    assert len(await reading) == 3000 * 1024
+    assert connection.exception() is None
 
 
 def test_long_text_is_cut() -> None:
