@@ -14,7 +14,7 @@ from extender.placement.facts import RunsOn
 T = TypeVar("T")
 Json = dict[str, Any]
 
-ARCH, OS, LEVEL = "kubernetes.io/arch", "kubernetes.io/os", "multiarch-extender.io/level"
+ARCH, OS = "kubernetes.io/arch", "kubernetes.io/os"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -46,7 +46,7 @@ def node(
     if platform:
         of = parse_platform(platform)
         status["nodeInfo"] = {"operatingSystem": of.os, "architecture": of.architecture}
-        usual = {OS: of.os, ARCH: of.architecture, **({LEVEL: of.variant} if of.variant else {})}
+        usual = {OS: of.os, ARCH: of.architecture}
     return {"metadata": {"name": name, "labels": {**usual, **(labels or {})}}, "spec": parts, "status": status}
 
 

@@ -113,7 +113,7 @@ def unheard_of(platform: Platform) -> str:
         if word and word not in known:
             near = difflib.get_close_matches(word, sorted(known), 1)
             return f"no node has the {kind} {word!r}" + (f"; is it {near[0]!r}?" if near else "")
-    variants = variants_of(platform.architecture)
+    variants = variants_of("arm") if platform.architecture == "arm" else ()
     if platform.variant and platform.variant not in variants:
         has = f"; it has {', '.join(variants)}" if variants else ""
         return f"no node has the variant {platform.variant!r} of {platform.architecture}{has}"

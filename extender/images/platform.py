@@ -66,15 +66,9 @@ _ARM = ("v5", "v6", "v7", "v8")
 _AMD64 = ("v2", "v3", "v4")  # x86-64 psABI
 _ARM_V8 = tuple(f"v8.{minor}" for minor in range(1, 10))
 _ARM_V9 = ("v9", *(f"v9.{minor}" for minor in range(1, 8)))
-# The variants that a node runs besides the baseline, by architecture and variant of the node. A variant not listed runs
-# itself and the baseline.
-# Armv9.x includes Armv8.(x+5), as in containerd (compare.go).
-_RUNS = {
-    "arm": {variant: frozenset(_ARM[: index + 1]) for index, variant in enumerate(_ARM)},
-    "amd64": {variant: frozenset(_AMD64[: index + 1]) for index, variant in enumerate(_AMD64)},
-    "arm64": {variant: frozenset(_ARM_V8[: index + 1]) for index, variant in enumerate(_ARM_V8)}
-    | {variant: frozenset(_ARM_V8[: index + 5] + _ARM_V9[: index + 1]) for index, variant in enumerate(_ARM_V9)},
-}
+_VARIANTS_OF_IMAGES = {"arm": _ARM, "amd64": _AMD64, "arm64": (*_ARM_V8, *_ARM_V9)}
+# The variants that an arm node of a variant runs. No node states a variant of another architecture.
+_RUNS = {variant: frozenset(_ARM[: index + 1]) for index, variant in enumerate(_ARM)}
 
 # Every platform that images usually state, as the one object for it. Other platforms are valid too, but take some 300
 # bytes in each content that has them.
@@ -116,8 +110,21 @@ def normalize_platform(os: str, architecture: str, variant: str = "") -> Platfor
 
 
 def variants_of(architecture: str) -> tuple[str, ...]:
-    """The variants that an architecture is known to have besides its baseline, as normalised here."""
-    return tuple(_RUNS.get(architecture, ()))
+    """The variants that images may state of an architecture besides its baseline, as normalised here."""
+    return _VARIANTS_OF_IMAGES.get(architecture, ())
+
+
+def is_of_nodes(platform: Platform) -> bool:
+    """Whether a node may be of the platform: nodes state a variant of arm alone."""
+    return not platform.variant or platform.architecture == "arm"
+
+
+def as_single(platform: Platform) -> Platform:
+    """What counts of the platform in the config of a single manifest, which no node compares with its own.
+
+    It is the architecture, but for arm: a program for v7 ends on a node of v6.
+    """
+    return platform if is_of_nodes(platform) else normalize_platform(platform.os, platform.architecture)
 
 
 def has_known_words(platform: Platform) -> bool:
@@ -168,26 +175,25 @@ def parse_platform(text: str) -> Platform:
 
 def runs_on(platforms: frozenset[Platform], node: Platform, compatibility: Compatibility) -> bool:
     """Whether an image built for `platforms` runs on `node`, that is, `node` satisfies at least one of them."""
-    return node in platforms or any(satisfies(node, required, compatibility) for required in platforms)
+    if not node.variant and node in platforms:  # as usual, and fast
+        return True
+    return any(satisfies(node, required, compatibility) for required in platforms)
 
 
 def satisfies(node: Platform, required: Platform, compatibility: Compatibility) -> bool:
     """Whether a node of platform `node` runs an image built for `required`. Not symmetric.
 
-    Only a node that declares an amd64 or arm64 level (`amd64/v3`, `arm64/v9`) or a higher one satisfies that level.
-    Every node of an architecture satisfies its baseline.
+    No node satisfies a level of amd64 or arm64 (`amd64/v3`, `arm64/v9`): container runtimes know none of their node and
+    pull no such entry of an index. Every node of an architecture satisfies its baseline.
     """
     if node.os != required.os:
         return False
+    if node.architecture == required.architecture == "arm":
+        return node.variant == required.variant or required.variant in _RUNS.get(node.variant, ())
     if node.architecture == required.architecture:
-        return _runs_variant(node.architecture, node.variant, required.variant)
+        return not required.variant
     if required.architecture == "386" and node.architecture == "amd64":
         return compatibility.run_386_on_amd64 and not required.variant
     if required.architecture == "arm" and node.architecture == "arm64":
-        return compatibility.run_arm_on_arm64 and _runs_variant("arm", "v8", required.variant)
+        return compatibility.run_arm_on_arm64 and required.variant in _RUNS["v8"]
     return False
-
-
-def _runs_variant(architecture: str, node: str, required: str) -> bool:
-    """Whether `node` runs `required`, both variants of one architecture. arm always has a variant, by default v7."""
-    return not required or node == required or required in _RUNS.get(architecture, {}).get(node, ())

@@ -2,14 +2,13 @@
 
 The record lets a later pass over other images (after another webhook added a sidecar) narrow or undo an earlier pass. A
 pod's author can write a record too, so it is not trusted. An item that it names is removed only if the pod has exactly
-that item and we could have written it: a toleration of a rule, an entry of the nodeSelector for a platform label, `In`
-or `NotIn` on a platform or level label, the requirement that no node satisfies, or our schedulerName.
-Other items, and records that cannot be read, remove nothing. `planning` decides what is added. Edits the pod's own
-JSON, so that fields unknown here stay.
+that item and we could have written it: a toleration of a rule, `In` on a platform label, the requirement that no node
+satisfies, or our schedulerName. Other items, and records that cannot be read, remove nothing. `planning` decides what
+is added. Edits the pod's own JSON, so that fields unknown here stay.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -19,9 +18,9 @@ from extender.kubernetes.core_v1 import (
     PreferredSchedulingTerm,
     Toleration,
 )
-from extender.placement.affinity import NO_NODE, Alternatives
+from extender.placement.affinity import NO_NODE, Requirements
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
-from extender.placement.nodes import ARCHITECTURE, LEVEL_LABEL, OPERATING_SYSTEM
+from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import Wanted
 from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
@@ -34,7 +33,6 @@ NOTE_PATHS = tuple((*_ANNOTATIONS, key) for key in SERVICE_KEYS if key != ADDED)
 """The paths of the annotations that the service writes for people and policies to read."""
 AFFINITY_PATH = ("spec", "affinity")
 TOLERATIONS_PATH = ("spec", "tolerations")
-SELECTOR_PATH = ("spec", "nodeSelector")
 TERMS_PATH = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
 _SCHEDULER_NAME = "schedulerName"
@@ -45,10 +43,7 @@ _Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm)
 
 
 class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The requirements that were ANDed to the term that is now at `index`.
-
-    `whole`: whether we added the term itself, as a new term or as a copy of the term before it.
-    """
+    """The requirements that were ANDed to the term at `index`. `whole`: whether we added the term itself."""
 
     index: int
     match_expressions: tuple[NodeSelectorRequirement, ...]
@@ -62,7 +57,6 @@ class Additions(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_def
     """
 
     tolerations: tuple[Toleration, ...] = ()
-    node_selector: Mapping[str, str] = {}
     required: tuple[AddedTerm, ...] = ()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
     scheduler_name_was: SchedulerBefore | None = None
@@ -84,7 +78,7 @@ class Additions(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_def
 
 
 NOTHING = Additions()
-_LABELS = frozenset({ARCHITECTURE, OPERATING_SYSTEM, LEVEL_LABEL})
+_LABELS = frozenset({ARCHITECTURE, OPERATING_SYSTEM})
 _RECORD = msgspec.json.Decoder(Additions)
 _ENCODER = msgspec.json.Encoder()
 
@@ -103,13 +97,10 @@ def read_record(text: Json) -> Additions | None:
     credible = (
         record.has_room
         and all(low < high for low, high in zip((-1, *indices), indices, strict=False))
-        and record.node_selector.keys() <= _LABELS
         and not any(term.preference.match_fields for term in record.preferred)
         and all(expressions)
         and all(
-            (item.operator in ("In", "NotIn") and item.key in _LABELS) or item == NO_NODE
-            for all_ in expressions
-            for item in all_
+            (item.operator == "In" and item.key in _LABELS) or item == NO_NODE for all_ in expressions for item in all_
         )
     )
     return record if credible else None
@@ -130,14 +121,12 @@ def take_back(
         return NOTHING
     taken = Additions(
         tolerations=_remove(document, TOLERATIONS_PATH, [item for item in record.tolerations if item in tolerations]),
-        node_selector=_take_back_selector(look(document, SELECTOR_PATH), record.node_selector),
         required=_take_back_terms(look(document, TERMS_PATH), record.required),
         preferred=_remove(document, _PREFERRED, record.preferred),
         scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
     )
     for path, items in (
         (TOLERATIONS_PATH, taken.tolerations),
-        (SELECTOR_PATH, taken.node_selector),
         (TERMS_PATH, taken.required),
         (_PREFERRED, taken.preferred),
     ):
@@ -151,20 +140,17 @@ def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Addit
 
     `scheduler_name` replaces only an absent, empty or default name; if it is empty or the default, nothing changes.
     """
-    selector, required = wanted.required.selector, wanted.required.additions
+    required = wanted.required.additions
     for path, items in (
         (TOLERATIONS_PATH, wanted.tolerations),
         (_PREFERRED, wanted.preferred),
     ):
         if items:
             cast("list[Json]", _reach(document, path, [])).extend(_json(item) for item in items)
-    if selector:
-        cast("JsonObject", _reach(document, SELECTOR_PATH, {})).update(selector)
-    terms = cast("list[Json]", _reach(document, TERMS_PATH, [])) if any(required) else []
+    terms = cast("list[Json]", _reach(document, TERMS_PATH, [])) if required else []
     return Additions(
         tolerations=wanted.tolerations,
-        node_selector=dict(selector),
-        required=_and_terms(terms, required) if any(required) else (),
+        required=_and_terms(terms, required) if required else (),
         preferred=wanted.preferred,
         scheduler_name_was=_set_scheduler(document, scheduler_name),
     )
@@ -216,16 +202,6 @@ def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -
     return tuple(item for item in several if _remove_last(found, _json(item)))
 
 
-def _take_back_selector(present: Json, recorded: Mapping[str, str]) -> Mapping[str, str]:
-    """Removes the `recorded` entries that `present` has with the same value. Returns those."""
-    if not isinstance(present, dict):
-        return {}
-    taken = {key: value for key, value in recorded.items() if present.get(key) == value}
-    for key in taken:
-        del present[key]
-    return taken
-
-
 def _set_scheduler(document: JsonObject, name: str) -> SchedulerBefore | None:
     spec = cast("JsonObject", document["spec"])
     before = spec.get(_SCHEDULER_NAME)
@@ -246,38 +222,32 @@ def _take_back_scheduler(document: JsonObject, before: SchedulerBefore | None, n
     return before
 
 
-def _and_terms(terms: list[Json], additions: Sequence[Alternatives]) -> tuple[AddedTerm, ...]:
+def _and_terms(terms: list[Json], additions: Sequence[Requirements]) -> tuple[AddedTerm, ...]:
     """ANDs `additions` (as in `affinity.RequiredNodes`) to `terms`, in place. Returns what was added to which term."""
     if not terms:
-        terms.extend({_EXPRESSIONS: [*map(_json, requirements)]} for requirements in additions[0])
-        return tuple(AddedTerm(index, requirements, whole=True) for index, requirements in enumerate(additions[0]))
-    written: list[Json] = []
+        terms.append({_EXPRESSIONS: [*map(_json, additions[0])]})
+        return (AddedTerm(0, additions[0], whole=True),)
     added = []
-    for term, alternatives in zip(cast("list[JsonObject]", terms), additions, strict=True):
-        present = cast("list[Json] | None", term.get(_EXPRESSIONS))
-        for position, requirements in enumerate(alternatives):
-            added.append(AddedTerm(len(written), requirements, whole=position > 0))
-            written.append({**term, _EXPRESSIONS: [*(present or ()), *map(_json, requirements)]})
-        if not alternatives:
-            written.append(term)
-    terms[:] = written
+    for index, (term, requirements) in enumerate(zip(cast("list[JsonObject]", terms), additions, strict=True)):
+        if requirements:
+            present = cast("list[Json] | None", term.get(_EXPRESSIONS))
+            term[_EXPRESSIONS] = [*(present or ()), *map(_json, requirements)]
+            added.append(AddedTerm(index, requirements))
     return tuple(added)
 
 
 def _take_back_terms(terms: Json, recorded: Sequence[AddedTerm]) -> tuple[AddedTerm, ...]:
     """Undoes the `recorded` additions that `terms` still has exactly as recorded. Returns those it undid.
 
-    `recorded` is in ascending order of index. A whole term is removed if nothing else was ANDed to it since. A copy is
-    removed only if it equals the term it was copied from. Apart from losing the recorded requirements, no remaining
-    term matches more nodes than before.
+    A whole term is removed if nothing else was ANDed to it since. Apart from losing the recorded requirements, no
+    remaining term matches more nodes than before.
     """
     if not isinstance(terms, list):
         return ()
     taken = [added for added in recorded if added.index < len(terms) and _subtract(terms[added.index], added)]
     for added in reversed(taken):
-        index = added.index
-        if added.whole and (_is_bare(terms[index]) or (index and terms[index] == terms[index - 1])):
-            del terms[index]
+        if added.whole and _is_bare(terms[added.index]):
+            del terms[added.index]
     return tuple(taken)
 
 

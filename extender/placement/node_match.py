@@ -20,12 +20,11 @@ from extender.kubernetes.core_v1 import (
     Toleration,
 )
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec, ReportedSpec
-from extender.placement.nodes import ARCHITECTURE, LABELS, LEVEL_LABEL, OPERATING_SYSTEM
+from extender.placement.nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _HARD = ("NoSchedule", "NoExecute")
 _NAME_FIELD = "metadata.name"
-_TELLING = (*LABELS, LEVEL_LABEL)
 _OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 
 
@@ -55,7 +54,7 @@ class NodeDemands(msgspec.Struct, frozen=True):
     @property
     def name_platforms(self) -> bool:
         """Whether the platform of a node may decide whether it meets them."""
-        return bool(self.terms) or not LABELS.keys().isdisjoint(self.selector)
+        return self.terms is not None or not LABELS.keys().isdisjoint(self.selector)
 
 
 def demands_of(spec: CreatedSpec) -> NodeDemands:
@@ -140,7 +139,7 @@ def selector_requirements(selector: Mapping[str, str]) -> list[NodeSelectorRequi
 def requirements_of(selector: Mapping[str, str], term: NodeSelectorTerm) -> list[NodeSelectorRequirement]:
     """The requirements of a term, with the entries of the nodeSelector that are about a platform or the same labels."""
     own = term.match_expressions or ()
-    keys = dict.fromkeys((*_TELLING, *(each.key for each in own)))
+    keys = dict.fromkeys((*LABELS, *(each.key for each in own)))
     return [*selector_requirements({key: selector[key] for key in keys if key in selector}), *own]
 
 

@@ -5,7 +5,6 @@ nodes of some clouds have the beta labels alone, or none: node affinity keeps po
 nor images.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import islice
 
@@ -19,8 +18,6 @@ ARCHITECTURE = "kubernetes.io/arch"
 OPERATING_SYSTEM = "kubernetes.io/os"
 PREFIX = "multiarch-extender.io/"
 """The prefix of the key of every annotation and label of ours."""
-LEVEL_LABEL = f"{PREFIX}level"
-"""The label by which a node states the level of its architecture, such as `v3` or `amd64-v3`."""
 _BETA_ARCHITECTURE, _BETA_SYSTEM = "beta.kubernetes.io/arch", "beta.kubernetes.io/os"
 LABELS = {
     ARCHITECTURE: ARCHITECTURE,
@@ -32,8 +29,6 @@ LABELS = {
 
 USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
 """The platforms of nodes that any cluster may get."""
-
-_LEVEL = re.compile(r"(?:(?P<architecture>.+)[/._-])?(?P<variant>[vV]\d+(?:\.\d+)?)", re.ASCII)
 
 
 class NodePlatforms(dict[NodeName, Platform | None]):
@@ -120,18 +115,9 @@ def platform_of_node(node: Node) -> Platform | None:
     """The node's platform; None if it states no operating system or no architecture.
 
     For each of the two, the kubelet's `status.nodeInfo` comes before the labels, and the labels before the beta labels.
-    The level is that of `LEVEL_LABEL`. A label value cannot hold a slash, but `amd64/v3` is accepted too. A level of
-    another architecture is ignored.
     """
     labels = (node.metadata and node.metadata.labels) or {}
     info = (node.status and node.status.node_info) or NodeSystemInfo()
     os = info.operating_system or labels.get(OPERATING_SYSTEM) or labels.get(_BETA_SYSTEM)
     architecture = info.architecture or labels.get(ARCHITECTURE) or labels.get(_BETA_ARCHITECTURE)
-    if not os or not architecture:
-        return None
-    platform = normalize_platform(os, architecture)
-    found = _LEVEL.fullmatch(labels.get(LEVEL_LABEL, ""))
-    if not found:
-        return platform
-    stated = normalize_platform(os, found["architecture"] or platform.architecture, found["variant"])
-    return stated if stated.architecture == platform.architecture else platform
+    return normalize_platform(os, architecture) if os and architecture else None

@@ -20,9 +20,9 @@ from extender.kubernetes.core_v1 import (
 from extender.placement.affinity import (
     AffinityMode,
     RequiredNodes,
-    RightNodes,
     plan_preferred,
     plan_required,
+    plan_system,
     right_nodes,
 )
 from extender.placement.facts import (
@@ -40,9 +40,8 @@ from extender.placement.node_match import (
     PlatformRequirements,
     demands_in,
     open_terms,
-    selector_requirements,
 )
-from extender.placement.nodes import LEVEL_LABEL, USUAL, ClusterNodes
+from extender.placement.nodes import ClusterNodes
 from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference, system_text
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
@@ -70,7 +69,7 @@ class CommonPlatforms(msgspec.Struct, frozen=True):
     platforms: frozenset[Platform]
     architectures: frozenset[str]
     text: str
-    nodes: RightNodes
+    nodes: frozenset[Platform]
     required: RequiredNodes
     rules: tuple[tuple[TolerationRule, frozenset[Platform]], ...]
 
@@ -79,8 +78,6 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings for pods that are being created; an empty `scheduler_name` changes no pod's.
 
     `platforms_annotation`: whether pods are given the platforms that their images have in common as an annotation.
-    `keeps_selector`: what would go into a nodeSelector goes into required affinity where the author uses the one and
-    not the other, as an author's next apply replaces the whole of what it names.
     """
 
     tolerations: tuple[TolerationRule, ...] = ()
@@ -89,7 +86,6 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     gate: GateSettings = GateSettings()
     impossible: ImpossiblePods = ImpossiblePods.PEND
     platforms_annotation: bool = False
-    keeps_selector: bool = False
 
 
 class PodInput(msgspec.Struct, frozen=True, dict=True):
@@ -156,18 +152,14 @@ class Planner:
         found._rules, found._remembered = self._rules, self._remembered
         return found
 
-    def plan(self, pod: PodInput, own: SchedulingSpec, *, stored: bool = False, expired: bool = False) -> Wanted:
-        """What the pod should get, whose author's own spec is `own`.
-
-        `stored`: a gate holds it, so it gets what the API server allows: no term beside its own. `expired`: it was held
-        for long enough.
-        """
+    def plan(self, pod: PodInput, own: SchedulingSpec, *, expired: bool = False) -> Wanted:
+        """What the pod should get, whose author's own spec is `own`. `expired`: it was held for long enough."""
         demands = demands_in(own)
         if any(map(is_unresolved, pod.facts)):
             held, assumed, passed = self._divide(pod, expired=expired)
-            wanted = self._plan_required(pod, demands, assumed, stored=stored)
+            wanted = self._plan_required(pod, demands, assumed)
             return msgspec.structs.replace(wanted, held=held, assumed=assumed, passed=passed)
-        wanted = self._plan_required(pod, demands, (), stored=stored)
+        wanted = self._plan_required(pod, demands, ())
         if not pod.known:
             return wanted
         common = self.common(pod.known, pod.cluster)
@@ -191,7 +183,7 @@ class Planner:
 
     def _find_common(self, known: Set[frozenset[Platform]], cluster: ClusterNodes) -> CommonPlatforms:
         platforms = common_platforms(known, self._policy.compatibility)
-        nodes = right_nodes(known, cluster.platforms, self._policy.compatibility)
+        nodes = right_nodes(known, self._policy.compatibility)
         return CommonPlatforms(
             platforms,
             frozenset(platform.architecture for platform in platforms),
@@ -222,9 +214,7 @@ class Planner:
         """The platforms on which an image that is not known is assumed to run; none where that is not written."""
         return policy_for(self._policy, pod.images).assume if self._requires else frozenset()
 
-    def _plan_required(
-        self, pod: PodInput, demands: NodeDemands, unknown: Sequence[Unresolved], *, stored: bool
-    ) -> Wanted:
+    def _plan_required(self, pod: PodInput, demands: NodeDemands, unknown: Sequence[Unresolved]) -> Wanted:
         """Under settings by which no required affinity is written, only whether the pod is impossible."""
         written = self._requires
         if not written and self._settings.impossible is not ImpossiblePods.DENY:
@@ -232,38 +222,31 @@ class Planner:
         assume = self._assumed_platforms(pod) if unknown else frozenset[Platform]()
         assumed = {image for image, _ in unknown}
         known = pod.known | {assume} if assumed else pod.known
-        os, cluster = "" if known else system_asked(pod.facts), pod.cluster
+        os = "" if known else system_asked(pod.facts)
         if not known and not os:
             return Wanted(warnings=_nothing_known(pod) if written else ())
-        if os:
-            cluster = cluster if cluster.platforms else _ANY_NODES
-        common = _of_system(os, cluster.platforms) if os else self.common(known, cluster)
-        required = self._required_nodes(demands, common, cluster, stored=stored)
-        restricts = bool(required.selector) or any(required.additions)
-        if common.nodes and not (restricts or required.contradiction):
+        cluster = pod.cluster
+        required = plan_system(demands, os, cluster.platforms) if os else self._keep_to(known, demands, cluster)
+        if not (required.additions or required.contradiction):
             return Wanted()
         constraints = constraints_of(pod.images, pod.facts, assumed, assume)
         refusal = refusal_text(constraints) or system_text(pod.images, pod.facts)
-        why = required.contradiction if common.nodes else "no platform is common to all images"
-        contradiction = f"{why}: {refusal}" if why else ""
-        warnings = (contradiction,) if why else ()
+        contradiction = f"{required.contradiction}: {refusal}" if required.contradiction else ""
+        warnings = (contradiction,) if contradiction else ()
         if required.impossible:
             wanted = required if written else RequiredNodes()
             return Wanted(required=wanted, reason=contradiction, warnings=warnings, impossible=True)
         if not written:
             return Wanted()
-        return Wanted(required=required, reason=refusal if restricts else "", warnings=warnings)
+        return Wanted(required=required, reason=refusal if required.additions else "", warnings=warnings)
 
-    def _required_nodes(
-        self, demands: NodeDemands, common: CommonPlatforms, cluster: ClusterNodes, *, stored: bool
+    def _keep_to(
+        self, known: frozenset[frozenset[Platform]], demands: NodeDemands, cluster: ClusterNodes
     ) -> RequiredNodes:
-        if demands.name_platforms or stored or LEVEL_LABEL in demands.selector:
-            found = plan_required(demands, common.nodes, cluster.platforms, stored=stored)
-        else:
-            found = common.required
-        if self._settings.keeps_selector and found.selector and demands.selector and not demands.terms:
-            return RequiredNodes(additions=((tuple(selector_requirements(found.selector)),),))
-        return found
+        common = self.common(known, cluster)
+        if not demands.name_platforms:
+            return common.required
+        return plan_required(demands, common.nodes, cluster.platforms)
 
     def _may_run(self, known: Set[frozenset[Platform]], node: Platform) -> bool:
         return all(runs_on(platforms, node, self._policy.compatibility) for platforms in known)
@@ -300,16 +283,6 @@ class Planner:
             return ()
         node_affinity = (own.affinity and own.affinity.node_affinity) or NodeAffinity()
         return plan_preferred(node_affinity.preferred or (), preference, architectures)
-
-
-_ANY_NODES = ClusterNodes(frozenset(Platform(os, each.architecture) for os in ("linux", "windows") for each in USUAL))
-"""Stands for the nodes of a cluster that are not known."""
-
-
-def _of_system(os: str, cluster: Set[Platform]) -> CommonPlatforms:
-    """Nodes of one operating system, for images that run on any architecture."""
-    nodes: RightNodes = {Platform(os, each.architecture): None for each in sorted(cluster | frozenset(USUAL))}
-    return CommonPlatforms(frozenset(), frozenset(), "", nodes, plan_required(NodeDemands(), nodes, cluster), ())
 
 
 def _may_run(terms: _Terms, platform: Platform) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from extender.images.content import LOCAL
-from extender.images.platform import ARCHITECTURES, Compatibility, Platform, normalize_platform, runs_on
+from extender.images.platform import ARCHITECTURES, Compatibility, Platform, is_of_nodes, normalize_platform, runs_on
 from extender.kubernetes.core_v1 import Pod, PodSpec
 from extender.placement.facts import (
     NO_RUNTIME_CLASSES,
@@ -337,7 +337,7 @@ _RUN_OTHERS = frozenset({"amd64", "arm64"})  # architectures that may run images
 
 
 def possible_platforms(known: Collection[frozenset[Platform]]) -> frozenset[Platform]:
-    """The platforms that images name, without those that one image rules out at first glance.
+    """The platforms that images name and nodes may have, without those that one image rules out at first glance.
 
     Hundreds of images may name 64 platforms each. One whose operating system or architecture an image lacks need not be
     held against all the others.
@@ -348,7 +348,7 @@ def possible_platforms(known: Collection[frozenset[Platform]]) -> frozenset[Plat
     architectures = frozenset.intersection(
         *(_RUN_OTHERS.union(each.architecture for each in platforms) for platforms in known)
     )
-    named = frozenset[Platform]().union(*known)
+    named = filter(is_of_nodes, frozenset[Platform]().union(*known))
     return frozenset(each for each in named if each.os in systems and each.architecture in architectures)
 
 

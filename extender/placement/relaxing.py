@@ -21,7 +21,7 @@ from extender.kubernetes.core_v1 import (
     Toleration,
 )
 from extender.kubernetes.pod_templates import PodTemplate
-from extender.placement.additions import ADDED_PATH, SELECTOR_PATH, TERMS_PATH, TOLERATIONS_PATH, prune, read_record
+from extender.placement.additions import ADDED_PATH, TERMS_PATH, TOLERATIONS_PATH, prune, read_record
 from extender.placement.facts import Fit, ImageFact, PodImage, fit, is_unresolved
 from extender.placement.mutation import read_parts
 from extender.placement.node_match import (
@@ -43,7 +43,7 @@ from extender.placement.tolerations import covers, toleration_text
 from extender.placement.webhook_reach import WebhookReach
 
 _EXPRESSIONS = "matchExpressions"
-_TOLERATIONS = TOLERATIONS_PATH[-1]
+_SELECTOR, _TOLERATIONS = ("spec", "nodeSelector"), TOLERATIONS_PATH[-1]
 _OF_DAEMON_SETS = "a DaemonSet's pods get no toleration from the webhook"
 _NOT_REACHED = "the webhook is not called for these pods"
 
@@ -178,10 +178,10 @@ class Relaxer:
     def _take_constraints(self, document: JsonObject, demands: NodeDemands) -> tuple[list[str], list[str]]:
         """Takes out of the document what restricts architectures. Returns that, and what stays for its form."""
         taken, kept = list[str](), list[str]()
-        selector = cast("JsonObject", look(document, SELECTOR_PATH) or {})
+        selector = cast("JsonObject", look(document, _SELECTOR) or {})
         for each in filter(self._restricts, selector_requirements(demands.selector)):
             taken.append(f"nodeSelector {each.key}={selector.pop(each.key)}")
-            prune(document, SELECTOR_PATH)
+            prune(document, _SELECTOR)
         terms = demands.terms or ()
         texts = dict.fromkeys(requirement_text(each) for term in terms for each in self._of_term(term))
         affinity = f"node affinity {' or '.join(texts)}"

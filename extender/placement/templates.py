@@ -134,7 +134,7 @@ class Templates:
         self._queued = self._fixed.varied(scheduler_name="")
         self._planned_elsewhere = self._queued.varied(tolerations=())
         self._required = self._queued.varied(node_affinity=AffinityMode.REQUIRED)
-        self._guarded = self._required.varied(tolerations=(), keeps_selector=True)
+        self._guarded = self._required.varied(tolerations=())
 
     def question(self, template: PodTemplate, namespace: Mapping[str, str] | None) -> TemplateQuestion:
         """What decides about a manifest's template; `namespace` has the annotations of its namespace.
@@ -308,9 +308,6 @@ def unknown_images(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> It
 
 
 def _words(added: Additions) -> Iterator[str]:
-    if added.node_selector:
-        entries = ", ".join(f"{key}={value}" for key, value in added.node_selector.items())
-        yield f"nodeSelector {entries}"
     if added.required:
         alternatives = dict.fromkeys(_expressions(term.match_expressions) for term in added.required)
         yield f"node affinity {' or '.join(alternatives)}"

@@ -100,7 +100,7 @@ class UngatingPlanner:
             return _leave(pod, excess)
         annotated = look(document, ADDED_PATH[:-1])
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        wanted = self._planner.plan(decided, scheduling_of(document), stored=True, expired=expired)
+        wanted = self._planner.plan(decided, scheduling_of(document), expired=expired)
         if wanted.held and not wanted.impossible:
             return Ungating(UngatingOutcome.HOLD, reason=held_text(wanted.held))
         why = "as it was held for long enough" if expired else "as the settings say"

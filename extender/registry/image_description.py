@@ -27,7 +27,7 @@ from extender.images.manifest import (
     Skipped,
     read_manifest,
 )
-from extender.images.platform import Platform
+from extender.images.platform import Platform, as_single
 from extender.images.reference import ImageReference
 from extender.registry.registry_client import FetchedManifest, RegistryClient
 
@@ -201,7 +201,7 @@ class _Survey:
         elif claim.platform is None or claim.doubt:
             self._skip(Skipped(digest, claim.doubt))
         else:
-            self._add(PlatformEntry(claim.platform, digest, document.size_bytes))
+            self._add(PlatformEntry(as_single(claim.platform), digest, document.size_bytes))
 
     async def _read_config(self, document: ManifestDocument) -> ConfigClaim:
         if document.embedded is not None:

@@ -165,10 +165,8 @@ def _patch_in(review: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _architectures_in(review: dict[str, Any]) -> list[str]:
-    """The architectures that the patch asks of nodes, by a selector for one or affinity for several."""
+    """The architectures that the patch asks of nodes."""
     asked = {operation["path"]: operation["value"] for operation in _patch_in(review)}
-    if selector := asked.get("/spec/nodeSelector"):
-        return [selector[_ARCHITECTURE]]
     if affinity := asked.get("/spec/affinity"):
         required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         (term,) = required["nodeSelectorTerms"]

@@ -106,7 +106,7 @@ async def test_mixed_pods_are_all_placed_rightly(world: World, mode: Mode, affin
 
 
 async def test_existing_terms_are_each_narrowed(world: World) -> None:
-    """By the webhook: terms are alternatives, and an entry of the nodeSelector holds for all of them."""
+    """By the webhook: terms are alternatives, and each that could match a node gets the architecture."""
     await add_zones(world, "a", "b", "c")
     await start_webhook(world)
     where, images = await world.namespace(), {"amd64": world.images.amd, "arm64": world.images.arm}
@@ -117,6 +117,10 @@ async def test_existing_terms_are_each_narrowed(world: World) -> None:
     for prefix, (architecture, spec, allowed) in EXISTING.items():
         assert {placed[f"{prefix}-{index}"] for index in range(6)} <= allowed, prefix
         found = await world.api.get("Pod", f"{prefix}-0", where)
-        assert terms_of(found) == terms_of({"spec": spec})
-        assert found["spec"]["nodeSelector"] == {**spec.get("nodeSelector", {}), ARCHITECTURE: architecture}, prefix
+        added = {"key": ARCHITECTURE, "operator": "In", "values": [architecture]}
+        assert terms_of(found) == [
+            {**term, "matchExpressions": [*term.get("matchExpressions", ()), added]} if term else term
+            for term in terms_of({"spec": spec})
+        ], prefix
+        assert found["spec"].get("nodeSelector") == spec.get("nodeSelector"), prefix
     await world.assert_placed_rightly("webhook only, node_affinity: required", where, 6 * len(EXISTING))

@@ -22,7 +22,7 @@ from testbed.eventually import eventually
 from testbed.extender_process import ExtenderProcess
 from testbed.kueue import QUEUED
 from testbed.nodes.programs import NodePrograms
-from testbed.objects import KubernetesObject, fake_node, pod
+from testbed.objects import KubernetesObject, fake_node, kept_to, pod
 from testbed.shipped_files import Mode
 from tests.e2e.golden import ROWS, VERSIONS, workload
 from tests.e2e.pod_makers import BUILT_IN, CUSTOM, OWN, RUNTIME, at, built_in, custom, run, served, template, two
@@ -119,7 +119,7 @@ async def test_owned_objects_are_never_sent(world: World) -> None:
     owned = built_in("ReplicaSet", "owned", where, two(images.amd, images.arm), QUEUED)
     owned["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     stored = await world.api.create(owned)
-    assert at(stored, "spec.template.spec").get("nodeSelector") is None
+    assert at(stored, "spec.template.spec").get("affinity") is None
     await world.api.patch("Deployment", "sound", {"metadata": {"labels": {"a": "b"}}}, where, "apps/v1")
     assert await service.calls("admission") == before
     await world.api.patch("Deployment", "sound", {"spec": {"replicas": 2}}, where, "apps/v1")
@@ -269,11 +269,11 @@ async def test_a_guarded_daemon_set_moves_with_its_image_and_back(
             await world.api.create(built_in("DaemonSet", "agent", where, template(images.amd)))
             await eventually(stands(images.amd, amd))
             first = at(await world.api.get("DaemonSet", "agent", where, "apps/v1"), "spec.template")
-            assert first["spec"]["nodeSelector"] == {ARCHITECTURE: "amd64"}
+            assert kept_to(first["spec"], ARCHITECTURE) == ["amd64"]
             await set_image(images.multi)
             await eventually(stands(images.multi, multi))
             found = at(await world.api.get("DaemonSet", "agent", where, "apps/v1"), "spec.template")
-            assert "nodeSelector" not in found["spec"]
+            assert "affinity" not in found["spec"]
             assert ADDED not in (found["metadata"].get("annotations") or {})
             back = {"spec": {"template": {"$patch": "replace", **first}}}
             path = f"/apis/apps/v1/namespaces/{where}/daemonsets/agent"
@@ -308,7 +308,7 @@ async def test_an_existing_daemon_set_is_told_of_when_the_first_arm64_node_joins
             if guards:
                 held = await world.api.wait_for("Pod", lambda each: bool(refusal_of(each)), where)
                 assert held["metadata"]["annotations"]["multiarch-extender.io/reason"].endswith("only for linux/amd64")
-                assert held["spec"]["nodeSelector"] == {ARCHITECTURE: "amd64"}
+                assert kept_to(held["spec"], ARCHITECTURE) == ["amd64"]
                 restart = {"spec": {"template": {"metadata": {"annotations": {"restarted": "now"}}}}}
                 await world.api.patch("DaemonSet", "agent", restart, where, "apps/v1")
 
@@ -381,7 +381,7 @@ async def test_the_arm64_node_joins_a_cluster_with_amd64_daemon_sets(
     await world.api.create(built_in("DaemonSet", "agent", where, template(real_images.amd)))
     await start(world, GUARD, *real_images.settings)
     probe = pod("probe", real_images.amd, namespace=where)
-    await eventually(lambda: world.review(probe), lambda found: found["spec"].get("nodeSelector"))
+    await eventually(lambda: world.review(probe), lambda found: kept_to(found["spec"], ARCHITECTURE))
     await world.api.create(built_in("DaemonSet", "agent", guarded, template(real_images.amd)))
     async with open_nodes(control_plane, world.api, node_programs, real_images):
         with control_plane.running_controllers(controller_manager, DAEMONS), world.default_scheduler(None):

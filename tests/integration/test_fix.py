@@ -71,8 +71,7 @@ async def test_a_diff_is_printed_and_nothing_is_changed(fix: Fix, tmp_path: Path
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[:2] == [f"--- a/{file}", f"+++ b/{file}"]
-    assert "+      nodeSelector:" in lines
-    assert "+        kubernetes.io/arch: amd64" in lines
+    assert "- key: kubernetes.io/arch" in [line.removeprefix("+").strip() for line in lines]
     assert not [line for line in lines[2:] if line.startswith("-")]
     assert file.read_text() == fix.manifest("legacy")
 
@@ -102,7 +101,7 @@ async def test_a_folders_json_is_changed_and_a_folder_of_nothing_is_wrong(fix: F
     file = tmp_path / "legacy.json"
     file.write_text(json.dumps(yaml.safe_load(fix.manifest("legacy")), indent=2) + "\n")
     code, out, _ = await fix("-f", str(tmp_path), "--check")
-    assert (code, out.count(f"{file}:1: DaemonSet shop/legacy lacks nodeSelector")) == (1, 1)
+    assert (code, out.count(f"{file}:1: DaemonSet shop/legacy lacks node affinity")) == (1, 1)
     assert await fix("-f", str(tmp_path), "--write") == (0, "", "")
     assert architectures_of(json.loads(file.read_text())["spec"]["template"]["spec"]) == ["amd64"]
     assert await fix("-f", str(tmp_path), "--check") == (0, "", "")
@@ -117,12 +116,12 @@ async def test_check_is_one_line_a_change_and_exit_1(fix: Fix, tmp_path: Path) -
     file = tmp_path / "all.yaml"
     file.write_text("---\n".join([fix.manifest("legacy"), "kind: Service\n", fix.manifest("edge", "StatefulSet")]))
     code, out, err = await fix("-f", str(file), "--check")
-    selector = "lacks nodeSelector kubernetes.io/arch="
+    affinity = "lacks node affinity kubernetes.io/arch In [{}] and kubernetes.io/os In [linux]"
     tolerations = "toleration kubernetes.io/arch=arm64:NoSchedule, toleration arch=arm64:NoSchedule"
     assert (code, err) == (1, "")
     assert out.splitlines() == [
-        f"{file}:1: DaemonSet shop/legacy {selector}amd64, kubernetes.io/os=linux",
-        f"{file}:16: StatefulSet shop/edge {selector}arm64, kubernetes.io/os=linux, {tolerations}",
+        f"{file}:1: DaemonSet shop/legacy {affinity.format('amd64')}",
+        f"{file}:16: StatefulSet shop/edge {affinity.format('arm64')}, {tolerations}",
     ]
     await fix("-f", str(file), "--write")
     assert await fix("-f", str(file), "--check") == (0, "", "")
@@ -264,17 +263,18 @@ async def test_what_kubectl_refuses_is_not_fixed(fix: Fix) -> None:
 
 
 async def test_a_key_that_is_there_twice_is_told_and_written_below_by_nobody(fix: Fix) -> None:
-    """What another map has twice is no obstacle; where two nodeSelectors stand, which one counts is the author's."""
+    """What another map has twice is no obstacle; where two affinities stand, which one counts is the author's."""
     elsewhere = fix.manifest("legacy").replace("metadata:", "metadata: {}\nmetadata:", 1)
     code, out, err = await fix("-f", "-", "--write", stdin=elsewhere)
     assert (code, architectures_of(specs_of(out)[0])) == (0, ["amd64"])
     assert "the key 'metadata' is there a second time; the last counts" in err
     twice = fix.manifest("legacy").replace(
-        "      containers:\n", "      nodeSelector: {a: b}\n      nodeSelector: {c: d}\n      containers:\n"
+        "      containers:\n",
+        "      affinity: {podAffinity: {}}\n      affinity: {podAntiAffinity: {}}\n      containers:\n",
     )
     code, out, err = await fix("-f", "-", "--write", stdin=twice)
     assert (code, out) == (1, twice)
-    assert "it is left as it is: the key 'nodeSelector' to write below is there a second time" in err
+    assert "it is left as it is: the key 'affinity' to write below is there a second time" in err
 
 
 RELAX = Path(__file__).parents[1] / "data/relax"

@@ -118,7 +118,7 @@ def objects_of(text: str) -> dict[str, Any]:
 
 
 async def test_a_chart_is_rendered_with_what_the_webhook_would_add(helm: Helm) -> None:
-    """nodeSelector, affinity and tolerations are new, the rest is what helm renders without."""
+    """Affinity and tolerations are new, the rest is what helm renders without."""
     code, out, err = await helm.template("legacy", post_rendered=True)
     assert (code, err) == (0, "")
     found = objects_of(out)
@@ -126,11 +126,11 @@ async def test_a_chart_is_rendered_with_what_the_webhook_would_add(helm: Helm) -
     pods = {name: item["spec"]["template"]["spec"] for name, item in found.items() if name != "ConfigMap/c"}
     assert sorted(pods) == ["DaemonSet/agent", "Deployment/one", "Deployment/two"]
     assert [sorted(pod) for pod in pods.values()] == [
-        ["containers", "nodeSelector"] if name == "DaemonSet/agent" else ["affinity", "containers", "tolerations"]
+        ["affinity", "containers"] if name == "DaemonSet/agent" else ["affinity", "containers", "tolerations"]
         for name in pods
     ]
     for pod in pods.values():
-        for key in ("nodeSelector", "affinity", "tolerations"):
+        for key in ("affinity", "tolerations"):
             pod.pop(key, None)
     assert found == plain
 

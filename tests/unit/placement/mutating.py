@@ -99,4 +99,5 @@ def record_of(document: Any) -> Any:
 
 
 def terms_of(document: Any) -> Any:
-    return document["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    affinity = (document["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    return (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms", [])

@@ -9,7 +9,7 @@ import msgspec
 
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
-from extender.images.platform import Compatibility, parse_platform
+from extender.images.platform import Compatibility, is_of_nodes
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
@@ -24,7 +24,7 @@ from extender.placement.policy import MODE, PREFER, REASON, UNKNOWN, Choice, Pol
 from extender.placement.scheduling import Decision, filter_nodes
 from extender.placement.templates import TemplateAnswer, Templates
 from extender.placement.ungating import Ungating, UngatingPlanner
-from tests.builders import ARCH, LEVEL, OS, PREFERRED, REQUIRED, Json, decoded, expression, index, platforms
+from tests.builders import ARCH, OS, PREFERRED, REQUIRED, Json, decoded, expression, index, platforms
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import ARM_RULE, BOTH_RULE
 
@@ -35,9 +35,6 @@ RUNTIME_CLASSES = {
     "rosetta": RuntimeClass("rosetta", platforms("linux/amd64")),
 }
 _NODES = ("linux/amd64", "linux/amd64", "linux/arm64", "linux/arm64", "windows/amd64", "linux/arm/v7", "linux/s390x")
-_LEVELS = {"amd64": ("v1", "v2", "v3", "amd64-v3")}
-_ODD_LEVELS = {"amd64": ("v1", "v2", "v3", "amd64-v3", "x86-64-v4", "V2"), "arm64": ("v8.2", "arm64-v9"),
-               "arm": ("v6", "v8"), "s390x": ("fast",)}  # fmt: skip
 _IMAGES = (
     "linux/amd64", "linux/arm64", "linux/amd64 linux/arm64", "linux/amd64 linux/arm64", "windows/amd64", "linux/386",
     "linux/amd64 linux/arm64 windows/amd64", "linux/amd64 linux/s390x", "linux/amd64/v3", "linux/amd64/v2 linux/arm64",
@@ -46,7 +43,7 @@ _IMAGES = (
 _ODD_IMAGES = ("linux/amd64 linux/amd64/v3", "linux/arm64/v9 linux/amd64", "linux/amd64 linux/arm/v8")
 _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (ARCH, ("amd64", "arm64", "s390x")), (ARCH, ("amd64", "arm64")), (OS, ("linux", "windows")),
-    (BETA_ARCH, ("amd64", "arm64")), (BETA_OS, ("linux",)), ("zone", ("a", "b")), (LEVEL, ("v3", "v2")),
+    (BETA_ARCH, ("amd64", "arm64")), (BETA_OS, ("linux",)), ("zone", ("a", "b")),
 )  # fmt: skip
 _TOLERATIONS = (
     {"operator": "Exists"}, {"key": ARCH, "operator": "Exists"}, {"key": "multi", "value": "yes"},
@@ -112,7 +109,6 @@ def _settings(number: int, *, is_odd: bool) -> Settings:
         impossible=chosen.choice(list(ImpossiblePods)),
         scheduler_name=chosen.choice(["", "multiarch"]),
         platforms_annotation=chosen.random() < 0.5,
-        keeps_selector=not is_odd and chosen.random() < 0.3,
     )
     fixing = msgspec.structs.replace(admission, platforms_annotation=False)
     return Settings(
@@ -153,9 +149,6 @@ def random_node(chosen: random.Random, name: str, platform: str, *, is_odd: bool
         info = {} if chosen.random() < 0.1 else info
     elif chosen.random() < 0.05:
         labels = {}
-    levels = (_ODD_LEVELS if is_odd else _LEVELS).get(architecture)
-    if levels and (labels or is_odd) and chosen.random() < 0.4:
-        labels = {**labels, LEVEL: chosen.choice(levels)}
     if chosen.random() < 0.5:
         labels = {**labels, "zone": chosen.choice("ab71")}
     taints = [chosen.choice(_TAINTS)] if chosen.random() < 0.4 else []
@@ -167,7 +160,7 @@ def _answer(chosen: random.Random, *, is_odd: bool) -> Answer:
     if chosen.random() < 0.12:
         return chosen.choice([*(Failure(each, "x") for each in (Cause.DENIED, Cause.INVALID, Cause.UNAVAILABLE)), None])
     found = index(*chosen.choice((*_IMAGES, *(_ODD_IMAGES if is_odd else ()))).split())
-    is_single = len(found.platforms) == 1 and chosen.random() < 0.3
+    is_single = len(found.platforms) == 1 and all(map(is_of_nodes, found.platforms)) and chosen.random() < 0.3
     return msgspec.structs.replace(found, kind=Kind.MANIFEST) if is_single else found
 
 
@@ -219,12 +212,9 @@ def _annotations(chosen: random.Random) -> dict[str, str]:
 
 
 def is_labelled(node: ReportedNode) -> bool:
-    """Whether the node's labels state its platform as node affinity names it: system, architecture and any level."""
+    """Whether the node's labels state its platform as node affinity names it."""
     labels, platform = (node.metadata and node.metadata.labels) or {}, platform_of_node(node)
-    if platform is None or (labels.get(OS), labels.get(ARCH)) != (platform.os, platform.architecture):
-        return False
-    stated = (platform.variant, f"{platform.architecture}-{platform.variant}")
-    return platform == parse_platform(f"{platform.os}/{platform.architecture}") or labels.get(LEVEL) in stated
+    return platform is not None and (labels.get(OS), labels.get(ARCH)) == (platform.os, platform.architecture)
 
 
 class Outlets:

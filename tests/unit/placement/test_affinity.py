@@ -7,8 +7,6 @@ import msgspec
 import pytest
 
 from extender.images.content import Cause
-from extender.images.platform import Compatibility
-from extender.placement.affinity import right_nodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.nodes import NO_NODES, ClusterNodes
@@ -17,7 +15,6 @@ from tests.builders import (
     AMD64,
     ARCH,
     ARM64,
-    LEVEL,
     MULTI,
     OS,
     PREFERRED,
@@ -39,10 +36,13 @@ TWO_SYSTEMS = built_for("linux/amd64", "windows/amd64")
 FIELD = {"matchFields": [expression("metadata.name", "n1")]}
 WITH_S390X = expression(ARCH, "amd64", "s390x")
 BETA_AMD64, BETA_LINUX = expression(f"beta.{ARCH}", "amd64"), expression(f"beta.{OS}", "linux")
-BOTH, WINDOWS = (IN_BOTH, LINUX), (IN_AMD64, expression(OS, "windows"))
-ON_AMD64: Mapping[str, str] = {ARCH: "amd64", OS: "linux"}
+BOTH, ON_AMD64 = (IN_BOTH, LINUX), (IN_AMD64, LINUX)
+EITHER_SYSTEM = expression(OS, "linux", "windows")
+APART_BY_SYSTEM = built_for("linux/arm64", "windows/amd64")
+ON_LINUX, ON_WINDOWS = (IN_ARM64, LINUX), (IN_AMD64, expression(OS, "windows"))
+AMD64_SELECTOR: Mapping[str, str] = {ARCH: "amd64", OS: "linux"}
 LINUX_NODES = ClusterNodes(platforms("linux/amd64", "linux/arm64"))
-WINDOWS_NODES = ClusterNodes(platforms("windows/amd64", "windows/arm64"))
+WINDOWS_NODES = ClusterNodes(platforms("linux/amd64", "windows/amd64"))
 
 
 def without(values: str, key: str = ARCH) -> Json:
@@ -52,48 +52,97 @@ def without(values: str, key: str = ARCH) -> Json:
 @pytest.mark.parametrize(
     ("terms", "selector", "fact", "added"),
     [
-        pytest.param([], {}, MULTI, [[BOTH]], id="nothing there"),
-        pytest.param([], {}, MIXED, [[BOTH, WINDOWS]], id="two products"),
-        pytest.param([], {}, TWO_SYSTEMS, [[(IN_AMD64, expression(OS, "linux", "windows"))]], id="one product"),
-        pytest.param([matching(ZONE, future=1), FIELD], {}, MULTI, [[BOTH], [BOTH]], id="each of two terms"),
-        pytest.param([{"matchExpressions": None, **FIELD}], {}, MULTI, [[BOTH]], id="no expressions yet"),
-        pytest.param([matching(ZONE, x=1), FIELD], {}, MIXED, [[BOTH, WINDOWS]] * 2, id="each becomes two"),
-        pytest.param([matching(IN_AMD64, LINUX)], {}, MULTI, [[()]], id="implied"),
-        pytest.param([matching(IN_AMD64)], {}, MULTI, [[(LINUX,)]], id="the architecture is implied"),
-        pytest.param([matching(LINUX)], {}, MIXED, [[(IN_BOTH,)]], id="the system leaves one product"),
-        pytest.param([matching(WITH_S390X)], {}, MULTI, [[(IN_AMD64, LINUX)]], id="overlapping"),
-        pytest.param([matching(WITH_S390X, without("s390x"), LINUX)], {}, MULTI, [[()]], id="implied by two"),
-        pytest.param([matching(without("arm64"))], {}, MULTI, [[(IN_AMD64, LINUX)]], id="NotIn implies none"),
-        pytest.param([matching({"key": ARCH, "operator": "Exists"}, LINUX)], {}, MULTI, [[(IN_BOTH,)]], id="Exists"),
-        pytest.param([matching(expression(ARCH, "x", operator="Near"))], {}, MULTI, [[BOTH]], id="a future operator"),
-        pytest.param([matching(BETA_AMD64, BETA_LINUX)], {}, MULTI, [[()]], id="implied by the beta labels"),
-        pytest.param([{}, matching(ZONE)], {}, MULTI, [[()], [BOTH]], id="an empty term is left"),
-        pytest.param([matching(matchFields=[])], {}, MULTI, [[()]], id="a term of empty lists is left"),
+        pytest.param([], {}, MULTI, [BOTH], id="nothing there"),
+        pytest.param([], {}, AMD64, [ON_AMD64], id="one platform"),
+        pytest.param([], {}, MIXED, [(IN_BOTH, EITHER_SYSTEM)], id="two systems"),
+        pytest.param([], {}, TWO_SYSTEMS, [(IN_AMD64, EITHER_SYSTEM)], id="of one architecture"),
+        pytest.param([], {}, APART_BY_SYSTEM, [ON_LINUX], id="systems of different architectures: Linux"),
+        pytest.param([], {OS: "windows"}, APART_BY_SYSTEM, [(IN_AMD64,)], id="or the author's"),
+        pytest.param([matching(ZONE, future=1), FIELD], {}, MULTI, [BOTH, BOTH], id="each of two terms"),
+        pytest.param([{"matchExpressions": None, **FIELD}], {}, MULTI, [BOTH], id="no expressions yet"),
+        pytest.param([matching(ZONE, x=1), FIELD], {}, MIXED, [(IN_BOTH, EITHER_SYSTEM)] * 2, id="of two systems, too"),
+        pytest.param([matching(IN_AMD64, LINUX)], {}, MULTI, [()], id="implied"),
+        pytest.param([matching(IN_AMD64)], {}, MULTI, [(LINUX,)], id="the architecture is implied"),
+        pytest.param([matching(LINUX)], {}, AMD64, [(IN_AMD64,)], id="the system is implied"),
+        pytest.param([matching(WITH_S390X)], {}, MULTI, [BOTH], id="overlapping"),
+        pytest.param([matching(WITH_S390X, without("s390x"), LINUX)], {}, MULTI, [()], id="implied by two"),
+        pytest.param([matching(without("arm64"))], {}, MULTI, [BOTH], id="NotIn implies none"),
+        pytest.param([matching({"key": ARCH, "operator": "Exists"}, LINUX)], {}, AMD64, [(IN_AMD64,)], id="Exists"),
+        pytest.param([matching(expression(ARCH, "x", operator="Near"))], {}, MULTI, [BOTH], id="a future operator"),
+        pytest.param([matching(BETA_AMD64, BETA_LINUX)], {}, MULTI, [()], id="implied by the beta labels"),
+        pytest.param([{}, matching(ZONE)], {}, MULTI, [(), BOTH], id="an empty term is left"),
+        pytest.param([matching(matchFields=[])], {}, MULTI, [()], id="a term of empty lists is left"),
         pytest.param([], {ARCH: "arm64", OS: "linux"}, MULTI, [], id="nodeSelector implies"),
-        pytest.param([matching(ZONE)], ON_AMD64, MULTI, [[()]], id="nodeSelector implies for a term"),
-        pytest.param([matching(IN_AMD64)], {OS: "linux"}, MULTI, [[()]], id="nodeSelector and term together"),
-        pytest.param([], {"disk": "ssd"}, MULTI, [[BOTH]], id="nodeSelector about something else"),
+        pytest.param([matching(ZONE)], AMD64_SELECTOR, MULTI, [()], id="nodeSelector implies for a term"),
+        pytest.param([matching(IN_AMD64)], {OS: "linux"}, MULTI, [()], id="nodeSelector and term together"),
+        pytest.param([], {"disk": "ssd"}, MULTI, [BOTH], id="nodeSelector about something else"),
     ],
 )
 def test_each_term_keeps_the_pod_on_nodes_that_run_its_images(
-    terms: list[Json], selector: Mapping[str, str], fact: ImageFact, added: list[list[Sequence[Json]]]
+    terms: list[Json], selector: Mapping[str, str], fact: ImageFact, added: list[Sequence[Json]]
 ) -> None:
     """Terms are ORed, so each that would allow another node gets what it lacks, beside fields never heard of."""
-    document = pod(affinity=with_terms(*terms), nodeSelector=selector)
+    document = pod(affinity=with_terms(*terms) if terms else None, nodeSelector=selector)
     mutation, patched = mutated(document, fact, admission=ONLY_REQUIRED)
     assert mutation.warnings == ()
     assert patched["spec"]["nodeSelector"] == selector
     assert terms_of(patched) == [
         {**term, **matching(*(term.get("matchExpressions") or ()), *each)} if each else term
-        for term, alternatives in zip(terms or [{}], added, strict=bool(added))
-        for each in alternatives
+        for term, each in zip(terms or [{}], added, strict=bool(added))
     ]
 
 
+@pytest.mark.parametrize(
+    ("cluster", "images", "added"),
+    [
+        ("linux/amd64 linux/arm64", "linux/amd64 linux/arm64", []),
+        ("linux/amd64", "linux/amd64 linux/arm64", []),
+        ("linux/amd64 linux/s390x", "linux/amd64 linux/arm64", [IN_BOTH]),
+        ("linux/amd64", "linux/amd64", [IN_AMD64]),
+        ("linux/amd64 windows/amd64", "linux/amd64 linux/arm64", [IN_BOTH, LINUX]),
+        ("linux/amd64 windows/amd64", "linux/amd64 linux/arm64 windows/amd64", []),
+        ("linux/amd64 windows/amd64", "windows/amd64", ON_WINDOWS),
+        ("linux/amd64 linux/arm64", "windows/amd64", ON_WINDOWS),
+        ("linux/amd64 windows/amd64", "linux/amd64 windows/amd64", [IN_AMD64]),
+        ("linux/amd64 windows/amd64", "linux/arm64 windows/amd64", ON_WINDOWS),
+        ("linux/arm64 windows/amd64", "linux/arm64 windows/amd64", ON_LINUX),
+        ("linux/amd64 linux/arm64", "linux/arm64 windows/amd64", [IN_ARM64]),
+        ("linux/amd64 linux/arm64", "linux/amd64 linux/amd64/v3", [IN_AMD64]),
+        ("linux/amd64 linux/arm64", "linux/amd64/v3 linux/arm64", [IN_ARM64]),
+        ("linux/amd64 linux/arm64", "linux/arm64/v9 linux/arm64/v8.2 linux/amd64", [IN_AMD64]),
+        ("linux/amd64 linux/arm", "linux/arm/v6", [expression(ARCH, "arm")]),
+    ],
+    ids=str,
+)
+def test_what_is_written_keeps_the_pod_off_nodes_that_may_be_there(
+    cluster: str, images: str, added: Sequence[Json]
+) -> None:
+    """Those of the cluster, and the usual ones; a pod has one operating system."""
+    nodes, fact = ClusterNodes(platforms(*cluster.split())), built_for(*images.split())
+    assert terms_of(after(pod(), fact, admission=ONLY_REQUIRED, cluster=nodes)) == [matching(*added)] * bool(added)
+
+
+@pytest.mark.parametrize("levels", ["linux/amd64/v3", "linux/arm64/v8.2 linux/arm64/v9", "linux/riscv64/rva22"])
+def test_an_index_of_levels_alone_runs_nowhere(levels: str) -> None:
+    """Container runtimes know no level of their node. It is shown as it is."""
+    mutation, patched = mutated(pod(), built_for(*levels.split()), admission=ONLY_REQUIRED, cluster=LINUX_NODES)
+    assert mutation.outcome is AdmissionOutcome.IMPOSSIBLE
+    assert mutation.reason.endswith(f"image app-0:1 is built only for {levels.replace(' ', ', ')}")
+    assert terms_of(patched) == [matching(NO_NODE)]
+
+
 def test_affinity_without_terms_gets_one() -> None:
-    empty: tuple[Any, ...] = (None, {}, {REQUIRED: None}, {REQUIRED: {}}, {REQUIRED: {"nodeSelectorTerms": []}})
-    for affinity in (None, {}, *({"nodeAffinity": each} for each in empty)):
+    for affinity in (None, {}, *({"nodeAffinity": each} for each in (None, {}, {REQUIRED: None}))):
         assert terms_of(after(pod(affinity=affinity), MULTI, admission=ONLY_REQUIRED)) == [matching(*BOTH)], affinity
+
+
+@pytest.mark.parametrize("fact", [MULTI, AMD64, built_for("linux/amd64/v3")])
+def test_a_pod_that_no_api_server_accepts_is_not_made_valid(fact: ImageFact) -> None:
+    """Required affinity must have a term."""
+    empty: tuple[Any, ...] = ({}, {"nodeSelectorTerms": []}, {"nodeSelectorTerms": None})
+    for required in empty:
+        document = pod(affinity={"nodeAffinity": {REQUIRED: required}})
+        assert after(document, fact, admission=ONLY_REQUIRED)["spec"] == document["spec"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +159,7 @@ def test_contradicting_term_allows_no_node_and_its_author_is_warned(wrong: Json)
     document = pod(affinity=with_terms(*terms))
     patched, one = (after(document, fact, admission=ONLY_REQUIRED) for fact in (MULTI, AMD64))
     assert terms_of(patched) == [matching(wrong, ZONE, NO_NODE), matching(ZONE, *BOTH)]
-    assert (terms_of(one), one["spec"]["nodeSelector"]) == (terms, ON_AMD64)
+    assert terms_of(one) == [matching(wrong, ZONE, NO_NODE), matching(ZONE, *ON_AMD64)]
     for fact in (MULTI, AMD64):
         mutation = mutate(document, fact, admission=ONLY_REQUIRED)
         [warning] = mutation.warnings
@@ -122,7 +171,7 @@ def test_contradicting_term_allows_no_node_and_its_author_is_warned(wrong: Json)
 
 
 VOID: list[tuple[list[Json], Mapping[str, str]]] = [
-    ([IN_AMD64, NO_NODE], {}), ([IN_ARM64], ON_AMD64), ([IN_AMD64, expression(f"beta.{ARCH}", "arm64")], {}),
+    ([IN_AMD64, NO_NODE], {}), ([IN_ARM64], AMD64_SELECTOR), ([IN_AMD64, expression(f"beta.{ARCH}", "arm64")], {}),
     ([ZONE, without("a", "zone")], {}), ([ZONE, {"key": "zone", "operator": "DoesNotExist"}], {}),
     ([expression("cores", "2", "4"), expression("cores", "4", operator="Gt")], {}), ([expression(ARCH)], {}),
 ]  # fmt: skip
@@ -192,28 +241,21 @@ def test_impossible_pod_is_denied_where_the_operator_wants_it(mode: str) -> None
 def test_known_images_count_where_others_are_not_known(fact: ImageFact) -> None:
     """What they rule out stays ruled out, whatever the others turn out to be; the reason says so."""
     patched = after(pod(2), fact, AMD64, admission=settings("both"))
-    assert patched["spec"]["nodeSelector"] == ON_AMD64
-    assert "affinity" not in patched["spec"]
+    assert terms_of(patched) == [matching(*ON_AMD64)]
     assert patched["metadata"]["annotations"][REASON].endswith("image app-1:1 is built only for linux/amd64")
 
 
-def test_a_held_pod_gets_requirements_and_no_node_selector() -> None:
-    """The policy for the service's account allows nothing else; one is enough there too, and none where none helps."""
-    for own in ((), (matching(ZONE),)):
-        affinity: Any = {"affinity": with_terms(*own)} if own else {}
-        spec = patch_of(release(held(**affinity), AMD64, admission=ONLY_REQUIRED, cluster=LINUX_NODES))["spec"]
-        assert "nodeSelector" not in spec
-        assert terms_of({"spec": spec}) == [matching(*(ZONE,) * len(own), IN_AMD64)]
-        needless = release(held(**affinity), MULTI, admission=ONLY_REQUIRED, cluster=LINUX_NODES)
-        assert "affinity" not in patch_of(needless)["spec"]
+OWN_TERMS: tuple[tuple[Json, ...], ...] = ((), (matching(ZONE),), (matching(ZONE), {}, FIELD))
 
 
-def test_a_held_pod_is_kept_to_a_product_of_its_nodes() -> None:
-    """To one that the cluster has: a term may get requirements, and none may come beside it."""
-    stored = held(affinity=with_terms(matching(ZONE)))
-    for cluster, expected in ((NO_NODES, BOTH), (WINDOWS_NODES, (IN_AMD64,))):
-        spec = patch_of(release(stored, MIXED, admission=ONLY_REQUIRED, cluster=cluster))["spec"]
-        assert terms_of({"spec": spec}) == [matching(ZONE, *expected)]
+def test_a_held_pod_gets_what_a_created_one_gets() -> None:
+    for cluster in (NO_NODES, LINUX_NODES, WINDOWS_NODES):
+        for own in OWN_TERMS:
+            affinity: Any = {"affinity": with_terms(*own)} if own else {}
+            for fact in (AMD64, MULTI, APART_BY_SYSTEM):
+                spec = patch_of(release(held(**affinity), fact, admission=ONLY_REQUIRED, cluster=cluster))["spec"]
+                created = after(pod(**affinity), fact, admission=ONLY_REQUIRED, cluster=cluster)
+                assert spec.get("affinity", affinity.get("affinity")) == created["spec"].get("affinity")
 
 
 ARM_100 = {"arm64": 100}
@@ -259,21 +301,3 @@ def test_both_write_both() -> None:
     assert patched["spec"]["affinity"] == {
         "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [matching(*BOTH)]}, PREFERRED: [prefers]}
     }
-
-
-@pytest.mark.parametrize(
-    ("images", "cluster", "level"),
-    [
-        pytest.param("linux/amd64/v3", "", ("In", "v3", "amd64-v3", "v4", "amd64-v4"), id="at least"),
-        pytest.param("linux/amd64/v5", "", ("In", "v5", "amd64-v5"), id="one to come"),
-        pytest.param("linux/amd64/v3 linux/amd64", "", (), id="of two platforms"),
-        pytest.param("linux/arm/v7", "", (), id="the baseline"),
-        pytest.param("linux/arm/v7", "linux/arm/v6", ("NotIn", "v6", "arm-v6"), id="below it"),
-        pytest.param("linux/riscv64/rva22", "", None, id="one that no label can state is that of no node"),
-    ],
-)
-def test_level_of_the_nodes(images: str, cluster: str, level: tuple[str, ...] | None) -> None:
-    """By the label, in both documented ways; what runs on the baseline is kept off lower levels that are there."""
-    found = right_nodes([platforms(*images.split())], platforms(*cluster.split()), Compatibility())
-    said = [(each.key, each.operator, *(each.values or ())) if each else () for each in found.values()]
-    assert said == ([] if level is None else [(LEVEL, *level) if level else ()])

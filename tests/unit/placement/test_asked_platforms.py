@@ -9,9 +9,9 @@ from extender.placement.facts import Anywhere, PodImage, Role, RunsOn, RuntimeCl
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import Choice, Policy
 from extender.placement.scheduling import Verdict
-from tests.builders import ARCH, OS, Json, index, platforms, pod
+from tests.builders import ARCH, OS, Json, expression, index, platforms, pod
 from tests.unit.placement.json_patch import apply
-from tests.unit.placement.mutating import judge, settings
+from tests.unit.placement.mutating import judge, settings, terms_of
 
 LINUX, LINUX_ARM, WINDOWS = "linux/amd64", "linux/arm64", "windows/amd64"
 BOTH_SYSTEMS = index(LINUX, LINUX_ARM, WINDOWS)
@@ -44,7 +44,8 @@ def test_filter_and_webhook_keep_the_pod_to_its_system(
     assert (mutation.outcome is AdmissionOutcome.IMPOSSIBLE) is not bool(runs_on)
     if len(runs_on) == 1:
         system, _, architecture = runs_on[0].partition("/")
-        assert apply(document, mutation.patch)["spec"]["nodeSelector"] == {ARCH: architecture, OS: system}
+        requirements = [expression(ARCH, architecture), expression(OS, system)]
+        assert terms_of(apply(document, mutation.patch)) == [{"matchExpressions": requirements}]
     assert refusal in mutation.reason
 
 
@@ -68,19 +69,18 @@ def test_nothing_is_assumed_of_another_system(
 DATA = pod(images=0, os={"name": "windows"}, volumes=[{"name": "d", "image": {"reference": "data:1"}}])
 PROGRAM = {"name": "c", "image": "app:1", "command": ["/t/run"], "volumeMounts": [{"name": "t", "mountPath": "/t"}]}
 COPIED = pod(os={"name": "windows"}, containers=[PROGRAM], volumes=[{"name": "t", "emptyDir": {}}])
-ON_WINDOWS = {OS: "windows"}
 
 
 @pytest.mark.parametrize(
-    ("document", "image", "architecture"),
+    ("document", "image"),
     [
-        (DATA, "data:1", None),
-        (COPIED, "app:1", None),
-        ({**COPIED, "spec": {**COPIED["spec"], "nodeSelector": {ARCH: "arm64"}}}, "app:1", "arm64"),
+        (DATA, "data:1"),
+        (COPIED, "app:1"),
+        ({**COPIED, "spec": {**COPIED["spec"], "nodeSelector": {ARCH: "arm64"}}}, "app:1"),
     ],
     ids=["an image volume", "a program from a volume", "of one architecture"],
 )
-def test_a_pod_of_data_alone_is_kept_to_its_system(document: Json, image: str, architecture: str | None) -> None:
+def test_a_pod_of_data_alone_is_kept_to_its_system(document: Json, image: str) -> None:
     """On any architecture: no image names a platform, but a kubelet of another system refuses the pod."""
     answer = Content(Kind.MANIFEST, platforms(LINUX), states_platforms=False)
     decision, mutation = judge(document, [answer])
@@ -88,9 +88,10 @@ def test_a_pod_of_data_alone_is_kept_to_its_system(document: Json, image: str, a
     assert [each for each, verdict in verdicts.items() if verdict is Verdict.YES] == [WINDOWS, "windows/arm64"]
     assert decision.refusal == mutation.reason == f"image {image} is in a pod for windows (spec.os.name)"
     assert decision.preference == {}
-    spec = apply(document, mutation.patch)["spec"]
-    assert spec["nodeSelector"] == ON_WINDOWS | ({ARCH: architecture} if architecture else {})
-    assert spec.keys().isdisjoint({"affinity", "tolerations"})
+    stored = apply(document, mutation.patch)
+    assert terms_of(stored) == [{"matchExpressions": [expression(OS, "windows")]}]
+    assert stored["spec"].get("nodeSelector") == document["spec"].get("nodeSelector")
+    assert "tolerations" not in stored["spec"]
     assert mutation.audit_annotations["verdict"] == "runs anywhere on windows"
 
 

@@ -5,7 +5,6 @@ webhook twice is the webhook once, and so is `fix`; a pod that a gate has held m
 takes 20,000, by the variable DECISIONS.
 """
 
-import copy
 import os
 import random
 from collections.abc import Iterable, Iterator
@@ -25,8 +24,7 @@ from extender.placement.node_match import demands_of, obstacles
 from extender.placement.nodes import LABELS
 from extender.placement.policy import REASON, Choice, Overrides
 from extender.placement.templates import QUEUE_LABEL, ChangedTemplate, TemplateOwner, TemplateQuestion
-from extender.placement.ungating import UngatingOutcome
-from tests.builders import ARCH, LEVEL, OS, PREFERRED, REQUIRED, Json, decoded
+from tests.builders import ARCH, OS, PREFERRED, REQUIRED, Json, decoded
 from tests.unit.placement.held_pods import check_allowed, merged
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.kube_scheduler import allows, is_tolerated
@@ -34,7 +32,7 @@ from tests.unit.placement.random_cases import RULES, Case, Outlets, draw, random
 from tests.unit.placement.terms import NO_NODE
 
 CASES, SLICES = int(os.environ.get("DECISIONS", "1000")), 8
-AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
+AMD64, ARM64, WINDOWS = map(parse_platform, ("linux/amd64", "linux/arm64", "windows/amd64"))
 
 
 class Truth:
@@ -45,9 +43,6 @@ class Truth:
         usual = [random_node(random.Random(0), str(each), str(each)) | {"spec": {}} for each in (AMD64, ARM64)]
         self.nodes = {node["metadata"]["name"]: node for node in (*case.nodes, *usual)}
         self.labelled = {name: node for name, node in self.nodes.items() if ARCH in node["metadata"]["labels"]}
-        self.levels = {
-            name: node["metadata"]["labels"].get(LEVEL, "").removeprefix("amd64-") for name, node in self.nodes.items()
-        }
         self.os = (case.pod["spec"].get("os") or {}).get("name", "")
         self.assume = frozenset(it for it in case.settings.policy.assume if self.os in ("", it.os))
 
@@ -67,7 +62,7 @@ class Truth:
 
     def runs(self, platforms: frozenset[Platform], name: str) -> bool:
         node = self.nodes[name]["status"]["nodeInfo"]
-        return runs(platforms, node["operatingSystem"], node["architecture"], self.levels[name], self._compatibility)
+        return runs(platforms, node["operatingSystem"], node["architecture"], self._compatibility)
 
     @property
     def _compatibility(self) -> Compatibility:
@@ -82,13 +77,13 @@ class Truth:
         """Whether what the operator assumes of images that are not known lets the pod onto the node."""
         return self.runs(self.assume, name)
 
-    def runs_on(self, rule: Iterable[Platform], level: str = "") -> bool:
+    def runs_on(self, rule: Iterable[Platform]) -> bool:
         known = self.known()
         return (
             not self.unknown
             and bool(known)
             and all(
-                all(runs(it.platforms, each.os, each.architecture, level, self._compatibility) for it in known)
+                all(runs(it.platforms, each.os, each.architecture, self._compatibility) for it in known)
                 and self.os in ("", each.os)
                 for each in rule
             )
@@ -111,25 +106,19 @@ class Truth:
 
     def architectures(self) -> set[str]:
         platforms = [Platform(os, each) for os in ("linux", "windows") for each in ("amd64", "arm64", "arm", "s390x")]
-        return {each.architecture for each in platforms if self.runs_on((each,), "v4") and self.may_allow(each)}
+        return {each.architecture for each in platforms if self.runs_on((each,)) and self.may_allow(each)}
 
     def is_product(self) -> bool:
-        """Whether the platforms of right nodes are all operating systems × all architectures, without levels."""
+        """Whether every node that there may be of the systems and architectures of right nodes is right."""
+        there = {(it.os, it.architecture) for it in (*map(platform_of, self.nodes.values()), WINDOWS)}
         systems, architectures = ("linux", "windows"), ("amd64", "arm64", "arm", "s390x", "386")
-        levels = ("", "v2", "v3")
-        found = {
-            level: {
-                (os, architecture)
-                for os in systems if self.os in ("", os)
-                for architecture in architectures
-                if all(runs(it.platforms, os, architecture, level, self._compatibility) for it in self.known())
-            }
-            for level in levels
-        }  # fmt: skip
-        right = found[""]
-        return all(it == right for it in found.values()) and len(right) == len({os for os, _ in right}) * len(
-            {architecture for _, architecture in right}
-        )
+        right = {
+            (os, architecture)
+            for os, architecture in product(systems, architectures)
+            if self.os in ("", os)
+            and all(runs(it.platforms, os, architecture, self._compatibility) for it in self.known())
+        }
+        return all(it in right for it in product(*({*words} for words in zip(*right, strict=True))) if it in there)
 
 
 def platform_of(node: Json) -> Platform:
@@ -141,22 +130,18 @@ def nodes_of(platform: Platform) -> Iterator[Json]:
     os, architecture = platform.os, platform.architecture
     labels = {OS: os, ARCH: architecture, f"beta.{OS}": os, f"beta.{ARCH}": architecture}
     zones = [{}, *({"zone": value} for value in ("a", "b", "7", "1"))]
-    levels = [{}, *({LEVEL: value} for value in ("v1", "v2", "v3", "7", "1"))]
-    for name, zone, level in product(("n0", "n"), zones, levels):
-        yield {"metadata": {"name": name, "labels": labels | zone | level}}
+    for name, zone in product(("n0", "n"), zones):
+        yield {"metadata": {"name": name, "labels": labels | zone}}
 
 
-def runs(platforms: frozenset[Platform], os: str, architecture: str, level: str, compatibility: Compatibility) -> bool:
-    """Whether an image of these platforms runs on a node; `level` is that of amd64."""
+def runs(platforms: frozenset[Platform], os: str, architecture: str, compatibility: Compatibility) -> bool:
+    """Whether an image of these platforms runs on a node."""
     for it in platforms:
         if it.os != os:
             continue
-        needed = int((it.variant or "v1")[1:].split(".")[0])
-        if it.architecture == architecture == "amd64" and needed <= int((level or "v1")[1:]):
+        if it.architecture == architecture == "arm" and it.variant <= "v7":
             return True
-        if it.architecture == architecture == "arm" and needed <= 7:
-            return True
-        if it.architecture == architecture and architecture not in ("amd64", "arm"):
+        if it.architecture == architecture and not it.variant:
             return True
         if architecture == "amd64" and it.architecture == "386" and compatibility.run_386_on_amd64:
             return True
@@ -196,6 +181,11 @@ def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) ->
         assert not mutation.patch
         return
     is_kept = admission.node_affinity.required
+    if is_kept and not truth.is_product():  # a pod has one operating system
+        assert not any(after[name] and not right[name] for name in truth.labelled)
+        is_sure = truth.labelled == truth.nodes and not names_others(own)
+        assert any(after.values()) or not any(right.values()) or not is_sure
+        right = {name: it and (after[name] or name not in truth.labelled) for name, it in right.items()}
     for name in truth.nodes:
         if name in truth.labelled or not is_kept:
             assert after[name] is (right if is_kept else author)[name], name
@@ -217,33 +207,19 @@ def terms_in(spec: Json) -> list[Json]:
     return required.get("nodeSelectorTerms") or []
 
 
-def without_each(own: Json, stored: Json) -> Iterator[Json]:
-    """The stored spec without one of the words that it has and its author's has not."""
-    for key in stored.get("nodeSelector", {}).keys() - own.get("nodeSelector", {}).keys():
-        yield {**stored, "nodeSelector": {each: value for each, value in stored["nodeSelector"].items() if each != key}}
-    for index, term in enumerate(terms_in(stored)):
-        before = terms_in(own)[index]["matchExpressions"] if terms_in(own) else []
-        for word in term.get("matchExpressions") or ():
-            if word not in before and word != NO_NODE:
-                changed = copy.deepcopy(stored)
-                terms_in(changed)[index]["matchExpressions"].remove(word)
-                if not terms_in(changed)[index]["matchExpressions"]:
-                    changed["affinity"]["nodeAffinity"].pop(REQUIRED)
-                yield changed
+def names_others(spec: Json) -> bool:
+    items = [item for term in terms_in(spec) for part in term.values() for item in part]
+    return not {*spec.get("nodeSelector", ()), *(item["key"] for item in items)} <= LABELS.keys()
 
 
-def check_fewest(case: Case, truth: Truth, outlets: Outlets, mutation: Mutation, stored: Json) -> None:
-    """Each word that is written keeps the pod off some node on which its images do not run."""
-    own, has_levels = case.pod["spec"], any(it.variant for each in truth.known() for it in each.platforms)
-    is_plain = not has_levels and len(terms_in(own)) < 2 and LEVEL not in own.get("nodeSelector", ())
-    is_kept = mutation.outcome is AdmissionOutcome.PATCHED and case.settings.admission.node_affinity.required
-    if not (is_plain and is_kept and case.is_watched) or case.settings.admission.keeps_selector or truth.unknown:
-        return
-    if len(terms_in(stored["spec"])) > 1 or (terms_in(own) and "nodeSelector" in stored["spec"]):
-        return  # a term of several, and an entry beside an author's term, say what the others may say
-    wrong = truth.wrong_nodes(outlets.cluster.platforms)
-    for fewer in without_each(own, stored["spec"]):
-        assert any(allows(fewer, node) for node in wrong), fewer
+def check_needed(case: Case, truth: Truth, outlets: Outlets, mutation: Mutation, stored: Json) -> None:
+    """Requirements are written where they keep the pod off some node on which its images do not run."""
+    own, is_kept = case.pod["spec"], case.settings.admission.node_affinity.required
+    if mutation.outcome is AdmissionOutcome.PATCHED and is_kept and case.is_watched and not truth.unknown:
+        wrong = truth.wrong_nodes(outlets.cluster.platforms)
+        before = [item for term in terms_in(own) for item in term["matchExpressions"]]
+        items = (item for term in terms_in(stored["spec"]) for item in term.get("matchExpressions", ()))
+        assert all(it in (*before, NO_NODE) for it in items) or any(allows(own, node) for node in wrong)
 
 
 def check_preference(case: Case, truth: Truth, stored: Json) -> None:
@@ -275,7 +251,7 @@ def check_fix(case: Case, truth: Truth, outlets: Outlets) -> None:
         return
     for name, node in truth.labelled.items():
         is_right = allows(case.pod["spec"], node) and truth.is_right(name)
-        assert not is_right or allows(fixed, node)
+        assert not is_right or allows(fixed, node) or not truth.is_product()
         assert is_right or not change.operations or not allows(fixed, node)
 
 
@@ -283,11 +259,6 @@ def check_queued(truth: Truth, outlets: Outlets, alone: Json) -> None:
     """A queue plans by what the webhook would give the pods."""
     if not truth.unknown:
         assert {**queued(outlets), "schedulerName": ""} == {**alone["spec"], "schedulerName": ""}
-
-
-def names_others(spec: Json) -> bool:
-    items = [item for term in terms_in(spec) for part in term.values() for item in part]
-    return not {*spec.get("nodeSelector", ()), *(item["key"] for item in items)} <= LABELS.keys()
 
 
 def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json, seed: int) -> None:
@@ -310,9 +281,7 @@ def check_gate(case: Case, truth: Truth, outlets: Outlets, alone: Json, seed: in
         return
     here = {name for name, node in truth.labelled.items() if allows(released["spec"], node)}
     there = {name for name, node in truth.labelled.items() if allows(alone["spec"], node)}
-    assert here == there if truth.is_product() or release.outcome is UngatingOutcome.IMPOSSIBLE else here <= there
-    in_view = {node["metadata"]["name"] for node in case.nodes} if case.is_watched else set()
-    assert here or not there & in_view or names_others(case.pod["spec"])
+    assert here == there
     for name in here:
         node = truth.nodes[name]
         assert is_tolerated(released["spec"], node) is is_tolerated(alone["spec"], node)
@@ -347,7 +316,7 @@ def check(seed: int) -> None:
     stored = apply(case.pod, mutation.patch)
     check_webhook(case, truth, mutation, stored)
     assert mutation.outcome is AdmissionOutcome.REFUSED or outlets.mutate(stored).patch == b""
-    check_fewest(case, truth, outlets, mutation, stored)
+    check_needed(case, truth, outlets, mutation, stored)
     check_preference(case, truth, stored)
     check_gate(case, truth, outlets, stored, seed)
     check_fix(case, truth, outlets)

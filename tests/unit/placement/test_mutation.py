@@ -215,11 +215,12 @@ def test_scheduler_name_is_given_to_pods_that_chose_none(before: Any, expected: 
 
 def test_record_is_compact_and_complete() -> None:
     document = pod(metadata={"annotations": None})
+    on_arm64 = [expression(ARCH, "arm64"), expression(OS, "linux")]
     scheduler = {"schedulerNameWas": "default-scheduler"}
     one = after(document, ARM64, admission=settings("required", "multiarch"))
     assert record_of(one) == {
         "tolerations": [ARM_TOLERATION],
-        "nodeSelector": {ARCH: "arm64", OS: "linux"},
+        "required": [{"index": 0, "matchExpressions": on_arm64, "whole": True}],
         **scheduler,
     }
     several = after(document, MULTI, admission=settings("required", "multiarch", rules=()))

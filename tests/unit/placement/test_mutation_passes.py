@@ -12,7 +12,7 @@ from extender.placement.mutation import AdmissionOutcome
 from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import JsonObject
 from extender.placement.policy import ADDED, REASON, SERVICE_KEYS
-from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, expression, platforms, pod, with_terms
+from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, REQUIRED, expression, platforms, pod, with_terms
 from tests.unit.placement.mutating import (
     ARM_TOLERATION,
     BOTH_TOLERATION,
@@ -23,7 +23,7 @@ from tests.unit.placement.mutating import (
     settings,
     terms_of,
 )
-from tests.unit.placement.terms import IN_AMD64, ZONE, matching
+from tests.unit.placement.terms import IN_AMD64, LINUX, ZONE, matching
 
 ALL = settings("both", "multiarch", platforms_annotation=True)
 TENANT, MESH = ({"key": key, "operator": "Exists"} for key in ("tenant", "mesh"))
@@ -36,26 +36,12 @@ def with_sidecar(document: Any) -> Any:
     return document
 
 
-def test_node_selector_is_taken_back_from_beside_the_entries_of_others() -> None:
-    """With its map where the pod had none; an entry that somebody has changed since is theirs."""
-    patched = with_sidecar(after(pod(), AMD64, admission=ALL))
-    assert patched["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
-    gone = after(patched, MULTI, NEVER_PULLED, admission=settings("none"))
-    assert "nodeSelector" not in gone["spec"]
-    patched["spec"]["nodeSelector"]["disk"] = "ssd"
-    assert after(patched, MULTI, MULTI, admission=settings("none"))["spec"]["nodeSelector"] == {"disk": "ssd"}
-    patched["spec"]["nodeSelector"][ARCH] = "arm64"
-    kept = after(patched, MULTI, MULTI, admission=settings("none"))
-    assert kept["spec"]["nodeSelector"] == {"disk": "ssd", ARCH: "arm64"}
-
-
-def test_words_that_a_cluster_makes_needless_are_taken_back() -> None:
-    """The pod was made when no node was known, and comes again when all are: one word, or none, is enough."""
+def test_requirements_that_a_cluster_makes_needless_are_taken_back() -> None:
+    """The pod was made when no node was known, and comes again when all are: one requirement, or none, is enough."""
     cluster, required = ClusterNodes(platforms("linux/amd64", "linux/arm64")), settings("required")
-    for fact, selector in ((AMD64, {ARCH: "amd64"}), (MULTI, None)):
+    for fact, terms in ((AMD64, [matching(IN_AMD64)]), (MULTI, [])):
         patched = after(after(pod(), fact, admission=required), fact, admission=required, cluster=cluster)
-        assert patched["spec"].get("nodeSelector") == selector
-        assert "affinity" not in patched["spec"]
+        assert terms_of(patched) == terms
         assert patched == after(pod(), fact, admission=required, cluster=cluster)
 
 
@@ -68,8 +54,7 @@ def test_what_others_did_in_between_is_kept() -> None:
     patched["spec"]["affinity"]["podAffinity"] = {"x": []}
     patched["metadata"]["annotations"]["mesh"] = "on"
     again = after(patched, MULTI, ARM64, admission=ALL)
-    assert terms_of(again) == [matching(ZONE), matching(ZONE)]
-    assert again["spec"]["nodeSelector"] == {ARCH: "arm64", OS: "linux"}
+    assert terms_of(again) == [matching(ZONE, expression(ARCH, "arm64"), LINUX)] * 2
     assert again["spec"]["tolerations"] == [TENANT, MESH, ARM_TOLERATION]
     assert again["spec"]["affinity"]["podAffinity"] == {"x": []}
     assert again["metadata"]["annotations"]["mesh"] == "on"
@@ -121,8 +106,7 @@ UNREADABLE = {
     "unknown key": {"removed": []},
     "toleration that is none": {"tolerations": [7]},
     "index below zero": {"required": [matching(IN_AMD64, index=-1)]},
-    "entry of another label": {"nodeSelector": {"tenant": "a"}},
-    "entry that is no text": {"nodeSelector": {ARCH: 7}},
+    "requirement on another label": {"required": [matching(ZONE, index=0)]},
     "preference of another label": {"preferred": [{"weight": 1, "preference": matching(ZONE)}]},
     "preference of a field": {"preferred": [{"weight": 1, "preference": matching(IN_AMD64, matchFields=[ZONE])}]},
     "preference of nothing": {"preferred": [{"weight": 1, "preference": {}}]},

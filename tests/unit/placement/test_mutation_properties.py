@@ -16,7 +16,7 @@ from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, Overrides
 from extender.placement.tolerations import TolerationRule
-from tests.builders import ARCH, LEVEL, OS, PREFERRED, REQUIRED, built_for, created
+from tests.builders import ARCH, OS, PREFERRED, REQUIRED, built_for, created
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import ARM_RULE, ARM_TOLERATION, BOTH_RULE, NOT_READY, POLICY, after, settings
 from tests.unit.placement.terms import NO_NODE
@@ -51,7 +51,7 @@ def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
 
 LABELS = [
     (ARCH, ["amd64"]), (ARCH, ["amd64", "arm64"]), (ARCH, ["s390x"]), (OS, ["linux"]), (f"beta.{ARCH}", ["arm64"]),
-    ("zone", ["a"]), (LEVEL, ["v3"]),
+    ("zone", ["a"]),
 ]  # fmt: skip
 EXPRESSIONS = st.builds(
     lambda label, operator: {
@@ -144,7 +144,7 @@ def test_result_is_what_an_api_server_accepts(document: Any, first: ImageFact, s
     present = [item for term in own for item in _expressions(term)]
     added = [item for term in terms for item in _expressions(term) if item not in present]
     ours = [item for item in added if item != NO_NODE]
-    assert all(item["operator"] == "In" and item["values"] and item["key"] in (ARCH, OS, LEVEL) for item in ours)
+    assert all(item["operator"] == "In" and item["values"] and item["key"] in (ARCH, OS) for item in ours)
     if _node_affinity(patched) != _node_affinity(document) and REQUIRED in _node_affinity(patched):
         assert terms or _node_affinity(patched)[REQUIRED] == _node_affinity(document).get(REQUIRED)
     for term in _node_affinity(patched).get(PREFERRED) or []:

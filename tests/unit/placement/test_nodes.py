@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import Node, NodeName
 from extender.placement.nodes import NodePlatforms, list_nodes, platform_of_node
-from tests.builders import ARCH, LEVEL, OS, decoded, node
+from tests.builders import ARCH, OS, decoded, node
 
 AMD64, ARM64, S390X = (parse_platform(f"linux/{name}") for name in ("amd64", "arm64", "s390x"))
 names = st.integers(0, 9).map(lambda number: NodeName(f"n{number}"))
@@ -107,22 +107,6 @@ def test_a_node_is_what_it_says(
     """The kubelet's word, else the labels, else the beta labels; half a platform is none."""
     expected = parse_platform(platform) if platform else None
     assert platform_of_node(node_of(info, labels)) == expected
-
-
-@pytest.mark.parametrize(
-    ("architecture", "level", "variant"),
-    [
-        ("amd64", "v3", "/v3"), ("amd64", "amd64-v2", "/v2"), ("amd64", "amd64/v4", "/v4"), ("arm", "v6", "/v6"),
-        ("amd64", "x86-64-v3", "/v3"), ("amd64", "x86_64_v3", "/v3"), ("amd64", "v1", ""), ("amd64", "arm64-v9", ""),
-        ("amd64", "fast", ""), ("amd64", "", ""), ("amd64", "v3-beta", ""), ("arm64", "arm64/v9", "/v9"),
-        ("arm64", "aarch64-v8.2", "/v8.2"), ("arm64", "v8", ""),
-    ],
-)  # fmt: skip
-def test_the_level_label_states_the_variant(architecture: str, level: str, variant: str) -> None:
-    """One that speaks of another architecture, or says nothing of the kind, changes nothing, nor does another label."""
-    info = {"architecture": architecture, "operatingSystem": "linux"}
-    labels = {LEVEL: level, "example.com/level": "v3", "": "v3"}
-    assert platform_of_node(node_of(info, labels)) == parse_platform(f"linux/{architecture}{variant}")
 
 
 def test_nodes_of_a_request_are_listed_by_name() -> None:

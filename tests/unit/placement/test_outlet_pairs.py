@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from extender.images.content import Evidence
-from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.placement.affinity import right_nodes
 from extender.placement.facts import Pending, Unknown, known_platforms
@@ -27,7 +26,7 @@ from extender.reports.audit_report import FindingRule, RunAnswer
 from extender.reports.explanation import PodEvidence, Subject, explain
 from extender.reports.workload_reports import WorkloadCollector
 from tests.builders import Json, decoded
-from tests.unit.placement.held_pods import merged, terms_of
+from tests.unit.placement.held_pods import merged
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.random_cases import Case, Outlets, draw
 
@@ -78,18 +77,14 @@ class Sayings(Outlets):
         if release.outcome is UngatingOutcome.HOLD:
             return dict.fromkeys(self.nodes)
         said = self._unless_unlabelled(self._own(merged(held, msgspec.json.decode(release.patch))["spec"]))
-        is_let_go = release.outcome in (UngatingOutcome.EXEMPT, UngatingOutcome.OBSERVED)
-        if is_let_go or not terms_of(held):
-            return self._unless_assumed(said)
-        return {name: it or None for name, it in said.items()}  # terms are narrowed to a part of what is no product
+        return self._unless_assumed(self._unless_narrowed(said))
 
     def fixed(self) -> Answers:
         spec, change = self.fix(self.case.pod["spec"])
         is_impossible = bool(self.images) and self.is_known and not change.operations and bool(change.warnings)
         if change.unknown or (is_impossible and not self.is_left_alone):
             return dict.fromkeys(self.nodes)
-        said = self._unless_unlabelled(self._own(spec))
-        return {name: None if it and self._is_low(self.platforms[name]) else it for name, it in said.items()}
+        return self._unless_narrowed(self._unless_unlabelled(self._own(spec)))
 
     def explain(self) -> Answers:
         evidence = [
@@ -141,16 +136,18 @@ class Sayings(Outlets):
         if mutation.outcome in (AdmissionOutcome.REFUSED, AdmissionOutcome.GATED):
             return dict.fromkeys(self.nodes)
         stored = apply(document, mutation.patch)
-        return self._unless_assumed(self._unless_unlabelled(self._own(stored["spec"])))
+        return self._unless_assumed(self._unless_narrowed(self._unless_unlabelled(self._own(stored["spec"]))))
 
-    @staticmethod
-    def _is_low(platform: Platform | None) -> bool:
-        """Whether a node is below its architecture's baseline, of which words speak where a cluster has such a node."""
-        return platform is not None and platform.architecture == "arm" and platform.variant < "v7"
+    def _unless_narrowed(self, found: Answers) -> Answers:
+        """Where the images' operating systems do not share their architectures, a pod is kept to one of them."""
+        right = right_nodes(known_platforms(self.facts), self.policy.compatibility)
+        systems, architectures = {it.os for it in right}, {it.architecture for it in right}
+        is_narrowed = len(systems) > 1 and len(right) < len(systems) * len(architectures)
+        return {name: it or None for name, it in found.items()} if is_narrowed else found
 
     def _have_common(self) -> bool:
         known = known_platforms(self.facts)
-        return not known or bool(right_nodes(known, self.cluster.platforms, self.policy.compatibility))
+        return not known or bool(right_nodes(known, self.policy.compatibility))
 
     def _unless_assumed(self, found: Answers) -> Answers:
         """Where an image is not known, a node may be refused by an assumption, which is each outlet's own setting."""

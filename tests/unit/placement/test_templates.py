@@ -24,8 +24,8 @@ from extender.placement.policy import ADDED, MODE, Policy
 from extender.placement.template_problems import Problem, ReviewedTemplate, problems_of
 from extender.placement.templates import PREBUILT_LABEL, QUEUE_LABEL, TemplateAnswer, TemplateOwner, Templates
 from extender.placement.tolerations import TolerationRule
-from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, REQUIRED, Json
-from tests.unit.placement.mutating import POLICY
+from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, Json, expression
+from tests.unit.placement.mutating import POLICY, terms_of
 from tests.unit.placement.template_reviews import job, reviewed, template_of
 
 RULE = TolerationRule(
@@ -76,8 +76,8 @@ def test_a_deployment_gets_what_its_pods_would_get() -> None:
 
 def test_a_daemon_set_is_kept_off_nodes_its_images_lack() -> None:
     """Required affinity and tolerations; its controller chooses the nodes, so no preference and no scheduler."""
-    selector = "nodeSelector kubernetes.io/arch=amd64, kubernetes.io/os=linux"
-    assert change(template("DaemonSet"), AMD64).added == (selector,)
+    affinity = "node affinity kubernetes.io/arch In [amd64] and kubernetes.io/os In [linux]"
+    assert change(template("DaemonSet"), AMD64).added == (affinity,)
     assert paths(change(template("DaemonSet"), MULTI)) == ["/spec/tolerations", "/spec/affinity"]
 
 
@@ -175,14 +175,14 @@ OWN_TOLERATION, OWN_SELECTOR = (
 def test_what_kueue_compares_with_a_plan_from_elsewhere_is_not_changed(
     own: Json, owner: TemplateOwner, stays: bool
 ) -> None:
-    """It is kept to its platform by a selector all the same, which Kueue does not compare.
+    """It is kept to its platform by node affinity all the same, which Kueue does not compare.
 
     Source: kueue pkg/util/equality/podset.go compares containers, init containers and, before admission, tolerations.
     """
     found = template_of(job(**copy.deepcopy(own)))
     plan = copy.deepcopy(dict(found.template))
     changed: Any = apply(copy.deepcopy(plan), reviewed(TEMPLATES, found, AMD64, owner=owner).operations)
-    assert changed["spec"]["nodeSelector"][ARCH] == "amd64"
+    assert terms_of(changed) == [{"matchExpressions": [expression(ARCH, "amd64"), expression(OS, "linux")]}]
     compared = ("containers", "initContainers", "tolerations")
     assert all(plan["spec"].get(key) == changed["spec"].get(key) for key in compared) == stays
 

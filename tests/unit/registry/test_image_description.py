@@ -69,9 +69,17 @@ def platforms_of(image: Image) -> list[str]:
 BOTH = ["linux/amd64", "linux/arm64"]
 INDEX, INNER, CHART = build_index(BOTH, attested=True), build_index(BOTH), build_artifact()
 SINGLE, CHILDREN = build_manifest("linux/arm/v6", DOCKER), (build_manifest(BOTH[0]), build_manifest("windows/amd64"))
+LEVEL = build_manifest("linux/amd64/v3")
 IMAGES: dict[str, tuple[tuple[Bundle, ...], Manifest, Kind, list[str], bool, dict[str, int], list[str]]] = {
     "index": ((INDEX,), INDEX.manifests[-1], Kind.INDEX, BOTH, True, {}, ["an attestation"] * 2),
     "single": ((SINGLE,), SINGLE.manifests[-1], Kind.MANIFEST, ["linux/arm/v6"], False, {"blobs": 1}, []),
+    "single of a level": (
+        (LEVEL,), LEVEL.manifests[-1], Kind.MANIFEST, ["linux/amd64"], False, {"blobs": 1}, [],
+    ),
+    "child of a level": (
+        (LEVEL,), index_of(LEVEL.manifests[-1]),
+        Kind.INDEX, ["linux/amd64/v3"], False, {"manifests": 1, "blobs": 1}, [],
+    ),
     "artifact": ((CHART,), CHART.manifests[-1], Kind.ARTIFACT, [], False, {}, ["helm"]),
     "children without platform": (
         CHILDREN, index_of(*(child.manifests[-1] for child in CHILDREN)),

@@ -158,7 +158,7 @@ def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
     said = told(pod(), index(AMD64), admission=settings("required"), is_created=False)
     [amd64, arm64] = said.nodes
     assert (amd64.answer, amd64.words) == (RunAnswer.YES, "")
-    assert [each.rule for each in arm64.obstacles] == ["selector"]
+    assert [each.rule for each in arm64.obstacles] == ["affinity"]
     assert arm64.words == said.annotation == "image app-0:1 is built only for linux/amd64"
     live = pod(metadata={"annotations": {REASON: "as it was"}}, nodeSelector={"kubernetes.io/arch": "amd64"})
     said = told(live, index(AMD64, ARM64))  # its images have changed since
