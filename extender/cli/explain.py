@@ -29,6 +29,7 @@ from extender.cli.options import (
     read_settings,
 )
 from extender.cluster.client import ClusterClient
+from extender.cluster.installed_webhooks import fetch_webhook_reach
 from extender.cluster.workload_lists import fetch_namespace_annotations, list_nodes
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
@@ -39,6 +40,7 @@ from extender.kubernetes.reported_v1 import PodStatus, ReportedNode
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import name_of_node, platform_of_node
+from extender.placement.webhook_reach import WebhookReach
 from extender.reports import explanation
 from extender.reports.audit_report import RunAnswer
 from extender.reports.explanation import Explanation, PodEvidence, Subject
@@ -124,16 +126,23 @@ async def explain_all(
 ) -> Sequence[Explanation]:
     """The explanation of each subject. Raises ClusterError if the cluster's nodes cannot be read."""
     nodes = await list_nodes(client) if client else []
+    reach = await fetch_webhook_reach(client) if client else WebhookReach()
     view = ClusterView(client=client, annotations=await _defaults_of(subjects, client))
     async with open_pod_resolver(settings, view, open_local_sources) as pod_resolver:
 
         async def one(subject: Subject) -> Explanation:
             try:
-                return await _explain(subject, pod_resolver, settings, nodes)
+                is_reviewed = bool(settings.admission.listen) and reach.includes(subject.namespace, _labels_of(subject))
+                return await _explain(subject, pod_resolver, settings, nodes, is_reviewed=is_reviewed)
             except msgspec.ValidationError as exc:  # of a part that is decoded where it is needed
                 raise ConfigError(f"{subject} is not as Kubernetes takes it: {exc}") from exc
 
         return await each_of(subjects, one, str)
+
+
+def _labels_of(subject: Subject) -> Mapping[str, str]:
+    labels: Mapping[str, str] = subject.document["metadata"].get("labels") or {}
+    return labels
 
 
 async def _defaults_of(subjects: Sequence[Subject], client: ClusterClient | None) -> dict[str, Mapping[str, str]]:
@@ -147,7 +156,12 @@ async def _defaults_of(subjects: Sequence[Subject], client: ClusterClient | None
 
 
 async def _explain(
-    subject: Subject, pod_resolver: PodResolver, settings: Config, nodes: Sequence[ReportedNode]
+    subject: Subject,
+    pod_resolver: PodResolver,
+    settings: Config,
+    nodes: Sequence[ReportedNode],
+    *,
+    is_reviewed: bool,
 ) -> Explanation:
     """The explanation after lookups. Whoever asks has given the pod, or may read it: its pull secrets count."""
     pod = subject.pod
@@ -156,9 +170,7 @@ async def _explain(
     await pod_resolver.resolve(question, LOOKUP_SECONDS, revalidate=True)
     found = PodEvidence(images=question.images, evidence=pod_resolver.evidence(question), overrides=question.overrides)
     mutator = Mutator(pod_resolver.policy, admission_settings_of(settings))
-    explained = explanation.explain(
-        subject, found, pod_resolver.policy, mutator, nodes, is_reviewed=bool(settings.admission.listen)
-    )
+    explained = explanation.explain(subject, found, pod_resolver.policy, mutator, nodes, is_reviewed=is_reviewed)
     if explained.skipped or not subject.is_created:
         return explained
     faults = await _faults(subject, question.keyring, pod_resolver, nodes)

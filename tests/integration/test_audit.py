@@ -16,7 +16,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from extender.cluster.views import NAMESPACES
+from extender.cluster.views import NAMESPACES, NODES
 from extender.reports.audit_report import Audit
 from testbed import forked_commands
 from testbed.debian_package import ProgramMissing
@@ -26,7 +26,7 @@ from testbed.eventually import eventually
 from testbed.forked_commands import MEMORY, asking
 from testbed.images import build_artifact, build_index, build_manifest
 from testbed.npm_package import SARIF_SCHEMA, find_npm_file
-from tests.integration.cluster.api_server import WEBHOOKS, serve_api, write_kubeconfig
+from tests.integration.cluster.api_server import WEBHOOKS, node, serve_api, write_kubeconfig
 
 CHARTS = Path(__file__).parents[1] / "data/audit/charts"
 SCHEMA = Path(__file__).parents[2] / "docs/schemas/audit-v1.json"
@@ -241,6 +241,33 @@ async def test_what_the_webhook_gives_is_said_by_its_selectors(debian_registry: 
             code, out, _ = await run(line)
             findings = [each for each in json.loads(out)["findings"] if each["rule"] == "constraint-not-needed"]
             assert (code, [each["workloads"] for each in findings]) == (0, [[f"{said}/Deployment/of-{said}"]])
+
+
+async def test_explain_judges_pods_as_the_webhook_has_them_only_where_it_is_called(
+    debian_registry: DebianRegistry, tmp_path: Path
+) -> None:
+    """Elsewhere they get no toleration, so that a tainted node stays closed."""
+    image = f"{debian_registry.host}/shop/multi:1.0"
+    debian_registry.push("shop/multi", "1.0", build_index([AMD, ARM]))
+    spec = {"containers": [{"name": "web", "image": image}]}
+    pool = node("arm", "arm64")
+    pool["spec"] = {"taints": [{"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}]}
+    async with serve_api() as api:
+        api.put(NODES.path, pool)
+        options = (
+            "--kubeconfig",
+            str(write_kubeconfig(api, tmp_path)),
+            "--context=x",
+            *asking(debian_registry.host),
+        )
+        for namespace, answer in (("shop", "yes"), ("kube-system", "no")):
+            metadata = {"name": "web", "namespace": namespace}
+            deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata}
+            text = json.dumps({**deployment, "spec": {"template": {"spec": spec}}})
+            line = ["explain", "-f", "-", "-o", "json", "--set=admission.listen=127.0.0.1:1", *options]
+            _, out, err = await run(line, text)
+            assert out, err
+            assert [each["answer"] for each in json.loads(out)[0]["nodes"]] == [answer], err
 
 
 async def test_json_is_what_the_published_schema_says(debian_registry: DebianRegistry, charts: Path) -> None:
