@@ -20,6 +20,7 @@ from extender.cli.audit_sources import Contents, read_cluster, read_files, read_
 from extender.cli.audit_writers import WRITERS
 from extender.cli.console import print_document, print_problem, progress_bar
 from extender.cli.installed_settings import GivenSettings, given_settings
+from extender.cli.lookups import RefusedSecrets
 from extender.cli.options import (
     MANIFESTS_INSTEAD,
     AllNamespaces,
@@ -173,7 +174,8 @@ async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
             contents, audited = await _read(part, client)
         except ClusterError as exc:
             raise ConfigError(f"the cluster cannot be read: {exc}") from exc
-        cluster_view = ClusterView(client=client if part.is_live else None)
+        secrets = RefusedSecrets()
+        cluster_view = ClusterView(client=client if part.is_live else None, on_refused_secret=secrets.note)
         sources = await stack.enter_async_context(open_local_sources(settings.registry))
         pod_resolver = await stack.enter_async_context(
             open_pod_resolver_of(sources, settings, cluster_view, head_first=False)
@@ -182,9 +184,11 @@ async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
         lookups = ImageLookups(pod_resolver, sources.list_tags, progress.step)
         stack.enter_context(_until_interrupted(lookups))
         progress.begin(lookups.count(contents.workloads))
+        evidence = await lookups.look_up(contents.workloads)
+        running = await lookups.look_up_running(contents.workloads)
         audit_input = AuditInput(
             workloads=contents.workloads,
-            evidence=await lookups.look_up(contents.workloads),
+            evidence=evidence,
             policy=policy_of(settings),
             admission=admission_settings_of(settings),
             nodes=contents.nodes,
@@ -192,8 +196,8 @@ async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
             namespaces=contents.namespaces,
             reach=contents.reach,
             own=part.own,
-            problems=contents.problems,
-            running=await lookups.look_up_running(contents.workloads),
+            problems=[*contents.problems, *secrets.problems()],
+            running=running,
         )
         report = make_audit(audit_input)
         wanted = wanted_newer(report) if part.look_for_newer and not lookups.is_stopped else []

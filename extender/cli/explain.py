@@ -13,7 +13,7 @@ from extender.cli.console import print_problem, print_structs
 from extender.cli.explain_target import ExplainTarget
 from extender.cli.explanation_text import print_explanations
 from extender.cli.installed_settings import GivenSettings, given_settings
-from extender.cli.lookups import each_of
+from extender.cli.lookups import RefusedSecrets, each_of
 from extender.cli.options import (
     MANIFESTS_INSTEAD,
     Assignments,
@@ -127,7 +127,9 @@ async def explain_all(
     """The explanation of each subject. Raises ClusterError if the cluster's nodes cannot be read."""
     nodes = await list_nodes(client) if client else []
     reach = await fetch_webhook_reach(client) if client else WebhookReach()
-    view = ClusterView(client=client, annotations=await _defaults_of(subjects, client))
+    secrets = RefusedSecrets()
+    annotations = await _defaults_of(subjects, client)
+    view = ClusterView(client=client, annotations=annotations, on_refused_secret=secrets.note)
     async with open_pod_resolver(settings, view, open_local_sources) as pod_resolver:
 
         async def one(subject: Subject) -> Explanation:
@@ -137,7 +139,10 @@ async def explain_all(
             except msgspec.ValidationError as exc:  # of a part that is decoded where it is needed
                 raise ConfigError(f"{subject} is not as Kubernetes takes it: {exc}") from exc
 
-        return await each_of(subjects, one, str)
+        found = await each_of(subjects, one, str)
+    for problem in secrets.problems():
+        print_problem(f"not read: {problem}")
+    return found
 
 
 def _labels_of(subject: Subject) -> Mapping[str, str]:
@@ -150,8 +155,10 @@ async def _defaults_of(subjects: Sequence[Subject], client: ClusterClient | None
     found: dict[str, Mapping[str, str]] = {}
     if client:
         for namespace in dict.fromkeys(each.namespace for each in subjects):
-            with contextlib.suppress(ClusterError):
+            try:
                 found |= await fetch_namespace_annotations(client, namespace)
+            except ClusterError as exc:
+                print_problem(f"not read: annotations of namespace {namespace}: {exc}")
     return found | {each.namespace: each.defaults for each in subjects if each.defaults is not None}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from extender.cli.console import print_problem
 from extender.cli.manifest_files import Manifests
 from extender.cluster.client import ClusterClient
 from extender.cluster.workload_lists import UnknownKind, fetch_object, fetch_pull_secrets, kind_named
@@ -107,9 +108,11 @@ async def _with_pull_secrets(subject: Subject, client: ClusterClient) -> Subject
     spec = subject.document["spec"]
     if subject.is_created or spec.get("imagePullSecrets"):
         return subject
+    account = spec.get("serviceAccountName") or "default"
     try:
-        found = await fetch_pull_secrets(client, subject.namespace, spec.get("serviceAccountName") or "default")
-    except ClusterError:
+        found = await fetch_pull_secrets(client, subject.namespace, account)
+    except ClusterError as exc:
+        print_problem(f"not read: pull secrets of ServiceAccount {subject.namespace}/{account}: {exc}")
         return subject
     if not found:
         return subject

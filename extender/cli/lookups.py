@@ -88,6 +88,25 @@ async def describe_all(wanted: Sequence[tuple[str, Keyring]], resolver: Resolver
     return await each_of(wanted, lambda each: resolver.describe(*each), lambda each: each[0])
 
 
+class RefusedSecrets:
+    """The pull secrets that the account may not read: images that only these open are denied for it alone."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, str]] = {}
+
+    def note(self, namespace: str, name: str, why: str) -> None:
+        """Adds one, as `OnRefused`."""
+        self._found.setdefault(namespace, {})[name] = why
+
+    def problems(self) -> list[str]:
+        """A line for each namespace."""
+        return [
+            f"pull secrets of namespace {namespace} ({', '.join(sorted(found))}), so what only these open is denied: "
+            f"{next(iter(found.values()))}"
+            for namespace, found in sorted(self._found.items())
+        ]
+
+
 class EndpointAnswer(msgspec.Struct, frozen=True):
     """An endpoint that nodes ask for an image, and what it answered us; empty: an earlier one had the image."""
 

@@ -4,7 +4,9 @@ This file keeps, lists and watches no secrets, so the verb `get` on secrets is t
 """
 
 import base64
+from collections.abc import Callable
 from operator import attrgetter
+from typing import TypeAlias
 
 import msgspec
 import structlog
@@ -38,12 +40,16 @@ _DECODERS = {
 
 _SECRET = msgspec.json.Decoder(Secret)
 
+OnRefused: TypeAlias = Callable[[str, str, str], None]
+
 
 class ClusterSecrets:
     """Reads pull secrets of one cluster."""
 
-    def __init__(self, client: ClusterClient) -> None:
+    def __init__(self, client: ClusterClient, on_refused: OnRefused | None = None) -> None:
+        """`on_refused` is called with the namespace and the name of each secret that may not be read, and why."""
         self._client = client
+        self._on_refused = on_refused
         self._is_refused = False
 
     async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
@@ -74,6 +80,8 @@ class ClusterSecrets:
                 raise
             if exc.status == 403:
                 self._note(exc)
+                if self._on_refused:
+                    self._on_refused(namespace, name, str(exc))
             return None
         self._is_refused = False
         return body

@@ -3,7 +3,7 @@
 Source: k8s.io/api, apps/v1/types.go and core/v1/types.go.
 """
 
-from extender.kubernetes.core_v1 import NodeSelectorRequirement
+from extender.kubernetes.core_v1 import NodeSelectorRequirement, VolumeMount
 from extender.kubernetes.meta_v1 import Wire
 
 
@@ -14,18 +14,11 @@ class StoredName(Wire, frozen=True):
     namespace: str
 
 
-class NamedMount(Wire, frozen=True):
-    """core/v1 VolumeMount."""
-
-    name: str
-    mount_path: str
-
-
 class ServingContainer(Wire, frozen=True):
     """core/v1 Container, of which the arguments say where its settings are."""
 
     args: tuple[str, ...] | None = None
-    volume_mounts: tuple[NamedMount, ...] | None = None
+    volume_mounts: tuple[VolumeMount, ...] | None = None
 
 
 class ConfigMapVolumeSource(Wire, frozen=True):

@@ -11,6 +11,7 @@ import msgspec
 from extender.cluster.client import ClusterClient, open_chosen_cluster
 from extender.cluster.listwatch import ListWatch
 from extender.cluster.pod_events import PodEvents
+from extender.cluster.secrets import OnRefused
 from extender.cluster.views import NAMESPACES, NamespaceView, PendingPods, WatchedNodes
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
@@ -36,11 +37,12 @@ class ClusterView(msgspec.Struct, frozen=True, eq=False):
     """The cluster as the service's parts see it: none here, what was read of one, or what watches keep of one.
 
     `client` is that of its API. `annotations` are those of namespaces that were read. `events` sends events about pods
-    and is the one sender of this process.
+    and is the one sender of this process. `on_refused_secret` is told of each pull secret that may not be read.
     """
 
     nodes: WatchedNodes | None = None
     client: ClusterClient | None = None
+    on_refused_secret: OnRefused | None = None
     annotations: Mapping[str, Mapping[str, str]] = {}
     namespaces: NamespaceView | None = None
     pending: PendingPods | None = None

@@ -124,7 +124,9 @@ async def open_pod_resolver_of(
         await resolver.load(LOAD_SECONDS)
         pull_secrets = (
             PullSecrets(
-                ClusterSecrets(cluster_view.client).read_logins, key=opened.credential_key, clock=time.monotonic
+                ClusterSecrets(cluster_view.client, cluster_view.on_refused_secret).read_logins,
+                key=opened.credential_key,
+                clock=time.monotonic,
             )
             if config.registry.pull_secrets and cluster_view.client
             else None

@@ -163,7 +163,10 @@ def put_installation(api: ApiServer, where: str, settings: Mapping[str, Any]) ->
 
 @pytest.mark.parametrize("command", ["audit --no-newer", "explain in-shop -n shop", "doctor"])
 async def test_a_tenants_look_alike_sends_no_login_anywhere(command: str, tmp_path: Path) -> None:
-    """Its settings would have a pull secret of others sent without TLS to an address of this machine."""
+    """Its settings would have a pull secret of others sent without TLS to an address of this machine.
+
+    Who asks without it and may not read that secret is told so.
+    """
     async with LoginRegistry() as registry, serve_api() as api:
         registry.add_index("web", "1.0", ["linux/amd64"])
         login = {"auths": {registry.host: {"username": "u", "password": "p"}}}
@@ -187,9 +190,17 @@ async def test_a_tenants_look_alike_sends_no_login_anywhere(command: str, tmp_pa
             named = [each.rpartition("=")[2] for each in more]
             assert maps == {f"/api/v1/namespaces/{each}/configmaps/settings" for each in named}
             assert registry.requests.total() == 0
-        if command != "doctor":
-            await run(*command.split(), *given, *asking(registry.host))
-            assert registry.logins
+        if command == "doctor":
+            return
+        await run(*command.split(), *given, *asking(registry.host))
+        assert len(registry.logins) == 1
+        registry.logins.clear()
+        api.denied.add(f"{SHOP_SECRETS}/pull")
+        _, out, err = await run(*command.split(), *given, *asking(registry.host))
+        assert registry.logins == set()
+        denied = "pull secrets of namespace shop (pull), so what only these open is denied: /api/v1/namespaces/shop/"
+        assert denied in out + err
+        assert "not read" in (out + err).lower()
 
 
 async def test_the_version_is_told_as_kubectl_tells_its_own() -> None:
