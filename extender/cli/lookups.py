@@ -11,18 +11,18 @@ import msgspec
 from extender.cli.console import progress_bar
 from extender.config.registry_section import RegistryConfig
 from extender.config.tree import Config
-from extender.credentials.keyring import Credential, Keyring
+from extender.credentials.keyring import Credential
 from extender.errors import InvalidManifest, RegistryError, UnsupportedManifest
 from extender.fetcher.messages import Look
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Platform
+from extender.images.reference import ImageReference
 from extender.registry.endpoint import Endpoint
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import Target
 from extender.resolver.pod_resolver import PodResolver
-from extender.resolver.resolver import Resolver
 from extender.service.cluster_view import ClusterView
 from extender.service.resolving import open_pod_resolver
 from extender.turns import OPERATOR
@@ -83,11 +83,6 @@ async def each_of(wanted: Sequence[T], work: Callable[[T], Awaitable[R]], shown:
     return [found[index] for index in range(len(wanted))]
 
 
-async def describe_all(wanted: Sequence[tuple[str, Keyring]], resolver: Resolver) -> list[Image | Failure]:
-    """The details of each image as that keyring's credentials see it, or why there are none, in order."""
-    return await each_of(wanted, lambda each: resolver.describe(*each), lambda each: each[0])
-
-
 class RefusedSecrets:
     """The pull secrets that the account may not read: images that only these open are denied for it alone."""
 
@@ -143,11 +138,11 @@ def answer_of(answer: Image | Failure) -> Content | Failure:
 async def _look_up_all(
     references: Sequence[str], settings: Config, wanted: Sequence[Platform] | None
 ) -> list[LookedUp]:
-    heard: dict[str, str] = {}
+    heard: dict[tuple[str, str], str] = {}
     opened: list[LocalSources] = []
 
-    def hear(endpoint: Endpoint, said: str) -> None:
-        heard[_repository_of(endpoint)] = said
+    def hear(reference: ImageReference, endpoint: Endpoint, said: str) -> None:
+        heard[_repository_of(endpoint), str(reference)] = said
 
     @contextlib.asynccontextmanager
     async def open_sources(registry_settings: RegistryConfig, id_key: bytes, /) -> AsyncIterator[LocalSources]:
@@ -156,8 +151,9 @@ async def _look_up_all(
             yield sources
 
     async with open_pod_resolver(settings, ClusterView(), open_sources) as pod_resolver:
-        registry, cache = opened[0].registry, pod_resolver.resolver.cache
-        found = await describe_all([(each, pod_resolver.keyring) for each in references], pod_resolver.resolver)
+        registry, resolver = opened[0].registry, pod_resolver.resolver
+        targets = {each: resolver.cache.references.target_of(each) for each in references}
+        found = await each_of(references, lambda each: resolver.describe(each, pod_resolver.keyring), str)
         inside: list[tuple[Verification, ...]] = [()] * len(references)
         if wanted is not None:
             with progress_bar(len(references)) as progress:
@@ -166,7 +162,7 @@ async def _look_up_all(
                         inside[index] = await _look_inside(opened[0], pod_resolver, reference, answer, wanted)
                     progress.step(reference)
         return [
-            LookedUp(answer, tuple(_answers(registry, cache.references.target_of(reference), heard)), verified)
+            LookedUp(answer, tuple(_answers(registry, targets[reference], heard)), verified)
             for reference, answer, verified in zip(references, found, inside, strict=True)
         ]
 
@@ -198,7 +194,9 @@ async def _look_inside(
     return tuple(found)
 
 
-def _answers(registry: RegistryClient, target: Target | Failure, heard: Mapping[str, str]) -> Iterator[EndpointAnswer]:
+def _answers(
+    registry: RegistryClient, target: Target | Failure, heard: Mapping[tuple[str, str], str]
+) -> Iterator[EndpointAnswer]:
     """Whom nodes ask for the image, and what they answered; none where nodes ask nobody."""
     if isinstance(target, Failure):
         return
@@ -209,7 +207,7 @@ def _answers(registry: RegistryClient, target: Target | Failure, heard: Mapping[
         return
     for endpoint in endpoints:
         url = endpoint.url_of(f"manifests/{reference.digest or reference.tag}")
-        yield EndpointAnswer(str(url), heard.get(_repository_of(endpoint), ""))
+        yield EndpointAnswer(str(url), heard.get((_repository_of(endpoint), str(reference)), ""))
 
 
 def _repository_of(endpoint: Endpoint) -> str:

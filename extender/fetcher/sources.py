@@ -6,8 +6,10 @@ The service has the same from `fetcher_client`, and nothing of it in its own pro
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from functools import partial
+from typing import TypeAlias
 
 from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.config.registry_section import RegistryConfig
@@ -15,16 +17,21 @@ from extender.credentials.keyring import Credential
 from extender.credentials.operator_keyring import OperatorKeyring, open_operator_keyring
 from extender.errors import ConfigError
 from extender.fetcher.looker import Looker
-from extender.fetcher.messages import Look
+from extender.fetcher.messages import Failed, Look, SeenImage
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
+from extender.registry.endpoint import Endpoint
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.http import open_session
 from extender.registry.image_description import RegistryImages
-from extender.registry.mirror_failover import Heard, MirrorCredentials, unheard
+from extender.registry.mirror_failover import MirrorCredentials
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registry_client import RegistryClient
 from extender.watched_files import FileWatcher
+
+HeardOf: TypeAlias = Callable[[ImageReference, Endpoint, str], None]
+_LOOKED_AT: ContextVar[ImageReference | None] = ContextVar("looked at", default=None)
+"""Of whose parts the requests of this task are."""
 
 
 class LocalSources(Looker):
@@ -40,6 +47,11 @@ class LocalSources(Looker):
         """Returns the tags of the image's repository, as the registry orders them. Raises RegistryError."""
         return await self.ask(look, partial(self.registry.fetch_tags, look.reference))
 
+    async def look(self, look: Look) -> SeenImage | Failed:
+        """As `Looker` has it."""
+        _LOOKED_AT.set(look.reference)
+        return await super().look(look)
+
     async def check(self) -> None:
         """Returns."""
 
@@ -50,11 +62,12 @@ async def open_local_sources(
     id_key: bytes = b"",
     *,
     patience_seconds: float | None = None,
-    heard: Heard = unheard,
+    heard: HeardOf | None = None,
 ) -> AsyncIterator[LocalSources]:
     """Opens the files that the settings name, and watches them until the context is left; sends no request yet.
 
-    `id_key` and `patience_seconds` as in `OperatorKeyring`. `heard` receives what each endpoint answered.
+    `id_key` and `patience_seconds` as in `OperatorKeyring`. `heard` receives what each endpoint answered, and for
+    the look at which image.
 
     Raises:
         ConfigError: a file or a value cannot be used.
@@ -73,9 +86,13 @@ async def _open(
     settings: RegistryConfig,
     id_key: bytes,
     patience_seconds: float | None,
-    heard: Heard,
+    heard: HeardOf | None,
     stack: contextlib.AsyncExitStack,
 ) -> LocalSources:
+    def hear(endpoint: Endpoint, said: str) -> None:
+        if heard and (reference := _LOOKED_AT.get()):
+            heard(reference, endpoint, said)
+
     watcher = FileWatcher()
     guard = AddressGuard(allow=settings.allow, deny=settings.deny, private_addresses=settings.private_addresses)
     trust = RegistryTrust(settings.ca_files)
@@ -107,7 +124,7 @@ async def _open(
         mirrors=mirrors,
         mirror_credentials=_for_mirrors(operator, mirrors),
         guard=guard,
-        heard=heard,
+        heard=hear,
     )
     await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS), "registry-files"))
     return LocalSources(registry, operator)

@@ -133,6 +133,16 @@ async def test_inspect_shows_whom_nodes_ask(registry: EmbeddedRegistry, tmp_path
     assert f"asked {base}/{rest}: it has the image" in out
 
 
+async def test_what_is_answered_for_one_tag_is_not_said_of_another(registry: EmbeddedRegistry) -> None:
+    """Of the same repository, in whatever order they are named; an image that is named twice has it twice."""
+    has, lacks = f"{registry.host}/shop/web:1.0", f"{registry.host}/shop/web:none"
+    for images in ([has, lacks], [lacks, has], [has, lacks, has]):
+        _, out, _ = await run("inspect", *images, "-o", "json", *asking(registry.host))
+        found = [[answer["answered"] for answer in each["endpoints"]] for each in json.loads(out)]
+        said = {has: ["it has the image"], lacks: [f"{registry.host} has no shop/web:none"]}
+        assert found == [said[each] for each in images]
+
+
 async def test_inspect_searches_for_a_name_without_a_registry_as_cri_o(
     registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
