@@ -1,7 +1,12 @@
 """`fix`: gives manifests back with what the webhook would add, or without what their images do not need."""
 
+import contextlib
 import difflib
+import errno
 import io
+import os
+import stat
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -207,11 +212,35 @@ def _give(fixed: Sequence[FixedFile], *, write: bool) -> None:
 
 
 def write_fixed(fixed: FixedFile) -> None:
-    """Writes the file anew. Raises ConfigError if it cannot be."""
+    """Writes the file anew, whole or not at all. Raises ConfigError if it cannot be."""
     try:
-        Path(fixed.name).write_bytes(fixed.after.encode(fixed.encoding))
+        replace_file(Path(fixed.name).resolve(), fixed.after.encode(fixed.encoding))
     except OSError as exc:
         raise ConfigError(f"{fixed.name}: it cannot be written: {exc.strerror}") from exc
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Puts a file with that content in place of the old one, whose owner and mode it has.
+
+    Raises OSError, and then the old one stays.
+    """
+    with path.open("r+b") as file:  # which has to be writable
+        old = os.fstat(file.fileno())
+    if not stat.S_ISREG(old.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as new:
+            new.write(content)
+            new.flush()
+            with contextlib.suppress(PermissionError):  # of somebody else's file
+                os.fchown(new.fileno(), old.st_uid, old.st_gid)
+            os.fchmod(new.fileno(), stat.S_IMODE(old.st_mode))
+            os.fsync(new.fileno())
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
 
 
 def _diff(fixed: FixedFile) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """`fix` as a user runs it: diffs, checks, files and standard input."""
 
+import asyncio
 import json
 import re
+import shlex
 import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import yaml
 
 from testbed.demo.story import fill_registry
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.forked_commands import MEMORY, asking, run
+from testbed.forked_commands import COMMAND, MEMORY, asking, run
 from testbed.objects import kept_to
 
 
@@ -61,6 +63,31 @@ def specs_of(text: str) -> list[dict[str, Any]]:
 def architectures_of(spec: dict[str, Any]) -> list[str]:
     """What nodeSelector or required affinity allows."""
     return kept_to(spec, "kubernetes.io/arch")
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+async def test_a_disk_that_is_full_leaves_the_manifest_as_it_was(fix: Fix, tmp_path: Path, *, is_linked: bool) -> None:
+    """And nothing beside it. With room its mode stays, and a link to it."""
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    file = folder / "real.yaml"
+    text = f"# {'x' * 4000}\n{fix.manifest('legacy')}"
+    file.write_text(text)
+    file.chmod(0o640)
+    named = folder / "link.yaml" if is_linked else file
+    if is_linked:
+        named.symlink_to(file.name)
+    command = [*COMMAND, "fix", "-f", str(named), "--write", *fix.options]
+    full = ["bash", "-c", f"ulimit -f 2; exec {shlex.join(command)}"]
+    process = await asyncio.create_subprocess_exec(*full, stderr=asyncio.subprocess.PIPE)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, err.decode()) == (2, f"error: {named}: it cannot be written: File too large\n")
+    assert file.read_text() == text
+    assert len(list(folder.iterdir())) == 1 + is_linked
+    assert (await fix("-f", str(named), "--write"))[0] == 0
+    assert "kubernetes.io/arch" in file.read_text()
+    assert (file.stat().st_mode & 0o777, named.is_symlink()) == (0o640, is_linked)
+    assert len(list(folder.iterdir())) == 1 + is_linked
 
 
 async def test_a_diff_is_printed_and_nothing_is_changed(fix: Fix, tmp_path: Path) -> None:
