@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from extender.masked import masked
+
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What a decoder raises for bytes from outside."""
 
@@ -140,11 +142,14 @@ class ClusterError(ExtenderError):
 
 
 class ConfigError(ExtenderError):
-    """The operator's configuration is wrong: exit code 2. Each of the problems is shown on a line of its own."""
+    """The operator's configuration is wrong: exit code 2. Each of the problems is shown on a line of its own.
+
+    A problem may quote what was given: logins in URLs are masked.
+    """
 
     def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+        self.problems = tuple(map(masked, problems))
+        super().__init__("\n".join(self.problems))
 
 
 @contextlib.contextmanager

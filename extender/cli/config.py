@@ -13,8 +13,8 @@ from extender.config.checks import warnings_of
 from extender.config.reading import load_config, read_config, to_yaml
 from extender.config.tree import Config
 from extender.logs import configure_logs
+from extender.masked import masked_settings
 from extender.service.start_check import check_start
-from extender.store.url import without_password
 
 
 def config(
@@ -40,7 +40,7 @@ def config(
         print_line(f"{check} is right")
     else:
         shown = on_cluster(read_config(file, assignments or ()), kubeconfig, context)
-        print_document(to_yaml(_without_secrets(shown)))
+        print_document(to_yaml(masked_settings(msgspec.to_builtins(shown))))
 
 
 def _check(config: Config, *, values_only: bool) -> None:
@@ -53,8 +53,3 @@ def _check(config: Config, *, values_only: bool) -> None:
 def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
         print_problem(f"warning: {warning}")
-
-
-def _without_secrets(config: Config) -> Config:
-    cache = msgspec.structs.replace(config.cache, url=without_password(config.cache.url))
-    return msgspec.structs.replace(config, cache=cache)

@@ -5,13 +5,14 @@ Scalars are texts, those without quotes `PlainText`. All that is wrong is report
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec import inspect
 
 from extender.bounded_yaml import FALSE, TRUE, PlainText
 from extender.config.tree import settings
+from extender.masked import masked_value, without_password
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _SHOWN_CHARACTERS = 200
@@ -58,7 +59,8 @@ class Fitting:
 
     def _refuse(self, value: object, path: str, why: str) -> None:
         meaning = "".join(f" {each.documentation}" for each in settings() if _is_in(path, each.path))
-        self.problems.append(f"{path or 'the configuration'}: {_shown(value)} is wrong: {why}.{meaning}")
+        shown = _shown(without_password(value) if _is_text(value) and path.startswith("cache") else value)
+        self.problems.append(f"{path or 'the configuration'}: {shown} is wrong: {why}.{meaning}")
 
 
 def members_of(kind: inspect.Type) -> Iterator[inspect.Type]:
@@ -156,11 +158,15 @@ def _described(kind: inspect.Type) -> str:
     return _FORMS[type(kind)]
 
 
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and not (isinstance(value, PlainText) and value.is_null)
+
+
 def _shown(value: object) -> str:
     if isinstance(value, PlainText) and value.is_null:
         return "null"
     if isinstance(value, str):
-        return f"{str(value)!r:.{_SHOWN_CHARACTERS}}"
+        return f"{masked_value(str(value))!r:.{_SHOWN_CHARACTERS}}"
     return "a map" if isinstance(value, dict) else "a list"
 
 

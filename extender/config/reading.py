@@ -40,8 +40,8 @@ def parse_config(text: str | bytes, file: str, assignments: Sequence[str] = ()) 
     return _convert(_parse(text, file), assignments)
 
 
-def to_yaml(config: Config) -> str:
-    """The whole Config as YAML, defaults included; reading it back gives an equal Config."""
+def to_yaml(config: object) -> str:
+    """The whole Config, or what it is made of, as YAML, defaults included; reading it back gives an equal Config."""
     return yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False, width=120)
 
 
@@ -83,7 +83,8 @@ def _parsed(assignment: str) -> tuple[Sequence[str], Any]:
     path, equals, text = assignment.partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
-        raise ConfigError(f"--set {assignment}: write path=value, for example --set scheduler.wait_seconds=0.2")
+        shown = path.partition(":")[0]  # whatever follows may be a URL with a login
+        raise ConfigError(f"--set {shown}: write path=value, for example --set scheduler.wait_seconds=0.2")
     kind: inspect.Type | None = _CONFIG
     for at, key in enumerate(keys):
         maps = [each for each in members_of(kind) if isinstance(each, inspect.DictType)] if kind else []

@@ -12,6 +12,7 @@ from extender import __version__
 from extender.background import FILE_CHECK_SECONDS, background_problem, in_background
 from extender.config.checks import parse_listen
 from extender.config.tree import Config
+from extender.masked import masked_settings
 from extender.metrics import gauge
 from extender.server.http import ADMISSION, SCHEDULER, Limits, Listener, open_listener
 from extender.server.operations import Check, CheckResult, Operations
@@ -23,7 +24,6 @@ from extender.service.gates import open_gates
 from extender.service.keys import credential_key
 from extender.service.resolving import OpenSources, open_pod_resolver_of
 from extender.service.self_managed import SelfManaged, open_own_certificate
-from extender.store.url import without_password
 
 log = structlog.get_logger()
 
@@ -86,7 +86,7 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
             admission_url=listeners.open("admission", config.admission.listen, reviews, ADMISSION, tls),
             operations_url=listeners.open_operations(config.operations.listen, ready, seen),
         )
-        log.info("service.started", version=__version__, config=_shown(config))
+        log.info("service.started", version=__version__, config=masked_settings(msgspec.to_builtins(config)))
         yield service
         await listeners.drain()
 
@@ -174,10 +174,3 @@ def _check(ok: bool, otherwise: str) -> CheckResult:  # it is the result
 def _check_background() -> CheckResult:
     problem = background_problem()
     return _check(not problem, problem)
-
-
-def _shown(config: Config) -> object:
-    """The settings as they may be logged."""
-    shown = msgspec.to_builtins(config)
-    shown["cache"]["url"] = without_password(config.cache.url)
-    return shown

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from extender.errors import ConfigError
+from extender.masked import without_password
 from extender.store.rows import Store
 from extender.store.sqlite import SqliteStore
 from extender.tls_context import new_client_context
@@ -55,21 +56,13 @@ def open_store(url: str, *, size: int, stale_seconds: float, watcher: FileWatche
         return SqliteStore(_path_of(url), size=size)
     if scheme in ("redis", "rediss"):
         return _redis_store(url, max(_KEEP_SECONDS, stale_seconds), watcher)
-    raise ConfigError(f"cache.url: {_shown(url)} is no store; write {_FORMS}")
-
-
-def without_password(url: str) -> str:
-    """Returns the URL without its password, for logs and output."""
-    scheme, separator, remainder = url.partition("://")
-    login, at, address = remainder.rpartition("@")
-    username, colon, _ = login.partition(":")
-    return f"{scheme}{separator}{username}{':***' if colon else ''}{at}{address}"
+    raise ConfigError(f"cache.url: {without_password(url)!r} is no store; write {_FORMS}")
 
 
 def _path_of(url: str) -> Path:
     path = url.removeprefix(SQLITE)
     if path == url or not path.startswith("/") or path.endswith("/"):
-        raise ConfigError(f"cache.url: {_shown(url)} names no file; write sqlite:////path (four slashes)")
+        raise ConfigError(f"cache.url: {without_password(url)!r} names no file; write sqlite:////path (four slashes)")
     return Path(path)
 
 
@@ -82,10 +75,10 @@ def _redis_store(url: str, keep_seconds: float, watcher: FileWatcher) -> Store:
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
         port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
     except ValueError:  # from None: the exception may quote the login
-        raise ConfigError(f"cache.url: {_shown(url)} cannot be read; write {_FORMS}") from None
+        raise ConfigError(f"cache.url: {without_password(url)!r} cannot be read; write {_FORMS}") from None
     if not parts.hostname or not options.keys() <= _REDIS_OPTIONS or database < 0:
         known = ", ".join(sorted(_REDIS_OPTIONS))
-        raise ConfigError(f"cache.url: {_shown(url)} cannot be used; write {_FORMS}, with ?{known} at most")
+        raise ConfigError(f"cache.url: {without_password(url)!r} cannot be used; write {_FORMS}, with ?{known} at most")
     host = parts.hostname
 
     def load() -> RedisServer:
@@ -130,8 +123,3 @@ def _tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as exc:
         raise ConfigError(f"cache.url: a certificate or key file cannot be used: {exc}") from exc
     return context
-
-
-def _shown(url: str) -> str:
-    """Returns the URL without anything that could be a login."""
-    return f"{url.partition(':')[0][:20]}:…" if "@" in url or "?" in url else repr(url[:200])

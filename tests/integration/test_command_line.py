@@ -133,6 +133,23 @@ async def test_inspect_shows_whom_nodes_ask(registry: EmbeddedRegistry, tmp_path
     assert f"asked {base}/{rest}: it has the image" in out
 
 
+@pytest.mark.parametrize("command", ["config", "serve", "inspect x", "config --check /dev/null"])
+async def test_no_login_of_a_setting_is_printed(command: str) -> None:
+    """Wherever it was written, and whatever else is wrong."""
+    given = [f"--set={each}" for each in ("admission.listen=", "scheduler.listen=nowhere", "operations.listen=")]
+    for setting in (
+        "cache=redis://u:hush@h", "cache=redis:u:hush@h", "cache=u:hush@h", "cache.url=[redis://u:hush@h]",
+        "cache.url:redis://u:hush@h", "cache.url:u:hush@h", "cache.size=redis://u:hush@h", "cache.ur=redis://u:hush@h",
+        "cache.url=redis:u:hush@h", "cache.url=redis://h?password=hush", "cache.url=redis://h?a=hush", "redis:u:hush@h",
+        "cache.url=hush@h", "cache.url=u:p@hush@h", "cache.url=redis://h?password=a@hush", "cache.url=redis://h#hush",
+        "cache.url={a: hush}", "registry.mirrors=https://u:hush@m", "log.level=https://u:p hush@m",
+        "registry.timeout_seconds=redis://h?password=hush", "cluster=https://u:hush@k",
+    ):  # fmt: skip
+        _, out, err = await run(*command.split(), "--set", setting, *given)
+        assert out + err
+        assert "hush" not in out + err, setting
+
+
 async def test_what_is_answered_for_one_tag_is_not_said_of_another(registry: EmbeddedRegistry) -> None:
     """Of the same repository, in whatever order they are named; an image that is named twice has it twice."""
     has, lacks = f"{registry.host}/shop/web:1.0", f"{registry.host}/shop/web:none"

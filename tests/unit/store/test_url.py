@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from extender.errors import ConfigError
+from extender.masked import masked, without_password
 from extender.store.redis import RedisServer, RedisStore
 from extender.store.sqlite import SqliteStore
-from extender.store.url import default_store_url, open_store, without_password
+from extender.store.url import default_store_url, open_store
 from extender.watched_files import FileWatcher
 
 
@@ -64,6 +65,23 @@ def test_what_is_no_store_is_refused_without_showing_a_password(url: str) -> Non
     assert "secret" not in str(caught.value).replace("/no/such/secret", "")
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("x: 'https://me:secret@host/path' is wrong", "x: 'https://***@host/path' is wrong"),
+        ("https://secret@host and redis:me:secret@cache", "https://***@host and redis:***@cache"),
+        ("at https://me:not@encoded@host", "at https://***@host"),
+        ("https://host/?access_token=secret&a=b", "https://host/?access_token=***&a=b"),
+        ("redis://cache?password_file=/p", "redis://cache?password_file=/p"),
+        ("write redis://[user:password@]host[:port]", "write redis://[user:password@]host[:port]"),
+        ("https://host/v2/a@sha256:0", "https://host/v2/a@sha256:0"),
+        ("registry:5000/team/app:1@sha256:0 is no text", "registry:5000/team/app:1@sha256:0 is no text"),
+    ],
+)
+def test_a_message_is_shown_without_the_logins_of_its_urls(text: str, shown: str) -> None:
+    assert masked(text) == shown
+
+
 async def test_the_password_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As mounted secrets are, with a line end; it wins over the URL's."""
     (tmp_path / "password").write_text("from-file\n")
@@ -87,6 +105,19 @@ async def test_the_password_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest
         ("sqlite:////var/lib/images.sqlite", "sqlite:////var/lib/images.sqlite"),
         ("memory:", "memory:"),
         ("", ""),
+        ("redis:me:secret@cache", "***"),
+        ("redis:/me:secret@cache", "***"),
+        ("me:secret@cache", "***"),
+        ("secret@cache", "***"),
+        ("redis://cache?password=secret", "redis://cache?password=***"),
+        ("redis://me@cache/0?prefix=a&x=secret&ca_file=/ca.pem", "redis://me@cache/0?prefix=a&x=***&ca_file=/ca.pem"),
+        ("redis://cache?secret", "redis://cache?***"),
+        ("redis://cache?password=of@secret", "redis://***"),
+        ("redis://me:se?cret@cache", "redis://***"),
+        ("redis://cache#secret", "redis://***"),
+        ("redis://me:sec ret@cache", "redis://me:***@cache"),
+        ("postgres://me:secret@db", "postgres://***"),
+        ("{a: secret}", "***"),
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
