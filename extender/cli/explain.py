@@ -28,7 +28,7 @@ from extender.cli.options import (
     opened_client,
     read_settings,
 )
-from extender.cluster.client import ClusterClient
+from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.installed_webhooks import fetch_webhook_reach
 from extender.cluster.workload_lists import fetch_namespace_annotations, list_nodes
 from extender.config.tree import Config
@@ -157,7 +157,7 @@ async def _defaults_of(subjects: Sequence[Subject], client: ClusterClient | None
         for namespace in dict.fromkeys(each.namespace for each in subjects):
             try:
                 found |= await fetch_namespace_annotations(client, namespace)
-            except ClusterError as exc:
+            except ClusterRefused as exc:
                 print_problem(f"not read: annotations of namespace {namespace}: {exc}")
     return found | {each.namespace: each.defaults for each in subjects if each.defaults is not None}
 

@@ -6,7 +6,7 @@ import msgspec
 
 from extender.cli.console import print_problem
 from extender.cli.manifest_files import Manifests
-from extender.cluster.client import ClusterClient
+from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.workload_lists import UnknownKind, fetch_object, fetch_pull_secrets, kind_named
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import CreatedPod
@@ -111,7 +111,7 @@ async def _with_pull_secrets(subject: Subject, client: ClusterClient) -> Subject
     account = spec.get("serviceAccountName") or "default"
     try:
         found = await fetch_pull_secrets(client, subject.namespace, account)
-    except ClusterError as exc:
+    except ClusterRefused as exc:
         print_problem(f"not read: pull secrets of ServiceAccount {subject.namespace}/{account}: {exc}")
         return subject
     if not found:
