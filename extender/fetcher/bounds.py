@@ -4,6 +4,7 @@ The kernel holds them where it can. Nothing here frees anything: over a bound th
 """
 
 import contextlib
+import ctypes
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ from typing import NoReturn
 OVER_MEMORY = 70
 """The exit status of a fetcher that became too large."""
 
+_PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.05
 _NICE = 5
 _STACK_BYTES = 256 << 10  # of a thread; the kernel counts stacks whole in RLIMIT_DATA
@@ -22,6 +24,17 @@ _STACK_BYTES = 256 << 10  # of a thread; the kernel counts stacks whole in RLIMI
 _MAPPED_BYTES = 192 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OWN_MEMORY = Path("/proc/self/statm")
+
+
+def end_with(parent: int) -> None:
+    """Has the kernel kill this process when the thread ends that started it, which `parent` did; whatever it does.
+
+    Linux alone has that.
+    """
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before
+        os._exit(1)
 
 
 def stay_within(most_bytes: int, is_asked: threading.Event) -> None:

@@ -113,7 +113,7 @@ class FetcherChild:
         try:
             with theirs:
                 self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; our own program
-                    [sys.executable, "-m", "extender.fetcher", str(theirs.fileno())],
+                    [sys.executable, "-m", "extender.fetcher", str(theirs.fileno()), str(os.getpid())],
                     pass_fds=[theirs.fileno()], env={**_ENVIRONMENT, **os.environ}, start_new_session=True,
                 )  # fmt: skip
             self._finishing = asyncio.create_task(self._finish(self._process))

@@ -20,7 +20,7 @@ import structlog
 from extender.background import background_problem
 from extender.credentials.keyring import NO_OPERATOR
 from extender.errors import ConfigError, RegistryNotAsked, RegistryUnavailable
-from extender.fetcher.bounds import end_too_large, kill_session, stay_within
+from extender.fetcher.bounds import end_too_large, end_with, kill_session, stay_within
 from extender.fetcher.messages import (
     Channel,
     Look,
@@ -47,8 +47,9 @@ _THREADS = 320
 _TLS_BYTES = 64 << 10  # that a connection's TLS reads at once, and keeps room for; asyncio has 256 KB
 
 
-def run(descriptor: int) -> NoReturn:
-    """Serves the other end of the socket `descriptor`, and ends the process."""
+def run(descriptor: int, parent: int) -> NoReturn:
+    """Serves the other end of the socket `descriptor`, and ends the process, at the latest when its parent ends."""
+    end_with(parent)
     try:
         asyncio.run(_serve(socket.socket(fileno=descriptor)))
     except MemoryError:

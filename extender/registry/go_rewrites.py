@@ -1,16 +1,26 @@
 """Rewrites of paths by regular expressions, by which k3s' containerd changes repositories for mirrors.
 
-Replaces as Go does. The expressions are the operator's own and Python's: one that takes for ever on a path of 255
-characters ends the process that matches it, which is started again.
+Replaces as Go does. The expressions are the operator's own, and Python's engine tries all ways to match, where Go's
+takes one pass: what has not ended in a tenth of a second is given up.
 """
 
+import contextlib
 import re
+import signal
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import NamedTuple
 
-from extender.errors import ConfigError
+from extender.errors import AddressRefused, ConfigError
 
 _GROUP = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
+
+
+_MOST_SECONDS = 0.1  # of the processor's; a usual one takes microseconds
+
+
+class _TooSlow(Exception):
+    """An expression has taken too long. The engine looks for signals while it matches."""
 
 
 class Rewrite(NamedTuple):
@@ -40,8 +50,35 @@ def read_rewrites(rewrites: Mapping[str, str]) -> tuple[Rewrite, ...]:
 
 
 def rewritten(path: str, rewrites: tuple[Rewrite, ...]) -> str:
-    """Returns the path after the first rewrite that changes it. Nodes take them in an order that is random."""
-    return next((changed for rewrite in rewrites if (changed := rewrite.apply(path)) != path), path)
+    """Returns the path after the first rewrite that changes it. Nodes take them in an order that is random.
+
+    To be called in the main thread.
+
+    Raises:
+        AddressRefused: one takes too long, so that it is not known where nodes ask.
+    """
+    if not rewrites:
+        return path
+    try:
+        with _limited():
+            return next((changed for rewrite in rewrites if (changed := rewrite.apply(path)) != path), path)
+    except _TooSlow:
+        raise AddressRefused(f"the rewrites in the nodes' files take too long on {path}") from None
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    before = signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _MOST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _give_up(_signal: int, _frame: FrameType | None) -> None:
+    raise _TooSlow
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -321,6 +321,50 @@ async def test_helper_runs_there_and_ends_with_it(tmp_path: Path, monkeypatch: p
         await asyncio.gather(asking, return_exceptions=True)
 
 
+SERVICE = """
+import asyncio
+from extender.config.registry_section import RegistryConfig
+from extender.fetcher.fetcher_client import open_fetcher
+
+async def serve():
+    async with open_fetcher(RegistryConfig()) as client:
+        await client.check()
+        print((await client.running()).pid, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(serve())
+"""
+
+
+async def test_it_ends_with_the_service_whatever_it_does() -> None:
+    """Stopped, it does nothing at all, and does not see its socket end."""
+    service = await asyncio.create_subprocess_exec(sys.executable, "-c", SERVICE, stdout=subprocess.PIPE)
+    assert service.stdout
+    pid = int(await service.stdout.readline())
+    os.kill(pid, signal.SIGSTOP)
+    service.kill()
+    await service.wait()
+    try:
+        await eventually(partial(_is_alive, pid), lambda alive: not alive, seconds=10)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_rewrite_that_tries_for_ever_costs_its_own_image(registry: EmbeddedRegistry, tmp_path: Path) -> None:
+    file = tmp_path / "registries.yaml"
+    rewrite = r"{^slow/(a+)+$: x, ^slow/(.*)$: team/$1}"
+    file.write_text(f"mirrors: {{quay.io: {{endpoint: ['http://{registry.host}'], rewrite: {rewrite}}}}}")
+    ends = {cause: counter.value for cause, counter in ENDS.items()}
+    async with open_fetcher(settings_for(registry.host, mirrors=str(file))) as client:
+        slow = parse_reference(f"quay.io/slow/{'a' * 60}b:1")
+        found = await asyncio.gather(
+            state(client, slow), state(client, app_at(registry)), state(client, parse_reference("quay.io/slow/app:1"))
+        )
+    assert list(found) == [Cause.NOT_ALLOWED, IMAGE.digest, IMAGE.digest]
+    assert {cause: counter.value for cause, counter in ENDS.items()} == ends
+
+
 def _is_alive(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

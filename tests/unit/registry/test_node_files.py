@@ -1,6 +1,7 @@
 """`registries.conf` and k3s' `registries.yaml`: what makes them invalid, names, logins, certificates and rewrites."""
 
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -238,6 +239,17 @@ def test_rewrite(pattern: str, replacement: str, path: str, result: str) -> None
 def test_first_rewrite_that_changes_the_path_counts() -> None:
     rewrites = read_rewrites({"^x/": "y/", "^library/": "x/", "^lib": "no"})
     assert rewritten("library/app", rewrites) == "x/app"
+
+
+@pytest.mark.parametrize("pattern", ["^team/(a+)+$", "^(.*)*x$", "(a|aa)+$"])
+def test_expression_that_tries_all_ways_is_given_up(pattern: str) -> None:
+    """As soon as the processor has worked on it for a tenth of a second; the next one has as much."""
+    for _ in range(2):
+        began_at = time.process_time()
+        with pytest.raises(AddressRefused, match="rewrites in the nodes' files take too long on team/aaa"):
+            rewritten(f"team/{'a' * 200}b", read_rewrites({pattern: ""}))
+        assert time.process_time() - began_at < 2
+    assert rewritten("team/a", read_rewrites({pattern: "x"})) != ""
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{1001}{1001}{1001}", "\\pL"])
