@@ -37,6 +37,7 @@ from extender.turns import Slots
 # which has some 600 requests that change something under way. One beyond that is answered from memory, while its
 # lookups go on.
 _WAITING, _WAITING_EACH = 1_000, 250
+_LISTED_SECONDS = 0.9  # for images that nodes have: then their lookups are overdue
 
 
 log = structlog.get_logger()
@@ -157,8 +158,9 @@ class PodAdmission:
             if self._daemon_pods and question.outcome is AdmissionOutcome.EXEMPT:
                 return await self._daemon_pods.decide(pod, request, self.resolve) or question
             return question
-        answers = await self.resolve(question)
         nodes = self._cluster_nodes()
+        is_listed = all(map(nodes.images.lists, question.images))
+        answers = await self.resolve(question, _LISTED_SECONDS if is_listed else math.inf)
         facts = facts_of(question.images, answers, may_be_pending=True, lists=nodes.images.lists)
         may_hold = self._holds and any(map(is_unresolved, facts)) and self._can_gate()
         return self._mutator.mutate(pod, question.images, facts, question.overrides, nodes, may_hold=may_hold)

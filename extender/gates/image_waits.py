@@ -13,12 +13,13 @@ import structlog
 
 from extender.gates.held_pods import HeldPod
 from extender.images.content import Answer, Content
+from extender.images.failures import is_under_way
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.turns import Slots
 
 log = structlog.get_logger()
 
-_FIRST_WAIT_SECONDS, _WAIT_SECONDS = 2.0, 5.0  # for lookups under way: soon an event says why, then as they end
+_FIRST_WAIT_SECONDS, _WAIT_SECONDS = 0.9, 5.0  # for lookups under way: until they are overdue, then as they end
 _DEFECT_SECONDS = 30.0  # before images are looked up again after a mistake of ours
 _FIRST_PACE_SECONDS, _LAST_PACE_SECONDS = 1.0, 5.0  # between two looks at the cache: failures have their own pace
 # A pod goes by tags that its own lookups have confirmed, or that were confirmed so shortly before them: its review
@@ -146,7 +147,7 @@ class ImageWaits:
         """The answers for pods that wait; a tag that may have moved while they waited for others is confirmed first."""
         if wait.question is None:
             return []
-        if wait.answers is None or None not in wait.answers:  # else lookups were still under way
+        if wait.answers is None or not any(map(is_under_way, wait.answers)):  # else lookups were still under way
             wait.asked_at = self._clock()
         answers = await self._pod_resolver.resolve(wait.question, wait_seconds, revalidate=True)
         is_known = all(isinstance(answer, Content) for answer in answers)

@@ -21,7 +21,7 @@ from extender.errors import (
     RegistryWithoutTls,
     UnsupportedManifest,
 )
-from extender.images.content import Cause, Failure
+from extender.images.content import Answer, Cause, Failure
 
 # Constant sentences, so that no address reaches the pod's author, and of a registry's texts only why it refuses.
 _SENTENCES = {
@@ -45,6 +45,9 @@ _SETTINGS: dict[type[BaseException], str] = {
 }
 """What a setting of the operator's can change. It names no host, as that may be one to which the registry leads."""
 ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
+OVERDUE_SECONDS = 0.8
+OVERDUE = Failure(Cause.UNAVAILABLE, "its registry has not answered yet")
+"""Stands for a lookup that is under way for so long: nodes that have the image need not wait for its end."""
 DENIED = Failure(Cause.DENIED, _SENTENCES[Cause.DENIED])
 PARTLY_ASKED = Failure(Cause.UNAVAILABLE, "a mirror or registry that may have it cannot be reached or gives no answer")
 UNREAD = Failure(Cause.UNAVAILABLE, "a pull secret or provider that may have credentials for it cannot be read now")
@@ -81,6 +84,11 @@ def failure_of(error: Exception) -> Failure:
             return Failure(cause, "its registry was not asked, since no connection was free in time")
         case _:
             return Failure(cause, _SETTINGS.get(type(error), _SENTENCES[cause]))
+
+
+def is_under_way(answer: Answer) -> bool:
+    """Whether a lookup may answer soon."""
+    return answer is None or answer == OVERDUE
 
 
 def depends_on_credential(failure: Failure) -> bool:

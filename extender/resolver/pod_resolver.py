@@ -10,6 +10,7 @@ import msgspec
 from extender.credentials.keyring import Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Cause, Evidence, Failure
+from extender.images.failures import is_under_way
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import PodImage, images_of
 from extender.placement.policy import Mode, Overrides, Policy, is_exempt, overrides_of
@@ -114,7 +115,7 @@ class PodResolver(msgspec.Struct, frozen=True):
 
 
 def _is_wanting(answer: Answer) -> bool:
-    return answer is None or (isinstance(answer, Failure) and answer.cause is Cause.DENIED)
+    return is_under_way(answer) or (isinstance(answer, Failure) and answer.cause is Cause.DENIED)
 
 
 def _queries(images: Sequence[PodImage]) -> list[ImageQuery]:

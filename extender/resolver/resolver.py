@@ -9,7 +9,7 @@ import contextvars
 import random as stdlib_random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -18,7 +18,7 @@ from prometheus_client import Histogram
 from extender.credentials.keyring import NO_OPERATOR, CredentialId, Keyring
 from extender.fetcher.messages import PullAccess
 from extender.images.content import Answer, Evidence, Failure
-from extender.images.failures import ENDED, UNREAD, depends_on_credential
+from extender.images.failures import ENDED, OVERDUE, OVERDUE_SECONDS, UNREAD, depends_on_credential
 from extender.images.manifest import Image
 from extender.images.reference import PackedDigest
 from extender.metrics import REGISTRY, gauge
@@ -71,6 +71,13 @@ class CacheState(msgspec.Struct, frozen=True, gc=False):
     credential_id: CredentialId = NO_OPERATOR
 
 
+class _UnderWay(NamedTuple):
+    """A lookup, and since when it is under way."""
+
+    task: asyncio.Task[Any]
+    since: float
+
+
 class Resolver:
     """Gives what images run on, for the credentials of a keyring. For one event loop and no threads.
 
@@ -120,7 +127,7 @@ class Resolver:
             lookup_seconds=lookup_seconds,
         )
         self._loading: asyncio.Task[None] | None = None
-        self._lookups: dict[_Key, asyncio.Task[Any]] = {}
+        self._lookups: dict[_Key, _UnderWay] = {}
         self._slots = Slots(_MOST_LOOKUPS, _MOST_LOOKUPS_EACH)
         self.is_closed = False
         for state, child in IMAGES.items():
@@ -136,13 +143,16 @@ class Resolver:
             await asyncio.wait([self._loading], timeout=wait_seconds)
 
     def peek(self, query: ImageQuery, keyring: Keyring) -> Answer:
-        """The cached answer, fresh or stale; None if there is none. No I/O and no task; a few microseconds."""
+        """The cached answer, fresh or stale; None if there is none, and `OVERDUE` if its lookup takes its time.
+
+        No I/O and no task; a few microseconds.
+        """
         answers = self.cache.fresh([query], keyring)
         if answers is not None:
             return answers[0]
         state = self._look_up(query, keyring)
         _tally(state)
-        return state.answer
+        return state.answer or self._overdue(state, keyring)
 
     def peek_all(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer]:
         """As `peek` for each query, in order. Cheaper than that many calls of `peek` if all answers are fresh."""
@@ -172,8 +182,8 @@ class Resolver:
     ) -> list[Answer]:
         """One answer per query, in order, after `wait_seconds` at most: from the cache, or from concurrent lookups.
 
-        A lookup that has not ended by then continues; its answer is what the cache has, or None. Stale content is an
-        answer without waiting, and a lookup refreshes it in the background. With `revalidate` the caller waits for that
+        A lookup that has not ended by then continues; its answer is what `peek` gives. Stale content is an answer
+        without waiting, and a lookup refreshes it in the background. With `revalidate` the caller waits for that
         lookup too. Cancelling the call does not cancel its lookups.
         """
         answers = self.cache.fresh(queries, keyring)
@@ -233,7 +243,7 @@ class Resolver:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
         self.is_closed = True
-        lookups = list(self._lookups.values())
+        lookups = [each.task for each in self._lookups.values()]
         for lookup in lookups:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
@@ -305,14 +315,14 @@ class Resolver:
         so in nobody's context. Wait for it with `asyncio.wait`.
         """
         key = self._key(wanted, target, keyring)
-        lookup = self._lookups.get(key)
-        if lookup:
-            return lookup
+        if key in self._lookups:
+            return self._lookups[key].task
         if self.is_closed or not self._slots.take(keyring.tenant):
             LOOKUPS["refused"].inc()
             return None
         work, context = self._measured(key, look), contextvars.Context()
-        lookup = self._lookups[key] = asyncio.get_running_loop().create_task(work, context=context)
+        lookup = asyncio.get_running_loop().create_task(work, context=context)
+        self._lookups[key] = _UnderWay(lookup, self._clock())
         return lookup
 
     @staticmethod
@@ -357,9 +367,14 @@ class Resolver:
         if call is None:
             return state.answer
         if not call.done() or call.cancelled():
-            return state.answer or self._look_up(query, keyring).answer
+            return state.answer or self._look_up(query, keyring).answer or self._overdue(state, keyring)
         outcome = call.result()
         return outcome.content if isinstance(outcome, CachedImage) else self._look_up(query, keyring).answer or outcome
+
+    def _overdue(self, state: CacheState, keyring: Keyring) -> Failure | None:
+        """`OVERDUE` if a lookup for the state's target is under way for too long for nodes that have the image."""
+        lookup = self._lookups.get(self._key("answer", state.due, keyring)) if state.due else None
+        return OVERDUE if lookup and self._clock() - lookup.since >= OVERDUE_SECONDS else None
 
 
 def _tally(state: CacheState) -> None:

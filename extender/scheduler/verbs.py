@@ -12,6 +12,7 @@ import structlog
 from extender.cluster.views import WatchedNodes
 from extender.errors import ExtenderError
 from extender.images.content import Answer, Content
+from extender.images.failures import is_under_way
 from extender.kubernetes.core_v1 import NodeName, Pod, PodUid
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
@@ -252,7 +253,7 @@ class SchedulerVerbs:
         """
         answers = await self._pod_resolver.resolve(question, 0)
         decision = self._decide(args.pod, question, answers)
-        if None in answers and is_unsettled(args, nodes, decision):
+        if any(map(is_under_way, answers)) and is_unsettled(args, nodes, decision):
             left_seconds = self._wait_seconds - self._waited_seconds(args.pod)
             if left_seconds > 0:
                 answers = await self._pod_resolver.resolve(question, left_seconds)

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from extender.cluster.views import NODES, PODS
+from extender.placement.gate import GATE, GATED_LABEL
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
-from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry
+from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry, HoldingRegistry
 from testbed.images import Bundle, build_index, build_manifest
-from tests.integration.service.caller import AMD64, Caller, kept, pod, with_nodes
-from tests.integration.service.conftest import StartService
+from tests.integration.cluster.api_server import Document, node
+from tests.integration.service.caller import AMD64, Caller, kept, pod, with_names, with_nodes
+from tests.integration.service.conftest import HOLDING, Cluster, StartService
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
@@ -146,8 +149,8 @@ def says(status: int, text: str = "") -> Callable[[web.BaseRequest], Awaitable[w
 
 
 @pytest.mark.parametrize(
-    "trouble", [says(500), says(503), says(429), close, says(200, "<html>"), hang],
-    ids=["500", "503", "429", "closed", "html", "mute"],
+    "trouble", [says(500), says(503), close, says(200, "<html>"), hang],
+    ids=["500", "503", "closed", "html", "mute"],
 )  # fmt: skip
 async def test_what_an_index_states_is_known_whatever_becomes_of_another_child(
     start_service: StartService, trouble: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -170,3 +173,52 @@ async def test_what_an_index_states_is_known_whatever_becomes_of_another_child(
             return str((await caller.filter(with_nodes(pod(image))))["FailedAndUnresolvableNodes"])
 
         await eventually(refusals, lambda found: "linux/amd64, linux/s390x" in found)
+
+
+def listing(name: str, *images: str) -> Document:
+    """A node that has the images."""
+    made = node(name)
+    made["status"]["images"] = [{"names": [image], "sizeBytes": 1} for image in images]
+    return made
+
+
+def held(image: str) -> Document:
+    """A pod that our gate holds."""
+    made = pod(image, labels={GATED_LABEL: "true"})
+    made["spec"]["schedulingGates"] = [{"name": GATE}]
+    return made | {"status": {"phase": "Pending"}}
+
+
+def pulling(image: str, policy: str = "IfNotPresent") -> Document:
+    made = pod(image)
+    made["spec"]["containers"][0]["imagePullPolicy"] = policy
+    return made
+
+
+async def test_nodes_that_have_an_image_do_not_wait_for_a_registry_that_swallows_packets(cluster: Cluster) -> None:
+    """They are left to the pod within a second: by filter, the webhook and the gate; a kubelet asks nobody there."""
+    async with HoldingRegistry() as silent:
+        image, reviewed, gated = (f"{silent.host}/{name}:1" for name in ("app", "reviewed", "gated"))
+        cluster.api.put(NODES.path, listing("has", image, reviewed, gated))
+        cluster.api.put(NODES.path, node("lacks"))
+        settings = (*HOLDING, *RETRY, "admission.wait_seconds=1.5")
+        async with cluster.service(*settings, listen="127.0.0.1:0", registries=[silent.host]) as caller:
+            await caller.until_ready()
+            names = ["has", "lacks"]
+            began_at = time.monotonic()
+            await eventually(
+                lambda: caller.filter(with_names(pulling(image), names)),
+                lambda found: not found["Error"] and kept(found) == ["has"],
+            )
+            assert time.monotonic() - began_at <= 1
+            assert image in (await caller.filter(with_names(pulling(image, "Always"), names)))["Error"]
+
+            began_at = time.monotonic()
+            assert GATE not in str((await caller.review(pulling(reviewed))).get("patch"))
+            assert GATE in str((await caller.review(pulling(reviewed, "Always"))).get("patch"))
+            assert time.monotonic() - began_at <= 1 + 1.5
+
+            began_at = time.monotonic()
+            cluster.api.put(PODS, held(gated))
+            await eventually(lambda: not cluster.api.find(PODS, "p")["spec"]["schedulingGates"])
+            assert time.monotonic() - began_at <= 1

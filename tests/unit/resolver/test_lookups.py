@@ -8,6 +8,7 @@ import pytest
 from extender import errors
 from extender.credentials.keyring import Credential
 from extender.images.content import Cause, Failure
+from extender.images.failures import OVERDUE, OVERDUE_SECONDS
 from extender.images.reference import digest_of
 from extender.metrics import REGISTRY
 from extender.resolver.image_cache import LOOKUPS, ImageQuery
@@ -292,3 +293,24 @@ async def test_lookups_beyond_the_bound_stay_pending_and_count_as_refused(
     await world.resolver.close()
     assert isinstance(await world.resolver.describe(images[0].reference, shop), Failure)
     assert counted()["refused"] == 2
+
+
+async def test_a_lookup_that_takes_its_time_is_overdue_until_it_ends(world: World) -> None:
+    """Callers that wait still wait for its end; what is known meanwhile beats it, and so does what it finds."""
+    world.push(APP, "linux/arm64")
+    world.open.clear()
+    assert (await world.ask(wait_seconds=0), world.peek()) == (None, None)
+    await world.visited.wait()
+    world.advance(OVERDUE_SECONDS + 0.1)
+    assert await world.ask(wait_seconds=0) == world.peek() == OVERDUE
+    asking = asyncio.create_task(world.ask())
+    await asyncio.sleep(0.01)
+    assert not asking.done()
+    world.open.set()
+    assert await asking == world.peek() == ARM64
+    world.open.clear()
+    world.advance(1000)
+    world.resolver.start(ImageQuery(APP), PUBLIC)
+    world.advance(OVERDUE_SECONDS + 0.1)
+    assert world.peek() == ARM64
+    world.open.set()
