@@ -100,7 +100,7 @@ async def assert_what_cannot_be_checked_is_said(api: ApiClient, hook: Hook) -> N
     await api.patch("RoleBinding", "multiarch-extender-doctor", nobody, "default", RBAC)
     without = await hook.run("--wait=0")
     assert (nowhere.code, without.code) == (1, 1)
-    assert "wrong pods cluster" in nowhere.output
+    assert "not seen pods cluster" in nowhere.output
     assert "not seen probe webhook" in without.output
     assert "forbidden" in without.output
 
