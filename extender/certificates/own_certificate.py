@@ -55,24 +55,30 @@ class OwnCertificates(msgspec.Struct, frozen=True):
 
     def served(self, names: Collection[str], now: datetime, *, published: bool) -> KeyPair:
         """The certificate to serve. `published`: the API server trusts `bundle`, and has had time to take notice."""
-        may_change = published or now >= expires_at(self.present.certificate)
-        return self.next if self.next and may_change and self._is_over(names, now, SETTLE) else self.present
+        if self.next is None or not is_valid(self.next.certificate, now):
+            return self.present
+        may_change = published or not is_valid(self.present.certificate, now)
+        return self.next if may_change and self._is_over(names, now, SETTLE) else self.present
 
     def renewed(self, names: Collection[str], lifetime: timedelta, now: datetime) -> "OwnCertificates":
-        """With a new next certificate if that is due; else the same object."""
-        latest = self.next or self.present
-        if now >= expires_at(latest.certificate):
+        """With a new next certificate if that is due, and without those that nobody accepts now; else the same object.
+
+        A certificate that is not valid yet was made by a clock that was ahead.
+        """
+        valid = [each for each in (self.present, self.next) if each and is_valid(each.certificate, now)]
+        if not valid:
             return OwnCertificates(make_certificate(names, now, lifetime))
+        if len(valid) < 1 + (self.next is not None):
+            return OwnCertificates(*valid).renewed(names, lifetime, now)
+        latest = valid[-1]
         if now < _at(latest, _MADE_AT) and _is_for(latest, names):
             return self
         following = make_certificate(names, now, lifetime)
-        if self.next and self._is_over(names, now, 2 * SETTLE):
-            return OwnCertificates(self.next, following)
-        return OwnCertificates(self.present, following)
+        return OwnCertificates(latest if self._is_over(names, now, 2 * SETTLE) else self.present, following)
 
     def _is_over(self, names: Collection[str], now: datetime, age: timedelta) -> bool:
-        """Whether the next certificate is to be served; before the present one has ended, from that age on."""
-        if now >= expires_at(self.present.certificate):
+        """Whether the next certificate is to be served; while the present one is valid, from that age on."""
+        if not is_valid(self.present.certificate, now):
             return True
         if self.next is None or now < _made_at(self.next) + age:
             return False
@@ -148,6 +154,12 @@ def make_certificate(names: Collection[str], now: datetime, lifetime: timedelta)
 def expires_at(certificate: bytes) -> datetime:
     """When the certificate ends. Raises InvalidCertificate."""
     return _read(certificate).not_valid_after_utc
+
+
+def is_valid(certificate: bytes, now: datetime) -> bool:
+    """Whether the certificate has begun and has not ended. Raises InvalidCertificate."""
+    read = _read(certificate)
+    return read.not_valid_before_utc <= now < read.not_valid_after_utc
 
 
 def names_of(certificate: bytes) -> frozenset[str]:

@@ -15,6 +15,7 @@ from extender.certificates.own_certificate import (
     expires_at,
     from_secret_data,
     is_issued_by,
+    is_valid,
     names_of,
     split_bundle,
 )
@@ -63,10 +64,14 @@ class InstalledPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """The webhook's certificate: whether the API server's authorities have signed it, its names, its days left."""
+    """The webhook's certificate: whether the API server's authorities have signed it, its names, its days left.
+
+    `is_valid`: it has begun and has not ended.
+    """
 
     is_trusted: bool
     names: frozenset[str]
+    is_valid: bool
     days_left: float
     where: str
 
@@ -183,11 +188,12 @@ async def read_certificate(
         bundle = base64.b64decode(str(look(webhook, ["clientConfig", "caBundle"]) or ""), validate=True)
     except binascii.Error as exc:
         raise InvalidCertificate(f"caBundle is no base64: {exc}") from exc
-    authorities = split_bundle(bundle)
+    authorities, now = split_bundle(bundle), datetime.fromtimestamp(time.time(), UTC)
     return Certificate(
         is_trusted=any(each == ca or is_issued_by(each, ca) for each in chain for ca in authorities),
         names=names_of(chain[0]),
-        days_left=(expires_at(chain[0]) - datetime.fromtimestamp(time.time(), UTC)).total_seconds() / _DAY_SECONDS,
+        is_valid=is_valid(chain[0], now),
+        days_left=(expires_at(chain[0]) - now).total_seconds() / _DAY_SECONDS,
         where=f"Secret {namespace}/{name}",
     )
 

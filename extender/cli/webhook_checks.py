@@ -82,6 +82,9 @@ def judge_certificate(subject: str, certificate: Certificate, names: Sequence[st
     if certificate.days_left <= 0:
         ended = f"{what} ended {-certificate.days_left:.0f} days ago"
         yield wrong(subject, ended, "renew it (docs/how-to/certificates.md)")
+    elif not certificate.is_valid:
+        remedy = "renew it, and correct the clock by which it was made (docs/how-to/certificates.md)"
+        yield wrong(subject, f"{what} is not valid yet", remedy)
     elif certificate.days_left < _SOON_DAYS:
         better = "see that it is renewed (docs/runbooks.md#certificate-expires)"
         yield ok(subject, f"{what} ends in {certificate.days_left:.1f} days", better)

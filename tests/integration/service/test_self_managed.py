@@ -6,7 +6,7 @@ import json
 import resource
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -233,6 +233,19 @@ async def test_a_configuration_that_lost_its_bundle_gets_it_back(api: ApiServer,
     put_configuration(api)
     assert await managed.look() == LOOK_SECONDS
     assert trusted(api) == secret_data(api)["tls.crt"]
+
+
+async def test_a_certificate_that_is_not_valid_yet_is_replaced_and_the_new_one_trusted(
+    api: ApiServer, managed: SelfManaged
+) -> None:
+    """It was made by a replica whose clock was 200 days ahead."""
+    ahead = make_certificate(NAMES, datetime.now(UTC) + timedelta(days=200), LIFE)
+    put_secret(api, to_secret_data(OwnCertificates(ahead)))
+    assert await managed.look() == LOOK_SECONDS
+    data = secret_data(api)
+    assert data["tls.crt"] != ahead.certificate
+    assert trusted(api) == data["tls.crt"]
+    assert managed.file.read_bytes() == data["tls.crt"] + data["tls.key"]
 
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["damaged", "of others"])

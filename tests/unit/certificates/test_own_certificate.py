@@ -71,6 +71,35 @@ def test_what_has_ended_is_served_no_more() -> None:
     assert expires_at(alone.present.certificate) == NOW + 390 * DAY
 
 
+AHEAD = NOW + 200 * DAY
+"""The time of a clock that is wrong."""
+
+
+def test_what_a_clock_made_that_was_ahead_is_made_anew() -> None:
+    """Nobody accepts it before its time. A few minutes are nothing: clocks differ."""
+    alone = OwnCertificates(made(AHEAD)).renewed(NAMES, LIFE, NOW)
+    assert (alone.next, expires_at(alone.present.certificate)) == (None, NOW + LIFE)
+    assert OwnCertificates(made(AHEAD), made(AHEAD)).renewed(NAMES, LIFE, NOW).next is None
+    slightly = OwnCertificates(made(NOW + timedelta(minutes=4)))
+    assert slightly.renewed(NAMES, LIFE, NOW) is slightly
+
+
+def test_a_next_certificate_that_is_not_valid_yet_is_neither_served_nor_kept() -> None:
+    """Also where the present one ends; and of a present one that is ahead the next takes the place."""
+    own = OwnCertificates(made(), made(AHEAD))
+    kept = own.renewed(NAMES, LIFE, NOW + DAY)
+    assert (kept.present, kept.next) == (own.present, None)
+    replaced = own.renewed(NAMES, LIFE, NOW + 45 * DAY)
+    assert replaced.present == own.present
+    assert replaced.next not in (None, own.next)
+    for days in (1, 60, 91):
+        assert own.served(NAMES, NOW + days * DAY, published=True) == own.present
+    good = made()
+    other = OwnCertificates(made(AHEAD), good)
+    assert other.served(NAMES, NOW, published=False) == good
+    assert other.renewed(NAMES, LIFE, NOW) == OwnCertificates(good)
+
+
 def test_other_names_take_another_certificate_once_it_is_trusted() -> None:
     """It is made at once, and served when all know it. Fewer names need none."""
     others = ("other.ns.svc",)

@@ -210,10 +210,12 @@ def test_a_selector_is_written_as_the_api_server_reads_it(selector: Any, text: s
 
 @pytest.mark.parametrize(
     ("changes", "states"),
-    [({}, ["ok"]), ({"days_left": 3}, ["ok"]), ({"days_left": -1}, ["wrong"]), ({"is_trusted": False}, ["wrong"]),
+    [({}, ["ok"]), ({"days_left": 3}, ["ok"]), ({"days_left": -1, "is_valid": False}, ["wrong"]),
+     ({"is_valid": False}, ["wrong"]), ({"is_trusted": False}, ["wrong"]),
      ({"names": frozenset({"other"})}, ["wrong"])],
 )  # fmt: skip
 def test_a_certificate_is_trusted_current_and_for_the_name(changes: dict[str, Any], states: list[str]) -> None:
-    right = {"is_trusted": True, "names": frozenset({"w.n.svc"}), "days_left": 30, "where": "Secret"}
+    names = frozenset({"w.n.svc"})
+    right = {"is_trusted": True, "names": names, "is_valid": True, "days_left": 30, "where": "Secret"}
     found = judge_certificate("webhook", Certificate(**{**right, **changes}), ["w.n.svc"])
     assert [seen.state for seen in found] == states
