@@ -1,18 +1,14 @@
-"""The rights that the account of a service takes: one table, for the service itself, `doctor` and the chart.
+"""The rights that the account of a service takes: one table, for the service itself and the chart.
 
 `make manifests` writes it into the chart as files/rights.yaml, from which the roles are made. docs/security.md says
 what each is for.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import product
 from typing import Literal
 
 import msgspec
 
-from extender.config.tree import Config, TlsConfig
 from extender.kubernetes.api_groups import ResourceAttributes
-from extender.placement.gate import UnknownImages
 
 When = Literal[
     "always", "scheduler", "webhook", "gates", "arms", "secrets", "secretsOfNamespaces", "selfManaged",
@@ -63,53 +59,3 @@ TABLE: tuple[Rights, ...] = (
 
 GATE_RIGHTS = tuple(ResourceAttributes(verb, "pods") for verb in _CHANGE_HELD)
 """What removing the gate of a held pod takes, in all namespaces."""
-
-
-def rights_of(config: Config, namespace: str) -> tuple[ResourceAttributes, ...]:
-    """What a service with these settings, whose pods are in `namespace`, must be allowed; each once."""
-    return tuple(dict.fromkeys(_rights_of(config, namespace))) if config.has_cluster else ()
-
-
-def _rights_of(config: Config, namespace: str) -> Iterator[ResourceAttributes]:
-    holds, places, names = _facts(config), _places(config, namespace), _names(config)
-    for each in TABLE:
-        if holds[each.when]:
-            objects = names[each.named] if each.named else ("",)
-            for place, name, verb in product(places[each.place], objects, each.verbs):
-                yield ResourceAttributes(verb, each.resource, each.group, place, name)
-
-
-def _facts(config: Config) -> Mapping[When, bool]:
-    scheduler, admission, registry = config.scheduler, config.admission, config.registry
-    gates = admission.unknown is UnknownImages.GATE
-    arms = gates and bool(admission.gate.policy)
-    return {
-        "always": True,
-        "scheduler": bool(scheduler.listen),
-        "webhook": bool(admission.listen),
-        "gates": gates,
-        "arms": arms,
-        "secrets": registry.pull_secrets is True,
-        "secretsOfNamespaces": not isinstance(registry.pull_secrets, bool),
-        "selfManaged": bool(admission.listen and admission.tls and admission.tls.self_managed),
-    }
-
-
-def _places(config: Config, namespace: str) -> Mapping[str, tuple[str, ...]]:
-    listed = config.registry.pull_secrets
-    return {
-        "": ("",),
-        _OWN: (namespace,),
-        _PROBE: (config.admission.gate.probe_namespace,),
-        _LISTED: () if isinstance(listed, bool) else listed,
-    }
-
-
-def _names(config: Config) -> Mapping[str, tuple[str, ...]]:
-    admission, tls = config.admission, config.admission.tls or TlsConfig()
-    return {
-        "lease": (admission.gate.lease,),
-        "policy": (admission.gate.policy,),
-        "identity": (tls.identity_secret,),
-        "configuration": (tls.service,),
-    }

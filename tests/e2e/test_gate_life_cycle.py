@@ -186,6 +186,30 @@ async def test_gates_are_removed_by_a_line_a_setting_observe_and_a_rollback(
         await until_free(api)
 
 
+@pytest.mark.parametrize("way", ["webhook", "both"])
+async def test_two_upgrades_in_a_row_that_turn_holding_off_leave_no_pod_held(
+    release: PlayedRelease, api: ApiClient, registry: EmbeddedRegistry, way: str
+) -> None:
+    """By the documentation's command, while no replica runs: the next one finds the right to remove gates."""
+    text = page("how-to/hold-until-known.md").partition("## Turn it off")[2]
+    assert "--reuse-values --set config.admission.unknown=pass\n" in text
+    assert "`--set modes.policy.enabled=false`" in text
+    off = ["--reuse-values", "--set=config.admission.unknown=pass"]
+    off += ["--set=modes.policy.enabled=false"] if way == "both" else []
+    async with reached(release, WAYS[way]) as values:
+        await release.helm.install(values)
+        await release.roll()
+        await hold_pods(api, registry)
+        await release.end()
+        for _ in range(2):
+            await release.helm.run("upgrade", OURS, str(CHART), *off)
+        await release.roll()
+        await until_ungated(api)
+        await assert_kept_where_known(api)
+        await until_free(api)
+        await until_reviewed(api, registry)
+
+
 async def run_line(line: str, control_plane: LocalCluster, kubectl: Path) -> None:
     """Runs a line that calls kubectl in a shell; it has to succeed."""
     environment = {"KUBECONFIG": str(control_plane.kubeconfig), "PATH": f"{kubectl.parent}:{os.environ['PATH']}"}

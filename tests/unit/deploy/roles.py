@@ -1,9 +1,14 @@
-"""What the roles of a set of objects give to an account."""
+"""What the roles of a set of objects give to an account, and what its settings take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
+import yaml
+
+from extender.config.reading import parse_config
+from extender.config.tree import Config, TlsConfig
 from extender.kubernetes.api_groups import ResourceAttributes
+from extender.service.rights import TABLE, When
 from testbed.objects import KubernetesObject
 
 
@@ -43,3 +48,39 @@ def is_given(right: ResourceAttributes, given: set[ResourceAttributes]) -> bool:
         and each.name in ("", right.name)
         for each in given
     )
+
+
+def rights_taken(settings: str, namespace: str) -> set[ResourceAttributes]:
+    """What a service takes whose ConfigMap has these settings, and whose pods are in `namespace`."""
+    config = parse_config(settings, "")
+    facts = _facts(config, removes_gates="gate" in yaml.safe_load(settings)["admission"])
+    listed, tls = config.registry.pull_secrets, config.admission.tls or TlsConfig()
+    gate = config.admission.gate
+    places = {
+        "": ("",),
+        "own": (namespace,),
+        "probe": (gate.probe_namespace,),
+        "listed": () if isinstance(listed, bool) else listed,
+    }
+    names = {"": "", "lease": gate.lease, "policy": gate.policy}
+    names |= {"identity": tls.identity_secret, "configuration": tls.service}
+    return {
+        ResourceAttributes(verb, each.resource, each.group, place, names[each.named])
+        for each in TABLE
+        if facts[each.when]
+        for place, verb in product(places[each.place], each.verbs)
+    }
+
+
+def _facts(config: Config, *, removes_gates: bool) -> Mapping[When, bool]:
+    admission, secrets = config.admission, config.registry.pull_secrets
+    return {
+        "always": True,
+        "scheduler": bool(config.scheduler.listen),
+        "webhook": bool(admission.listen),
+        "gates": removes_gates,
+        "arms": bool(admission.gate.policy),
+        "secrets": secrets is True,
+        "secretsOfNamespaces": not isinstance(secrets, bool),
+        "selfManaged": bool(admission.listen and admission.tls and admission.tls.self_managed),
+    }

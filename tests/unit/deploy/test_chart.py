@@ -9,12 +9,10 @@ import yaml
 from extender.cli.installation import CheckName
 from extender.config.checks import parse_listen
 from extender.config.reading import parse_config
-from extender.kubernetes.api_groups import ResourceAttributes
-from extender.service.rights import rights_of
-from testbed.chart import CHART, objects_of, render
+from testbed.chart import CHART, NAME, objects_of, render
 from testbed.objects import KubernetesObject
 from tests.unit.deploy.renderings import CASES, FOLDER, MODES, PRESETS, kept, leaves, objects_in, rendered, values
-from tests.unit.deploy.roles import rights_given
+from tests.unit.deploy.roles import rights_given, rights_taken
 from tools.chart.__main__ import MANIFESTS, RIGHTS, manifest, manifest_names, rights_file, values_schema
 from tools.chart.schema import UndescribedValue, schema_of
 
@@ -140,17 +138,13 @@ def test_the_parts_of_a_case_fit_each_other(name: str) -> None:
                 assert config.admission.wait_seconds < pods["timeoutSeconds"]
 
 
-def rights_taken(settings: str) -> set[ResourceAttributes]:
-    return {*rights_of(parse_config(settings, ""), "multiarch-extender")}
-
-
 @pytest.mark.parametrize("name", [name for name in CASES if name != "bare"])
 def test_accounts_have_the_rights_that_their_settings_take_and_no_other(name: str) -> None:
     """By the table that the service goes by; kube-scheduler's own Lease aside."""
     objects = objects_in(name)
     for part, text in settings_of(objects).items():
         own = [each for each in objects if not each["metadata"]["name"].endswith("-leader")]
-        assert rights_given(own, part) == rights_taken(text)
+        assert rights_given(own, part) == rights_taken(text, NAME)
 
 
 OF_RIGHTS = (
@@ -168,7 +162,7 @@ def test_rights_follow_settings_in_every_mode(mode: str, text: str) -> None:
     objects = rendered(text, mode)
     for part, settings in settings_of(objects).items():
         own = [each for each in objects if not each["metadata"]["name"].endswith("-leader")]
-        assert rights_given(own, part) == rights_taken(settings)
+        assert rights_given(own, part) == rights_taken(settings, NAME)
 
 
 def test_two_releases_share_no_name_and_no_pod() -> None:

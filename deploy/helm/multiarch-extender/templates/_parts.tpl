@@ -39,18 +39,16 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- $holds := false -}}
 {{- range $parts }}{{ if .gates }}{{ $holds = true }}{{ end }}{{ end -}}
 {{- $_ := set . "holds" $holds -}}
-{{- if and $parts (not $holds) (include "multiarch.held-before" .) }}{{ $_ := set (first $parts) "gates" true }}{{ end -}}
+{{- if and $parts (not $holds) (include "multiarch.has-held" .) }}{{ $_ := set (first $parts) "gates" true }}{{ end -}}
 {{- range $parts }}{{ $_ := set . "settings" (include "multiarch.settings" . | fromYaml) }}{{ include "multiarch.facts" . }}{{ end -}}
 {{- end -}}
 {{- end }}
 
-{{/* Whether the release held pods until this upgrade, as the settings in the cluster say; empty if not. */}}
-{{- define "multiarch.held-before" -}}
+{{/* Whether the release has ever held pods, as its Lease in the cluster says: once there it is in every revision, and with it
+the right to remove gates. Empty if not. */}}
+{{- define "multiarch.has-held" -}}
 {{- if .Release.IsUpgrade -}}
-{{- range $suffix := list "webhook" "policy" "scheduler" "default-scheduler" -}}
-{{- $map := lookup "v1" "ConfigMap" $.Release.Namespace (printf "%s-%s" (include "multiarch.fullname" $) $suffix) | default dict -}}
-{{- if eq (dig "admission" "unknown" "" (dig "data" "config.yaml" "" $map | fromYaml)) "gate" }}true{{ end -}}
-{{- end -}}
+{{- if lookup "coordination.k8s.io/v1" "Lease" .Release.Namespace .gatesLease }}true{{ end -}}
 {{- end -}}
 {{- end }}
 
