@@ -6,6 +6,8 @@ An authority cannot be removed from an `ssl.SSLContext`, and clients of HTTP and
 import ssl
 from collections.abc import Callable
 
+from extender.regular_files import check_regular
+
 
 def new_client_context(ca_file: str | None = None) -> ssl.SSLContext:
     """Returns a context that trusts the system's authorities, or those in `ca_file`, as Go's clients on nodes do.
@@ -16,6 +18,8 @@ def new_client_context(ca_file: str | None = None) -> ssl.SSLContext:
     Raises:
         OSError: the file cannot be read or holds no certificate; `ssl.SSLError` is one.
     """
+    if ca_file:
+        check_regular(ca_file)
     context = ssl.create_default_context(cafile=ca_file)  # noqa: TID251 - the one place that makes one
     context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN

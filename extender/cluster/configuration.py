@@ -21,6 +21,7 @@ import msgspec
 
 from extender.bounded_yaml import InvalidYaml, read_yaml
 from extender.errors import ClusterError
+from extender.regular_files import check_regular, read_file
 from extender.tls_context import new_client_context, unverified_context
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def names_cluster() -> bool:
     """Whether $KUBECONFIG, or else ~/.kube/config, has a current context; also if only its load can say why not."""
     for file in _files_of(_default_kubeconfig()):
         try:
-            found = read_yaml(file.read_bytes())
+            found = read_yaml(read_file(file))
         except (OSError, InvalidYaml):
             return True
         if found and not (isinstance(found, dict) and not found.get("current-context")):
@@ -125,7 +126,7 @@ def _files_of(kubeconfig: str) -> list[Path]:
 
 async def _of_kubeconfig(files: Sequence[Path], context: str) -> Access:
     # The library knows no bound, and no file without anything in it.
-    files = [file for file in files if read_yaml(file.read_bytes()) is not None]
+    files = [file for file in files if read_yaml(read_file(file)) is not None]
     if not files:
         raise ValueError("it is empty")
     import_library()
@@ -136,6 +137,8 @@ async def _of_kubeconfig(files: Sequence[Path], context: str) -> Access:
     chosen = loader.current_context or {}
     tls = new_client_context(configuration.ssl_ca_cert) if configuration.verify_ssl else unverified_context()
     if configuration.cert_file:
+        for path in filter(None, (configuration.cert_file, configuration.key_file)):
+            check_regular(path)
         tls.load_cert_chain(configuration.cert_file, configuration.key_file)
     return Access(
         url=configuration.host or "",

@@ -5,7 +5,6 @@ Holds what is the same for all clouds. Uses no cloud's library, since each cloud
 
 import asyncio
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import aiohttp
@@ -13,6 +12,7 @@ import msgspec
 
 from extender.credentials.providers import CredentialsUnavailable
 from extender.errors import UNDECODABLE
+from extender.regular_files import read_file
 from extender.tls_context import new_client_context
 
 _TIMEOUT_SECONDS = 10.0
@@ -94,6 +94,6 @@ async def read_token(path: str) -> str:
         CredentialsUnavailable: the file cannot be read.
     """
     try:
-        return (await asyncio.to_thread(Path(path).read_text, "utf-8")).strip()
+        return (await asyncio.to_thread(read_file, path)).decode().strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise CredentialsUnavailable(f"{path} cannot be read: {type(exc).__name__}") from None

@@ -6,7 +6,6 @@ a pull secret that names one gets nothing from it.
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
@@ -15,6 +14,7 @@ from extender.credentials.logins import InvalidLogins, Login, Logins, decode_doc
 from extender.credentials.programs import ProgramFailed, run_program
 from extender.credentials.providers import CredentialsUnavailable, FixedLogins, NamedSources, ProvidedCredentials
 from extender.errors import UNDECODABLE, ConfigError
+from extender.regular_files import read_file
 
 _TIMEOUT_SECONDS = 60.0  # a helper may ask a person to unlock a key store
 _KEEP_SECONDS = 60.0
@@ -81,7 +81,7 @@ def read_docker_config(path: str) -> NamedSources:
             problem, and holds none of the file's secrets.
     """
     try:
-        raw = Path(path).read_bytes()
+        raw = read_file(path)
         logins = Logins(decode_docker_config(raw).logins)
         named = _helpers_in(raw)
     except OSError as exc:

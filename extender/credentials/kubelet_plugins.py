@@ -23,6 +23,7 @@ from extender.credentials.programs import run_program
 from extender.credentials.providers import CredentialsUnavailable, NamedSources, ProvidedCredentials
 from extender.durations import parse_seconds
 from extender.errors import ConfigError, naming
+from extender.regular_files import read_file
 
 _TIMEOUT_SECONDS = 60.0  # the kubelet's
 
@@ -103,7 +104,7 @@ def _setting_of(path: str) -> str:
 def _read_config(path: str) -> CredentialProviderConfig:
     where = _setting_of(path)
     try:
-        config = msgspec.convert(read_yaml(Path(path).read_bytes(), unique_keys=True), CredentialProviderConfig)
+        config = msgspec.convert(read_yaml(read_file(path), unique_keys=True), CredentialProviderConfig)
     except OSError as exc:
         raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
     except (msgspec.MsgspecError, InvalidYaml) as exc:

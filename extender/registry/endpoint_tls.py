@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from extender.errors import ConfigError, RegistryNotAsked
+from extender.regular_files import check_regular
 from extender.tls_context import CurrentContext, new_client_context, unverified_context
 from extender.watched_files import FileSetting, Stamp, WatchedFiles, stamp_of
 
@@ -36,6 +37,7 @@ class RegistryTrust:
         context = new_client_context()
         for path in self.ca_files:
             with _naming(f"registry.ca_files: {path} holds no certificates"):
+                check_regular(path)
                 context.load_verify_locations(path)
         return context
 
@@ -133,12 +135,15 @@ class CertificateReader:
 def _load_authorities(context: ssl.SSLContext, paths: Sequence[Path]) -> None:
     for path in paths:
         with _naming(f"ca: {path} holds no certificates"):
+            check_regular(path)
             context.load_verify_locations(path)
 
 
 def _load_clients(context: ssl.SSLContext, clients: Sequence[tuple[Path, Path | None]]) -> None:
     for certificate, key in clients:
         with _naming(f"client: {certificate} and its key cannot be used"):
+            for path in filter(None, (certificate, key)):
+                check_regular(path)
             context.load_cert_chain(certificate, key, password="")  # an encrypted key fails instead of prompting
 
 

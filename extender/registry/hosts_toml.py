@@ -21,6 +21,7 @@ from extender.errors import ConfigError, naming
 from extender.registry.endpoint import CAPABILITIES, Capability
 from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.routes import MirrorRule, Place, Routes
+from extender.regular_files import read_file
 
 _MOST_BYTES = 256 << 10  # of a file: ten thousand hosts take a second to read
 _KNOWN_CAPABILITIES = frozenset({"resolve", "pull", "push", "referrers"})
@@ -139,8 +140,7 @@ def _place(folder: Path, root: URL | None, keys: _HostKeys, certificates: Certif
 
 
 def _read_bounded(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        text = opened.read(_MOST_BYTES + 1)
+    text = read_file(file, _MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
         raise ConfigError(f"{file} has more than {_MOST_BYTES >> 10} KiB")
     return text

@@ -21,6 +21,7 @@ from extender.registry.endpoint import upstream_root
 from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.hosts_toml import host_of_folder, registry_folders
 from extender.registry.routes import ImageKind, MirrorRule, Place, Routes
+from extender.regular_files import read_file
 
 MOST_BYTES = 1 << 20
 """Of all files together: ten thousand tables have half of it."""
@@ -131,8 +132,7 @@ def certificates_beside(main: Path) -> Path:
 
 def read_bounded(path: Path) -> bytes:
     """Returns the file's content, or one byte more than such files may have. Raises OSError."""
-    with path.open("rb") as file:
-        return file.read(MOST_BYTES + 1)
+    return read_file(path, MOST_BYTES + 1)
 
 
 def _normalized_tables(name: str, tables: Iterable[RegistryTable]) -> list[RegistryTable]:

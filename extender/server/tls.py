@@ -5,13 +5,13 @@ a new context, and the listening context passes every new handshake to it.
 """
 
 import ssl
-from pathlib import Path
 
 import structlog
 
 from extender.certificates.own_certificate import InvalidCertificate, expires_at
 from extender.errors import ConfigError
 from extender.metrics import gauge_of
+from extender.regular_files import read_file
 from extender.watched_files import RELOADS, FileSetting, WatchedFiles
 
 log = structlog.get_logger()
@@ -52,7 +52,7 @@ class TlsFiles:
         for setting, file in files.items():
             try:
                 if file:
-                    Path(file).read_bytes()
+                    read_file(file)
             except OSError as exc:
                 where = f"{self._name}.tls.{setting}"
                 raise ConfigError(f"{where}: {file}: {exc.strerror}; give a readable PEM file") from exc
@@ -79,7 +79,7 @@ class TlsFiles:
 
     def _expiry(self) -> float:
         try:
-            return expires_at(Path(self._certificate).read_bytes()).timestamp()
+            return expires_at(read_file(self._certificate)).timestamp()
         except (OSError, InvalidCertificate) as exc:
             where = f"{self._name}.tls.certificate"
             raise ConfigError(f"{where}: {self._certificate}: {exc}; give a readable PEM file") from exc

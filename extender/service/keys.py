@@ -5,9 +5,9 @@ It is read at the start only: the ids of all credentials in memory would change 
 
 import hashlib
 import secrets
-from pathlib import Path
 
 from extender.errors import ConfigError
+from extender.regular_files import read_file
 
 KEY_BYTES = 32
 
@@ -21,7 +21,7 @@ def credential_key(file: str) -> bytes:
     if not file:
         return secrets.token_bytes(KEY_BYTES)
     try:
-        content = Path(file).read_bytes()
+        content = read_file(file)
     except OSError as exc:
         raise ConfigError(f"cache.key_file: {file}: {exc.strerror}; give a file of random bytes") from exc
     if len(content) < KEY_BYTES:

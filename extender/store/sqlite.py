@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from extender.credentials.keyring import CredentialId
 from extender.images.reference import PackedDigest
+from extender.regular_files import check_regular
 from extender.store.rows import (
     SCHEMA,
     Batch,
@@ -125,6 +126,8 @@ class SqliteStore:
 
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._path.exists():
+            check_regular(self._path)
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # for our user only, which SQLite would not ensure
         file = sqlite3.connect(self._path, timeout=self._busy_seconds, isolation_level=None)
         file.text_factory = _text

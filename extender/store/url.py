@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from extender.errors import ConfigError
 from extender.masked import without_password
+from extender.regular_files import check_regular, read_file
 from extender.store.rows import Store
 from extender.store.sqlite import SqliteStore
 from extender.tls_context import new_client_context
@@ -104,7 +105,7 @@ def _password_of(path: str, password: str) -> str:
     if not path:
         return password
     try:
-        content = Path(path).read_text(encoding="utf-8").strip()
+        content = read_file(path).decode().strip()
     except (OSError, ValueError) as exc:
         raise ConfigError(f"cache.url: the password file {path} cannot be read") from exc
     if not content:
@@ -117,6 +118,8 @@ def _tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = new_client_context(options.get("ca_file"))
         if "certificate_file" in options:
+            for path in filter(None, (options["certificate_file"], options.get("key_file"))):
+                check_regular(path)
             context.load_cert_chain(  # an encrypted key fails instead of prompting
                 options["certificate_file"], options.get("key_file"), password=""
             )
