@@ -226,12 +226,18 @@ def _jobs(number: int, spec: Mapping[str, Any]) -> bytes:
     )
 
 
+def required_terms(number: int) -> dict[str, Any]:
+    """Required node affinity of so many terms, each of which gets requirements."""
+    terms = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}] * number
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
 @pytest.mark.parametrize(
     ("body", "warnings"),
     [
         pytest.param(_jobs(2, {"tolerations": [{"key": "a"}]}), 0, id="usual"),
         pytest.param(_jobs(64, {"tolerations": [{"key": f"k{each}"} for each in range(2_000)]}), 1, id="bytes"),
-        pytest.param(_jobs(64, {}), 1, id="patch"),
+        pytest.param(_jobs(64, {"affinity": required_terms(14)}), 1, id="patch"),
         pytest.param(_jobs(20, {"hostname": "x" * 40_000}), 1, id="templates"),
         pytest.param(_jobs(1, {"hostname": "x" * 2_000_000}), 1, id="template"),
     ],
