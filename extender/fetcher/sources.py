@@ -47,13 +47,17 @@ class LocalSources(Looker):
         """Returns the tags of the image's repository, as the registry orders them. Raises RegistryError."""
         return await self.ask(look, partial(self.registry.fetch_tags, look.reference))
 
+    async def check(self) -> None:
+        """Returns."""
+
+
+class HeardSources(LocalSources):
+    """The same, for whoever wants to hear what each endpoint answered."""
+
     async def look(self, look: Look) -> SeenImage | Failed:
         """As `Looker` has it."""
         _LOOKED_AT.set(look.reference)
         return await super().look(look)
-
-    async def check(self) -> None:
-        """Returns."""
 
 
 @contextlib.asynccontextmanager
@@ -127,7 +131,7 @@ async def _open(
         heard=hear,
     )
     await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS), "registry-files"))
-    return LocalSources(registry, operator)
+    return (HeardSources if heard else LocalSources)(registry, operator)
 
 
 def _for_mirrors(operator: OperatorKeyring, mirrors: MirrorFiles | None) -> MirrorCredentials:
