@@ -12,7 +12,7 @@ from extender.config.tree import Config, TlsConfig
 from extender.errors import ConfigError
 from extender.images.platform import (
     ARCHITECTURES,
-    OPERATING_SYSTEMS,
+    SYSTEM_NAMES,
     InvalidPlatform,
     Platform,
     normalize_platform,
@@ -20,6 +20,7 @@ from extender.images.platform import (
     variants_of,
 )
 from extender.placement.gate import UnknownImages
+from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM
 from extender.placement.policy import Choice, PreferenceBy
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
@@ -29,7 +30,9 @@ _OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-
 def problems_of(config: Config) -> Iterator[str]:
     """The problems of the settings taken together, one sentence each."""
     yield from _listener_problems(config)
-    yield from _platform_problems(config)
+    for index, rule in enumerate(config.admission.tolerations):
+        if not rule.platforms:
+            yield f"admission.tolerations[{index}].platforms: [] is empty; name what every image must run on"
     yield from _provider_problems(config)
     yield from _gate_problems(config)
     yield from _object_problems(config)
@@ -73,11 +76,26 @@ def _object_problems(config: Config) -> Iterator[str]:
                 yield f"{path}: {name!r} is no name of an object; write one like multiarch-webhook"
 
 
-def warnings_of(config: Config) -> Iterator[str]:
-    """What `serve` accepts and is probably a mistake, one sentence each: architectures and systems nobody has."""
+def name_problems(config: Config) -> Iterator[str]:
+    """Names of architectures, systems and platforms that there are not, each with what is probably meant."""
     for name in config.placement.preference:
         if problem := unheard_of(Platform("", normalize_platform("", name).architecture)):
             yield f"placement.preference: {name!r}: {problem}"
+    for path, text in _named_platforms(config):
+        try:
+            if problem := unheard_of(parse_platform(text)):
+                yield f"{path}: {text!r}: {problem}"
+        except InvalidPlatform as exc:
+            yield f"{path}: {exc}"
+    for index, rule in enumerate(config.admission.tolerations):
+        word = rule.key.removeprefix("beta.")
+        named = Platform(rule.value if word == OPERATING_SYSTEM else "", rule.value if word == ARCHITECTURE else "")
+        if problem := unheard_of(named):
+            yield f"admission.tolerations[{index}].value: {rule.value!r}: {problem}"
+
+
+def warnings_of(config: Config) -> Iterator[str]:
+    """What `serve` accepts and is probably a mistake, one sentence each."""
     yield from _preference_warnings(config)
     admission = config.admission
     if admission.unknown is UnknownImages.GATE and not (admission.node_affinity.required or config.scheduler.listen):
@@ -86,10 +104,6 @@ def warnings_of(config: Config) -> Iterator[str]:
     if not (config.scheduler.listen or config.admission.listen or admission.unknown is UnknownImages.GATE):
         only = f"with admission.unknown: {admission.unknown} nothing is done but to remove the gates of held pods"
         yield f"scheduler.listen and admission.listen are empty; {only}"
-    for path, text in _named_platforms(config):
-        with contextlib.suppress(InvalidPlatform):  # a problem, not a warning
-            if problem := unheard_of(parse_platform(text)):
-                yield f"{path}: {text!r}: {problem}"
 
 
 def _preference_warnings(config: Config) -> Iterator[str]:
@@ -107,7 +121,7 @@ def unheard_of(platform: Platform) -> str:
     import difflib  # late, since nearly every configuration does without
 
     for kind, word, known in (
-        ("operating system", platform.os, OPERATING_SYSTEMS),
+        ("operating system", platform.os, SYSTEM_NAMES),
         ("architecture", platform.architecture, ARCHITECTURES),
     ):
         if word and word not in known:
@@ -205,17 +219,6 @@ def _tls_problems(listen: str, tls: TlsConfig | None) -> Iterator[str]:
         if not getattr(tls, field):
             why = f"'' names no file while admission.listen is {listen!r}"
             yield f"admission.tls.{field}: {why}; give a PEM file, or set admission.listen to '' to switch it off"
-
-
-def _platform_problems(config: Config) -> Iterator[str]:
-    for index, rule in enumerate(config.admission.tolerations):
-        if not rule.platforms:
-            yield f"admission.tolerations[{index}].platforms: [] is empty; name what every image must run on"
-    for path, text in _named_platforms(config):
-        try:
-            parse_platform(text)
-        except InvalidPlatform as exc:
-            yield f"{path}: {exc}"
 
 
 def parse_listen(listen: str) -> tuple[str, int]:

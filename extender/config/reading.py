@@ -9,7 +9,7 @@ import yaml
 from msgspec import inspect
 
 from extender.bounded_yaml import InvalidYaml, PlainText, read_texts
-from extender.config.checks import problems_of
+from extender.config.checks import name_problems, problems_of
 from extender.config.fitting import Fitting, field_of, is_section, is_text, members_of
 from extender.config.tree import Config
 from extender.errors import ConfigError
@@ -75,7 +75,10 @@ def _convert(tree: dict[str, Any], assignments: Sequence[str]) -> Config:
     fitted = fitting.fit(tree, _CONFIG)
     if fitting.problems:
         raise ConfigError(*fitting.problems)
-    return msgspec.convert(fitted, Config)
+    config = msgspec.convert(fitted, Config)
+    if problems := list(name_problems(config)):
+        raise ConfigError(*problems)
+    return config
 
 
 def _parsed(assignment: str) -> tuple[Sequence[str], Any]:

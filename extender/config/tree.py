@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from extender.config.registry_section import RegistryConfig, Seconds, Section
+from extender.images.platform import ArchitectureName, PlatformName
 from extender.placement.affinity import AffinityMode
 from extender.placement.gate import ImpossiblePods, UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
@@ -80,7 +81,7 @@ class SchedulerConfig(Section, frozen=True):
         Meta(description="The same when an image is unknown, and for a held pod after `admission.gate.limit_seconds`."),
     ] = Choice.PASS
     assume: Annotated[
-        tuple[str, ...],
+        tuple[PlatformName, ...],
         Meta(description="What `assume` takes such an image to run on."),
     ] = ("linux/amd64",)
 
@@ -188,7 +189,7 @@ class PlacementConfig(Section, frozen=True):
         Meta(description="`observe` records decisions, without effect."),
     ] = "enforce"
     preference: Annotated[
-        dict[str, Boost],
+        dict[ArchitectureName, Boost],
         Meta(description="Score per architecture, 0-10, for multi-arch pods."),
     ] = msgspec.field(default_factory=lambda: {"arm64": 10})
     preference_by: Annotated[
@@ -196,7 +197,7 @@ class PlacementConfig(Section, frozen=True):
         Meta(description="`filter` keeps only the nodes of the highest score; leave `prioritizeVerb` out."),
     ] = PreferenceBy.SCORE
     runtime_classes: Annotated[
-        dict[str, tuple[str, ...]],
+        dict[str, tuple[PlatformName, ...]],
         Meta(
             description="The platforms that a RuntimeClass runs, such as `{rosetta: [linux/amd64]}`; `[]`: its pods "
             "are left alone."

@@ -5,6 +5,7 @@ containerd and CRI-O to run the image. For the two compatibilities on which they
 """
 
 import re
+from typing import Annotated
 
 import msgspec
 
@@ -39,7 +40,7 @@ class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
     run_arm_on_arm64: bool = False
 
 
-# Those that Go has a port for (`go tool dist list`), as normalised here. Others are valid: `serve` refuses none.
+# Those that Go has a port for (`go tool dist list`), as normalised here. Others are valid in images and on nodes.
 OPERATING_SYSTEMS = frozenset(
     ("aix", "android", "darwin", "dragonfly", "freebsd", "illumos", "ios", "js",
      "linux", "netbsd", "openbsd", "plan9", "solaris", "wasip1", "windows")
@@ -56,6 +57,15 @@ _ARCHITECTURES = {
 }
 # These names imply the variant; a variant stated beside them is dropped.
 _WITH_VARIANT = {"i386": ("386", ""), "armhf": ("arm", "v7"), "armel": ("arm", "v6")}
+ARCHITECTURE_NAMES = ARCHITECTURES | _ARCHITECTURES.keys() | _WITH_VARIANT.keys()
+"""The architectures that Go has a port for, under every name that is normalised."""
+SYSTEM_NAMES = OPERATING_SYSTEMS | {"macos", "wasi"}
+"""The same of operating systems; `wasi` is what images call `wasip1`."""
+ArchitectureName = Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(ARCHITECTURE_NAMES)})]
+"""Of a setting. The service itself says what is meant by another name; a schema has the names."""
+_PLATFORM = f"^({'|'.join(sorted(SYSTEM_NAMES))})/({'|'.join(sorted(ARCHITECTURE_NAMES))})(/[a-z0-9.]+)?$"
+PlatformName = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": _PLATFORM})]
+"""The same of `os/architecture[/variant]`."""
 _VARIANTS = {
     "amd64": {"v1": ""},
     "arm": {"": "v7", "5": "v5", "6": "v6", "7": "v7", "8": "v8"},

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from extender.images.platform import Platform, parse_platform
+from extender.images.platform import Platform, PlatformName, parse_platform
 from extender.kubernetes.core_v1 import Taint, Toleration
 from extender.placement.node_match import tolerates
 
@@ -30,7 +30,7 @@ class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     operator: Literal["Equal", "Exists"] = "Equal"
     value: Annotated[str, msgspec.Meta(pattern=_VALUE)] = ""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute", ""] = ""
-    platforms: tuple[str, ...]
+    platforms: tuple[PlatformName, ...]
 
     def __post_init__(self) -> None:
         """Raises ValueError for a toleration that an API server refuses, as it would refuse every pod that got it."""

@@ -255,8 +255,13 @@ async def test_config_prints_and_checks(tmp_path: Path) -> None:
     assert code == 2
     assert "admission.tls.certificate" in err
     file.write_text("{admission: {listen: ''}, cluster: none, placement: {preference: {arm46: 10}}}\n")
-    warning = "warning: placement.preference: 'arm46': no node has the architecture 'arm46'; is it 'arm64'?\n"
-    assert await run("config", "--check", str(file)) == (0, f"{file} is right\n", warning)
+    problem = "error: placement.preference: 'arm46': no node has the architecture 'arm46'; is it 'arm64'?\n"
+    for command in (("config", "--check"), ("config", "--config"), ("serve", "--config"), ("inspect", "x", "--config")):
+        assert await run(*command, str(file)) == (2, "", problem)
+    file.write_text("{admission: {listen: ''}, cluster: none, placement: {preference_by: filter, preference: {}}}\n")
+    code, out, err = await run("config", "--check", str(file))
+    assert (code, out) == (0, f"{file} is right\n")
+    assert err.startswith("warning: placement.preference_by: filter leaves no node out")
 
 
 NO_CLUSTER = [

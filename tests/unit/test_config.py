@@ -94,16 +94,16 @@ def test_an_assignment_changes_no_section_that_shares_its_text(tmp_path: Path) -
 
 @pytest.mark.parametrize("word", ["off", "yes", "1.0", "0x1f", "010", "1:30", "2001-01-01", "=", ".inf"])
 def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
-    """Without quotes too, in a value, in a list, and as the key of a map or a value of it."""
-    text = f"placement: {{runtime_classes: {{{word}: [{word}]}}}}\n"
+    """Without quotes too, in a value, in a list, and as the key of a map."""
+    text = f"placement: {{runtime_classes: {{{word}: []}}}}\n"
     text += f"registry: {{docker_config: {word}, deny: [{word}]}}\n"
     classes = "placement.runtime_classes"
     assigned = [f"registry.docker_config={word}", f"registry.deny=[{word}]"]
-    assigned.append(f"{classes}={{{word}: [{word}]}}" if word in ("=", ".inf") else f"{classes}.{word}=[{word}]")
+    assigned.append(f"{classes}={{{word}: []}}" if word in ("=", ".inf") else f"{classes}.{word}=[]")
     for config in (read_config(write(tmp_path, text)), read_config(None, assigned)):
         assert config.registry.docker_config == word
         assert config.registry.deny == (word,)
-        assert config.placement.runtime_classes == {word: (word,)}
+        assert config.placement.runtime_classes == {word: ()}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_text_is_what_stands_there(tmp_path: Path, word: str) -> None:
         ("registry.docker_config", "*x", "*x"),
         ("registry.docker_config", "- a: [", "- a: ["),
         ("registry.docker_config", "", ""),
-        ("placement.runtime_classes.a.example/b", "[1]", ("1",)),
+        ("placement.runtime_classes.a.example/b", "[linux/386]", ("linux/386",)),
         ("registry.pull_secrets", "[on, 1]", ("on", "1")),
         ("registry.pull_secrets", "off", False),
         ("placement.compatibility", "[arm-on-arm64, 386-on-amd64]", ("arm-on-arm64", "386-on-amd64")),
@@ -293,7 +293,7 @@ def test_every_setting_is_documented_and_settable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "warning"),
+    ("path", "text", "problem"),
     [
         ("placement.preference", "{arm46: 1}", "'arm46': no node has the architecture 'arm46'; is"),
         ("scheduler.assume", "[linux/amd46]", "'linux/amd46': no node has the architecture 'amd46'; is"),
@@ -306,20 +306,29 @@ def test_every_setting_is_documented_and_settable() -> None:
         ("scheduler.assume", "[linux/amd64/v1, linux/arm64/v8]", ""),
         ("placement.preference", "{aarch64: 1, x86_64: 2, riscv64: 3}", ""),
         ("scheduler.assume", "[windows/amd64, linux/arm/v7, linux/armhf]", ""),
-        ("scheduler.assume", "[amd64]", ""),
+        ("scheduler.assume", "[amd64]", "'amd64' is no platform"),
+        ("placement.runtime_classes", "{wasm: [wasi/wasm, wasip1/wasm]}", ""),
+        ("placement.runtime_classes", "{kata: [linux/arm46]}", "'linux/arm46': no node has the architecture 'arm46'"),
+        ("placement.runtime_classes.kata", "[linux/arm46]", "'linux/arm46': no node has the architecture 'arm46'"),
+        ("placement.preference.arm46", "10", "'arm46': no node has the architecture 'arm46'; is it 'arm64'?"),
+        ("admission.tolerations", "[{operator: Exists, platforms: [linuks/arm64]}]", "[0].platforms: 'linuks/arm64'"),
+        ("admission.tolerations", "[{key: kubernetes.io/arch, value: arm46, platforms: [linux/arm64]}]", "'arm46'"),
+        ("admission.tolerations", "[{key: beta.kubernetes.io/os, value: linuks, platforms: [linux/arm64]}]", "'linux'"),
+        ("admission.tolerations", "[{key: team, value: arm46, platforms: [linux/arm64]}]", ""),
+        ("registry.clouds", "[awss]", "one of"),
+        ("placement.compatibility", "[386-on-arm64]", "one of"),
     ],
 )
-def test_a_name_that_no_node_has_is_worth_a_warning(path: str, text: str, warning: str) -> None:
-    """With the nearest name that there is; other spellings of a name are fine, and what is no platform is an error."""
-    found = list(warnings_of(read_config(None, [f"{path}={text}"])))
-    assert [each.startswith(f"{path}: {warning}") for each in found] == [True] * bool(warning)
-
-
-def test_a_name_in_a_rule_of_tolerations_is_judged_alike() -> None:
-    [warning] = warnings_of(
-        read_config(None, ["admission.tolerations=[{operator: Exists, platforms: [linuks/arm64]}]"])
-    )
-    assert warning.startswith("admission.tolerations[0].platforms: 'linuks/arm64': no node has the operating system")
+def test_a_name_that_no_node_has_is_refused(path: str, text: str, problem: str) -> None:
+    """With the nearest name that there is; other spellings of a name are fine."""
+    if not problem:
+        read_config(None, [f"{path}={text}"])
+        return
+    with pytest.raises(ConfigError) as caught:
+        read_config(None, [f"{path}={text}"])
+    [found] = caught.value.problems
+    assert problem in found
+    assert found.startswith(path.removesuffix(".arm46"))
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,14 @@ def _described(schema: Schema, prefix: str, definitions: Mapping[str, Schema]) -
 
 
 def _plain(schema: Schema) -> Schema:
-    """The schema without titles and the defaults, which the service has itself, and with patterns as JSON Schema's."""
+    """The schema without titles and the defaults, which the service has itself, and with patterns as JSON Schema's.
+
+    Names of a map's keys are patterns too: of `propertyNames` Helm says at another place that they are wrong.
+    """
+    if names := schema.get("propertyNames", {}).get("enum"):
+        known = {f"^({'|'.join(names)})$": schema["additionalProperties"]}
+        others = {name: each for name, each in schema.items() if name != "propertyNames"}
+        schema = others | {"patternProperties": known, "additionalProperties": False}
     return {name: _plain_part(name, each) for name, each in schema.items() if name not in ("title", "default")}
 
 

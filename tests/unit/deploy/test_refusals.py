@@ -27,6 +27,15 @@ OF_THE_SCHEMA: list[tuple[str, str]] = [
     ("networkPolicy.ingress.apiServer: [10.0.0.1]", r"/apiServer/0': '10.0.0.1' does not match pattern"),
     ("config.admission.wait: 1", r"/config/admission': additional properties 'wait' not allowed"),
     ("config.placement.preference.arm64: 11", r"/config/placement/preference/arm64': maximum: got 11, want"),
+    (
+        "config.placement.preference.arm46: 10",
+        r"/config/placement/preference': additional properties 'arm46' not allowed",
+    ),
+    ("config.scheduler.assume: [linux/amd46]", r"/config/scheduler/assume/0': 'linux/amd46' does not match pattern"),
+    ("config.placement.runtime_classes.kata: [linuks/arm64]", r"/runtime_classes/kata/0': 'linuks/arm64' does not"),
+    ("config.admission.tolerations: [{platforms: [arm64]}]", r"/tolerations/0/platforms/0': 'arm64' does not match"),
+    ("config.registry.clouds: [awss]", r"/config/registry/clouds/0': value must be one of"),
+    ("config.placement.compatibility: [arm-on-amd64]", r"/placement/compatibility/0': value must be one of"),
 ]
 PORT = "webhook.hostNetwork: true, webhook.port: 9443"
 SECOND = "modes.secondScheduler"
