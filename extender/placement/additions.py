@@ -53,13 +53,15 @@ class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
 class Additions(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What was added to one pod.
 
-    `scheduler_name_was` is the value that our schedulerName replaced.
+    `scheduler_name_was` is the value that our schedulerName replaced. `is_preferring` is as in `Overrides`: it adds
+    nothing, and is recorded for those who decide later.
     """
 
     tolerations: tuple[Toleration, ...] = ()
     required: tuple[AddedTerm, ...] = ()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
     scheduler_name_was: SchedulerBefore | None = None
+    is_preferring: bool | None = None
 
     @functools.cached_property
     def record(self) -> str:
@@ -124,6 +126,7 @@ def take_back(
         required=_take_back_terms(look(document, TERMS_PATH), record.required),
         preferred=_remove(document, _PREFERRED, record.preferred),
         scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
+        is_preferring=record.is_preferring,
     )
     for path, items in (
         (TOLERATIONS_PATH, taken.tolerations),
@@ -153,6 +156,7 @@ def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Addit
         required=_and_terms(terms, required) if required else (),
         preferred=wanted.preferred,
         scheduler_name_was=_set_scheduler(document, scheduler_name),
+        is_preferring=wanted.is_preferring,
     )
 
 

@@ -118,7 +118,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     `reason` explains `required`, for which no event of the scheduler names an image. `impossible`: no node is right for
     the pod. `held`, `assumed` and `passed` are the images that are not known, by what is done about them. `platforms`
-    is the value of the annotation; None for none.
+    is the value of the annotation; None for none. `is_preferring` is as in `Overrides`, where preferences are written.
     """
 
     tolerations: tuple[Toleration, ...] = ()
@@ -131,6 +131,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     assumed: tuple[Unresolved, ...] = ()
     passed: tuple[Unresolved, ...] = ()
     platforms: str | None = None
+    is_preferring: bool | None = None
 
 
 class Planner:
@@ -154,6 +155,12 @@ class Planner:
 
     def plan(self, pod: PodInput, own: SchedulingSpec, *, expired: bool = False) -> Wanted:
         """What the pod should get, whose author's own spec is `own`. `expired`: it was held for long enough."""
+        wanted = self._plan(pod, own, expired=expired)
+        if not self._prefers or pod.overrides.is_preferring is None:  # as nearly always
+            return wanted
+        return msgspec.structs.replace(wanted, is_preferring=pod.overrides.is_preferring)
+
+    def _plan(self, pod: PodInput, own: SchedulingSpec, *, expired: bool) -> Wanted:
         demands = demands_in(own)
         if any(map(is_unresolved, pod.facts)):
             held, assumed, passed = self._divide(pod, expired=expired)

@@ -15,6 +15,7 @@ import msgspec
 from extender.images.content import LOCAL
 from extender.images.platform import ARCHITECTURES, Compatibility, Platform, is_of_nodes, normalize_platform, runs_on
 from extender.kubernetes.core_v1 import Pod, PodSpec
+from extender.placement.bounds import RECORD_CHARACTERS
 from extender.placement.facts import (
     NO_RUNTIME_CLASSES,
     ImageFact,
@@ -28,7 +29,7 @@ from extender.placement.facts import (
     system_of,
 )
 from extender.placement.nodes import PREFIX
-from extender.placement.shares import point_of
+from extender.placement.shares import drawn_point, point_of
 
 MODE = f"{PREFIX}mode"
 PREFER = f"{PREFIX}prefer"
@@ -62,13 +63,15 @@ class Overrides(msgspec.Struct, frozen=True):
     """The settings that the annotations of a pod and its namespace override together.
 
     `prefer` is a normalised architecture, `none`, or None if not set. `prefer_share` is the percentage of pods that
-    have the preference; None for all of them, or once it is decided whether this pod is one of them. `unknown` is None
+    have the preference; None for all of them, or once it is decided whether this pod is one of them. `is_preferring`
+    says whether a pod that had no name was drawn to have it; None where nothing was drawn. `unknown` is None
     if not set; then the operator's setting applies. `problems` has one short sentence for each value that was ignored.
     """
 
     mode: Mode = Mode.ENFORCE
     prefer: str | None = None
     prefer_share: float | None = None
+    is_preferring: bool | None = None
     unknown: Choice | None = None
     problems: tuple[str, ...] = ()
 
@@ -302,15 +305,43 @@ def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) ->
 def overrides_of(pod: Pod, namespace: str, defaults: Annotations, policy: Policy, *, draw: str = "") -> Overrides:
     """What the annotations of the pod and of its namespace override, with what is decided about this pod alone.
 
-    `defaults` are the namespace's annotations, and `draw` is as in `shares.point_of`. A pod outside the share that has
-    the preference has none.
+    `defaults` are the namespace's annotations. A pod outside the share that has the preference has none. Whether it is
+    inside follows from its name. A pod that has no name yet is drawn by the text `draw`, and what was drawn for it is
+    in its record from then on.
     """
     found = read_overrides(pod.metadata.annotations if pod.metadata else None, defaults, policy.overrides)
     if found.prefer == NO_PREFERENCE or found.prefer_share is None:
         return found
-    is_in = found.prefer_share > point_of(pod, namespace, draw) or found.prefer_share == _WHOLE
+    drawn = _drawn_before(pod)
+    point = point_of(pod, namespace)
+    is_in = found.prefer_share > (drawn_point(draw) if point is None else point)
+    if found.prefer_share == _WHOLE:
+        is_in = True
+    elif drawn is not None:
+        is_in = drawn
+    elif point is None and draw:
+        drawn = is_in
     prefer = found.prefer if is_in else NO_PREFERENCE
-    return msgspec.structs.replace(found, prefer=prefer, prefer_share=None)
+    return msgspec.structs.replace(found, prefer=prefer, prefer_share=None, is_preferring=drawn)
+
+
+class _DrawnRecord(msgspec.Struct, frozen=True, rename="camel"):
+    is_preferring: bool | None = None
+
+
+_DRAWN = msgspec.json.Decoder(_DrawnRecord)
+
+
+def _drawn_before(pod: Pod) -> bool | None:
+    """What the record of what was added to the pod says of it; None if it says nothing."""
+    annotations = pod.metadata.annotations if pod.metadata else None
+    text = annotations.get(ADDED) if annotations else None
+    if text is None or len(text) > RECORD_CHARACTERS:
+        return None
+    try:
+        return _DRAWN.decode(text).is_preferring
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
 
 
 def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:

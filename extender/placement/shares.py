@@ -15,12 +15,12 @@ _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly, ho
 _NOWHERE = 100.0
 
 
-def point_of(pod: Pod, namespace: str, draw: str = "") -> float:
-    """The pod's point. `draw` is any text that is the pod's own, used if it has no name yet.
+def point_of(pod: Pod, namespace: str) -> float | None:
+    """The pod's point, the same whenever and by whomever it is asked for; None for a pod without a name.
 
     Pods with an ordinal, of StatefulSets and indexed Jobs, have points by their controller and the ordinal, which are
     spread evenly over its pods: a pod's replacement has the same. Any other pod has a point by its name, so its
-    replacement has another. A pod without a name or a draw, such as a template, is in no share but 100 %.
+    replacement has another.
     """
     metadata = pod.metadata
     name = (metadata and metadata.name) or ""
@@ -30,8 +30,11 @@ def point_of(pod: Pod, namespace: str, draw: str = "") -> float:
         ordinal = annotations.get(_COMPLETION_INDEX) or name.removeprefix(f"{owner.name}-")
         if _ORDINAL.fullmatch(ordinal):
             return 100 * ((_fraction(namespace, owner.kind, owner.name) + int(ordinal) * _GOLDEN) % 1)
-    if name:
-        return 100 * _fraction(namespace, name)
+    return 100 * _fraction(namespace, name) if name else None
+
+
+def drawn_point(draw: str) -> float:
+    """A point by any text. Without one it is in no share but 100 %, as that of a template is, which is no pod yet."""
     return 100 * _fraction(draw) if draw else _NOWHERE
 
 

@@ -5,8 +5,10 @@ What is decided about nodes, in both forms of requests, is told of the decision 
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 
 from extender.images.platform import Platform
@@ -28,6 +30,7 @@ from tests.integration.service.caller import (
     with_nodes,
 )
 from tests.integration.service.conftest import StartService, World
+from tests.unit.placement.json_patch import apply
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
@@ -102,6 +105,25 @@ async def test_scores_are_integers_for_known_multi_arch_pods_only(caller: Caller
         arguments = with_nodes(world.pod(f"{image}:1"))
         await caller.filter(arguments)
         assert await caller.prioritize(arguments) == ({"b": 10, "d": 10} if image == "multi" else {}), image
+
+
+async def test_a_share_of_the_pods_is_drawn_once_by_webhook_and_scheduler(world: World) -> None:
+    """A pod of a Deployment has no name when the webhook draws, and the webhook may be called again."""
+    caller = await world.serve("admission.node_affinity=both", nodes=View())
+    preferring, chosen = "preferredDuringSchedulingIgnoredDuringExecution", []
+    for number in range(60):
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "u", "controller": True}
+        share = {"multiarch-extender.io/prefer-share": "40%"}
+        stored = world.pod("multi:1", generateName="web-1-", ownerReferences=[owner], annotations=share)
+        del stored["metadata"]["name"]
+        for attempt in range(3):
+            response = await caller.review(stored, uid=str(uuid.UUID(int=3 * number + attempt)))
+            stored = apply(stored, msgspec.json.encode(response["patch"]))
+        stored["metadata"]["name"] = f"web-1-{number:05x}"
+        is_preferring = preferring in (stored["spec"].get("affinity") or {}).get("nodeAffinity", {})
+        assert bool(await caller.prioritize(with_nodes(stored))) is is_preferring
+        chosen += [number] * is_preferring
+    assert 12 <= len(chosen) <= 36
 
 
 async def test_preempt_keeps_victims_from_dying_for_nothing(caller: Caller, world: World) -> None:
