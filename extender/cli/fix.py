@@ -1,5 +1,6 @@
 """`fix`: gives manifests back with what the webhook would add, or without what their images do not need."""
 
+import asyncio
 import contextlib
 import difflib
 import errno
@@ -24,20 +25,23 @@ from extender.cli.options import (
     Kubeconfig,
     Manifests,
     Namespace,
+    opened_client,
     read_settings,
     required_platforms,
 )
+from extender.cluster.workload_lists import list_nodes
 from extender.config.tree import Config
-from extender.errors import ConfigError
+from extender.errors import ClusterError, ConfigError
 from extender.images.content import Content, Failure
 from extender.images.platform import Platform
 from extender.manifests.fixing import FixedTemplate, ManifestStream, TemplateFixer
 from extender.manifests.stream import ManifestError
 from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage, fact_of
-from extender.placement.nodes import USUAL
+from extender.placement.nodes import USUAL, USUAL_NODES, ClusterNodes
 from extender.placement.relaxing import Relaxer
 from extender.placement.templates import Templates
+from extender.reports.explanation import cluster_nodes
 from extender.service.operator_policies import admission_settings_of, policy_of
 
 
@@ -90,6 +94,8 @@ def fix(
 ) -> None:
     """Write into pod templates what the webhook would add to their pods: node affinity and tolerations.
 
+    In a cluster of amd64 and arm64, or in the one that --kubeconfig or --context names.
+
     With --relax, take out what their authors wrote of the kind and their images do not need.
 
     Prints a diff, unless --check or --write is given. What is not known is left as it is and said on standard error.
@@ -107,7 +113,11 @@ def fix(
     files = read_files(manifests or ())
     targets = required_platforms(require or ()) or USUAL
     settings = read_settings(file, assignments, kubeconfig, context)
-    fixer = _relaxer(settings, targets, namespace) if relax else _templates(settings, node_affinity)
+    if relax:
+        fixer: TemplateFixer = _relaxer(settings, targets, namespace)
+    else:
+        is_named = bool(kubeconfig or context)
+        fixer = _templates(settings, node_affinity, asyncio.run(_nodes(settings)) if is_named else USUAL_NODES)
     fixed = _fix_all(files, settings, fixer, namespace)
     gaps = [gap for one in fixed for gap in one.findings if _fails(gap, allow_unknown=allow_unknown)]
     for one in fixed:
@@ -123,11 +133,19 @@ def fix(
         raise typer.Exit(1)
 
 
-def _templates(settings: Config, chosen: AffinityMode | None) -> TemplateFixer:
+async def _nodes(settings: Config) -> ClusterNodes:
+    try:
+        async with opened_client(settings) as client:
+            return cluster_nodes(await list_nodes(client))
+    except ClusterError as exc:
+        raise ConfigError(f"the cluster's nodes cannot be read: {exc}") from exc
+
+
+def _templates(settings: Config, chosen: AffinityMode | None, cluster: ClusterNodes) -> TemplateFixer:
     configured = settings.admission.node_affinity
     mode = chosen or (AffinityMode.REQUIRED if configured is AffinityMode.NONE else configured)
     admission = msgspec.structs.replace(admission_settings_of(settings), node_affinity=mode, platforms_annotation=False)
-    return Templates(policy_of(settings), admission)
+    return Templates(policy_of(settings), admission, cluster=cluster)
 
 
 def _relaxer(settings: Config, targets: Sequence[Platform], namespace: str) -> TemplateFixer:

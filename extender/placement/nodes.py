@@ -99,6 +99,8 @@ class ClusterNodes(msgspec.Struct, frozen=True):
 
 
 NO_NODES = ClusterNodes()
+USUAL_NODES = ClusterNodes(frozenset(USUAL))
+"""Those of a cluster of amd64 and arm64, for manifests of which no cluster is known."""
 
 
 def list_nodes(nodes: Sequence[Node]) -> NodePlatforms:

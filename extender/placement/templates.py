@@ -23,7 +23,7 @@ from extender.placement.gate import GateSettings
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, read_parts, touched_bytes
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
-from extender.placement.nodes import NO_NODES, ClusterNodes
+from extender.placement.nodes import NO_NODES, USUAL_NODES, ClusterNodes
 from extender.placement.patch import Json, JsonObject, Operation, copy_of, diff, look
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, SERVICE_KEYS, Overrides, Policy, overrides_of
@@ -120,8 +120,14 @@ def read_template(raw: bytes) -> CreatedPod:
 class Templates:
     """Applies the operator's settings to templates. Its results depend on the arguments and these settings alone."""
 
-    def __init__(self, policy: Policy, settings: AdmissionSettings, *, guards: bool = False) -> None:
-        """`guards`: whether the templates of DaemonSets that are created or changed get required affinity."""
+    def __init__(
+        self, policy: Policy, settings: AdmissionSettings, *, guards: bool = False, cluster: ClusterNodes = USUAL_NODES
+    ) -> None:
+        """`guards`: whether the templates of DaemonSets that are created or changed get required affinity.
+
+        `cluster` has the nodes for which manifests are fixed.
+        """
+        self._cluster = cluster
         self._policy = policy = msgspec.structs.replace(policy, assume=frozenset())
         self._guards = guards
         self._offered = [rule.toleration for rule in settings.tolerations]
@@ -156,7 +162,7 @@ class Templates:
         if unknown := tuple(unknown_images(question.images, facts)):
             return TemplateAnswer(unknown=unknown, warnings=question.overrides.problems)
         mutator = self._fixed_daemons if template.kind == DAEMON_SET else self._fixed
-        mutation = mutator.mutate(question.pod, question.images, facts, question.overrides)
+        mutation = mutator.mutate(question.pod, question.images, facts, question.overrides, self._cluster)
         operations = _operations_of(mutation)
         if not _annotation(question.pod):  # the record of one that was made from a patched pod is kept true
             operations = tuple(operation for operation in operations if operation.path.startswith(_OF_POD))

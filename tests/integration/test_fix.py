@@ -16,6 +16,7 @@ from testbed.demo.story import fill_registry
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.forked_commands import COMMAND, MEMORY, asking, run
 from testbed.objects import kept_to
+from tests.integration.cluster.api_server import node, serve_api, write_kubeconfig
 
 
 class Fix:
@@ -116,7 +117,7 @@ async def test_files_and_folders_are_changed_once(fix: Fix, tmp_path: Path) -> N
     assert await fix("-f", str(tmp_path), "--write") == (0, "", "")
     assert first == {name: file.read_bytes() for name, file in files.items()}
     [legacy], [web] = (specs_of(files[name].read_text()) for name in ("legacy", "web"))
-    assert (architectures_of(legacy), architectures_of(web)) == (["amd64"], ["amd64", "arm64"])
+    assert (architectures_of(legacy), architectures_of(web)) == (["amd64"], [])
     assert "tolerations" not in legacy
     assert [item["key"] for item in web["tolerations"]] == ["kubernetes.io/arch", "arch"]
     assert files["legacy"].read_text().startswith("# Deployment of legacy\n")
@@ -143,7 +144,7 @@ async def test_check_is_one_line_a_change_and_exit_1(fix: Fix, tmp_path: Path) -
     file = tmp_path / "all.yaml"
     file.write_text("---\n".join([fix.manifest("legacy"), "kind: Service\n", fix.manifest("edge", "StatefulSet")]))
     code, out, err = await fix("-f", str(file), "--check")
-    affinity = "lacks node affinity kubernetes.io/arch In [{}] and kubernetes.io/os In [linux]"
+    affinity = "lacks node affinity kubernetes.io/arch In [{}]"
     tolerations = "toleration kubernetes.io/arch=arm64:NoSchedule, toleration arch=arm64:NoSchedule"
     assert (code, err) == (1, "")
     assert out.splitlines() == [
@@ -171,16 +172,35 @@ async def test_what_is_not_known_is_left_and_said(fix: Fix) -> None:
 
 async def test_the_modes_of_affinity(fix: Fix) -> None:
     """Required where the settings say none; the settings' own otherwise; the option over both."""
-    for arguments, kinds in (
-        ([], ["required"]),
-        (["--set", "admission.node_affinity=both"], ["preferred", "required"]),
-        (["--set", "admission.node_affinity=both", "--node-affinity", "preferred"], ["preferred"]),
-        (["--node-affinity", "none"], []),
+    both = ["--set", "admission.node_affinity=both"]
+    for arguments, of_web, of_legacy in (
+        ([], [], ["required"]),
+        (both, ["preferred"], ["required"]),
+        ([*both, "--node-affinity", "preferred"], ["preferred"], []),
+        (["--node-affinity", "none"], [], []),
     ):
-        _, out, _ = await fix("-f", "-", "--write", *arguments, stdin=fix.manifest("web", "Deployment"))
-        [spec] = specs_of(out)
-        found = spec.get("affinity", {}).get("nodeAffinity", {})
-        assert sorted(name[:9].rstrip("D") for name in found) == [kind[:9] for kind in kinds]
+        for image, kinds in (("web", of_web), ("legacy", of_legacy)):
+            _, out, _ = await fix("-f", "-", "--write", *arguments, stdin=fix.manifest(image, "Deployment"))
+            [spec] = specs_of(out)
+            found = spec.get("affinity", {}).get("nodeAffinity", {})
+            assert [name.partition("DuringScheduling")[0] for name in found] == kinds
+
+
+async def test_the_nodes_of_a_cluster_that_is_named_decide(fix: Fix, tmp_path: Path) -> None:
+    """Without one they are amd64 and arm64, whatever cluster there may be."""
+    written = fix.manifest("web", "Deployment")
+    async with serve_api() as api:
+        for name, system in (("a", "linux"), ("b", "windows")):
+            made = node(name)
+            made["status"]["nodeInfo"]["operatingSystem"] = system
+            api.put("/api/v1/nodes", made)
+        kubeconfig = str(write_kubeconfig(api, tmp_path))
+        _, out, err = await fix("-f", "-", "--write", "--kubeconfig", kubeconfig, stdin=written)
+        assert (kept_to(specs_of(out)[0], "kubernetes.io/os"), err) == (["linux"], "")
+        _, out, _ = await fix("-f", "-", "--write", "--set", f"cluster={kubeconfig}", stdin=written)
+        assert "affinity" not in specs_of(out)[0]
+    code, _, err = await fix("-f", "-", "--check", "--kubeconfig", kubeconfig, stdin=written)
+    assert (code, "nodes cannot be read" in err or "kubeconfig" in err) == (2, True)
 
 
 @pytest.mark.parametrize("arguments", [["fix", "--write"], ["explain"], ["audit"]])

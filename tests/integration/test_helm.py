@@ -126,8 +126,7 @@ async def test_a_chart_is_rendered_with_what_the_webhook_would_add(helm: Helm) -
     pods = {name: item["spec"]["template"]["spec"] for name, item in found.items() if name != "ConfigMap/c"}
     assert sorted(pods) == ["DaemonSet/agent", "Deployment/one", "Deployment/two"]
     assert [sorted(pod) for pod in pods.values()] == [
-        ["affinity", "containers"] if name == "DaemonSet/agent" else ["affinity", "containers", "tolerations"]
-        for name in pods
+        ["affinity", "containers"] if name == "DaemonSet/agent" else ["containers", "tolerations"] for name in pods
     ]
     for pod in pods.values():
         for key in ("affinity", "tolerations"):

@@ -257,7 +257,8 @@ class Outlets:
         template = {"metadata": {"annotations": self.case.pod["metadata"]["annotations"]}, "spec": spec}
         workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "w", "namespace": "shop"}}
         [found] = pod_templates({**workload, "spec": {"template": template}})
-        templates = self.case.settings.templates
+        settings = msgspec.structs.replace(self.case.settings.admission, platforms_annotation=False)
+        templates = Templates(self.policy, settings, cluster=self.cluster)
         question = templates.question(found, self.case.namespace)
         answers = [self.case.answers[it.reference] for it in question.images]
         change = templates.fix(found, question, facts_of(question.images, answers, may_be_pending=True))

@@ -18,13 +18,14 @@ from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage, Unknown
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import NodeDemands
+from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, MODE, Policy
 from extender.placement.template_problems import Problem, ReviewedTemplate, problems_of
 from extender.placement.templates import PREBUILT_LABEL, QUEUE_LABEL, TemplateAnswer, TemplateOwner, Templates
 from extender.placement.tolerations import TolerationRule
-from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, Json, expression
+from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, Json, expression, platforms
 from tests.unit.placement.mutating import POLICY, terms_of
 from tests.unit.placement.template_reviews import job, reviewed, template_of
 
@@ -39,6 +40,7 @@ TEMPLATES = Templates(
     POLICY, AdmissionSettings(tolerations=(AMD_RULE,), node_affinity=AffinityMode.REQUIRED), guards=True
 )
 DIGEST = "sha256:" + "a1" * 32
+MIXED = ClusterNodes(platforms("linux/amd64", "linux/arm64", "windows/amd64"))
 PLACE = "spec.template.spec.replicatedJobs[12].template.spec.template"
 MISSING = Unknown(Cause.MISSING, "x")
 
@@ -54,7 +56,7 @@ def change(
     admission: AdmissionSettings = ADMISSION,
     namespace: dict[str, str] | None = None,
 ) -> TemplateAnswer:
-    mutator = Templates(Policy(preference={"arm64": 10}), admission)
+    mutator = Templates(Policy(preference={"arm64": 10}), admission, cluster=MIXED)
     return mutator.fix(found, mutator.question(found, namespace), facts)
 
 
