@@ -21,7 +21,17 @@ from extender.logs import configure_logs
 from extender.service.cluster_view import ClusterView
 from extender.service.compose import Service, open_service
 from extender.service.process import wait_for_stop
-from testbed.demo.story import NODES, SCENES, Caller, Seen, arguments_of, fill_registry, pod_of, review_of
+from testbed.demo.story import (
+    NODES,
+    SCENES,
+    Caller,
+    Seen,
+    arguments_of,
+    fill_registry,
+    pod_of,
+    review_of,
+    view_of_nodes,
+)
 from testbed.embedded_registry import EmbeddedRegistry
 
 WARM_ROUNDS = 50
@@ -44,7 +54,7 @@ async def _run(console: Console, *, keep: bool) -> list[str]:
         fill_registry(registry)
         config = _config(registry.host)
         async with (
-            open_service(config, ClusterView(), open_local_sources) as service,
+            open_service(config, ClusterView(view_of_nodes()), open_local_sources) as service,
             aiohttp.ClientSession() as session,
         ):
             _print_cast(console, service, registry.host)

@@ -5,11 +5,13 @@ The calls are JSON over HTTP, as from kube-scheduler and kube-apiserver. `__main
 
 import base64
 import time
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
+from extender.cluster.views import WatchedNodes
 from extender.errors import ExtenderError
 from testbed.embedded_registry import EmbeddedRegistry
 
@@ -43,7 +45,6 @@ SCENES = (
         title="multi-arch image",
         repository="shop/web",
         tolerations=("kubernetes.io/arch", "arch"),
-        required=("amd64", "arm64"),
         kept=tuple(NODES),
         scores=dict.fromkeys(_ARM_NODES, _NODE_BOOST),
     ),
@@ -211,11 +212,22 @@ def review_of(pod: dict[str, Any]) -> dict[str, Any]:
 
 def arguments_of(pod: dict[str, Any]) -> dict[str, Any]:
     """The ExtenderArgs that kube-scheduler sends with whole nodes (`nodeCacheCapable: false`)."""
-    items = [
-        {
+    return {"Pod": pod, "Nodes": {"metadata": {}, "items": list(_nodes())}, "NodeNames": None}
+
+
+def view_of_nodes() -> WatchedNodes:
+    """The service's view of a cluster of these nodes, as if they had been listed."""
+    nobody: Any = None  # is asked, as nothing watches the nodes
+    view = WatchedNodes(nobody, clock=time.monotonic)
+    for node in _nodes():
+        view.upsert(msgspec.json.encode(node))
+    view.keep_only(NODES.keys())
+    return view
+
+
+def _nodes() -> Iterator[dict[str, Any]]:
+    for name, architecture in NODES.items():
+        yield {
             "metadata": {"name": name, "labels": {_ARCHITECTURE: architecture, "kubernetes.io/os": "linux"}},
             "status": {"nodeInfo": {"architecture": architecture, "operatingSystem": "linux"}},
         }
-        for name, architecture in NODES.items()
-    ]
-    return {"Pod": pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
