@@ -228,3 +228,15 @@ async def test_our_mistake_is_answered_with_the_least_harm(peer: Peer, letters: 
     assert len(json.loads(body)["id"]) == 16
     assert letters.later == 0
     assert REGISTRY.get_sample_value("multiarch_requests_total", labels) == before + 1
+
+
+async def test_a_request_behind_a_body_that_came_in_pieces_ends_the_connection_after_its_answer(peer: Peer) -> None:
+    """It is not read, and the answer to the first is not lost."""
+    first = request_of("  12")
+    peer.writer.write(first[:-2])
+    await peer.writer.drain()
+    for _ in range(20):  # turns of the event loop, in which it arrives
+        await asyncio.sleep(0.001)
+    peer.writer.write(first[-2:] + request_of("3"))
+    assert (await peer.read())[2] == json.dumps("x" * 12).encode()
+    assert await peer.ends() == b""

@@ -13,6 +13,7 @@ from extender.placement.facts import (
     PodImage,
     Role,
     RunsOn,
+    RuntimeClass,
     Unknown,
     fact_of,
     images_of,
@@ -67,6 +68,22 @@ def test_an_image_named_twice_the_same_way_counts_once() -> None:
     images = images_of(pod_of({"containers": containers, "volumes": [{"image": {"reference": "c:1"}}]}))
     assert images == (PodImage("c:1"), PodImage("c:1", Role.CONTAINER, "Never"), PodImage("c:1", Role.VOLUME))
     assert images_of(pod_of(None)) == images_of(pod_of({})) == images_of(pod_of({"containers": None})) == ()
+
+
+def test_every_image_of_a_pod_is_its_runtimes_and_its_systems() -> None:
+    """Image volumes too: what the operator says of the RuntimeClass counts for all that the pod pulls."""
+    wasm = RuntimeClass("wasm", BOTH)
+    containers: list[Json] = [{"image": "c:1"}, {"image": "c:2", "command": ["/run"]}]
+    spec: Json = {
+        "runtimeClassName": "wasm", "os": {"name": "linux"}, "containers": containers,
+        "initContainers": [{"image": "i:1"}], "ephemeralContainers": [{"image": "e:1"}],
+        "volumes": [{"image": {"reference": "v:1"}}],
+    }  # fmt: skip
+    found = images_of(pod_of(spec), {"wasm": wasm, "other": RuntimeClass("other", frozenset())})
+    assert [(each.reference, each.os, each.runtime) for each in found] == [
+        (name, "linux", wasm) for name in ("c:1", "c:2", "i:1", "e:1", "v:1")
+    ]
+    assert {each.runtime for each in images_of(pod_of({**spec, "runtimeClassName": "none"}), {"wasm": wasm})} == {None}
 
 
 MOUNTS = {
