@@ -101,15 +101,15 @@ ci: setup ## What a change must pass before it lands: lint, the tests on the ima
 # Everything that takes too long for each change, or more programs than a change should wait for. Examples are new ones.
 # Each part runs, whatever became of those before it.
 .PHONY: nightly
-nightly: setup ## The slow tests, ten minutes of fuzzing, Helm 3, containerd 2.3, the differentials, the mutations, the siege (hours)
+nightly: setup ## The slow tests, ten minutes of fuzzing, Helm 3, containerd 2.3, the differentials, mutants, the siege (hours)
 	@$(BIN)/python -m testbed.binaries $(PROGRAMS) helm3 containerd kueue karpenter containers-image >/dev/null
-	@failed=; for part in "test EXAMPLES=1000" test-slow e2e-slow "fuzz SECONDS=22" mutations siege; do \
+	@failed=; for part in "test EXAMPLES=1000" test-slow e2e-slow "fuzz SECONDS=22" mutants siege; do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $${part%% *}"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
 
-.PHONY: mutations
-mutations: setup ## Break what users were promised, one change at a time, and see that a test falls each time
-	@$(BIN)/python -m tools.mutations
+.PHONY: mutants
+mutants: setup ## Mutants of what decides, a sample by SEED: the share that a test kills, and those that live
+	@$(BIN)/python -m tools.mutants --number $(or $(NUMBER),300) $(if $(SEED),--seed $(SEED))
 
 # Each has a control plane of its own. Tests wait more than they compute.
 E2E_PROCESSES ?= 3
