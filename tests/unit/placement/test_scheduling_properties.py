@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.content import Cause
-from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
+from extender.images.platform import Compatibility, Platform, normalize_platform, parse_platform, runs_on
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
@@ -30,6 +30,7 @@ PLATFORMS = [*map(parse_platform, (
 ))]  # fmt: skip
 
 platforms = st.sampled_from(PLATFORMS)
+of_nodes = st.sampled_from([each for each in PLATFORMS if normalize_platform(each.os, each.architecture) == each])
 some_platforms = st.frozensets(platforms, min_size=1, max_size=4)
 causes = st.sampled_from(Cause)
 facts: st.SearchStrategy[ImageFact] = st.one_of(
@@ -52,7 +53,7 @@ overrides = st.builds(Overrides, unknown=st.none() | choices, prefer=st.sampled_
 references = st.sampled_from([f"r/{letter}:1" for letter in "abcdefgh"])
 Nodes = Mapping[NodeName, Platform | None]
 clusters: st.SearchStrategy[Nodes] = st.dictionaries(
-    st.integers(0, 99).map(lambda number: NodeName(f"n{number}")), st.none() | platforms, min_size=1, max_size=8
+    st.integers(0, 99).map(lambda number: NodeName(f"n{number}")), st.none() | of_nodes, min_size=1, max_size=8
 )
 
 
