@@ -47,19 +47,21 @@ def _event_of(line: bytes) -> Event:
 
 # A page of nodes has 3 MB or more, and takes twice that while it is read. Decoding it blocks the event loop for 4 ms.
 PAGE_OBJECTS = 250
-WATCH_SECONDS = 240  # after which the server ends a watch, so that a dead one is noticed soon
-STALL_SECONDS = WATCH_SECONDS + 15.0
+WATCH_SECONDS = 240  # after which the server ends a watch
+BOOKMARK_SECONDS = 62.0  # a watch has one each minute (kube-apiserver's bookmarkFrequency), a second or two late
+LOST_SECONDS = 90.0
+"""For how long a view counts that nothing confirms, and a watch lasts that brings nothing."""
 _FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.5, 30.0
-# When to list again, as a server restored from a backup never reaches the version we hold. A watch has a bookmark each
-# minute, so one that brought nothing for so long has a version that is not reached.
-_TRIES_PER_VERSION, _SECONDS_PER_VERSION = 5, 150.0
+# When to list again, as a server restored from a backup never reaches the version we hold. A new watch may bring
+# nothing before its first bookmark, so a view that is older than this would not be confirmed in time.
+_TRIES_PER_VERSION, _SECONDS_PER_VERSION = 5, LOST_SECONDS - BOOKMARK_SECONDS - 3.0
 _IN_CACHE = "0"  # the version from which a watch begins with all objects that the API server's cache has
 
 AGE = gauge(
     "multiarch_watch_age_seconds",
     "Time since the API server last confirmed our view of the resource; 0: it is not watched.",
     "resource",
-    ("nodes", "namespaces", "gated-pods", "held-pods"),
+    ("nodes", "namespaces", "held-pods"),
 )
 log = structlog.get_logger()
 
@@ -127,7 +129,7 @@ class ListWatch:
         clock: Callable[[], float],
         random: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        stall_seconds: float = STALL_SECONDS,
+        stall_seconds: float = LOST_SECONDS,
     ) -> None:
         """`clock` gives seconds, `random` numbers from 0 to 1. A watch fails after `stall_seconds` without a byte."""
         self._reader = reader
@@ -143,6 +145,8 @@ class ListWatch:
         self._is_expired = False  # whether a 410 ended a watch, and no line of a watch has come since
         self._is_lost = False
         self._missing: set[str] = set()  # rights that were named since the watch was lost
+        self.is_live = False
+        """Whether a watch is open that has brought an event or bookmark, so that it shows objects as they are made."""
         self._lists = 0
         self._confirmed_at = clock()
         if resource.is_kept:
@@ -159,9 +163,9 @@ class ListWatch:
         return self._lists > 0
 
     @property
-    def confirmed_at(self) -> float:
-        """When a list page or watch event last confirmed the view, by `clock`; at first when this object was made."""
-        return self._confirmed_at
+    def is_seen(self) -> bool:
+        """Whether the view is whole, and was confirmed lately enough to go by what it shows."""
+        return self.is_synced and self.age_seconds() <= LOST_SECONDS
 
     def age_seconds(self) -> float:
         """Seconds since a list page or watch event last confirmed the view; at first since this object was made."""
@@ -222,11 +226,14 @@ class ListWatch:
         stream = self._reader.stream(
             self._resource.path, query, accept=self._resource.watch_accept, stall_seconds=self._stall_seconds
         )
-        async with aclosing(stream) as lines:
-            async for line in lines:
-                self._apply(_event_of(line))
-                self._confirm()
-                await asyncio.sleep(0)  # thousands may come at once, and each takes up to a millisecond
+        try:
+            async with aclosing(stream) as lines:
+                async for line in lines:
+                    self._apply(_event_of(line))
+                    self._confirm()
+                    await asyncio.sleep(0)  # thousands may come at once, and each takes up to a millisecond
+        finally:
+            self.is_live = False
 
     def _apply(self, event: Event) -> None:
         if event.has_object:
@@ -245,6 +252,7 @@ class ListWatch:
         self._confirmed_at = self._clock()
         self._tries = 0
         self._is_expired = False
+        self.is_live = True
         if self._is_lost:
             self._is_lost = False
             self._missing.clear()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import msgspec
 
 from extender.cluster.client import ClusterClient, open_chosen_cluster
-from extender.cluster.listwatch import ListWatch
+from extender.cluster.listwatch import LOST_SECONDS, ListWatch
 from extender.cluster.pod_events import PodEvents
 from extender.cluster.secrets import OnRefused
 from extender.cluster.views import NAMESPACES, NamespaceView, PendingPods, WatchedNodes
@@ -18,9 +18,8 @@ from extender.errors import ClusterError, ConfigError
 from extender.placement.nodes import ClusterNodes
 from extender.server.operations import CheckResult
 
-# Age of a view from which readiness fails. A watch has a bookmark each minute, and one without a line for 255 s is
-# begun again, so nothing confirms a view that is older than this.
-STALE_SECONDS = 300.0
+STALE_SECONDS = LOST_SECONDS + 30.0
+"""Age of a view from which readiness fails: there is time to list again after one lost watch."""
 
 
 def check_watch(watch: ListWatch) -> CheckResult:
