@@ -2,8 +2,9 @@
 
 The rules are those of client-go's leaderelection: a replica trusts no other's clock, and takes the lease over when it
 has seen no change of it for as long as the lease says. Unlike there, the leader changes only its own fields of the
-Lease, and a replica that starts takes a lease over at once that was renewed before `DEAD_SECONDS`: all replicas were
-gone. Should a clock differ by more, the holder finds at its next renewal that it leads no more.
+Lease, a leader that is no longer able gives the lease up, and a replica that starts takes a lease over at once that was
+renewed before `DEAD_SECONDS`: all replicas were gone. Should a clock differ by more, the holder finds at its next
+renewal that it leads no more.
 Specification: https://kubernetes.io/docs/concepts/architecture/leases/#leader-election
 """
 
@@ -67,6 +68,7 @@ class LeaderElection:
         self._renewed_at: float | None = None  # as `_seen_at`, but only of changes that happened while we ran
         self._leads_until = 0.0
         self._is_lost = False
+        self._is_able: Callable[[], bool] = lambda: False
 
     @property
     def is_leader(self) -> bool:
@@ -77,18 +79,28 @@ class LeaderElection:
         """Whether some replica leads, or did within `FRESH_SECONDS` and another takes over. True on standbys too."""
         return self._renewed_at is not None and self._clock() < self._renewed_at + FRESH_SECONDS
 
-    async def run(self, lead: Callable[[], Coroutine[None, None, None]]) -> None:
+    async def run(
+        self, lead: Callable[[], Coroutine[None, None, None]], is_able: Callable[[], bool] = lambda: True
+    ) -> None:
         """Runs `lead` whenever this replica leads, until cancelled; cancels it when another one may begin to lead.
 
-        When cancelled it gives the lease up, so that another replica leads within `RENEW_SECONDS`. If `lead` returns or
-        raises, that ends this call too. Continues after ClusterErrors.
+        It leads only while `is_able` says so. When cancelled or no longer able it gives the lease up, so that another
+        replica leads within `RENEW_SECONDS`. If `lead` returns or raises, that ends this call too. Continues after
+        ClusterErrors.
         """
+        self._is_able = is_able
+        hands_over = False
         try:
             while True:
                 await self._campaign()
                 await self._lead(lead)
+                if not is_able():
+                    await self._release(hands_over=False)
+        except asyncio.CancelledError:
+            hands_over = True
+            raise
         finally:
-            await self._release()
+            await self._release(hands_over=hands_over)
 
     async def _campaign(self) -> None:
         """Returns when this replica leads."""
@@ -161,10 +173,14 @@ class LeaderElection:
     def _note(self, lease: Lease, *, is_change: bool) -> None:
         self._lease = lease
         self._seen_at = self._clock()
-        if is_change:
+        if lease.spec and lease.spec.renew_time is None:
+            self._renewed_at = None
+        elif is_change:
             self._renewed_at = self._seen_at
 
     def _may_take(self) -> bool:
+        if not self._is_able():
+            return False
         lease = self._lease
         if lease is None or lease.spec is None or lease.spec.holder_identity in (None, "", self._identity):
             return True
@@ -199,17 +215,23 @@ class LeaderElection:
             )
         return decode_answer(_LEASE, await sent, "Lease")
 
-    async def _release(self) -> None:
-        """Gives the lease up if it is ours, so that a standby need not wait until it expires."""
+    async def _release(self, *, hands_over: bool) -> None:
+        """Gives the lease up if it is ours, so that a standby need not wait until it expires.
+
+        While it `hands_over` somebody is still said to lead; else nobody is, until a replica takes the lease.
+        """
         self._leads_until = 0.0
+        if not hands_over:
+            self._renewed_at = None
         if not self._is_ours():
             return
         try:
             if not self._is_current:
                 await self._look()
             if self._lease and self._lease.spec and self._is_ours():
-                released = {"holder_identity": "", "lease_duration_seconds": 1, "renew_time": self._now()}
-                await self._write(msgspec.structs.replace(self._lease.spec, **released))
+                renew_time = self._now() if hands_over else None
+                released = {"holder_identity": "", "lease_duration_seconds": 1, "renew_time": renew_time}
+                self._lease = await self._write(msgspec.structs.replace(self._lease.spec, **released))
                 log.info("lease.released", lease=self.name, identity=self._identity)
         except ClusterError as exc:
             log.warning("lease.unreachable", lease=self.name, error=str(exc))

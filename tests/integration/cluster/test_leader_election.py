@@ -37,6 +37,7 @@ class Replica:
             wall_clock=lambda: 1_700_000_000.0 + clock.now,
             sleep=self._sleep,
         )
+        self.is_able = True
         self.terms = 0
         self.is_working = False
         self._ticks: asyncio.Queue[None] = asyncio.Queue()
@@ -72,7 +73,7 @@ class Replica:
 async def running(client: ClusterClient, identity: str, clock: Clock) -> AsyncIterator[Replica]:
     """A replica that takes part, and releases what it holds at the end."""
     replica = Replica(client, identity, clock)
-    async with in_background(replica.election.run(replica.lead)):
+    async with in_background(replica.election.run(replica.lead, lambda: replica.is_able)):
         await replica.is_asleep()
         yield replica
 
@@ -189,6 +190,25 @@ async def test_leader_that_stops_releases_the_lease(api: ApiServer, client: Clus
         assert stored(api)["holderIdentity"] == "d"
 
 
+async def test_leader_that_is_not_able_gives_way(api: ApiServer, client: ClusterClient, clock: Clock) -> None:
+    """Nobody is said to lead until another one does; when both are able again the first one leads on."""
+    async with running(client, "a", clock) as first, running(client, "b", clock) as second:
+        first.is_able = second.is_able = False
+        for replica in (first, second):
+            clock.advance(RENEW_SECONDS)
+            await replica.tick()
+        assert (first.is_working, second.is_working) == (False, False)
+        assert (first.election.is_led(), second.election.is_led()) == (False, False)
+        assert stored(api)["holderIdentity"] == ""
+        async with running(client, "c", clock) as third:  # it is able
+            assert third.is_working
+            first.is_able = second.is_able = True
+            for replica in (first, second):
+                await replica.tick()
+                assert (replica.is_working, replica.election.is_led()) == (False, True)
+    assert (first.terms, second.terms, third.terms) == (1, 0, 1)
+
+
 async def test_leader_without_an_api_server_stops_before_another_may_begin(
     api: ApiServer, client: ClusterClient, clock: Clock
 ) -> None:
@@ -253,6 +273,7 @@ async def test_what_a_leader_does_must_not_end(
     with pytest.raises(type(error) if error else RuntimeError):
         await replica.election.run(lead)
     assert not replica.election.is_leader
+    assert not replica.election.is_led()
     assert stored(api)["holderIdentity"] == ""
 
 
