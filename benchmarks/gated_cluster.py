@@ -45,7 +45,7 @@ class GatedCluster(Collections):
 
     def hears(self, request: web.BaseRequest) -> bool:
         """The controller's watch of held pods, which it finds by their label."""
-        return "labelSelector" in request.query and "fieldSelector" not in request.query
+        return "labelSelector" in request.query
 
 
 if __name__ == "__main__":

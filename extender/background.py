@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextvars import Context
 
 import structlog
@@ -49,6 +49,21 @@ async def end_background(*tasks: asyncio.Task[None]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     for task in tasks:
         _ENDED.pop(task, None)
+
+
+@contextlib.contextmanager
+def outlive_defects(event: str, **fields: object) -> Iterator[None]:
+    """Logs an exception that the body raises, with its traceback, and goes on behind the body.
+
+    So it does where something that the body has waited for was cancelled, and not this task itself.
+    """
+    try:
+        yield
+    except (Exception, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        log.exception(event, **fields)
 
 
 def background_problem() -> str:

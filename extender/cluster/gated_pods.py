@@ -3,7 +3,7 @@
 The label's removal takes a pod out of the watch, so the watch has what is held and nothing else.
 """
 
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator
 
 import msgspec
 
@@ -15,9 +15,8 @@ from extender.kubernetes.core_v1 import StoredPod
 from extender.placement.gate import GATE, GATED_LABEL
 
 _LABELLED = {"labelSelector": f"{GATED_LABEL}=true"}
-GATED_PODS = Resource(name="gated-pods", path=PODS, query=_LABELLED)
 HELD_PODS = Resource(name="held-pods", path=PODS, query={**_LABELLED, "fieldSelector": PENDING})
-"""The same pods but for those that a scheduler has placed, for a replica that only counts them."""
+"""Pods with our label that no scheduler has placed."""
 _TIMEOUT_SECONDS = 10.0
 _MAX_BODY_BYTES = 8 << 20  # a pod has 1.5 MiB in etcd, as JSON a few times that
 
@@ -43,33 +42,6 @@ def _is_labelled(pod: StoredPod) -> bool:
 def decode_stored_pod(document: bytes | msgspec.Raw) -> StoredPod:
     """Reads the pod. Raises ClusterError if it is none."""
     return decode_answer(_POD, document, "pod")
-
-
-class CountedPods:
-    """How many pods our gate holds. A `Handler` for the watch of `HELD_PODS`."""
-
-    def __init__(self) -> None:
-        self._keys: set[str] = set()
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._keys)
-
-    def upsert(self, document: msgspec.Raw) -> None:
-        """Counts the pod, if it is held. Raises ClusterError if it is none."""
-        pod = decode_stored_pod(document)
-        if is_held(pod):
-            self._keys.add(pod.key)
-        else:
-            self._keys.discard(pod.key)
-
-    def delete(self, key: str) -> None:
-        """Counts that pod no more."""
-        self._keys.discard(key)
-
-    def keep_only(self, keys: Set[str]) -> None:
-        """Counts no pods but these."""
-        self._keys &= keys
 
 
 async def list_gated_pods(client: ClusterClient, namespace: str = "") -> list[StoredPod]:

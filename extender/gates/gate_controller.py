@@ -1,10 +1,14 @@
 """The gate controller: finds out what held pods run on, and removes the gate of each by one patch.
 
 This file says when there is a decision about a pod, and what follows an answer of the API server. `placement.ungating`
-decides how the pod is changed. One replica at a time runs it (`cluster.leader_election`).
+decides how the pod is changed. Every replica runs it, and one at a time is responsible (`cluster.leader_election`).
+
+Beside the workers, which decide, one task keeps the time and one removes the gates of pods past their limit. These two
+need neither nodes nor images nor a leader, so a pod is held for no longer whatever else fails.
 """
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -12,17 +16,18 @@ from typing import Literal
 import msgspec
 import structlog
 
+from extender.background import outlive_defects
 from extender.circuit_breaker import Backoff
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import (
-    GATED_PODS,
+    HELD_PODS,
     decode_stored_pod,
     is_held,
     patch_pod,
     read_pod,
     unlabelled_pods,
 )
-from extender.cluster.listwatch import AGE, ListWatch
+from extender.cluster.listwatch import ListWatch
 from extender.cluster.pod_events import PodEvents
 from extender.errors import ClusterError
 from extender.gates.held_pods import HeldPod, HeldPods
@@ -41,22 +46,26 @@ from extender.turns import FairQueue
 log = structlog.get_logger()
 
 WORKERS = 8  # each decides about a pod and patches it; a renewal of the Lease waits behind as many patches at most
-_SYNC_SECONDS = 0.2  # between two looks whether the cluster is in view yet
+_TICK_SECONDS, _IDLE_SECONDS = 1.0, 4.0  # between two looks at which pods are due; where none is held
+_ABLE_SECONDS = 5.0  # for how long such a look counts
+_REMOVAL_SECONDS = 5.0  # that a removal takes at most while the API server makes removals
+# For which a pod past its limit is left to the worker or the replica that would remove its gate with what is known.
+_PATIENCE_SECONDS = 10.0
 _DEFECT_SECONDS = 30.0  # before another try after a mistake of ours
 _REFUSED_SECONDS = 5.0  # before another look at a pod whose namespace has spent its share of waits
 _SEARCH_SECONDS = 300.0  # between two searches for pods whose label somebody took off, each a list of pending pods
 _RETRY = Backoff(first_seconds=0.5, max_seconds=5.0)
 _MOST_EVENTS = 3  # about one pod that is held; the first says why, and others follow when that changes
 
-BARE = "bare"
+BARE, FAILED = "bare", "failed"
 _SETTLED = (UngatingOutcome.KNOWN, UngatingOutcome.EXEMPT, UngatingOutcome.OBSERVED)
 _FAILURES = ("conflict", "invalid", "gone", "forbidden", "unavailable")
 REMOVALS = counter(
     "multiarch_gates_removals_total",
-    "Gates removed, by what was decided; bare: the gate alone; and patches that failed: conflict, invalid, gone, "
-    "forbidden, unavailable.",
+    "Gates removed, by what was decided; bare: the gate alone, as the rest was refused; failed: the gate alone at the "
+    "limit, as nothing could be decided; and patches that failed: conflict, invalid, gone, forbidden, unavailable.",
     "outcome",
-    (*(outcome.value for outcome in UngatingOutcome if outcome is not UngatingOutcome.HOLD), BARE, *_FAILURES),
+    (*(outcome.value for outcome in UngatingOutcome if outcome is not UngatingOutcome.HOLD), BARE, FAILED, *_FAILURES),
 )
 PODS = gauge(
     "multiarch_gates_pods",
@@ -79,9 +88,9 @@ _REASONS = {400: "forbidden", 403: "forbidden", 404: "gone", 409: "conflict", 42
 _REFUSALS = ("denied request", "denied the request")
 
 
-def _reason_of(status: int) -> str:
-    """The outcome in `REMOVALS` for the status of an answer; 0 for none."""
-    return _REASONS.get(status, "unavailable")
+def _outcome_of(exc: ClusterError) -> str:
+    """The outcome in `REMOVALS` of a patch that failed."""
+    return _REASONS.get(exc.status if isinstance(exc, ClusterRefused) else 0, "unavailable")
 
 
 def _is_final(refusal: ClusterRefused) -> bool:
@@ -90,11 +99,11 @@ def _is_final(refusal: ClusterRefused) -> bool:
 
 
 class GateController:
-    """Removes the gates of held pods while `run` runs.
+    """Removes the gates of held pods while `run` and the `watch` run.
 
-    `cluster_nodes` gives the cluster's nodes. `is_ready`: namespaces and nodes are in view, so that nothing is decided
-    without the annotations of a namespace. After `limit_seconds` the gate of a pod that no other gate holds is removed
-    in any case.
+    It decides about pods while it `is_responsible` for them, as this replica leads or none does, and `is_ready`: it has
+    the rights, and namespaces and nodes are in view. `cluster_nodes` gives the nodes. After `limit_seconds` the gate of
+    a pod that no other gate holds is removed in any case.
     """
 
     def __init__(  # noqa: PLR0913 - parts and clocks, each by its name
@@ -105,6 +114,7 @@ class GateController:
         events: PodEvents,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
+        is_responsible: Callable[[], bool],
         is_ready: Callable[[], bool],
         limit_seconds: float,
         clock: Callable[[], float],
@@ -116,47 +126,134 @@ class GateController:
         self._planner = planner
         self._events = events
         self._cluster_nodes = cluster_nodes
+        self._is_responsible = is_responsible
         self._is_ready = is_ready
         self._clock = clock
         self._random = random
         self._waits = ImageWaits(pod_resolver, self._hand, clock=clock)
         self._pods = HeldPods(
-            self._take_up, self._waits.leave, limit_seconds=limit_seconds, clock=clock, wall_clock=wall_clock
+            self._on_change,
+            self._waits.leave,
+            is_live=lambda: self.watch.is_live,
+            limit_seconds=limit_seconds,
+            clock=clock,
+            wall_clock=wall_clock,
         )
-        self._begin()
+        self.watch = ListWatch(client, HELD_PODS, self._pods, clock=clock, random=random)
+        self._queue: FairQueue[HeldPod] = FairQueue()
+        self._overdue: FairQueue[HeldPod] = FairQueue()
+        self._tasks = asyncio.TaskGroup()
+        self._works = False  # whether the workers run
+        self._decides = False  # whether they decide about all pods, at the last look
+        self._has_pods, self._searches = asyncio.Event(), asyncio.Event()
+        self._removed_at = -math.inf
+        self._able_until = -math.inf
+
+    @property
+    def held(self) -> int:
+        """How many pods are held, as far as the watch has shown them."""
+        return len(self._pods)
+
+    def is_able(self) -> bool:
+        """Whether this replica would remove a gate now.
+
+        It works and sees the held pods, and the last removals have succeeded, or none was due. A watch that was deaf
+        has to bring something first.
+        """
+        sees = self.watch.is_seen and not (self._pods.were_late and not self.watch.is_live)
+        return self._works and sees and self._clock() < self._able_until
 
     async def run(self) -> None:
-        """Watches held pods and removes their gates until cancelled, also after ClusterErrors."""
-        self._begin()
-        watch = ListWatch(self._client, GATED_PODS, self._pods, clock=self._clock, random=self._random)
+        """Removes gates until cancelled, also after ClusterErrors and mistakes of ours."""
         PODS["held"].set_function(lambda: len(self._waits))
-        PODS["removing"].set_function(lambda: len(self._pods) - len(self._waits))
+        PODS["removing"].set_function(lambda: len(self._pods) - len(self._waits) if self._decides else 0)
         OLDEST["held"].set_function(self._pods.oldest_seconds)
-        try:
-            while not self._is_ready():  # noqa: ASYNC110  # views have no event
-                await asyncio.sleep(_SYNC_SECONDS)
-            async with self._tasks as tasks:
-                tasks.create_task(watch.run())
-                tasks.create_task(self._find_unlabelled())
-                for _ in range(WORKERS):
-                    tasks.create_task(self._work())
-        finally:
-            self._pods.forget_all()
-            AGE[GATED_PODS.name].set_function(float)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_working())
+            tasks.create_task(self._keep_time())
+            tasks.create_task(self._remove_overdue())
 
-    def _begin(self) -> None:
-        self._pods.forget_all()
-        self._queue: FairQueue[HeldPod] = FairQueue()
-        self._tasks = asyncio.TaskGroup()
+    async def _keep_working(self) -> None:
+        while True:
+            with outlive_defects("gate.failed"):
+                async with asyncio.TaskGroup() as self._tasks:
+                    self._tasks.create_task(self._find_unlabelled())
+                    for _ in range(WORKERS):
+                        self._tasks.create_task(self._work())
+                    self._works = True
+            self._works = False
+            await asyncio.sleep(_DEFECT_SECONDS)
+
+    async def _keep_time(self) -> None:
+        """Hands pods out when they are due, and notes whether this replica is able to remove gates."""
+        while True:
+            with outlive_defects("gate.failed"):
+                self._look_at_all()
+            if len(self._pods):
+                await asyncio.sleep(_TICK_SECONDS)
+            else:
+                await self._wait_for_pods()
+
+    async def _wait_for_pods(self) -> None:
+        self._has_pods.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_IDLE_SECONDS):
+                await self._has_pods.wait()
+
+    def _look_at_all(self) -> None:
+        is_responsible = self._is_responsible()
+        decides = self._works and is_responsible and self._is_ready()
+        if is_responsible:
+            self._searches.set()
+        else:
+            self._searches.clear()
+        if decides != self._decides:
+            self._decides = decides
+            for pod in self._pods:
+                self._take_up(pod)
+        if self.watch.is_live:
+            self._pods.were_late = False
+        now = self._clock()
+        patience_seconds = 0.0 if is_responsible and not decides else _PATIENCE_SECONDS
+        for pod in self._pods:
+            if pod.due_at <= now and self._is_ours(pod):
+                self._hand(pod)
+            limit = pod.expires_at + (0.0 if pod.is_failed else patience_seconds)
+            if limit <= now and not pod.is_overdue and pod.retry_at <= now:
+                pod.is_overdue = True
+                self._overdue.put(pod.namespace, pod)
+        self._able_until = -math.inf if any(self._is_stuck(pod) for pod in self._pods) else now + _ABLE_SECONDS
+
+    def _is_ours(self, pod: HeldPod) -> bool:
+        """Whether the workers decide about the pod. One whose gate cannot be removed shows when it can again."""
+        return self._decides or (pod.removing_since is not None and self._is_ready())
+
+    def _is_stuck(self, pod: HeldPod) -> bool:
+        """Whether no gate could be removed for some seconds, this pod's among them.
+
+        What the API server refuses may be due to the pod, so it counts only while no other gate has been removed since.
+        """
+        since = pod.removing_since
+        if since is None:
+            return False
+        if pod.is_refused and self._removed_at >= since:
+            return False
+        return max(since, self._removed_at) <= self._clock() - _REMOVAL_SECONDS
+
+    def _on_change(self, pod: HeldPod) -> None:
+        """Begins anew with a pod that is new or has changed: it may have other images now."""
+        pod.removing_since = None
+        self._has_pods.set()
+        self._take_up(pod)
 
     def _take_up(self, pod: HeldPod) -> None:
-        """Has a worker look at a pod that is new or has changed: it may have other images now."""
         self._waits.leave(pod)
-        self._hand(pod)
+        if self._is_ours(pod):
+            self._hand(pod)
 
     def _hand(self, pod: HeldPod) -> None:
         """Has a worker decide about the pod; where one does so now, again afterwards."""
-        pod.is_changed = True
+        pod.is_changed, pod.is_failed = True, False
         if not pod.is_handed:
             pod.is_handed, pod.due_at = True, math.inf
             self._queue.put(pod.namespace, pod)
@@ -168,37 +265,43 @@ class GateController:
     async def _find_unlabelled(self) -> None:
         """Takes in pods that have the gate and not its label, so that the watch does not show them."""
         while True:
-            try:
-                async for document in unlabelled_pods(self._client):
-                    self._pods.take_in(decode_stored_pod(document), document)
-            except ClusterError as exc:
-                log.info("gate.search_failed", why=str(exc))
+            await self._searches.wait()
+            with outlive_defects("gate.failed"):
+                await self._search()
             await asyncio.sleep(_SEARCH_SECONDS)
+
+    async def _search(self) -> None:
+        try:
+            async for document in unlabelled_pods(self._client):
+                self._pods.take_in(decode_stored_pod(document), document)
+        except ClusterError as exc:
+            log.info("gate.search_failed", why=str(exc))
 
     async def _work(self) -> None:
         """Decides about the pods that are handed out, one after the other."""
         while True:
             pod = await self._queue.get()
-            if pod not in self._pods:
-                continue
-            pod.is_changed, pod.due_at = False, pod.expires_at if pod.expires_at > self._clock() else math.inf
-            await self._decide_safely(pod)
-            pod.is_handed = False
-            if pod not in self._pods:
-                continue
-            if pod.is_changed or pod.due_at <= self._clock():
+            pod.is_changed = False
+            pod.due_at = pod.expires_at if pod.expires_at > self._clock() else math.inf
+            is_done = False
+            try:
+                with outlive_defects("gate.failed", pod=pod.key):
+                    if pod in self._pods and self._is_ours(pod):
+                        await self._decide_or_retry(pod)
+                    is_done = True
+            finally:
+                pod.is_handed = False
+            if not is_done:
+                pod.is_failed = True
+                self._later(pod, _DEFECT_SECONDS)
+            if pod.is_changed and pod in self._pods:
                 self._hand(pod)
-            elif pod not in self._waits:
-                self._waits.join(pod, None, self._tasks)
 
-    async def _decide_safely(self, pod: HeldPod) -> None:
+    async def _decide_or_retry(self, pod: HeldPod) -> None:
         try:
             await self._decide(pod)
         except ClusterError as exc:
             self._retry(pod, exc)
-        except Exception:
-            log.exception("gate.failed", pod=pod.key)
-            self._later(pod, _DEFECT_SECONDS)
 
     async def _decide(self, held: HeldPod) -> None:
         """Removes the gate if that is decided; else has the pod wait for its images. Raises ClusterError."""
@@ -210,32 +313,36 @@ class GateController:
         overrides = self._pod_resolver.overrides_of(pod, namespace)
         skipped = self._planner.skip(pod, overrides)
         if skipped:
-            await self._ungate(held, pod, skipped)
+            await self._ungate(held, skipped)
             return
         question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
+        is_expired = self._clock() >= held.expires_at
         answers = self._answers(held, question)
         if answers is None:
-            return
-        is_expired = self._clock() >= held.expires_at
+            if not is_expired:
+                return
+            answers = self._pod_resolver.peek(question)
         nodes = self._cluster_nodes()
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
         ungating = self._planner.plan(pod, question.images, facts, overrides, nodes, expired=is_expired)
         if ungating.outcome is UngatingOutcome.HOLD:
+            held.removing_since = None
             self._report_held(held, ungating.reason)
             return
-        await self._ungate(held, pod, ungating)
+        await self._ungate(held, ungating)
         unknown = [image for image, fact in zip(question.images, facts, strict=True) if is_unresolved(fact)]
         if is_expired and unknown:
             image = shown_reference(unknown[0].reference)
             log.warning("gate.limit_reached", pod=held.key, image=image, why=ungating.reason)
 
-    async def _ungate(self, held: HeldPod, pod: CreatedPod, ungating: Ungating) -> None:
+    async def _ungate(self, held: HeldPod, ungating: Ungating) -> None:
+        self._begin_removal(held)
         try:
             await patch_pod(self._client, held.namespace, held.reference.name, ungating.patch)
         except ClusterRefused as exc:
             if not _is_final(exc):
                 raise
-            await self._remove_gate_alone(held, pod, exc)
+            await self._remove_gate_alone(held, exc)
         else:
             self._done(held, ungating.outcome, ungating.reason)
 
@@ -266,29 +373,53 @@ class GateController:
             self._pods.keep(held, seen, document)
         return document
 
-    async def _remove_gate_alone(self, held: HeldPod, pod: CreatedPod, refusal: ClusterRefused) -> None:
+    async def _remove_gate_alone(self, held: HeldPod, refusal: ClusterRefused) -> None:
         """Takes the gate alone off a pod whose patch is refused, unless the pod is another one by now."""
-        REMOVALS[_reason_of(refusal.status)].inc()
+        REMOVALS[_outcome_of(refusal)].inc()
         version = held.version
         if not await self._read(held):
             return
         if held.version != version:
-            self._later(held, 0.0)
+            self._hand(held)
             return
         log.warning("gate.patch_refused", pod=held.key, why=str(refusal))
-        patch = encode_ungating(pod.metadata.uid if pod.metadata else None)
-        await patch_pod(self._client, held.namespace, held.reference.name, patch)
         why = f"the API server refused what its images need, so only the gate was taken off: {refusal}"
-        self._done(held, BARE, why)
+        await self._remove_alone(held, BARE, why)
+
+    async def _remove_overdue(self) -> None:
+        """Takes the gate alone off pods whose time is over, as no worker has removed it with what is known."""
+        while True:
+            pod = await self._overdue.get()
+            with outlive_defects("gate.failed", pod=pod.key):
+                if pod in self._pods and pod.expires_at <= self._clock():
+                    await self._remove_at_limit(pod)
+            pod.is_overdue, pod.retry_at = False, self._clock() + _RETRY.seconds(pod.failures + 1, self._random)
+
+    async def _remove_at_limit(self, pod: HeldPod) -> None:
+        self._begin_removal(pod)
+        try:
+            await self._remove_alone(pod, FAILED, "it was held for as long as allowed, and nothing could be decided")
+        except ClusterError as exc:
+            self._note_failure(pod, exc)
+
+    async def _remove_alone(self, held: HeldPod, outcome: str, why: str) -> None:
+        patch = encode_ungating(held.reference.uid)
+        await patch_pod(self._client, held.namespace, held.reference.name, patch)
+        self._done(held, outcome, why)
+
+    def _begin_removal(self, held: HeldPod) -> None:
+        if held.removing_since is None:
+            held.removing_since = self._clock()
 
     def _done(self, held: HeldPod, outcome: str, reason: str) -> None:
+        self._removed_at = self._clock()
+        self._pods.forget(held)
         REMOVALS[outcome].inc()
         is_known = outcome in _SETTLED
         if held.events or not is_known:
             text = f"gate removed ({outcome}): {reason}" if reason else f"gate removed ({outcome})"
             self._events.record(held.reference, "ImagePlatformsKnown" if is_known else "ImagePlatformsUnresolved", text,
                               "Normal" if is_known else "Warning")  # fmt: skip
-        self._pods.forget(held)
 
     def _report_held(self, held: HeldPod, reason: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
         if reason != held.said and held.events < _MOST_EVENTS:
@@ -298,17 +429,27 @@ class GateController:
 
     def _retry(self, held: HeldPod, exc: ClusterError) -> None:
         """Hands the pod out again: at once after a conflict, since it has changed; else later and later."""
-        why = _reason_of(exc.status if isinstance(exc, ClusterRefused) else 0)
+        self._begin_removal(held)
+        self._note_failure(held, exc)
+        self._pods.drop_document(held)  # it is read again, as it may have changed
+        if _outcome_of(exc) == "conflict" and held.failures == 1:
+            self._hand(held)
+            return
+        held.is_failed = True  # past its limit its gate alone is tried
+        self._later(held, _RETRY.seconds(held.failures, self._random))
+
+    def _note_failure(self, held: HeldPod, exc: ClusterError) -> None:
+        """Counts a removal that failed; an event says so if it is more than a moment's."""
+        why = _outcome_of(exc)
         REMOVALS[why].inc()
         if why == "gone":
             self._pods.forget(held)
             return
         held.failures += 1
-        self._pods.drop_document(held)  # it is read again, as it may have changed
-        if why == "conflict" and held.failures == 1:
-            self._later(held, 0.0)
-            return
-        if why in ("forbidden", "invalid"):
+        held.is_refused = why in ("forbidden", "invalid")
+        if held.is_refused:
             log.warning("gate.patch_refused", pod=held.key, why=str(exc))
             self._report_held(held, f"the API server refuses to have its gate removed: {exc}", "Warning")
-        self._later(held, _RETRY.seconds(held.failures, self._random))
+        elif held.failures > 1:
+            log.warning("gate.patch_failed", pod=held.key, why=str(exc))
+            self._report_held(held, f"its gate could not be removed: {exc}", "Warning")

@@ -14,11 +14,12 @@ from extender.kubernetes.core_v1 import PodReference, StoredPod
 from extender.turns import Slots
 
 # A pod that is older than its limit when first seen, or when other gates leave it, is still looked up for so long.
-NEW_SECONDS = 30.0
+NEW_SECONDS = 10.0
 
 # Of the documents that are kept, and of those of one namespace: 20,000 usual pods of 3 KB. A pod beyond that is read
 # again when its turn comes.
 _DOCUMENT_BYTES, _DOCUMENT_BYTES_EACH = 64 << 20, 32 << 20
+_LATE_SECONDS = 30.0  # of age: a pod that a list shows then, and no watch before, more than clocks differ by
 
 
 class HeldPod(msgspec.Struct, eq=False):
@@ -26,7 +27,10 @@ class HeldPod(msgspec.Struct, eq=False):
 
     `document` is empty if it must be read again; `said` is the text of the last event about it.
     `is_handed`: a worker has it or will get it; `is_changed`: something has changed since one has it. `due_at` is when
-    it is to be handed to one in any case.
+    it is to be handed to one in any case. `is_failed`: the last worker that had it could do nothing.
+    `removing_since` is when the first request was sent that is to remove its gate; None if none is due. `is_overdue`:
+    its gate alone is being removed, as its time is over; `retry_at` is when that may be tried again. `is_refused`: the
+    API server understood the last request that failed, and is against it.
     """
 
     key: str
@@ -38,6 +42,11 @@ class HeldPod(msgspec.Struct, eq=False):
     document: bytes = b""
     is_handed: bool = False
     is_changed: bool = False
+    is_failed: bool = False
+    is_refused: bool = False
+    is_overdue: bool = False
+    removing_since: float | None = None
+    retry_at: float = 0.0
     failures: int = 0
     said: str = ""
     events: int = 0
@@ -49,11 +58,11 @@ class HeldPod(msgspec.Struct, eq=False):
 
 
 class HeldPods:
-    """The held pods by their keys. A `Handler` for the watch of `GATED_PODS`.
+    """The held pods by their keys. A `Handler` for the watch of `HELD_PODS`.
 
     `on_change` is called with each pod that is new or has changed, `on_gone` with each that is held no more or not by
-    us. A pod's gate goes `limit_seconds` after its creation at the latest, unless other gates hold it too. `clock`
-    gives monotonic seconds, `wall_clock` those since 1970.
+    us. A pod's gate goes `limit_seconds` after its creation at the latest, unless other gates hold it too. `is_live`:
+    the watch shows pods as they are made. `clock` gives monotonic seconds, `wall_clock` those since 1970.
     """
 
     def __init__(
@@ -61,10 +70,12 @@ class HeldPods:
         on_change: Callable[[HeldPod], None],
         on_gone: Callable[[HeldPod], None],
         *,
+        is_live: Callable[[], bool],
         limit_seconds: float,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
+        self._is_live = is_live
         self._on_change = on_change
         self._on_gone = on_gone
         self._limit_seconds = limit_seconds
@@ -73,6 +84,8 @@ class HeldPods:
         self._documents = Slots(_DOCUMENT_BYTES, _DOCUMENT_BYTES_EACH)
         self._pods: dict[str, HeldPod] = {}
         self._is_synced = False
+        self.were_late = False
+        """Whether a list has shown a pod that the watch before should have shown long ago."""
 
     def __len__(self) -> int:
         """How many pods are held."""
@@ -87,7 +100,9 @@ class HeldPods:
 
     def upsert(self, document: msgspec.Raw) -> None:
         """Takes in the state of a pod. Raises ClusterError if it is no pod."""
-        self.take_in(decode_stored_pod(document), document)
+        seen = decode_stored_pod(document)
+        self.were_late |= self._is_synced and seen.key not in self._pods and self._age_seconds(seen) > _LATE_SECONDS
+        self.take_in(seen, document)
 
     def delete(self, key: str) -> None:
         """Forgets the pod: it is gone, or nothing of ours holds it any more."""
@@ -107,12 +122,6 @@ class HeldPods:
             del self._pods[pod.key]
             self.drop_document(pod)
             self._on_gone(pod)
-
-    def forget_all(self) -> None:
-        """Forgets every pod, as before the first list."""
-        for pod in list(self):
-            self.forget(pod)
-        self._is_synced = False
 
     def take_in(self, seen: StoredPod, document: bytes | msgspec.Raw) -> None:
         """Takes in the state of a pod, which `document` has whole."""
@@ -151,12 +160,18 @@ class HeldPods:
         return now - min((pod.since for pod in self), default=now)
 
     def _new_pod(self, seen: StoredPod) -> HeldPod:
-        """A pod whose time began at its creation if it is older than our watch, else now: clocks may differ."""
-        metadata, now = seen.metadata, self._clock()
-        age = 0.0 if self._is_synced else max(0.0, self._wall_clock() - _seconds_of(metadata.creation_timestamp))
-        reference = PodReference(metadata.namespace, metadata.name, metadata.uid)
-        expires_at = self._expiry(now - age)
-        return HeldPod(seen.key, reference, now - age, expires_at, expires_at)
+        since = self._clock() - self._age_seconds(seen)
+        reference = PodReference(seen.metadata.namespace, seen.metadata.name, seen.metadata.uid)
+        expires_at = self._expiry(since)
+        return HeldPod(seen.key, reference, since, expires_at, expires_at)
+
+    def _age_seconds(self, seen: StoredPod) -> float:
+        """For how long a pod has been there that is seen for the first time.
+
+        Goes by its creation where it may be older than our watch, else it is new: clocks may differ.
+        """
+        created_at = math.inf if self._is_live() else _seconds_of(seen.metadata.creation_timestamp)
+        return max(0.0, self._wall_clock() - created_at)
 
     def _expiry(self, since: float) -> float:
         """When the gate of a pod goes in any case that is held since then, and by our gate alone since now."""

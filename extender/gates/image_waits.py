@@ -1,7 +1,6 @@
 """Held pods that wait: one task for all pods of a namespace that wait for the same images, which owns them.
 
-It decides nothing about a pod: `hand` is called with those to decide about again, since there is something new or their
-time has come. Pods that wait for no image, to be tried again, have a task for each namespace.
+It decides nothing about a pod: `hand` is called with those to decide about again, since there is something new.
 """
 
 import asyncio
@@ -9,15 +8,13 @@ import functools
 from collections.abc import Callable, Hashable
 
 import msgspec
-import structlog
 
+from extender.background import outlive_defects
 from extender.gates.held_pods import HeldPod
 from extender.images.content import Answer, Content
 from extender.images.failures import is_under_way
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.turns import Slots
-
-log = structlog.get_logger()
 
 _FIRST_WAIT_SECONDS, _WAIT_SECONDS = 0.9, 5.0  # for lookups under way: until they are overdue, then as they end
 _DEFECT_SECONDS = 30.0  # before images are looked up again after a mistake of ours
@@ -33,13 +30,13 @@ _WAITS, _WAITS_EACH = 2_000, 500
 
 
 class _ImageWait(msgspec.Struct, eq=False):
-    """Pods that wait for the same images with the same credentials; for none if `question` is None.
+    """Pods that wait for the same images with the same credentials.
 
     `answers` is None until a lookup has ended. `asked_at` is when the lookups began that are under way or ended last.
     """
 
     key: Hashable
-    question: PodQuestion | None
+    question: PodQuestion
     tenant: str
     members: dict[HeldPod, None] = {}
     answers: list[Answer] | None = None
@@ -49,7 +46,7 @@ class _ImageWait(msgspec.Struct, eq=False):
 class ImageWaits:
     """Looks images up for as long as pods wait for them, and calls `hand` for a pod to decide about again.
 
-    That is when the answers or the annotations of its namespace have changed, and when the pod is due.
+    That is when the answers or the annotations of its namespace have changed.
     """
 
     def __init__(
@@ -72,27 +69,24 @@ class ImageWaits:
 
     def __len__(self) -> int:
         """How many pods wait for images."""
-        return sum(wait.question is not None for wait in self._wait_of.values())
+        return len(self._wait_of)
 
     def answers_for(self, pod: HeldPod) -> list[Answer] | None:
         """What the last lookup for a pod that waits has found; None if it has not ended, or the pod does not wait."""
         wait = self._wait_of.get(pod)
-        return wait.answers if wait and wait.question else None
+        return wait.answers if wait else None
 
-    def join(self, pod: HeldPod, question: PodQuestion | None, tasks: asyncio.TaskGroup) -> bool:
-        """Has the pod wait until `leave`; lookups run in `tasks`. False if the namespace has spent its share.
-
-        Without a question it waits for nothing but to be due.
-        """
-        key = (question.images, question.keyring.identity, pod.namespace) if question else pod.namespace
+    def join(self, pod: HeldPod, question: PodQuestion, tasks: asyncio.TaskGroup) -> bool:
+        """Has the pod wait until `leave`; lookups run in `tasks`. False if the namespace has spent its share."""
+        key = (question.images, question.keyring.identity, pod.namespace)
         wait = self._waits.get(key)
         if wait and pod in wait.members:
             return True
         self.leave(pod)
         if wait is None:
-            if question and not self._slots.take(pod.namespace):
+            if not self._slots.take(pod.namespace):
                 return False
-            wait = self._waits[key] = _ImageWait(key, question, pod.namespace, answers=None if question else [])
+            wait = self._waits[key] = _ImageWait(key, question, pod.namespace)
             # A task that is cancelled before its first step runs nothing of its coroutine, no `finally` either.
             tasks.create_task(self._follow(wait)).add_done_callback(functools.partial(self._end, wait))
         wait.members[pod] = None
@@ -107,17 +101,16 @@ class ImageWaits:
 
     async def _follow(self, wait: _ImageWait) -> None:
         """Looks the images up until nobody waits for them."""
-        try:
+        is_done = False
+        with outlive_defects("gate.failed", images=[image.reference for image in wait.question.images]):
             await self._look_up(wait)
-        except Exception:
-            images = [image.reference for image in (wait.question.images if wait.question else ())]
-            log.exception("gate.failed", images=images)
+            is_done = True
+        if not is_done:
             await asyncio.sleep(_DEFECT_SECONDS)
 
     def _end(self, wait: _ImageWait, _task: asyncio.Task[None]) -> None:
         """Forgets a wait whose task has ended, and hands out the pods that still wait."""
-        if wait.question:
-            self._slots.give_back(wait.tenant)
+        self._slots.give_back(wait.tenant)
         del self._waits[wait.key]
         for pod in list(wait.members):
             self.leave(pod)
@@ -128,25 +121,21 @@ class ImageWaits:
         annotations = self._pod_resolver.namespace_annotations(wait.tenant)
         while wait.members:
             started = self._clock()
-            left = min(pod.due_at for pod in wait.members) - started
-            answers = await self._resolve(wait, max(0.0, min(wait_seconds, left)))
+            answers = await self._resolve(wait, wait_seconds)
             before, annotations = annotations, self._pod_resolver.namespace_annotations(wait.tenant)
             is_new = answers != wait.answers or annotations != before
             wait.answers = answers
-            for pod in wait.members:
-                if is_new or pod.due_at <= self._clock():
+            if is_new:
+                for pod in wait.members:
                     self._hand(pod)
             await asyncio.sleep(_SETTLE_SECONDS)
             if wait.members and self._clock() - started < wait_seconds / 2:  # else lookups are still under way
-                left = min(pod.due_at for pod in wait.members) - self._clock()
-                await asyncio.sleep(max(0.0, min(pace_seconds, left)))
+                await asyncio.sleep(pace_seconds)
                 pace_seconds = min(pace_seconds * 1.5, _LAST_PACE_SECONDS)
             wait_seconds = _WAIT_SECONDS
 
     async def _resolve(self, wait: _ImageWait, wait_seconds: float) -> list[Answer]:
         """The answers for pods that wait; a tag that may have moved while they waited for others is confirmed first."""
-        if wait.question is None:
-            return []
         if wait.answers is None or not any(map(is_under_way, wait.answers)):  # else lookups were still under way
             wait.asked_at = self._clock()
         answers = await self._pod_resolver.resolve(wait.question, wait_seconds, revalidate=True)

@@ -9,21 +9,19 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
-import structlog
 
-from extender.background import in_background
+from extender.background import in_background, outlive_defects
 from extender.cluster.client import ClusterClient
-from extender.cluster.gated_pods import HELD_PODS, CountedPods
-from extender.cluster.leader_election import LeaderElection
+from extender.cluster.leader_election import FRESH_SECONDS, LeaderElection
 from extender.cluster.listwatch import AGE, ListWatch
 from extender.cluster.own_rights import CHECK_SECONDS, OwnRights, is_allowed
 from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
 from extender.errors import ClusterError
-from extender.gates.gate_controller import PODS, GateController
+from extender.gates.gate_controller import OLDEST, PODS, GateController
 from extender.gates.policy_arming import PolicyArming
 from extender.kubernetes.api_groups import ResourceAttributes
 from extender.metrics import gauge
@@ -31,20 +29,20 @@ from extender.placement.gate import UnknownImages
 from extender.placement.ungating import UngatingPlanner
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.operations import CheckResult
-from extender.service.cluster_view import ClusterView, check_watch
+from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_settings_of
 from extender.service.rights import GATE_RIGHTS
-
-log = structlog.get_logger()
 
 START_SECONDS = 15.0
 """How long a replica that starts is not ready because nobody is known to remove gates. Then one that serves a webhook
 or the scheduler verbs is, unless pods are held: a missing right alone must not take these away."""
+_SYNC_SECONDS = 0.2  # between two looks whether this replica is able, as long as it starts
+_DEFECT_SECONDS = 30.0  # after a mistake of ours, before this replica leads again
 RELEASE_SECONDS = 5.0
 """How long pods wait for their images that were held before, where none is held any more."""
 REMOVAL = gauge(
     "multiarch_gates_removal",
-    "wanted: this replica is to hold pods; able: some replica can remove gates.",
+    "wanted: this replica is to hold pods; able: some replica leads, and this one would remove a gate too.",
     "state",
     ("wanted", "able"),
 )
@@ -52,26 +50,49 @@ _LIST, _WATCH = ResourceAttributes("list", "pods"), ResourceAttributes("watch", 
 
 
 class Gates:
-    """Whether pods may be held: some replica leads, and our account may do what removing a gate takes.
+    """Whether pods may be held: some replica leads, which is able to remove gates, and this one would be too.
 
-    All replicas have one account, so each proves the rights for all. `serves`: this replica answers a webhook or the
-    scheduler verbs too. `held_pods` counts the held pods, as far as they are known.
+    `serves`: this replica answers a webhook or the scheduler verbs too.
     """
 
     def __init__(
-        self, election: LeaderElection, rights: OwnRights, clock: Callable[[], float], *, serves: bool
+        self,
+        election: LeaderElection,
+        rights: OwnRights,
+        views: Sequence[ListWatch],
+        clock: Callable[[], float],
+        *,
+        serves: bool,
     ) -> None:
         self._election = election
         self._rights = rights
+        self._views = views
         self._clock = clock
         self._serves = serves
-        self._starts_until = clock() + START_SECONDS
+        self._started_at = clock()
         self._was_able = False
-        self.held_pods = CountedPods()
+        self.controller: GateController
+
+    def is_starting(self) -> bool:
+        """Whether this replica may not have had the time yet to see the cluster."""
+        return self._clock() < self._started_at + START_SECONDS
+
+    def is_responsible(self) -> bool:
+        """Whether this replica has to remove gates: it leads, or no other does. At its start another may."""
+        is_new = self._clock() < self._started_at + FRESH_SECONDS
+        return self._election.is_leader or not (is_new or self._election.is_led())
+
+    def is_ready(self) -> bool:
+        """Whether this replica can decide about held pods: it has the rights, and sees nodes and namespaces."""
+        return self._rights.are_proven() and all(view.is_seen for view in self._views)
+
+    def is_able(self) -> bool:
+        """Whether this replica would remove a gate now, by what is known of the pod's images."""
+        return self.is_ready() and self.controller.is_able()
 
     def can_gate(self) -> bool:
-        """Whether somebody provably removes gates. No request."""
-        return self._election.is_led() and self._rights.are_proven()
+        """Whether somebody provably removes gates, and this replica would too. No request."""
+        return self._election.is_led() and self.is_able()
 
     def check(self) -> CheckResult:
         """Whether the gates of held pods are removed.
@@ -82,8 +103,9 @@ class Gates:
         if self.can_gate():
             self._was_able = True
             return CheckResult(detail="leading" if self._election.is_leader else "standing by")
-        has_started = self._clock() >= self._starts_until and not len(self.held_pods)
-        detail = f"nobody is known to remove gates (Lease {self._election.name}); {len(self.held_pods)} pods are held"
+        held = self.controller.held
+        has_started = not (self.is_starting() or held)
+        detail = f"nobody is known to remove gates (Lease {self._election.name}); {held} pods are held"
         return CheckResult(ok=self._serves and (self._was_able or has_started), detail=detail)
 
 
@@ -112,49 +134,52 @@ async def open_gates(
     holds = config.admission.unknown is UnknownImages.GATE
     rights = OwnRights(client, GATE_RIGHTS, needed=holds, clock=time.monotonic)
     serves = bool(config.admission.listen or config.scheduler.listen)
-    gates = Gates(election, rights, time.monotonic, serves=serves)
-    controller = _controller(config, client, events, cluster_view, pod_resolver)
+    gates = Gates(election, rights, cluster_view.watches, time.monotonic, serves=serves)
+    controller = gates.controller = _controller(config, client, events, cluster_view, pod_resolver, gates)
     REMOVAL["wanted"].set(holds)
     REMOVAL["able"].set_function(lambda: float(gates.can_gate()))
     gate = config.admission.gate
     arming = PolicyArming(client, gate.policy, gate.probe_namespace, can_ungate=gates.can_gate) if gate.policy else None
 
-    async def lead() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(controller.run())
-            if arming:
-                tasks.create_task(arming.run())
-
-    async def take_part() -> None:
+    async def control() -> None:
         if not holds:
             await rights.were_proven.wait()
-        await election.run(lead)
+        await controller.run()
+
+    async def lead() -> None:
+        await (arming.run() if arming else asyncio.Event().wait())
+
+    async def take_part() -> None:
+        while not gates.is_able() and gates.is_starting():  # noqa: ASYNC110  # views have no event
+            await asyncio.sleep(_SYNC_SECONDS)
+        while True:
+            with outlive_defects("gate.failed"):
+                await election.run(lead, gates.is_able)
+            await asyncio.sleep(_DEFECT_SECONDS)
 
     try:
         async with (
             in_background(rights.run(), "gate-rights"),
-            in_background(take_part(), "gates"),
-            in_background(_count_held(client, gates.held_pods), "gates-count"),
+            in_background(_watch_held(client, controller), "gates-watch"),
+            in_background(control(), "gates"),
+            in_background(take_part(), "gates-election"),
         ):
             yield gates if holds else None
     finally:
         REMOVAL["wanted"].set(0)
-        REMOVAL["able"].set_function(float)
+        for metric in (REMOVAL["able"], OLDEST["held"], *PODS.values(), AGE[controller.watch.name]):
+            metric.set_function(float)
 
 
-async def _count_held(client: ClusterClient, held_pods: CountedPods) -> None:
-    """Has the metric say what is held, whoever leads; where the account may not list pods it says nothing."""
-    while not await _may_count(client):  # noqa: ASYNC110  # rights have no event
+async def _watch_held(client: ClusterClient, controller: GateController) -> None:
+    """Keeps held pods in view, whoever leads; where the account may not list pods nothing is said of them."""
+    while not await _may_watch(client):  # noqa: ASYNC110  # rights have no event
         await asyncio.sleep(CHECK_SECONDS)
-    PODS["seen"].set_function(lambda: len(held_pods))
-    try:
-        await ListWatch(client, HELD_PODS, held_pods, clock=time.monotonic, random=random.random).run()
-    finally:
-        PODS["seen"].set_function(float)
-        AGE[HELD_PODS.name].set_function(float)
+    PODS["seen"].set_function(lambda: controller.held)
+    await controller.watch.run()
 
 
-async def _may_count(client: ClusterClient) -> bool:
+async def _may_watch(client: ClusterClient) -> bool:
     try:
         return await is_allowed(client, _LIST) and await is_allowed(client, _WATCH)
     except ClusterError:
@@ -162,7 +187,12 @@ async def _may_count(client: ClusterClient) -> bool:
 
 
 def _controller(
-    config: Config, client: ClusterClient, events: PodEvents, cluster_view: ClusterView, pod_resolver: PodResolver
+    config: Config,
+    client: ClusterClient,
+    events: PodEvents,
+    cluster_view: ClusterView,
+    pod_resolver: PodResolver,
+    gates: Gates,
 ) -> GateController:
     settings = admission_settings_of(config)
     holds = settings.gate.unknown is UnknownImages.GATE
@@ -174,7 +204,8 @@ def _controller(
         UngatingPlanner(pod_resolver.policy, holding),
         events,
         cluster_nodes=cluster_view.known_nodes,
-        is_ready=lambda: all(check_watch(each).ok for each in cluster_view.watches),
+        is_responsible=gates.is_responsible,
+        is_ready=gates.is_ready,
         limit_seconds=limit_seconds if holds else min(limit_seconds, RELEASE_SECONDS),
         clock=time.monotonic,
         wall_clock=time.time,

@@ -1,7 +1,7 @@
 """A stand-in for the Kubernetes API server on loopback, with what list and watch need.
 
 It keeps objects and their history under one increasing version, lists in pages of one version, and watches with
-selectors and bookmarks. It compacts its history and fails on demand.
+selectors and a bookmark after each minute of silence. It compacts its history and fails on demand.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from aiohttp import web
 Document = dict[str, Any]
 Kind = Literal["get", "list", "watch", "send"]
 LABELS = "metadata.labels "
+BOOKMARK_SECONDS = 60.0
 WORKLOADS = tuple(f"/apis/apps/v1/{kind}" for kind in ("deployments", "daemonsets", "statefulsets"))
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 COLLECTIONS = ("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", *WORKLOADS, WEBHOOKS)
@@ -57,10 +58,14 @@ class Change:
 
 @dataclass
 class Watcher:
-    """An open watch. None ends it in good order, an exception by breaking the connection."""
+    """An open watch. None ends it in good order, an exception by breaking the connection.
+
+    One that `is_dead` brings no byte any more and does not end, as behind a router that has forgotten the connection.
+    """
 
     path: str
     selector: str
+    is_dead: bool = False
     outgoing: "asyncio.Queue[bytes | ConnectionError | None]" = field(default_factory=asyncio.Queue)
 
 
@@ -87,6 +92,8 @@ class ApiServer:
         self.refusals: list[tuple[Kind | Literal["patch"], Refusal]] = []  # one for the next request of its kind
         self.forbidden: set[tuple[str, str]] = set()  # verb and resource, as answered to who asks for its own rights
         self.denied: set[str] = set()  # paths that nobody may read
+        self.mute: set[str] = set()  # paths whose new watches are dead from their beginning
+        self.on_patch: Callable[[Request], Awaitable[None]] | None = None  # called before each; may refuse or cut it
         self.is_open = asyncio.Event()  # while it is cleared, lists and gets wait
         self.is_open.set()
         self.change_seconds = 0.0  # what each change takes, one after the other
@@ -111,7 +118,12 @@ class ApiServer:
             watcher.outgoing.put_nowait(line)
 
     def bookmark(self, path: str) -> None:
-        self.send(path, event("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}}))
+        self.send(path, self._bookmark())
+
+    def cut_off(self, *paths: str) -> None:
+        """Has all open watches of these paths brought nothing from now on, and never ended."""
+        for watcher in self._watchers:
+            watcher.is_dead |= watcher.path in paths
 
     def compact(self) -> None:
         """Drops all history, so that older versions and unfinished lists are gone."""
@@ -150,6 +162,8 @@ class ApiServer:
                 return await self._watch(request, received)
             await self.is_open.wait()
             if request.kind == "send":
+                if self.on_patch and request.method == "PATCH":
+                    await self.on_patch(request)
                 async with self._changing:
                     await asyncio.sleep(self.change_seconds)
                 return web.json_response(self._send(request), status=201 if request.method == "POST" else 200)
@@ -159,6 +173,10 @@ class ApiServer:
                 return web.Response(text=refusal.text, status=refusal.code)
             status = {"kind": "Status", "code": refusal.code, "message": str(refusal)}
             return web.json_response(status, status=refusal.code, headers=refusal.headers)
+        except ConnectionError:
+            assert received.transport is not None
+            received.transport.abort()
+            return web.Response()
 
     def _change(self, path: str, name: str, after: Document | None) -> None:
         self._version += 1
@@ -240,7 +258,9 @@ class ApiServer:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(received)
         with self._watching(request) as watcher:
-            while (line := await watcher.outgoing.get()) is not None:
+            while (line := await self._next_line(watcher)) is not None or watcher.is_dead:
+                if watcher.is_dead or line is None:
+                    continue
                 if isinstance(line, ConnectionError):
                     assert received.transport is not None
                     received.transport.abort()
@@ -248,9 +268,19 @@ class ApiServer:
                 await response.write(line)
         return response
 
+    async def _next_line(self, watcher: Watcher) -> bytes | ConnectionError | None:
+        try:
+            async with asyncio.timeout(BOOKMARK_SECONDS):
+                return await watcher.outgoing.get()
+        except TimeoutError:
+            return self._bookmark()
+
+    def _bookmark(self) -> bytes:
+        return event("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}})
+
     @contextmanager
     def _watching(self, request: Request) -> Iterator[Watcher]:
-        watcher = Watcher(request.path, selector_of(request))
+        watcher = Watcher(request.path, selector_of(request), request.path in self.mute)
         since = int(request.query["resourceVersion"])
         if since == 0:  # any version: all objects, then the changes
             for (path, _), document in self._objects.items():

@@ -58,7 +58,7 @@ class RecordingPlanner(UngatingPlanner):
 
 async def run_alone(_: ClusterClient, controller: GateController) -> None:
     """Runs the controller as if this replica always led."""
-    await controller.run()
+    await asyncio.gather(controller.watch.run(), controller.run())
 
 
 class Cluster:
@@ -69,6 +69,9 @@ class Cluster:
         self.registry = registry
         self.annotations: dict[str, Mapping[str, str]] = {"default": {}}
         self.planner: RecordingPlanner
+        self.controller: GateController
+        self.is_responsible: Callable[[], bool] = lambda: True
+        self.is_ready = True
         self._folder = folder
         self._removals = self._counted()
 
@@ -127,13 +130,14 @@ class Cluster:
         view = ClusterView(annotations=self.annotations)
         async with open_pod_resolver(config, view, open_local_sources) as pod_resolver:
             events = PodEvents(client, instance="test", clock=time.monotonic, wall_clock=time.time)
-            controller = GateController(
+            controller = self.controller = GateController(
                 client,
                 pod_resolver,
                 self.planner,
                 events,
                 cluster_nodes=ClusterNodes,
-                is_ready=lambda: True,
+                is_responsible=lambda: self.is_responsible(),  # noqa: PLW0108  # a test may change it
+                is_ready=lambda: self.is_ready,
                 limit_seconds=limit_seconds,
                 clock=time.monotonic,
                 wall_clock=time.time,
@@ -513,12 +517,13 @@ async def test_leader_sends_no_more_patches_than_leave_room_for_its_lease(cluste
         async def lead() -> None:
             nonlocal terms
             terms += 1
-            await controller.run()
+            await asyncio.Event().wait()
 
         election = LeaderElection(
             client, namespace="ns", name="gates", identity="us", clock=time.monotonic, wall_clock=time.time
         )
-        await election.run(lead)
+        cluster.is_responsible = lambda: election.is_leader
+        await asyncio.gather(election.run(lead, controller.is_able), run_alone(client, controller))
 
     for name in names:
         cluster.create(name, "app:1")

@@ -42,7 +42,7 @@ async def minutes(api: ApiServer, count: int) -> list[Request]:
         (HOLDING, "", 1, True, True),
         (EVERYTHING, "127.0.0.1:0", 1, True, True),
         (PASSING, "", 1, True, True),
-        (HOLDING, "", 1, False, True),
+        (HOLDING, "", 1, False, False),
         (PASSING, "", 1, False, False),
         (HOLDING, "", 2, True, True),
     ],

@@ -158,6 +158,7 @@ async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(
     async with cluster.service(listen=LISTEN) as caller:
         await caller.until_ready()
         cluster.api.denied = VIEWS
+        cluster.api.cut_off(*VIEWS)
         await asyncio.sleep(STALE_SECONDS + 1)
         status, marks = await caller.checks("/readyz")
         assert (status, marks["nodes"], marks["namespaces"]) == (503, "[-]", "[-]")

@@ -67,7 +67,8 @@ def test_commands_named_in_the_text_exist() -> None:
 def test_log_events_are_those_of_the_code() -> None:
     """Each event is in the table, and each one in the table is logged somewhere."""
     source = "\n".join(file.read_text() for file in (PROJECT / "extender").rglob("*.py"))
-    logged = set(re.findall(r"\blog\.(?:info|warning|error|exception)\(\s*\"([a-z]+\.[a-z_]+)\"", source))
+    calls = r"\b(?:log\.(?:info|warning|error|exception)|outlive_defects)\(\s*\"([a-z]+\.[a-z_]+)\""
+    logged = set(re.findall(calls, source))
     logged |= {
         event for line in re.findall(r"\bevent = (.*)", source) for event in re.findall(r"\"([a-z]+\.[a-z_]+)\"", line)
     }

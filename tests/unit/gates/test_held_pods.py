@@ -1,25 +1,29 @@
 """The pods that a gate holds, as a watch shows them."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 
-from extender.gates.held_pods import HeldPod, HeldPods
+from extender.gates.held_pods import NEW_SECONDS, HeldPod, HeldPods
 from extender.placement.gate import GATE
 
 
-def document(uid: str, version: str, *gates: str) -> msgspec.Raw:
+def document(uid: str, version: str, *gates: str, created: str = "") -> msgspec.Raw:
     """A pod in this version, held by these gates."""
-    metadata = {"name": "p", "namespace": "n", "uid": uid, "resourceVersion": version}
+    metadata = {"name": "p", "namespace": "n", "uid": uid, "resourceVersion": version, "creationTimestamp": created}
     pod: Any = {"metadata": metadata, "spec": {"schedulingGates": [{"name": gate} for gate in gates]}}
     return msgspec.Raw(msgspec.json.encode(pod))
 
 
-def held_pods(changed: list[HeldPod], gone: list[HeldPod], *, now: float = 100.0) -> HeldPods:
-    pods = HeldPods(changed.append, gone.append, limit_seconds=60.0, clock=lambda: now, wall_clock=lambda: now)
-    pods.keep_only(frozenset())
-    return pods
+def held_pods(
+    changed: list[HeldPod], gone: list[HeldPod], *, now: float = 100.0, is_live: Callable[[], bool] = lambda: True
+) -> HeldPods:
+    return HeldPods(
+        changed.append, gone.append, is_live=is_live, limit_seconds=60.0, clock=lambda: now, wall_clock=lambda: now
+    )
 
 
 def test_a_pod_that_was_made_anew_is_another_pod() -> None:
@@ -52,3 +56,26 @@ def test_the_limit_counts_from_when_other_gates_are_gone() -> None:
     assert changed[0].expires_at == math.inf
     pods.upsert(document("uid", "2", GATE))
     assert changed[0].expires_at == 160.0
+
+
+@pytest.mark.parametrize(
+    ("is_live", "created", "is_first", "since", "is_late"),
+    [
+        (True, "1970-01-01T00:00:01Z", False, 100.0, False),
+        (False, "1970-01-01T00:01:20Z", False, 80.0, False),
+        (False, "1970-01-01T00:00:10Z", False, 10.0, True),
+        (False, "1970-01-01T00:00:10Z", True, 10.0, False),
+        (False, "1970-01-01T01:00:00Z", False, 100.0, False),
+    ],
+    ids=["a watch", "after a watch", "long after a watch that was deaf", "the first list", "a clock ahead"],
+)
+def test_time_counts_from_the_creation_where_a_watch_may_have_missed_it(
+    created: str, since: float, *, is_live: bool, is_first: bool, is_late: bool
+) -> None:
+    changed = list[HeldPod]()
+    pods = held_pods(changed, [], is_live=lambda: is_live)
+    if not is_first:
+        pods.keep_only(frozenset())
+    pods.upsert(document("uid", "1", GATE, created=created))
+    assert (changed[0].since, pods.were_late) == (since, is_late)
+    assert changed[0].expires_at == max(since + 60.0, 100.0 + NEW_SECONDS)
