@@ -115,8 +115,8 @@ class _Listeners:
         # Readiness already fails and every answer says `Connection: close`, but requests of callers that do not know it
         # yet still get an answer: of the default grace 5 s, in which kube-proxies learn of a changed EndpointSlice.
         self._linger_seconds = grace_seconds / 4
-        # A tenth is left for everything else.
-        self._drain_seconds = (grace_seconds - self._linger_seconds) * 0.9
+        # A quarter is left for everything else, such as giving the Lease up.
+        self._drain_seconds = grace_seconds / 2
 
     def check(self) -> CheckResult:
         """Fails from when the service is to end."""
@@ -140,7 +140,9 @@ class _Listeners:
         if not listen:
             return ""
         live: Mapping[str, Check] = {"ping": CheckResult, "background": _check_background}
-        listener = open_listener("operations", Operations(live, ready, seen), *parse_listen(listen))
+        listener = open_listener(
+            "operations", Operations(live, ready, seen), *parse_listen(listen), drain_seconds=self._linger_seconds / 4
+        )
         self._operations.append(listener)
         return f"http://{listener.address}"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 from collections.abc import Callable
@@ -31,12 +32,20 @@ def raise_descriptor_limit() -> None:
 
 
 async def run_service(config: Config) -> None:
-    """Serves until SIGTERM or SIGINT, then drains. Before all is open either signal ends the opening in order."""
+    """Serves until SIGTERM or SIGINT, then drains. Before all is open either signal ends the opening in order.
+
+    Whatever has not ended when the grace period is over, such as a request to an API server that does not answer, ends
+    with the process.
+    """
     opened, stop = asyncio.Event(), asyncio.Event()
     serving = asyncio.create_task(_serve(config, opened, stop))
+    over: list[asyncio.TimerHandle] = []
 
     def end() -> None:
-        if not (stop.is_set() or opened.is_set()):
+        if stop.is_set():
+            return
+        over.append(asyncio.get_running_loop().call_later(config.shutdown.grace_seconds, _exit_at_once))
+        if not opened.is_set():
             serving.cancel()
         stop.set()
 
@@ -46,7 +55,15 @@ async def run_service(config: Config) -> None:
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
+    finally:
+        for timer in over:
+            timer.cancel()
     log.info("service.stopped")
+
+
+def _exit_at_once() -> None:
+    log.warning("service.cut_short")
+    os._exit(0)
 
 
 async def _serve(config: Config, opened: asyncio.Event, stop: asyncio.Event) -> None:
