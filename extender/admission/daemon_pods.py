@@ -40,6 +40,8 @@ MISPLACED = counter(
     "treatment",
     (_REPORTED, _HELD),
 )
+_LEFT = (AdmissionOutcome.OBSERVED, AdmissionOutcome.EXEMPT)
+"""What becomes of a pod that is only observed, or that has too much of something: it goes to its node."""
 _NAME = "metadata.name"
 _AFFINITY = msgspec.json.Decoder(Affinity | None)
 _OWNED = msgspec.json.Decoder(PartialObjectMetadata)
@@ -54,7 +56,6 @@ class DaemonPods:
     def __init__(
         self,
         pod_resolver: PodResolver,
-        admission: AdmissionSettings,
         nodes: WatchedNodes,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
@@ -63,7 +64,8 @@ class DaemonPods:
     ) -> None:
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
-        guard = AdmissionSettings(node_affinity=AffinityMode.REQUIRED, impossible=admission.impossible)
+        # Of the operator's choices none else holds for these pods: `impossible: deny` would refuse them.
+        guard = AdmissionSettings(node_affinity=AffinityMode.REQUIRED)
         self._guard = Mutator(self._policy, guard) if guards else None
         self._nodes = nodes
         self._cluster_nodes = cluster_nodes
@@ -95,14 +97,21 @@ class DaemonPods:
             if not runs_on(each.platforms, platform, self._policy.compatibility)
         ]
         refusal = refusal_text(wrong)
+        if self._guard:
+            nodes = self._cluster_nodes()
+            mutation = self._guard.mutate(pod, question.images, facts, question.overrides, nodes, may_hold=True)
+        else:
+            verdict = {"verdict": f"left alone: {refusal}"}
+            mutation = Mutation(outcome=AdmissionOutcome.EXEMPT, audit_annotations=verdict)
         if not review.dry_run:
-            self._report(review, node, platform, refusal)
-        if self._guard is None:
-            return Mutation(outcome=AdmissionOutcome.EXEMPT, audit_annotations={"verdict": f"left alone: {refusal}"})
-        return self._guard.mutate(pod, question.images, facts, question.overrides, self._cluster_nodes(), may_hold=True)
+            is_held = bool(mutation.patch) and mutation.outcome not in _LEFT
+            self._report(review, node, platform, refusal, is_held=is_held)
+        return mutation
 
-    def _report(self, review: AdmissionRequest, node: NodeName, platform: Platform, refusal: str) -> None:
-        MISPLACED[_HELD if self._guard else _REPORTED].inc()
+    def _report(
+        self, review: AdmissionRequest, node: NodeName, platform: Platform, refusal: str, *, is_held: bool
+    ) -> None:
+        MISPLACED[_HELD if is_held else _REPORTED].inc()
         namespace = review.namespace or ""
         owners = _OWNED.decode(review.object).metadata.owner_references or ()
         owner = next((each for each in owners if each.controller), OwnerReference())
@@ -113,10 +122,10 @@ class DaemonPods:
             node=node,
             platform=str(platform),
             why=refusal,
-            held=self._guard is not None,
+            held=is_held,
         )
         if self._events:
-            what = "its pods are held there" if self._guard else "its pods will crash there"
+            what = "its pods are held there" if is_held else "its pods will crash there"
             self._events.record(
                 PodReference(namespace, owner.name, owner.uid, owner.api_version, owner.kind),
                 REASON,

@@ -9,7 +9,6 @@ from extender.admission.workload_admission import WorkloadAdmission
 from extender.cluster.views import WatchedNodes
 from extender.config.tree import Config
 from extender.placement.node_kinds import NodeKind
-from extender.placement.planning import AdmissionSettings
 from extender.placement.templates import Templates
 from extender.resolver.pod_resolver import PodResolver
 from extender.scheduler.verbs import SchedulerVerbs
@@ -51,7 +50,7 @@ def admission_routes(
         cluster_nodes=cluster_view.known_nodes,
         wait_seconds=config.admission.wait_seconds,
         can_gate=can_gate,
-        daemon_pods=_daemon_pods(config, pod_resolver, settings, cluster_view),
+        daemon_pods=_daemon_pods(config, pod_resolver, cluster_view),
     )
     workloads = WorkloadAdmission(
         pods,
@@ -65,15 +64,12 @@ def admission_routes(
     }
 
 
-def _daemon_pods(
-    config: Config, pod_resolver: PodResolver, settings: AdmissionSettings, cluster_view: ClusterView
-) -> DaemonPods | None:
+def _daemon_pods(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> DaemonPods | None:
     """None without a cluster: nobody knows its nodes."""
     if cluster_view.nodes is None:
         return None
     return DaemonPods(
         pod_resolver,
-        settings,
         cluster_view.nodes,
         cluster_nodes=cluster_view.known_nodes,
         events=cluster_view.events,

@@ -316,10 +316,10 @@ async def test_without_guard_a_daemon_set_is_left_as_it_is(world: World) -> None
         assert (await reviewed(guarding, created)).patch == []
 
 
-def daemon_pod(world: World, image: str, name: str) -> Json:
+def daemon_pod(world: World, name: str, *images: str, **annotations: str) -> Json:
     """A pod as the controller of a DaemonSet makes it for that node."""
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agents", "uid": "u", "controller": True}
-    made = world.pod(image, ownerReferences=[owner])
+    made = world.pod(*images, ownerReferences=[owner], annotations=annotations)
     field = {"key": "metadata.name", "operator": "In", "values": [name]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     made["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -336,7 +336,7 @@ async def test_a_daemon_pod_for_a_node_that_does_not_run_it_is_counted_and_held_
     series = 'multiarch_daemon_pods_misplaced_total{treatment="' + ("held" if guards else "reported") + '"}'
     before = await caller.metric(series)
     for name, image, is_wrong in (("a", "amd:1", False), ("b", "amd:1", True), ("b", "multi:1", False)):
-        created = {"apiVersion": "v1", "kind": "Pod", **daemon_pod(world, image, name)}
+        created = {"apiVersion": "v1", "kind": "Pod", **daemon_pod(world, name, image)}
         response = await caller.review(created)
         assert bool(response["patch"]) == (is_wrong and guards)
         if response["patch"]:
@@ -346,8 +346,37 @@ async def test_a_daemon_pod_for_a_node_that_does_not_run_it_is_counted_and_held_
     assert await caller.metric(series) - before == 1
 
 
+HELD, REPORTED = (f'multiarch_daemon_pods_misplaced_total{{treatment="{each}"}}' for each in ("held", "reported"))
+MODE = "multiarch-extender.io/mode"
+LONG = "x" * 70_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "images", "change", "is_held"),
+    [
+        (("admission.impossible=deny",), ["amd:1"], {}, True),
+        (("admission.impossible=deny",), ["amd:1", "arm:1"], {}, True),
+        ((), ["amd:1", "arm:1"], {}, True),
+        (("placement.mode=observe",), ["amd:1"], {}, False),
+        ((), ["amd:1", "arm:1"], {"annotations": {MODE: "observe"}}, False),
+        ((), ["amd:1"], {"tolerations": [{"key": LONG, "operator": "Exists"}]}, False),
+    ],
+    ids=["deny", "deny, of no platform", "of no platform", "observe", "its own observe", "too long"],
+)
+async def test_a_guarded_daemon_pod_is_never_refused_and_reported_as_what_was_done(
+    world: World, settings: tuple[str, ...], images: list[str], change: Json, is_held: bool
+) -> None:
+    caller = await world.serve(GUARD, *settings, nodes=view_of(*NODES))
+    created = daemon_pod(world, "b", *images, **change.get("annotations", {}))
+    created["spec"] |= {key: value for key, value in change.items() if key != "annotations"}
+    async with caller.growth(HELD, REPORTED) as grown:
+        response = await caller.review(created)
+    assert response["allowed"] is True
+    assert (bool(response["patch"]), grown) == (is_held, [is_held, not is_held])
+
+
 async def test_a_daemon_pod_for_an_unknown_node_or_of_an_unknown_image_is_left_alone(world: World) -> None:
     """Not knowing is no reason to hold it."""
     caller = await world.serve(GUARD, "admission.wait_seconds=0.2", nodes=view_of(*NODES))
     for name, image in (("z", "amd:1"), ("b", "absent:1")):
-        assert (await caller.review(daemon_pod(world, image, name)))["patch"] == []
+        assert (await caller.review(daemon_pod(world, name, image)))["patch"] == []
