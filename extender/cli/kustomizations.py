@@ -29,7 +29,8 @@ def find_patches(files: Iterable[Path]) -> dict[Path, Path]:
                 text, _ = decode_stream((folder / name).read_bytes())
                 for document in read_stream(text):
                     for path in _paths_in(document.value):
-                        found.setdefault((folder / path).resolve(), folder / name)
+                        with contextlib.suppress(OSError, RuntimeError, ValueError):  # a loop of links, or no name
+                            found.setdefault((folder / path).resolve(), folder / name)
     return found
 
 

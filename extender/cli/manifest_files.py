@@ -15,7 +15,7 @@ from extender.manifests.stream import ManifestError, decode_stream, read_stream
 
 STANDARD_INPUT = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")
-_NOTHING = re.compile(r"#.*|--- *#.*|\.\.\.|null|~")  # a line that gives no document
+_NOTHING = re.compile(r"#.*|--- *#.*|%.*|\.\.\.|null|~")  # a line that gives no document
 
 
 class ManifestFile(msgspec.Struct, frozen=True):
@@ -115,9 +115,8 @@ def read_files(paths: Sequence[str]) -> list[ManifestFile]:
 
 def _has_no_document(text: str) -> bool:
     """Whether there is nothing, or nothing but comments."""
-    lines = [
-        line for each in text.removeprefix(BYTE_ORDER_MARK).splitlines() if (line := each.strip()) not in ("", "---")
-    ]
+    text = text.removeprefix(BYTE_ORDER_MARK)
+    lines = [line for each in text.splitlines() if (line := each.strip()) not in ("", "---")]
     return not text or (bool(lines) and all(_NOTHING.fullmatch(line) for line in lines))
 
 

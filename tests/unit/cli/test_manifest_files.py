@@ -132,6 +132,16 @@ def test_a_kustomization_that_cannot_be_read_names_no_patch(tmp_path: Path) -> N
         assert sources(str(tmp_path / "web.yaml")) == [("a", f"{tmp_path}/web.yaml, document 1")]
 
 
+def test_a_path_that_leads_nowhere_hides_no_other(tmp_path: Path) -> None:
+    """A loop of links, and what is no name of a file."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "kustomization.yaml").write_text('patchesStrategicMerge: ["a\\0b", loop/web.yaml, web.yaml]\n')
+    (tmp_path / "web.yaml").write_text(PATCH)
+    (tmp_path / "b.yaml").write_text(POD % "b")
+    found = read_manifests([str(tmp_path)])
+    assert ([each.manifest["metadata"]["name"] for each in found.objects], len(found.patches)) == (["b"], 1)
+
+
 def test_a_document_with_a_patch_directive_is_no_object(tmp_path: Path) -> None:
     """Wherever it stands, but where an object says itself what is laid over others."""
     file = tmp_path / "all.yaml"
@@ -152,6 +162,8 @@ def test_a_document_with_a_patch_directive_is_no_object(tmp_path: Path) -> None:
     [
         ("# a\n\n  # b\n", True),
         ("\ufeff# a\n", True),
+        ("\ufeff", True),
+        ("%YAML 1.1\n---\n# a\n", True),
         ("---\n# a\n--- # b\n...\n", True),
         ("null\n", True),
         ("\n", False),
