@@ -33,7 +33,6 @@ _PRIVILEGES = frozenset(
 )  # fmt: skip
 _LAUNCHERS = {
     "tini": _INIT,
-    "tini-static": _INIT,
     "docker-init": _INIT,
     "dumb-init": Launcher(frozenset({"-r", "--rewrite"})),
     "catatonit": Launcher(),
@@ -53,6 +52,8 @@ _LAUNCHERS = {
     "taskset": Launcher(operands=1),
     "timeout": Launcher(frozenset({"-k", "--kill-after", "-s", "--signal"}), operands=1),
 }
+_DOWNLOADED = re.compile(r"(tini|dumb-init|catatonit|gosu|su-exec)[-_.].*")
+"""Those that images often have under the names of their releases: `tini-static`, `dumb-init_1.2.5_x86_64`."""
 _OF_WORDS = frozenset(
     ("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "csh", "tcsh", "rbash", "pwsh", "cmd", "powershell",
      "execlineb", "s6-svscan", "s6-supervise", "s6-linux-init", "runit", "runit-init", "runsv", "runsvdir", "init",
@@ -71,7 +72,8 @@ def command_of(name: str, arguments: Sequence[str]) -> Sequence[str] | None:
 
     Empty if they name none, and None if the name is no launcher's.
     """
-    launcher = _LAUNCHERS.get(name)
+    downloaded = _DOWNLOADED.fullmatch(name)
+    launcher = _LAUNCHERS.get(downloaded[1] if downloaded else name)
     if launcher is None:
         return None
     rest, operands = list(arguments), launcher.operands

@@ -140,7 +140,8 @@ def _launchers(tiny: Tiny) -> Iterator[Animal]:
     """A launcher says nothing of the program behind it, which is what crashes or does not."""
     own, other = tiny(ARM), tiny(AMD)
     behind = (
-        "tini --", "tini -g -s", "tini -vv -p SIGTERM -e 143 --", "tini-static", "/sbin/docker-init --", "dumb-init",
+        "tini --", "tini -g -s", "tini -vv -p SIGTERM -e 143 --", "tini-static-amd64", "dumb-init_1.2.5_x86_64",
+        "gosu-amd64 nobody", "/sbin/docker-init --", "dumb-init",
         "dumb-init -c --rewrite 15:3 --", "dumb-init --rewrite=15:3", "catatonit --", "env A=b -u C", "env -i --",
         "env -S", "env -C /srv A=b", "gosu nobody", "su-exec 65534:65534",
         "setpriv --reuid 1000 --clear-groups --no-new-privs", "setpriv --reuid=1000 --inh-caps=-all --",
@@ -166,7 +167,8 @@ def _launchers(tiny: Tiny) -> Iterator[Animal]:
 
 
 _LAUNCHER_NAMES = frozenset(
-    ("tini", "tini-static", "docker-init", "dumb-init", "catatonit", "env", "gosu", "su-exec", "setpriv",
+    ("tini", "tini-static-amd64", "dumb-init_1.2.5_x86_64", "gosu-amd64", "docker-init",
+      "dumb-init", "catatonit", "env", "gosu", "su-exec", "setpriv",
      "s6-setuidgid", "nice", "timeout", "stdbuf")
 )  # fmt: skip
 
