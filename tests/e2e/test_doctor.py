@@ -60,7 +60,7 @@ class Breakage(NamedTuple):
 
 BREAKAGES = {
     "wrong caBundle": Breakage({"certificate", "probe"}, "no authority of its caBundle", replace_authority),
-    "closed port": Breakage({"probe"}, "unmarked", close_port),
+    "closed port": Breakage({"probe"}, "without a word of the webhook", close_port),
     "timeout too short": Breakage({"webhook"}, "timeoutSeconds is 1, and the service may wait 1.5 s", shorten_timeout),
     "no configuration": Breakage({"webhook"}, "no MutatingWebhookConfiguration", remove_configuration),
     "misspelt setting": Breakage({"settings"}, "admission.wait", misspell_setting),
