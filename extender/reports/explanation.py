@@ -14,6 +14,7 @@ from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeMeta, NodeSystemInfo, PodSchedulingGate
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode, ReportedNodeStatus
+from extender.placement.additions import read_record, take_back
 from extender.placement.facts import (
     Anywhere,
     ImageFact,
@@ -36,7 +37,7 @@ from extender.placement.node_match import (
     taint_text,
 )
 from extender.placement.nodes import PREFIX, USUAL, ClusterNodes, name_of_node, platform_of_node
-from extender.placement.patch import Operation, apply
+from extender.placement.patch import JsonObject, Operation, apply, look
 from extender.placement.policy import ADDED, MODE, REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
@@ -222,9 +223,10 @@ def explain(
     demands = demands_of(spec)
     if subject.kind == "DaemonSet":
         demands = as_daemon_pods(demands, host_network=spec.host_network is True)
+    authors = msgspec.structs.replace(_authors_demands(subject.document), tolerations=demands.tolerations)
     judged = _Judged(explanation, decision, tuple(zip(images, facts, strict=True)), policy.compatibility)
-    kinds = [judged.kind(*each, is_assumed=not nodes) for each in _grouped(nodes or usual_nodes(), demands)]
-    remedies = list(dict.fromkeys(_remedies(explanation.images, kinds, demands)))
+    kinds = [judged.kind(*each, is_assumed=not nodes) for each in _grouped(nodes or usual_nodes(), demands, authors)]
+    remedies = list(dict.fromkeys(_remedies(explanation.images, kinds, authors)))
     return msgspec.structs.replace(explanation, nodes=kinds, remedies=remedies)
 
 
@@ -250,23 +252,32 @@ def _patched(document: KubernetesObject, patch: Sequence[Operation]) -> CreatedS
     return msgspec.json.decode(msgspec.json.encode(apply(document, patch)), type=CreatedPod).spec
 
 
+def _authors_demands(document: KubernetesObject) -> NodeDemands:
+    """What the pod asks of its node without what is recorded as ours: nobody can change that but the images."""
+    copy: JsonObject = msgspec.json.decode(msgspec.json.encode(document))
+    take_back(copy, read_record(look(copy, ("metadata", "annotations", ADDED))), (), "")
+    return demands_of(msgspec.json.decode(msgspec.json.encode(copy), type=CreatedPod).spec or CreatedSpec())
+
+
 class _Group(NamedTuple):
-    """Nodes of one platform with the same taints, and what of them the pod does not meet."""
+    """Nodes of one platform with the same taints, and what of them the pod does not meet: in all, and its author's."""
 
     platform: Platform | None
+    unmet: tuple[Obstacle, ...]
     obstacles: tuple[Obstacle, ...]
     taints: tuple[str, ...]
 
 
-def _grouped(nodes: Sequence[ReportedNode], demands: NodeDemands) -> list[tuple[_Group, list[str]]]:
+def _grouped(
+    nodes: Sequence[ReportedNode], demands: NodeDemands, authors: NodeDemands
+) -> list[tuple[_Group, list[str]]]:
     """The groups of nodes, each with their names in order."""
     found: dict[_Group, list[str]] = {}
     for node in nodes:
         taints = tuple(taint_text(taint) for taint in hard_taints(node))
-        found.setdefault(_Group(platform_of_node(node), obstacles(demands, node), taints), []).append(
-            name_of_node(node)
-        )
-    shown = sorted(found.items(), key=lambda item: (str(item[0].platform or ""), item[0].obstacles, item[0].taints))
+        group = _Group(platform_of_node(node), obstacles(demands, node), obstacles(authors, node), taints)
+        found.setdefault(group, []).append(name_of_node(node))
+    shown = sorted(found.items(), key=lambda item: (str(item[0].platform or ""), *item[0][1:]))
     return [(group, sorted(names)) for group, names in shown]
 
 
@@ -280,7 +291,7 @@ class _Judged(NamedTuple):
 
     def kind(self, group: _Group, names: Sequence[str], *, is_assumed: bool) -> ExplainedNodes:
         """What is said of a group of nodes."""
-        platform, blocked = group.platform, group.obstacles
+        platform = group.platform
         verdict = self.decision.verdict(platform) if platform else Verdict.UNSTATED
         images = _answer(verdict)
         if self.explanation.skipped:
@@ -288,18 +299,18 @@ class _Judged(NamedTuple):
         words = self.explanation.refusal if verdict in REFUSED else ""
         if verdict is Verdict.RETRY:
             words = self.explanation.retry
-        if any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in blocked) and self.explanation.annotation:
+        if any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in group.unmet) and self.explanation.annotation:
             words = self.explanation.annotation
         return ExplainedNodes(
             platform=str(platform) if platform else "",
             nodes=len(names),
             names=[name for name in names[:_NAMES] if name],
-            answer=RunAnswer.NO if blocked else images,
+            answer=RunAnswer.NO if group.unmet else images,
             images=images,
             verdict=verdict,
             words=words,
             lacking=list(self._lacking(platform)) if platform and not self.explanation.skipped else [],
-            obstacles=list(blocked),
+            obstacles=list(group.obstacles),
             taints=list(group.taints),
             score=self.decision.score(platform) if platform and not self.explanation.skipped else 0,
             is_assumed=is_assumed,

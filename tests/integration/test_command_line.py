@@ -160,6 +160,19 @@ async def test_what_is_answered_for_one_tag_is_not_said_of_another(registry: Emb
         assert found == [said[each] for each in images]
 
 
+async def test_explain_blames_no_author_for_what_the_webhook_would_write(registry: EmbeddedRegistry) -> None:
+    """Of a plain Deployment of an amd64 image."""
+    spec = {"containers": [{"name": "c", "image": f"{registry.host}/shop/legacy:1.0"}]}
+    made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "legacy"},
+            "spec": {"template": {"spec": spec}}}  # fmt: skip
+    code, out, _ = await run("explain", "-f", "-", "-o", "json", *asking(registry.host), stdin=json.dumps(made))
+    [found] = json.loads(out)
+    assert code == 0
+    assert [each["obstacles"] for each in found["nodes"]] == [[], []]
+    build = f"linux/arm64: build image {registry.host}/shop/legacy:1.0 for linux/arm64 too"
+    assert found["remedies"] == [build]
+
+
 async def test_inspect_searches_for_a_name_without_a_registry_as_cri_o(
     registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:

@@ -158,11 +158,40 @@ def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
     said = told(pod(), index(AMD64), admission=settings("required"), is_created=False)
     [amd64, arm64] = said.nodes
     assert (amd64.answer, amd64.words) == (RunAnswer.YES, "")
-    assert [each.rule for each in arm64.obstacles] == ["affinity"]
+    assert (arm64.answer, arm64.obstacles) == (RunAnswer.NO, [])
     assert arm64.words == said.annotation == "image app-0:1 is built only for linux/amd64"
     live = pod(metadata={"annotations": {REASON: "as it was"}}, nodeSelector={"kubernetes.io/arch": "amd64"})
     said = told(live, index(AMD64, ARM64))  # its images have changed since
     assert said.annotation == said.nodes[1].words == "as it was"
+
+
+BUILD = f"{ARM64}: build image app-0:1 for {ARM64} too"
+
+
+@pytest.mark.parametrize(
+    ("authors", "remedies"),
+    [
+        pytest.param({}, [BUILD], id="nothing"),
+        pytest.param({"nodeSelector": {"disk": "ssd"}}, ["disk=ssd", BUILD, "disk=ssd"], id="a selector"),
+        pytest.param(
+            {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}]}}}},
+            ["affinity", BUILD, "affinity"],
+            id="a term",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_webhook_writes_is_no_obstacle_of_the_authors(authors: dict[str, Any], remedies: list[str]) -> None:
+    """Neither what it would write, nor what its record says that it has; the author's own is."""
+    admission, document = settings("required"), pod(**authors)
+    before = told(document, index(AMD64), admission=admission, is_created=False)
+    stored: Any = apply(document, before.webhook.patch)
+    assert stored["spec"] != document["spec"]
+    for said in (before, told(stored, index(AMD64), admission=admission)):
+        assert [wanted in found for wanted, found in zip(remedies, said.remedies, strict=True)] == [True] * len(
+            remedies
+        )
+        assert answers_of(said)[ARM64] is RunAnswer.NO
 
 
 def test_the_pod_s_own_selector_is_told_apart_from_the_images() -> None:
