@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+import yaml
 
 from extender import __version__
 from extender.cli.audit_html import write_html
@@ -34,6 +35,11 @@ _MOST_LOCATIONS = 100  # of a finding in SARIF
 def write_json(report: Audit) -> str:
     """The whole report; `audit --schema` prints what it looks like."""
     return json.dumps(msgspec.to_builtins(report), indent=2) + "\n"
+
+
+def write_yaml(report: Audit) -> str:
+    """The same as YAML."""
+    return yaml.safe_dump(msgspec.to_builtins(report), sort_keys=False, width=1000)
 
 
 def write_markdown(report: Audit) -> str:
@@ -111,6 +117,7 @@ def write_sarif(report: Audit) -> str:
 WRITERS: Mapping[str, Callable[[Audit], str]] = {
     "table": write_table,
     "json": write_json,
+    "yaml": write_yaml,
     "markdown": write_markdown,
     "html": write_html,
     "sarif": write_sarif,

@@ -36,7 +36,10 @@ def config(
     Example: multiarch-extender config --check /etc/multiarch-extender/config.yaml
     """
     if check is not None:
-        _check(on_cluster(load_config(check, assignments or ()), kubeconfig, context), values_only=values_only)
+        _check(
+            on_cluster(load_config(check, assignments or (), option="--check"), kubeconfig, context),
+            values_only=values_only,
+        )
         print_line(f"{check} is right")
     else:
         shown = on_cluster(read_config(file, assignments or ()), kubeconfig, context)

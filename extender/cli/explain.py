@@ -56,9 +56,13 @@ LOOKUP_SECONDS = 60.0
 
 
 def explain(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="[POD|KIND/NAME]", help="A pod, or a workload such as deploy/web. With -f: only these."),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[POD|KIND/NAME|KIND NAME]",
+            help="A pod, or a workload such as deploy/web. With -f: only these.",
+            show_default=False,
+        ),
     ] = None,
     namespace: Namespace = "",
     manifests: Manifests = None,
@@ -78,6 +82,7 @@ def explain(
     """
     own = read_settings(file, assignments, kubeconfig, context)
     given = given_settings(own, file, assignments, installed_in)
+    target = _target_of(words or ())
     if not (target or manifests):
         raise ConfigError("nothing to explain; give a pod, KIND/NAME or -f FILE")
     read = manifest_files.read_manifests(manifests) if manifests else None
@@ -95,6 +100,13 @@ def explain(
         raise typer.Exit(2)
     if any(each.answer is not RunAnswer.YES or each.faults for _, each in found):
         raise typer.Exit(1)
+
+
+def _target_of(words: Sequence[str]) -> str:
+    """`KIND/NAME` of two words, or the one that was given. Raises ConfigError."""
+    if len(words) > 2 or (len(words) == 2 and "/" in "".join(words)):
+        raise ConfigError(f"{' '.join(words)}: give one pod, KIND/NAME or KIND NAME")
+    return "/".join(words)
 
 
 async def _by_lookups(target: ExplainTarget, given: GivenSettings) -> Sequence[tuple[Subject, Explanation]]:

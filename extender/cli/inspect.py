@@ -102,6 +102,8 @@ def inspect(
     ]
     for line in lacking:
         print_problem(line)
+    if not all(result.canonical for result in results):  # what is no name has no answer
+        raise typer.Exit(2)
     if lacking or any(result.unknown for result in results):
         raise typer.Exit(1)
 

@@ -61,7 +61,6 @@ def command_line(arguments: Sequence[str], *, add_completion: bool = True) -> ty
     of them where it names none.
     """
     app = typer.Typer(
-        no_args_is_help=True,
         add_completion=add_completion,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
@@ -83,7 +82,8 @@ def main() -> None:
         print_problem("error: standard output is closed")
         sys.exit(2)
     try:
-        code = command_line(sys.argv[1:], add_completion=not is_plugin)(prog_name=name, standalone_mode=False)
+        arguments = sys.argv[1:] or ["--help"]
+        code = command_line(arguments, add_completion=not is_plugin)(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code)
     except typer.Abort:
@@ -113,9 +113,7 @@ def _discard_output() -> None:
 
 
 def _print_usage(exc: typer.BadParameter) -> None:
-    """Says what is wrong with the arguments; nothing where there are none, as the help is printed already."""
-    message = exc.format_message().rstrip(".")
-    if message and exc.ctx:
+    """Says what is wrong with the arguments."""
+    if exc.ctx:
         print_problem(exc.ctx.get_usage())
-    if message:
-        print_problem(f"error: {message}; -h describes the options")
+    print_problem(f"error: {exc.format_message().rstrip('.')}; -h describes the options")

@@ -34,6 +34,12 @@ class ListedKind(NamedTuple):
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         return f"{root}/namespaces/{namespace}/{self.plural}" if namespace else f"{root}/{self.plural}"
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """What kubectl takes and prints behind the kind and a dot: nothing, the group, or version and group."""
+        group, _, version = self.api_version.rpartition("/")
+        return ("", group, f"{version}.{group}")
+
 
 POD = ListedKind("v1", "Pod", "pods")
 WORKLOAD_KINDS = (
@@ -153,8 +159,9 @@ def kind_named(word: str) -> str:
 
 
 def _resource(word: str) -> ListedKind:
-    found = _BY_WORD.get(word.lower())
-    if found is None:
+    name, _, group = word.lower().partition(".")
+    found = _BY_WORD.get(name)
+    if found is None or group not in found.groups:
         known = ", ".join(_KINDS)
         raise UnknownKind(f"{word!r} is no kind with pods that is known here; give one of {known}")
     return found

@@ -17,22 +17,24 @@ from extender.errors import ConfigError
 _CONFIG = inspect.type_info(Config)
 
 
-def load_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
+def load_config(file: str | None, assignments: Sequence[str] = (), *, option: str = "--config") -> Config:
     """The settings, checked as a whole: `--set path=value` overrides the YAML file, which overrides the defaults.
+
+    `option` is the one that names the file.
 
     Raises:
         ConfigError: the file cannot be read, a key is unknown or there twice, a value is wrong, or values contradict
             each other. The message has a line for each, which names the key's path, the value and what would be right.
     """
-    config = read_config(file, assignments)
+    config = read_config(file, assignments, option=option)
     if problems := list(problems_of(config)):
         raise ConfigError(*problems)
     return config
 
 
-def read_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
+def read_config(file: str | None, assignments: Sequence[str] = (), *, option: str = "--config") -> Config:
     """As `load_config`, without the check whether values contradict each other; the command `config` prints these."""
-    return _convert(_read_file(file) if file else {}, assignments)
+    return _convert(_read_file(file, option) if file else {}, assignments)
 
 
 def parse_config(text: str | bytes, file: str, assignments: Sequence[str] = ()) -> Config:
@@ -45,11 +47,11 @@ def to_yaml(config: object) -> str:
     return yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False, width=120)
 
 
-def _read_file(file: str) -> dict[str, Any]:
+def _read_file(file: str, option: str) -> dict[str, Any]:
     try:
         return _parse(Path(file).read_bytes(), file)
     except OSError as exc:
-        raise ConfigError(f"{file}: {exc.strerror}; --config takes a readable YAML file") from exc
+        raise ConfigError(f"{file}: {exc.strerror}; {option} takes a readable YAML file") from exc
 
 
 def _parse(text: str | bytes, file: str) -> dict[str, Any]:

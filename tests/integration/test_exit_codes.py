@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import yaml
 from aiohttp import web
 
 from extender.cli.fix import FixedFile, write_fixed
@@ -86,6 +87,38 @@ async def test_yes_is_0_and_no_is_1(world: World, arguments: tuple[str, ...], ye
         for image in (yes, no)
     ]
     assert codes == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["web", "pod/web", "pods/web", "po web", "pod web", "deployment.apps/web", "deployments.apps web", "deploy web",
+     "deployment.v1.apps/web", "Deployment/web"],
+)  # fmt: skip
+async def test_a_workload_is_named_as_kubectl_takes_and_prints_it(world: World, words: str) -> None:
+    where = "/apis/apps/v1/namespaces/default/deployments"
+    world.api.put(where, json.loads(world.manifest("web")))
+    given = (*world.settings, "--kubeconfig", world.kubeconfig, "-o", "json")
+    code, out, err = await run("explain", *words.split(), *given)
+    kind = "Deployment" if "deploy" in words.lower() else "Pod"
+    assert (code, err, [(each["kind"], each["name"]) for each in json.loads(out)]) == (0, "", [(kind, "web")])
+
+
+async def test_a_word_that_names_no_image_is_no_answer(world: World) -> None:
+    """And the others are shown."""
+    code, out, _ = await run("inspect", "Foo", f"{world.host}/web:1", *world.settings, "-o", "json")
+    assert (code, [each["kind"] for each in json.loads(out)]) == (2, [None, "index"])
+
+
+async def test_without_arguments_the_help_is_shown() -> None:
+    code, out, err = await run()
+    assert (code, err) == (0, "")
+    assert out == (await run("--help"))[1]
+
+
+async def test_an_audit_is_printed_as_yaml(world: World) -> None:
+    given = ("audit", "-f", "-", *world.settings)
+    found = [(await run(*given, "-o", form, stdin=world.manifest("legacy")))[1] for form in ("yaml", "json")]
+    assert yaml.safe_load(found[0]) == json.loads(found[1])
 
 
 async def test_yes_is_0_and_no_is_1_for_what_a_cluster_has(world: World) -> None:
@@ -238,6 +271,10 @@ async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path)
         ("explain", "nothing to explain; give a pod, KIND/NAME or -f FILE"),
         ("explain web --set=cluster=none", "give -f FILE"),
         ("explain configmap/web", "'configmap' is no kind with pods that is known here"),
+        ("explain deploy web more", "deploy web more: give one pod, KIND/NAME or KIND NAME"),
+        ("explain deployment.extensions/web", "'deployment.extensions' is no kind with pods that is known here"),
+        ("config --check nope.yaml", "nope.yaml: No such file or directory; --check takes a readable YAML file"),
+        ("config --config nope.yaml", "nope.yaml: No such file or directory; --config takes a readable YAML file"),
         ("explain -f absent.yaml", "No such file or directory"),
         ("fix", "Missing option"),
         ("fix -f - --check --write", "--check and --write exclude each other"),
