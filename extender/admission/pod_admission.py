@@ -1,7 +1,8 @@
 """The webhook: from an AdmissionReview to the response, which allows unless the operator has impossible pods refused.
 
-A review gathers what is known of the pod, decides, and encodes. This file says when to wait and for how long, for
-templates too (`workload_admission`); `placement.mutation` decides how the pod is changed.
+A review of a new pod gathers what is known of it, decides, and encodes. This file says when to wait and for how long,
+for templates too (`workload_admission`); `placement.mutation` decides how the pod is changed. A review of an update
+gives back what was added to the pod (`placement.restoring`).
 """
 
 import math
@@ -19,6 +20,7 @@ from extender.kubernetes.admission_v1 import (
     decode_review,
     encode_response,
     is_pod_creation,
+    is_pod_update,
 )
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
@@ -29,6 +31,7 @@ from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.reasons import NAME_CHARACTERS, left_text, shorten, shown_reference
+from extender.placement.restoring import restore
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply
 from extender.turns import Slots
@@ -42,12 +45,13 @@ _LISTED_SECONDS = 0.9  # for images that nodes have: then their lookups are over
 
 log = structlog.get_logger()
 
-_SKIPPED, _UNREADABLE = "skipped", "unreadable"
+_RESTORED, _SKIPPED, _UNREADABLE = "restored", "skipped", "unreadable"
 ADMISSIONS = counter(
     "multiarch_admissions_total",
-    "Reviews, by outcome; unresolved: an image was not known; skipped: no creation of a pod.",
+    "Reviews, by outcome; unresolved: an image was not known; restored: an update got back what was added; skipped: no "
+    "creation of a pod.",
     "outcome",
-    (*AdmissionOutcome, _SKIPPED, _UNREADABLE),
+    (*AdmissionOutcome, _RESTORED, _SKIPPED, _UNREADABLE),
 )
 
 _WOULD_BE = tuple(each for each in AdmissionOutcome if each not in ("observed", "ignored", "left_alone"))
@@ -95,6 +99,8 @@ class PodAdmission:
         """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
         review = decode_review(body)
         request = review.request
+        if is_pod_update(request):
+            return _restored(review)
         if not is_pod_creation(request):
             ADMISSIONS[_SKIPPED].inc()
             return Reply(encode_response(review))
@@ -164,6 +170,23 @@ class PodAdmission:
         facts = facts_of(question.images, answers, may_be_pending=True, lists=nodes.images.lists)
         may_hold = self._holds and any(map(is_unresolved, facts)) and self._can_gate()
         return self._mutator.mutate(pod, question.images, facts, question.overrides, nodes, may_hold=may_hold)
+
+
+def _restored(review: AdmissionReview) -> Reply:
+    """The response to an update, which gets back what was added to the pod and it lacks. Needs no lookup."""
+    request = review.request
+    if len(request.object) > POD_BYTES or len(request.old_object) > POD_BYTES:
+        return Reply(encode_response(review))
+    try:
+        operations = restore(_POD.decode(request.object), _POD.decode(request.old_object))
+    except UNDECODABLE as exc:
+        ADMISSIONS[_UNREADABLE].inc()
+        return unreadable(review, exc)
+    ADMISSIONS[_RESTORED if operations else _SKIPPED].inc()
+    if not operations:
+        return Reply(encode_response(review))
+    patch = msgspec.json.encode(operations)
+    return Reply(encode_response(review, patch=patch, audit_annotations={"verdict": "given back what was added"}))
 
 
 def unreadable(review: AdmissionReview, exc: Exception) -> Reply:

@@ -83,13 +83,21 @@ def decode_review(body: bytes) -> AdmissionReview:
 
 def is_pod_creation(request: AdmissionRequest) -> bool:
     """Whether the request creates a pod. It does not if it updates, binds or evicts one or adds a container to it."""
+    return request.operation == "CREATE" and _has_pod(request, request.object)
+
+
+def is_pod_update(request: AdmissionRequest) -> bool:
+    """Whether the request changes a pod otherwise than by a subresource, as its status, its binding and others are."""
+    return request.operation == "UPDATE" and _has_pod(request, request.object) and _has_pod(request, request.old_object)
+
+
+def _has_pod(request: AdmissionRequest, raw: msgspec.Raw) -> bool:
     return (
-        request.operation == "CREATE"
-        and request.kind is not None
+        request.kind is not None
         and request.kind.kind == "Pod"
         and not request.kind.group
         and not request.sub_resource
-        and bytes(memoryview(request.object)[:1]) == b"{"
+        and bytes(memoryview(raw)[:1]) == b"{"
     )
 
 

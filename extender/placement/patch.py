@@ -51,6 +51,14 @@ def copy_of(value: Json) -> Json:
     return [copy_of(inner) for inner in value] if isinstance(value, list) else value
 
 
+def pruned(value: Json) -> Json:
+    """The value without empty maps and lists, which mean as much as missing ones."""
+    if isinstance(value, dict):
+        kept = {key: pruned(inner) for key, inner in value.items()}
+        return {key: inner for key, inner in kept.items() if inner not in ({}, [], None)}
+    return [pruned(inner) for inner in value] if isinstance(value, list) else value
+
+
 def apply(document: Json, operations: Sequence[Operation]) -> Json:
     """`document` after the operations, as `diff` makes them; `document` itself stays as it is.
 

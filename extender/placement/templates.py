@@ -24,7 +24,7 @@ from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, rea
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, USUAL_NODES, ClusterNodes
-from extender.placement.patch import Json, JsonObject, Operation, copy_of, diff, look
+from extender.placement.patch import Json, JsonObject, Operation, copy_of, diff, look, pruned
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, SERVICE_KEYS, Overrides, Policy, overrides_of
 from extender.placement.reasons import shown_reference
@@ -204,7 +204,7 @@ class Templates:
         take_back(own_stored, record, self._offered, "")
         if present == record and look(before, ADDED_PATH) == look(after, ADDED_PATH):
             return ()
-        if _pruned(own.get(_SPEC)) != _pruned(own_stored.get(_SPEC)):
+        if pruned(own.get(_SPEC)) != pruned(own_stored.get(_SPEC)):
             return None
         return tuple(diff(before, _with_additions_of(before, after)))
 
@@ -296,14 +296,6 @@ def _with_additions_of(document: JsonObject, stored: JsonObject) -> JsonObject:
         if (value := look(stored, (*ADDED_PATH[:-1], key))) is not None:
             annotations[key] = value
     return {**document, "metadata": {**metadata, "annotations": annotations}, _SPEC: stored[_SPEC]}
-
-
-def _pruned(value: Json) -> Json:
-    """The value without empty maps and lists, which mean as much as missing ones."""
-    if isinstance(value, dict):
-        kept = {key: _pruned(inner) for key, inner in value.items()}
-        return {key: inner for key, inner in kept.items() if inner not in ({}, [], None)}
-    return [_pruned(inner) for inner in value] if isinstance(value, list) else value
 
 
 def unknown_images(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> Iterator[str]:

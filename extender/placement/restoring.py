@@ -1,0 +1,54 @@
+"""What an update of a pod is to get back: what was added to the pod at its creation, and the update lacks.
+
+Whoever applies a manifest again replaces whole lists, and nobody may change those of a pod that exists: without what
+was added, the API server would refuse the update. So the update gets the values of the stored pod. What the author has
+changed stays as it is, for the API server to judge. No image is looked up, and no setting counts.
+"""
+
+from typing import cast
+
+import msgspec
+
+from extender.kubernetes.core_v1 import CreatedPod
+from extender.placement.additions import ADDED_PATH, read_record, take_back
+from extender.placement.mutation import read_parts, touched_parts
+from extender.placement.patch import Json, JsonObject, Operation, diff, look, pruned
+from extender.placement.policy import SERVICE_KEYS
+
+_TOLERATIONS = "tolerations"
+
+
+def restore(pod: CreatedPod, stored: CreatedPod) -> list[Operation]:
+    """The operations that give `pod`, which is to replace the `stored` one, what was added to that one.
+
+    None where nothing lacks, where nothing is recorded, and where the update writes a record of its own, as the gate
+    controller's does.
+    """
+    (before, excess), (held, held_excess) = read_parts(pod, ()), read_parts(stored, ())
+    text, record = look(held, ADDED_PATH), read_record(look(held, ADDED_PATH))
+    if excess or held_excess or record is None or look(before, ADDED_PATH) not in (None, text):
+        return []
+    own, own_held, after = touched_parts(pod), touched_parts(stored), touched_parts(pod)
+    scheduler_name = str(look(held, ("spec", "schedulerName")) or "")
+    there = take_back(own, record, record.tolerations, scheduler_name)
+    added = take_back(own_held, record, record.tolerations, scheduler_name)
+    spec = cast("JsonObject", after["spec"])
+    for part in (_TOLERATIONS, "affinity", "schedulerName"):
+        path = ("spec", part)
+        if pruned(look(own, path)) == pruned(look(own_held, path)):
+            _put(spec, part, look(held, path))
+        elif part == _TOLERATIONS:  # an author may add some
+            lacking = [each for each in added.tolerations if each not in there.tolerations]
+            spec[part] = [*cast("list[Json]", spec.get(part) or []), *msgspec.to_builtins(lacking)]
+    annotations = cast("JsonObject", look(held, ADDED_PATH[:-1]))
+    lost = {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
+    metadata = cast("JsonObject", after.setdefault("metadata", {}))
+    metadata["annotations"] = lost | cast("JsonObject", metadata.get("annotations") or {})
+    return diff(before, after)
+
+
+def _put(spec: JsonObject, part: str, value: Json) -> None:
+    if value is None:
+        spec.pop(part, None)
+    else:
+        spec[part] = value
