@@ -15,13 +15,14 @@ from extender.admission.pod_admission import PodAdmission
 from extender.errors import UNDECODABLE
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
+    AdmissionRequest,
     AdmissionReview,
     decode_review,
     encode_response,
 )
 from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
 from extender.metrics import counter
-from extender.placement.bounds import PATCH_BYTES, POD_BYTES, TOUCHED_BYTES
+from extender.placement.bounds import OBJECT_BYTES, OBJECT_VALUES, PATCH_BYTES, POD_BYTES, TOUCHED_BYTES
 from extender.placement.facts import facts_of
 from extender.placement.mutation import Mutation
 from extender.placement.node_kinds import NodeKind
@@ -35,6 +36,7 @@ from extender.placement.templates import (
     TemplateOwner,
     TemplateQuestion,
     Templates,
+    owner_of,
     read_template,
 )
 from extender.resolver.pod_resolver import PodQuestion
@@ -46,6 +48,9 @@ LOOKUP_SECONDS = 1.0
 """The longest time that whoever applies an object waits for lookups of its images."""
 _MOST_TEMPLATES = 64  # of one object: more are left as they are
 _TOO_LARGE = f"with those before it, its tolerations, affinity and selectors take more than {TOUCHED_BYTES // 1024} KiB"
+_OBJECT_TOO_LARGE = (
+    f"with what it was before, it takes more than {OBJECT_BYTES // 1024} KiB, or has more than {OBJECT_VALUES} values"
+)
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _ENCODER = msgspec.json.Encoder()
 
@@ -58,21 +63,24 @@ WARNINGS = counter(
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """A template that has changed, and what to ask about it."""
+    """A template that has changed, and what to ask about it: the template and the stored one as JSON."""
 
-    changed: ChangedTemplate
+    template: PodTemplate
+    raw: bytes
+    stored: bytes | None
     question: PodQuestion
 
 
 class _ReviewedWorkload(msgspec.Struct, frozen=True):
-    """An object: the templates to ask about, and operations on the object that need no answer.
+    """An object: the templates to ask about, and operations on the object that need no answer, as JSON.
 
+    It is kept while images are looked up, so nothing in it is decoded: that takes many times the bytes of the object.
     `left` says that the other templates are left as they are; it is empty for nearly all objects.
     """
 
     owner: TemplateOwner
     asked: Sequence[_Asked]
-    operations: Sequence[Operation]
+    operations: Sequence[msgspec.Raw]
     left: Sequence[TemplateProblem] = ()
 
 
@@ -101,11 +109,12 @@ class WorkloadAdmission:
         request = review.request
         if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
             return Reply(encode_response(review))
+        if _is_too_large(request):
+            return _reply(review, (), [too_large("the object", _OBJECT_TOO_LARGE)])
         try:
-            document, stored = _object(request.object), _object(request.old_object)
-            if document is None or _is_left(document):
+            workload = self._read(request)
+            if workload is None:
                 return Reply(encode_response(review))
-            workload = self._read(request.namespace or "", document, stored)
             resolved = (self._pods.resolve(each.question, LOOKUP_SECONDS) for each in workload.asked)
             decided = self._decide_all(workload, await asyncio.gather(*resolved))
         except UNDECODABLE as exc:
@@ -114,24 +123,28 @@ class WorkloadAdmission:
             return Reply(
                 encode_response(review, warnings=[f"multiarch-extender cannot read a pod template here: {exc}"])
             )
-        return _reply(review, workload, decided)
+        operations = [*workload.operations]
+        for each, answer in zip(workload.asked, decided, strict=True):
+            operations += _placed(each.template, answer.operations)
+        problems = [*(problem for answer in decided for problem in answer.problems), *workload.left]
+        return _reply(review, operations, problems)
 
     fallback = staticmethod(PodAdmission.fallback)
 
-    def _read(self, namespace: str, document: KubernetesObject, stored: KubernetesObject | None) -> _ReviewedWorkload:
-        labels = look(document, ("metadata", "labels"))
-        owner = TemplateOwner(labels if isinstance(labels, dict) else {}, look(document, ("spec", "managedBy")))
-        asked, operations, left = list[_Asked](), list[Operation](), list[TemplateProblem]()
+    def _read(self, request: AdmissionRequest) -> _ReviewedWorkload | None:
+        """What is to be decided about the object; None for one that is left alone."""
+        document, stored = _object(request.object), _object(request.old_object)
+        if document is None or _is_left(document):
+            return None
+        asked, operations, left = list[_Asked](), list[msgspec.Raw](), list[TemplateProblem]()
         whole_bytes = touched_bytes = 0
         for template, old in _changed(document, stored):
-            raw = _ENCODER.encode(template.template)
+            raw, old_raw = _ENCODER.encode(template.template), _ENCODER.encode(old.template) if old else None
             whole_bytes += len(raw)
             if whole_bytes > POD_BYTES:  # of all its templates: a large one has some ten thousand
                 left.append(too_large(template.place, f"with those before it, it takes more than {POD_BYTES} bytes"))
                 break
-            changed = ChangedTemplate(
-                template, read_template(raw), read_template(_ENCODER.encode(old.template)) if old else None
-            )
+            changed = _changed_template(template, raw, old_raw)
             touched_bytes += changed.touched_bytes
             if touched_bytes > TOUCHED_BYTES:
                 left.append(too_large(template.place, _TOO_LARGE))
@@ -142,24 +155,28 @@ class WorkloadAdmission:
                 continue
             if template.missing:  # whoever gives the image changes the template again, or its pods
                 continue
-            question = self._pods.gather(changed.pod, namespace)
+            question = self._pods.gather(changed.pod, request.namespace or "")
             if not isinstance(question, Mutation):
-                asked.append(_Asked(changed, question))
-        return _ReviewedWorkload(owner, asked, operations, left)
+                asked.append(_Asked(msgspec.structs.replace(template, template={}), raw, old_raw, question))
+        return _ReviewedWorkload(owner_of(document), asked, operations, left)
 
     def _decide_all(self, workload: _ReviewedWorkload, answers: Sequence[Sequence[Answer]]) -> list[TemplateAnswer]:
-        cluster, kinds = self._cluster_nodes(), self._kinds()
-        return [
-            self._templates.review(
-                each.changed,
-                workload.owner,
-                TemplateQuestion(each.changed.pod, each.question.overrides, each.question.images),
-                facts_of(each.question.images, known, may_be_pending=True),
-                cluster,
-                kinds,
-            )
-            for each, known in zip(workload.asked, answers, strict=True)
-        ]
+        return [self._decide(each, workload.owner, known) for each, known in zip(workload.asked, answers, strict=True)]
+
+    def _decide(self, asked: _Asked, owner: TemplateOwner, known: Sequence[Answer]) -> TemplateAnswer:
+        changed, question = _changed_template(asked.template, asked.raw, asked.stored), asked.question
+        return self._templates.review(
+            changed,
+            owner,
+            TemplateQuestion(changed.pod, question.overrides, question.images),
+            facts_of(question.images, known, may_be_pending=True),
+            self._cluster_nodes(),
+            self._kinds(),
+        )
+
+
+def _changed_template(template: PodTemplate, raw: bytes, stored: bytes | None) -> ChangedTemplate:
+    return ChangedTemplate(template, read_template(raw), read_template(stored) if stored else None)
 
 
 def _changed(
@@ -175,11 +192,7 @@ def _changed(
             yield template, old
 
 
-def _reply(review: AdmissionReview, workload: _ReviewedWorkload, decided: Sequence[TemplateAnswer]) -> Reply:
-    operations = list(workload.operations)
-    for each, answer in zip(workload.asked, decided, strict=True):
-        operations += _placed(each.changed.template, answer.operations)
-    problems = [*(problem for answer in decided for problem in answer.problems), *workload.left]
+def _reply(review: AdmissionReview, operations: Sequence[msgspec.Raw], problems: list[TemplateProblem]) -> Reply:
     patch = _ENCODER.encode(operations) if operations else b""
     if len(patch) > PATCH_BYTES:
         problems.append(too_large("all templates", f"their patch would have more than {PATCH_BYTES // 1024} KiB"))
@@ -190,11 +203,19 @@ def _reply(review: AdmissionReview, workload: _ReviewedWorkload, decided: Sequen
     return Reply(encode_response(review, patch=patch, warnings=lines))
 
 
-def _placed(template: PodTemplate, operations: Sequence[Operation]) -> Iterator[Operation]:
-    """A pod's operations as those of the object whose template the pod is."""
+def _placed(template: PodTemplate, operations: Sequence[Operation]) -> Iterator[msgspec.Raw]:
+    """A pod's operations as those of the object whose template the pod is, as JSON."""
     place = pointer(template.path)
     for operation in operations:
-        yield msgspec.structs.replace(operation, path=f"{place}{operation.path}")
+        yield msgspec.Raw(_ENCODER.encode(msgspec.structs.replace(operation, path=f"{place}{operation.path}")))
+
+
+def _is_too_large(request: AdmissionRequest) -> bool:
+    """Whether the object and what it was before are too much to be decoded."""
+    both = bytes(request.object), bytes(request.old_object)
+    if sum(map(len, both)) > OBJECT_BYTES:
+        return True
+    return sum(raw.count(mark) for raw in both for mark in (b"{", b"[", b",")) > OBJECT_VALUES
 
 
 def _object(raw: msgspec.Raw) -> KubernetesObject | None:

@@ -6,6 +6,8 @@ warning: what is decided about all others then takes milliseconds, and kilobytes
 
 POD_BYTES = 512 * 1024
 """Of a pod in a review, or of the templates of one object. Reading a megabyte of empty containers takes 60 ms."""
+OBJECT_BYTES, OBJECT_VALUES = 1024 * 1024, 100_000
+"""Of an object that has templates in a review, and of what it was before, together. Decoded, a value takes 80 bytes."""
 TOUCHED_BYTES = 64 * 1024
 """Of the parts that a patch changes or depends on, as JSON: tolerations, affinity, selectors, gates, constraints."""
 TERMS, REQUIREMENTS = 64, 256

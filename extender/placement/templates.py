@@ -24,7 +24,7 @@ from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, rea
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, USUAL_NODES, ClusterNodes
-from extender.placement.patch import Json, JsonObject, Operation, copy_of, diff, look, pruned
+from extender.placement.patch import JsonObject, Operation, copy_of, diff, look, pruned
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, SERVICE_KEYS, Overrides, Policy, overrides_of
 from extender.placement.reasons import shown_reference
@@ -46,20 +46,21 @@ _SPEC, _OF_POD = "spec", "/spec/"
 
 
 class TemplateOwner(NamedTuple):
-    """The object of a template, as far as it decides about it: its labels, and by what it is managed."""
+    """The object of a template, as far as it decides about it.
 
-    labels: Mapping[str, object]
-    managed_by: object = None
+    `is_queued`: a queue plans it. `is_planned_elsewhere`: clusters compare its tolerations.
+    """
 
-    @property
-    def is_queued(self) -> bool:
-        """Whether a queue plans it."""
-        return bool(self.labels.get(QUEUE_LABEL))
+    is_queued: bool = False
+    is_planned_elsewhere: bool = False
 
-    @property
-    def is_planned_elsewhere(self) -> bool:
-        """Whether clusters compare its tolerations."""
-        return PREBUILT_LABEL in self.labels or self.managed_by == _MULTI_KUEUE
+
+def owner_of(document: Mapping[str, object]) -> TemplateOwner:
+    """What an object is to its templates."""
+    found = look(cast("JsonObject", document), ("metadata", "labels"))
+    labels = found if isinstance(found, dict) else {}
+    is_managed_elsewhere = look(cast("JsonObject", document), ("spec", "managedBy")) == _MULTI_KUEUE
+    return TemplateOwner(bool(labels.get(QUEUE_LABEL)), PREBUILT_LABEL in labels or is_managed_elsewhere)
 
 
 class ChangedTemplate(msgspec.Struct, frozen=True):

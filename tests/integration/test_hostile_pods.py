@@ -8,6 +8,7 @@ import asyncio
 import base64
 import sys
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from extender.admission.pod_admission import PodAdmission
 from extender.admission.workload_admission import WorkloadAdmission
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import ManifestNotFound
-from extender.images.content import Content
+from extender.images.content import Answer, Content
 from extender.images.manifest import Image
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of
@@ -31,7 +32,7 @@ from extender.placement.nodes import ClusterNodes, NodePlatforms
 from extender.placement.planning import AdmissionSettings
 from extender.placement.templates import Templates
 from extender.resolver.image_cache import Target as ImageTarget
-from extender.resolver.pod_resolver import PodResolver
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.server.routes import Reply
@@ -239,7 +240,7 @@ def required_terms(number: int) -> dict[str, Any]:
         pytest.param(_jobs(64, {"tolerations": [{"key": f"k{each}"} for each in range(2_000)]}), 1, id="bytes"),
         pytest.param(_jobs(64, {"affinity": required_terms(14)}), 1, id="patch"),
         pytest.param(_jobs(20, {"hostname": "x" * 40_000}), 1, id="templates"),
-        pytest.param(_jobs(1, {"hostname": "x" * 2_000_000}), 1, id="template"),
+        pytest.param(_jobs(1, {"hostname": "x" * 600_000}), 1, id="template"),
     ],
 )
 async def test_all_templates_of_one_object_have_bounds_together(body: bytes, warnings: int) -> None:
@@ -249,6 +250,77 @@ async def test_all_templates_of_one_object_have_bounds_together(body: bytes, war
     assert calls < _MOST_CALLS
     found = msgspec.json.decode(reply.body)["response"].get("warnings", [])
     assert len([each for each in found if "nothing is decided about it" in each]) == warnings
+
+
+def _with(kind: str, size_bytes: int) -> dict[str, Any]:
+    """A Job of which so many bytes are values of one kind that nobody needs."""
+    value: Any = {"objects": {}, "lists": [], "texts": "x", "digits": 0}[kind]
+    size = len(msgspec.json.encode(value)) + 1
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}}
+    return {
+        **job,
+        "spec": {"template": {"spec": {"containers": [{"image": WIDE}]}}},
+        "z": [value] * (size_bytes // size),
+    }
+
+
+def _review_of(created: object, before: object = None) -> bytes:
+    review = msgspec.json.decode(encode_review({}, kind="Job"))
+    review["request"] |= {"operation": "UPDATE" if before else "CREATE", "object": created, "oldObject": before}
+    return msgspec.json.encode(review)
+
+
+@pytest.mark.parametrize("kind", ["objects", "lists", "texts", "digits"])
+@pytest.mark.parametrize(("created", "before"), [(7_500_000, 0), (1_000, 7_500_000), (600_000, 600_000)])
+async def test_an_object_that_is_too_large_with_what_it_was_is_not_even_decoded(
+    kind: str, created: int, before: int
+) -> None:
+    """Decoded it would take seventy times its bytes, and hold up all others."""
+    body = _review_of(_with(kind, created), _with(kind, before) if before else None)
+    outlets = Outlets(OUTLET_SETTINGS)
+    tracemalloc.start()
+    try:
+        reply, calls = await _calls(outlets.workloads.review(body))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    [warning] = msgspec.json.decode(reply.body)["response"]["warnings"]
+    assert "more than 1024 KiB" in warning
+    assert calls < 100
+    assert peak < 1.2 * len(body)
+
+
+@pytest.mark.parametrize("created", [_with("objects", 900_000), _with("lists", 500_000)], ids=["objects", "lists"])
+async def test_few_bytes_of_many_values_are_not_decoded_either(created: object) -> None:
+    reply, calls = await _calls(Outlets(OUTLET_SETTINGS).workloads.review(_review_of(created)))
+    assert "more than 100000 values" in msgspec.json.decode(reply.body)["response"]["warnings"][0]
+    assert calls < 100
+
+
+async def test_nothing_of_an_object_is_kept_while_its_images_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of reviews wait at a time; only their bodies are counted."""
+    outlets, asked, go_on = Outlets(OUTLET_SETTINGS), asyncio.Event(), asyncio.Event()
+
+    async def resolve(question: PodQuestion, _most_seconds: float) -> list[Answer]:
+        asked.set()
+        await go_on.wait()
+        return [_KNOWN[WIDE] for _ in question.images]
+
+    monkeypatch.setattr(outlets.pods, "resolve", resolve)
+    created = _with("objects", 120_000)
+    created["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    body = _review_of(created)
+    tracemalloc.start()
+    try:
+        waiting = asyncio.create_task(outlets.workloads.review(body))
+        await asyncio.wait_for(asked.wait(), 10)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        go_on.set()
+    assert "patch" in msgspec.json.decode((await waiting).body)["response"]
+    assert held < 300_000  # of which Python keeps the most, to use again
+    assert peak > 2_000_000
 
 
 async def test_an_object_of_deep_lists_is_searched_to_a_depth() -> None:

@@ -16,7 +16,7 @@ from extender.placement.templates import (
 )
 from tests.builders import Json
 
-NOBODY = TemplateOwner({})
+NOBODY = TemplateOwner()
 
 
 def job(**spec: object) -> Json:

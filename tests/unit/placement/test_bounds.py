@@ -17,7 +17,7 @@ from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings, Planner
 from extender.placement.policy import ADDED, REASON, Policy
 from extender.placement.template_problems import LINE_CHARACTERS, Problem
-from extender.placement.templates import QUEUE_LABEL, TemplateOwner, Templates
+from extender.placement.templates import TemplateOwner, Templates
 from extender.placement.ungating import UngatingOutcome
 from tests.builders import AMD64, ARCH, built_for, created, expression, platforms, pod, with_terms
 from tests.unit.placement.held_pods import OURS, patch_of, release
@@ -114,7 +114,7 @@ def test_a_gate_of_a_policy_is_taken_off_a_pod_of_too_many_terms() -> None:
 def test_a_template_beyond_the_bounds_is_left_with_a_warning(document: Json, kind: str) -> None:
     [template] = pod_templates({"apiVersion": "v1", "kind": kind, "spec": {"template": document}})
     templates = Templates(POLICY, ADMISSION, guards=True)
-    answer = reviewed(templates, template, AMD64, owner=TemplateOwner({QUEUE_LABEL: "q"}))
+    answer = reviewed(templates, template, AMD64, owner=TemplateOwner(is_queued=True))
     [problem] = answer.problems
     assert (answer.operations, problem.problem) == ((), Problem.TOO_LARGE)
     assert problem.line.startswith("spec.template: nothing is decided about it: it")

@@ -23,7 +23,7 @@ from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.node_match import demands_of, obstacles
 from extender.placement.nodes import LABELS
 from extender.placement.policy import REASON, Choice, Overrides
-from extender.placement.templates import QUEUE_LABEL, ChangedTemplate, TemplateOwner, TemplateQuestion
+from extender.placement.templates import ChangedTemplate, TemplateOwner, TemplateQuestion
 from tests.builders import ARCH, OS, PREFERRED, REQUIRED, Json, decoded
 from tests.unit.placement.held_pods import check_allowed, merged
 from tests.unit.placement.json_patch import apply
@@ -156,7 +156,7 @@ def queued(outlets: Outlets) -> Json:
     spec = case.pod["spec"]
     [template] = pod_templates({"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": spec}}})
     pod = decoded({"spec": spec}, CreatedPod)
-    question, owner = TemplateQuestion(pod, Overrides(), outlets.images), TemplateOwner({QUEUE_LABEL: "q"})
+    question, owner = TemplateQuestion(pod, Overrides(), outlets.images), TemplateOwner(is_queued=True)
     changed = ChangedTemplate(template, pod)
     answer = case.settings.templates.review(changed, owner, question, outlets.facts, outlets.cluster)
     stored: Json = apply({"spec": spec}, msgspec.json.encode(answer.operations))["spec"]

@@ -23,7 +23,14 @@ from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, MODE, Policy
 from extender.placement.template_problems import Problem, ReviewedTemplate, problems_of
-from extender.placement.templates import PREBUILT_LABEL, QUEUE_LABEL, TemplateAnswer, TemplateOwner, Templates
+from extender.placement.templates import (
+    PREBUILT_LABEL,
+    QUEUE_LABEL,
+    TemplateAnswer,
+    TemplateOwner,
+    Templates,
+    owner_of,
+)
 from extender.placement.tolerations import TolerationRule
 from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, PREFERRED, REQUIRED, Json, expression, platforms
 from tests.unit.placement.mutating import POLICY, terms_of
@@ -168,9 +175,17 @@ OWN_TOLERATION, OWN_SELECTOR = (
 @pytest.mark.parametrize(
     ("owner", "stays"),
     [
-        (TemplateOwner({QUEUE_LABEL: "team"}), False),
-        (TemplateOwner({QUEUE_LABEL: "team", PREBUILT_LABEL: "w"}), True),
-        (TemplateOwner({QUEUE_LABEL: "team"}, "kueue.x-k8s.io/multikueue"), True),
+        (owner_of({"metadata": {"labels": {QUEUE_LABEL: "team"}}}), False),
+        (owner_of({"metadata": {"labels": {QUEUE_LABEL: "team", PREBUILT_LABEL: "w"}}}), True),
+        (
+            owner_of(
+                {
+                    "metadata": {"labels": {QUEUE_LABEL: "team"}},
+                    "spec": {"managedBy": "kueue.x-k8s.io/multikueue"},
+                }
+            ),
+            True,
+        ),
     ],
     ids=["a queue here", "planned elsewhere", "run elsewhere"],
 )
