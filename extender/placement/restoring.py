@@ -34,9 +34,8 @@ def restore(pod: CreatedPod, stored: CreatedPod) -> list[Operation]:
     added = take_back(own_held, record, record.tolerations, scheduler_name)
     spec = cast("JsonObject", after["spec"])
     for part in (_TOLERATIONS, "affinity", "schedulerName"):
-        path = ("spec", part)
-        if pruned(look(own, path)) == pruned(look(own_held, path)):
-            _put(spec, part, look(held, path))
+        if _own(own, part) == _own(own_held, part):
+            _put(spec, part, look(held, ("spec", part)))
         elif part == _TOLERATIONS:  # an author may add some
             lacking = [each for each in added.tolerations if each not in there.tolerations]
             spec[part] = [*cast("list[Json]", spec.get(part) or []), *msgspec.to_builtins(lacking)]
@@ -45,6 +44,11 @@ def restore(pod: CreatedPod, stored: CreatedPod) -> list[Operation]:
     metadata = cast("JsonObject", after.setdefault("metadata", {}))
     metadata["annotations"] = lost | cast("JsonObject", metadata.get("annotations") or {})
     return diff(before, after)
+
+
+def _own(document: JsonObject, part: str) -> Json:
+    """What the author has written there; None for nothing, however that is written."""
+    return pruned(look(document, ("spec", part))) or None
 
 
 def _put(spec: JsonObject, part: str, value: Json) -> None:

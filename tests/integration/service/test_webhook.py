@@ -43,6 +43,41 @@ async def test_only_creations_of_pods_are_patched(world: World) -> None:
         assert bool(response["patch"]) == patched, change
 
 
+@pytest.mark.parametrize("change", [{}, {"nodeName": "a"}], ids=["waiting", "bound"])
+@pytest.mark.parametrize("mode", ["enforce", "observe", "ignore"])
+async def test_an_update_gets_back_what_was_added(world: World, change: Json, mode: str) -> None:
+    """Whatever has become of the pod since, and whatever is said of its mode by now: nobody may change it."""
+    caller = await world.serve("admission.node_affinity=both", "admission.scheduler_name=multiarch")
+    own = {"key": "own", "operator": "Exists"}
+    manifest = world.pod("amd:1")
+    manifest["spec"] |= {"tolerations": [own], "schedulerName": "default-scheduler"}
+    stored = await created_with(caller, manifest)
+    stored["spec"] |= change
+    marked = {"multiarch-extender.io/mode": mode}
+    stored["metadata"]["annotations"] |= marked
+    update = {"metadata": stored["metadata"], "spec": {**manifest["spec"], **change}}
+    assert stored["spec"] != update["spec"]
+    restored = 'multiarch_admissions_total{outcome="restored"}'
+    async with caller.growth(restored) as grown:
+        for more in ({}, {"dryRun": True}):
+            response = await caller.review(update, operation="UPDATE", oldObject=stored, **more)
+            assert apply(update, msgspec.json.encode(response["patch"])) == stored
+    assert grown == [2]
+    assert (await caller.review(stored, operation="UPDATE", oldObject=stored))["patch"] == []
+    assert (await caller.review(manifest, operation="UPDATE", oldObject=manifest))["patch"] == []
+
+
+@pytest.mark.parametrize("part", ["object", "oldObject"])
+async def test_an_update_that_is_too_large_or_cannot_be_read_is_allowed_as_it_is(world: World, part: str) -> None:
+    caller = await world.serve("admission.node_affinity=required")
+    stored = await created_with(caller, world.pod("amd:1"))
+    large = {**stored, "x": "y" * 600_000}
+    for other in (large, {"spec": {"containers": 3}}):
+        objects = {"object": world.pod("amd:1"), "oldObject": stored} | {part: other}
+        response = await caller.review(objects["object"], operation="UPDATE", oldObject=objects["oldObject"])
+        assert response["patch"] == []
+
+
 async def test_what_is_no_review_is_refused_with_a_reason(world: World) -> None:
     """400, so that the API server follows the failurePolicy; the service lives on."""
     caller = await world.serve()
