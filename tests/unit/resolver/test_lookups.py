@@ -314,3 +314,16 @@ async def test_a_lookup_that_takes_its_time_is_overdue_until_it_ends(world: Worl
     world.advance(OVERDUE_SECONDS + 0.1)
     assert world.peek() == ARM64
     world.open.set()
+
+
+async def test_a_pod_s_login_is_tried_where_the_public_is_throttled(world: World) -> None:
+    """Though the public has opened the image before, so that no secret was read; without a login it is throttled."""
+    world.push(APP, "linux/arm64")
+    pods = keyring_of(TENANT)
+    assert await world.ask() == ARM64
+    throttled = errors.RegistryThrottled("later", 30.0)
+    world.fault = lambda *_: throttled if world.requests[-1][2] == "anonymous" else None
+    world.advance(86_401)
+    assert cause_of(await world.ask()) is Cause.THROTTLED
+    assert await world.ask(pods) == ARM64
+    assert world.requests[-1][2] == "tenant"
