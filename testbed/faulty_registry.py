@@ -26,7 +26,7 @@ class FaultyRegistry(EmbeddedRegistry):
         tls = None
         if authority:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            authority.issue_cert("127.0.0.1").configure_cert(tls)
+            authority.issue_cert("127.0.0.1", "registry.example").configure_cert(tls)
             if clients:
                 tls.verify_mode = ssl.CERT_REQUIRED
                 clients.configure_trust(tls)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import errno
 import functools
-import os
 import re
 import socket
 import ssl
@@ -18,7 +17,6 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -43,6 +41,7 @@ from extender.lenient_json import InvalidJson, LenientDecoder
 from extender.registry.addresses import AddressGuard, inner_refusal
 from extender.registry.capped_connection import MOST_HEAD_BYTES, AnswerTooLong, BodiesUnderWay, CappedConnection
 from extender.registry.endpoint_tls import RegistryTrust
+from extender.registry.go_proxies import proxy_for, proxy_of
 from extender.registry_figures import CODES, REQUESTS
 
 _CONNECTIONS = 256  # over all hosts, as many as lookups are under way at once
@@ -62,10 +61,6 @@ _CONNECT_SECONDS = 5.0  # for TCP and TLS each; a packet that is lost is sent ag
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 3600.0
 # No registry asks for years: more seconds than 20 years have are a point in time, and a thousand times more in ms.
 _POINT_SECONDS, _POINT_MILLISECONDS = 630_720_000, 630_720_000_000
-_PROXY_VARIABLES = (
-    "http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
-    "REQUEST_METHOD",  # set in a CGI script, where HTTP_PROXY is a header of the request
-)  # fmt: skip
 # Messages name hosts. yarl takes a host of any length, with control characters; DNS has 253 characters at most.
 _HOST = re.compile(r"[!-~]{1,253}", re.ASCII)
 _SECONDS = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
@@ -271,30 +266,6 @@ def _seconds_until(stated: float, now: float) -> float | None:
         return stated
     point = stated if stated < _POINT_MILLISECONDS else stated / 1000
     return point - now if point < 10 * _POINT_SECONDS else None
-
-
-def proxy_for(url: URL) -> URL | None:
-    """Returns the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for `url`; None if they name none.
-
-    aiohttp's `trust_env` would do the same, but would also send credentials from ~/.netrc.
-    """
-    if not url.raw_host:
-        return None
-    return _find_proxy(url.scheme, f"{url.raw_host}:{url.port}", tuple(map(os.environ.get, _PROXY_VARIABLES)))
-
-
-@functools.lru_cache(1024)
-def _find_proxy(scheme: str, host: str, _environment: tuple[str | None, ...]) -> URL | None:
-    """As `proxy_for`. Cached: urllib reads the whole environment, which takes as long as the rest of a request."""
-    return None if proxy_bypass(host) else proxy_of(scheme)
-
-
-def proxy_of(scheme: str) -> URL | None:
-    """Returns the proxy that the environment names for a scheme; None if it names none."""
-    proxy = getproxies().get(scheme)
-    if not proxy:
-        return None
-    return URL(proxy if "://" in proxy else f"http://{proxy}")
 
 
 def host_of(url: URL) -> str:

@@ -12,7 +12,8 @@ from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator, parse_challenges
 from extender.registry.endpoint import Endpoint, EndpointSource
-from extender.registry.http import MOST_SAID, Response, follow, host_of, proxy_for, read_refusal, read_retry_after
+from extender.registry.go_proxies import proxy_for
+from extender.registry.http import MOST_SAID, Response, follow, host_of, read_refusal, read_retry_after
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.quota import Quotas
 from extender.registry.registries_conf import read_registries_conf

@@ -1,4 +1,4 @@
-"""The parts of an exchange that need no network: waits, addresses, proxies and refusals."""
+"""The parts of an exchange that need no network: waits, addresses and refusals."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from yarl import URL
 
 from extender.errors import RegistryUnavailable
 from extender.registry.capped_connection import BodiesUnderWay, CappedConnection
-from extender.registry.http import MOST_SAID, proxy_for, read_refusal, read_retry_after, resolve_url
+from extender.registry.http import MOST_SAID, read_refusal, read_retry_after, resolve_url
 from testbed.eventually import eventually
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
@@ -86,26 +86,6 @@ def test_address_that_leads_nowhere_is_the_hosts_fault(location: str, complaint:
     with pytest.raises(RegistryUnavailable, match=f"^a points .*{complaint}$") as caught:
         resolve_url(URL("https://a/v2/x"), location)
     assert not location or location not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        pytest.param("https://quay.io/v2/", "http://proxy:3128", id="https"),
-        pytest.param("http://quay.io/v2/", "http://user:pw@plain:8080", id="http-without-scheme"),
-        pytest.param("https://registry.internal/v2/", None, id="suffix"),
-        pytest.param("https://some.host:5000/v2/", None, id="host-and-port"),
-    ],
-)
-def test_proxy_is_the_environments(monkeypatch: pytest.MonkeyPatch, url: str, expected: str | None) -> None:
-    """HTTPS_PROXY and HTTP_PROXY by scheme, except for what NO_PROXY lists, as they are now."""
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    monkeypatch.setenv("http_proxy", "user:pw@plain:8080")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1,.internal,some.host:5000")
-    proxy = proxy_for(URL(url))
-    assert (str(proxy) if proxy else None) == expected
-    monkeypatch.setenv("NO_PROXY", URL(url).host or "")
-    assert proxy_for(URL(url)) is None
 
 
 @pytest.mark.parametrize(
