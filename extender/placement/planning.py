@@ -222,7 +222,10 @@ class Planner:
         return policy_for(self._policy, pod.images).assume if self._requires else frozenset()
 
     def _plan_required(self, pod: PodInput, demands: NodeDemands, unknown: Sequence[Unresolved]) -> Wanted:
-        """Under settings by which no required affinity is written, only whether the pod is impossible."""
+        """Under settings by which no required affinity is written, only whether the pod is impossible.
+
+        An impossible pod gets it all the same: one that is refused never sees it, and one that exists is to wait.
+        """
         written = self._requires
         if not written and self._settings.impossible is not ImpossiblePods.DENY:
             return Wanted()
@@ -241,8 +244,7 @@ class Planner:
         contradiction = f"{required.contradiction}: {refusal}" if required.contradiction else ""
         warnings = (contradiction,) if contradiction else ()
         if required.impossible:
-            wanted = required if written else RequiredNodes()
-            return Wanted(required=wanted, reason=contradiction, warnings=warnings, impossible=True)
+            return Wanted(required=required, reason=contradiction, warnings=warnings, impossible=True)
         if not written:
             return Wanted()
         return Wanted(required=required, reason=refusal if required.additions else "", warnings=warnings)

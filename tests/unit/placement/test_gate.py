@@ -250,10 +250,13 @@ def test_expired_pod_is_let_go_as_the_operator_wants(then: str, outcome: Ungatin
     assert patch_of(found)["metadata"]["annotations"][REASON] == found.reason
 
 
-@pytest.mark.parametrize("impossible", ["pend", "deny"])
-def test_impossible_pod_is_let_go_to_wait_with_its_reason(impossible: str) -> None:
-    """At once, even if other images are not known. It exists, so it cannot be denied."""
-    admission = settings("required", unknown="gate", impossible=impossible)
+@pytest.mark.parametrize(
+    ("mode", "impossible"),
+    [("required", "pend"), ("required", "deny"), ("both", "deny"), ("none", "deny"), ("preferred", "deny")],
+)
+def test_impossible_pod_is_let_go_to_wait_with_its_reason(mode: str, impossible: str) -> None:
+    """At once, even if other images are not known. It exists, so it cannot be denied, whatever is written otherwise."""
+    admission = settings(mode, unknown="gate", impossible=impossible)
     for own, terms in ((None, [matching(NO_NODE)]), (OWN, [{}, matching(ZONE, NO_NODE)])):
         found = release(held(3, affinity=own), AMD64, ARM64, COLD, admission=admission)
         assert (found.outcome, terms_of(patch_of(found))) == (UngatingOutcome.IMPOSSIBLE, terms)
