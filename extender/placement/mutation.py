@@ -233,6 +233,7 @@ class Mutator:
         gets the gate and nothing else, if it `may_hold`. Under `observe` the audit annotations `would-be`,
         `would-add`, `would-hold` and `would-deny` replace the patch.
         """
+        observed = overrides.mode is Mode.OBSERVE
         before, excess = read_parts(pod, images)
         if excess:
             return _leave(overrides, excess, _ungating(pod))
@@ -250,14 +251,13 @@ class Mutator:
             after = touched_parts(pod)
             take_back(after, record, self._offered, self._settings.scheduler_name)
             remove_gate(after)
-            return _leave(overrides, excess, diff(before, after))
+            return _leave(overrides, excess, _ungating(pod) if observed else diff(before, after))
         if record == taken == added and _is_noted(before, after):
             after = touched_parts(pod)  # ours would move behind what others have appended since
         if outcome is AdmissionOutcome.GATED:
             add_gate(after)
         elif is_held:
             remove_gate(after)
-        observed = overrides.mode is Mode.OBSERVE
         patch = b"" if outcome is AdmissionOutcome.REFUSED else _encode(diff(before, after))
         if len(patch) > PATCH_BYTES and not observed:
             return _leave(overrides, f"its patch would have more than {PATCH_BYTES // 1024} KiB", [])

@@ -15,7 +15,7 @@ from extender.placement.gate import GATE
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings, Planner
-from extender.placement.policy import ADDED, REASON, Policy
+from extender.placement.policy import ADDED, MODE, REASON, Policy
 from extender.placement.template_problems import LINE_CHARACTERS, Problem
 from extender.placement.templates import TemplateOwner, Templates
 from extender.placement.ungating import UngatingOutcome
@@ -142,6 +142,18 @@ def test_what_was_added_goes_from_a_pod_that_has_grown_too_large() -> None:
     taken = apply(patched, decide(patched, WIDE).patch)
     assert ARCH not in str(taken["spec"])
     assert ADDED not in taken["metadata"]["annotations"]
+
+
+def test_an_observed_pod_beyond_the_bounds_is_not_changed() -> None:
+    """What an earlier pass has added stays too, until somebody enforces again."""
+    patched = apply(pod(affinity=terms(40)), decide(pod(affinity=terms(40)), AMD64).patch)
+    terms_of(patched).extend(matching(expression("zone", f"y{each}")) for each in range(20))
+    mutation = mutate(patched, WIDE, admission=ADMISSION, namespace={MODE: "observe"})
+    assert (mutation.patch, mutation.excess != "") == (b"", True)
+    patched["spec"]["schedulingGates"] = [{"name": GATE}]
+    ungated = apply(patched, mutate(patched, WIDE, admission=ADMISSION, namespace={MODE: "observe"}).patch)
+    assert ungated["spec"] == {**patched["spec"], "schedulingGates": []} or "schedulingGates" not in ungated["spec"]
+    assert terms_of(ungated) == terms_of(patched)
 
 
 @pytest.mark.parametrize("images", [1, 10])
