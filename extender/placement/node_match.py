@@ -5,6 +5,7 @@ calls an extender. They serve reports, which say what blocks a pod, and say whic
 """
 
 import enum
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -273,8 +274,17 @@ def is_met(requirement: NodeSelectorRequirement, value: str | None) -> bool:
 
 
 def _is_beyond(operator: str, value: str | None, values: tuple[str, ...]) -> bool:
-    try:
-        number, bound = int(value or ""), int(values[0])
-    except (ValueError, IndexError):
+    """Whether the label's number is beyond the requirement's only value; as strconv.ParseInt reads numbers."""
+    if value is None or len(values) != 1 or not (_is_int64(value) and _is_int64(values[0])):
         return False
+    number, bound = int(value), int(values[0])
     return number > bound if operator == "Gt" else number < bound
+
+
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_MOST_DIGITS = 63  # of a label value; Python refuses thousands of digits, and zeros in front count for nothing
+
+
+def _is_int64(text: str) -> bool:
+    is_short = len(text) <= _MOST_DIGITS
+    return is_short and _INTEGER.fullmatch(text) is not None and -(2**63) <= int(text) < 2**63

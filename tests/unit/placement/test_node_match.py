@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from extender.kubernetes.core_v1 import CreatedSpec
+import pytest
+
+from extender.kubernetes.core_v1 import CreatedSpec, NodeSelectorRequirement
 from extender.kubernetes.reported_v1 import ReportedNode
-from extender.placement.node_match import demands_of, obstacles
+from extender.placement.node_match import demands_of, is_met, obstacles
 from tests.builders import ARCH, OS, Json, decoded, expression, node, with_terms
 
 ARM_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
@@ -49,3 +51,23 @@ def test_a_term_may_name_the_node() -> None:
 
 def test_a_taint_is_written_as_kubectl_writes_it() -> None:
     assert said(node(taints=[{"key": "key", "effect": "NoExecute"}])) == ["taint key:NoExecute"]
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "is_greater"),
+    [
+        ("4", "3", True), ("3", "3", False), ("-1", "-2", True), ("+4", "3", True), ("010", "9", True),
+        ("9223372036854775807", "0", True), ("9223372036854775808", "0", False), ("0", "-9223372036854775809", False),
+        ("1_0", "3", False), ("4", "1_0", False), ("4", "0_1", False), (" 4", "3", False), ("4\n", "3", False),
+        ("٤", "3", False), ("0x4", "3", False), ("4.0", "3", False), ("", "3", False), ("4", "", False),
+        ("++4", "3", False), ("9" * 5_000, "3", False), ("4", "9" * 5_000, False),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_as_kube_scheduler_reads_them(value: str, bound: str, is_greater: bool) -> None:
+    """By strconv.ParseInt, in base 10 and 64 bits; what is no number meets neither operator."""
+    for operator, expected in (("Gt", is_greater), ("Lt", False)):
+        requirement = NodeSelectorRequirement("cores", operator, (bound,))
+        assert is_met(requirement, value) is expected
+        assert not is_met(requirement, None)
+    assert not is_met(NodeSelectorRequirement("cores", "Gt", ("1", "2")), "4")
+    assert not is_met(NodeSelectorRequirement("cores", "Gt"), "4")
