@@ -149,14 +149,13 @@ class WorkloadAdmission:
             if touched_bytes > TOUCHED_BYTES:
                 left.append(too_large(template.place, _TOO_LARGE))
                 break
-            kept = self._templates.keep(changed)
+            question = self._pods.gather(changed.pod, request.namespace or "")
+            if isinstance(question, Mutation):
+                continue
+            kept = self._templates.keep(changed, TemplateQuestion(changed.pod, question.overrides, question.images))
             if kept is not None:
                 operations += _placed(changed.template, kept)
-                continue
-            if template.missing:  # whoever gives the image changes the template again, or its pods
-                continue
-            question = self._pods.gather(changed.pod, request.namespace or "")
-            if not isinstance(question, Mutation):
+            elif not template.missing:  # else whoever gives the image changes the template again, or its pods
                 asked.append(_Asked(msgspec.structs.replace(template, template={}), raw, old_raw, question))
         return _ReviewedWorkload(owner_of(document), asked, operations, left)
 

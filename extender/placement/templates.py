@@ -24,9 +24,9 @@ from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, rea
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, USUAL_NODES, ClusterNodes
-from extender.placement.patch import JsonObject, Operation, copy_of, diff, look, pruned
+from extender.placement.patch import JsonObject, Operation, apply, copy_of, diff, look, pruned
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import ADDED, SERVICE_KEYS, Overrides, Policy, overrides_of
+from extender.placement.policy import ADDED, SERVICE_KEYS, Mode, Overrides, Policy, overrides_of
 from extender.placement.reasons import shown_reference
 from extender.placement.template_problems import ReviewedTemplate, TemplateProblem, problems_of, too_large
 from extender.placement.tolerations import toleration_text
@@ -142,6 +142,7 @@ class Templates:
         self._planned_elsewhere = self._queued.varied(tolerations=())
         self._required = self._queued.varied(node_affinity=AffinityMode.REQUIRED)
         self._guarded = self._required.varied(tolerations=())
+        self._unguarded = self._guarded.varied(node_affinity=AffinityMode.NONE)
 
     def question(self, template: PodTemplate, namespace: Mapping[str, str] | None) -> TemplateQuestion:
         """What decides about a manifest's template; `namespace` has the annotations of its namespace.
@@ -187,15 +188,21 @@ class Templates:
             return self._guards
         return owner.is_queued and not changed.has_same_images
 
-    def keep(self, changed: ChangedTemplate) -> tuple[Operation, ...] | None:
+    def keep(self, changed: ChangedTemplate, question: TemplateQuestion) -> tuple[Operation, ...] | None:
         """The operations that give a template of the same images what the stored one was given; None if that changes.
 
         So applying a manifest again changes nothing, whatever of the additions the apply overwrites. No image is looked
-        up. It is None too where the author has changed what the additions depend on.
+        up, as the object may be immutable. A DaemonSet's can be changed, so there what the images have become counts:
+        `review` decides. It is None too where the author has changed what the additions depend on, and for an object
+        that is only observed.
         """
+        return None if changed.template.kind == DAEMON_SET else self._put_back(changed, question)
+
+    def _put_back(self, changed: ChangedTemplate, question: TemplateQuestion) -> tuple[Operation, ...] | None:
         stored = changed.stored
         record = _record_of(stored)
-        if stored is None or record is None or not changed.has_same_images:
+        is_observed = question.overrides.mode is not Mode.ENFORCE
+        if stored is None or record is None or is_observed or not changed.has_same_images:
             return None
         (before, excess), (after, stored_excess) = read_parts(changed.pod, ()), read_parts(stored, ())
         if excess or stored_excess:
@@ -228,19 +235,23 @@ class Templates:
             return TemplateAnswer(problems=(too_large(template.place, excess),))
         gets, operations = self.gets_additions(changed, owner), tuple[Operation, ...]()
         is_known = not any(map(is_unresolved, facts))
-        if gets and (is_known or (_is_recorded(changed) and not changed.has_same_images)):
+        if gets and template.kind == DAEMON_SET:
+            operations = self._put_back(changed, question) or ()
+            pod = _patched(changed.pod, operations)
+        is_taken_back = template.kind == DAEMON_SET and not self._guards
+        if gets and (is_known or is_taken_back or (_is_recorded(changed) and not changed.has_same_images)):
             mutation = self._mutator_of(template, owner).mutate(pod, images, facts, question.overrides, cluster)
-            operations = _operations_of(mutation, impossible=template.kind != DAEMON_SET)
+            operations += _operations_of(mutation, impossible=template.kind != DAEMON_SET)
             if mutation.excess:
                 return TemplateAnswer(operations=operations, problems=(too_large(template.place, mutation.excess),))
-        is_guarded = gets and is_known and template.kind == DAEMON_SET
+        is_guarded = gets and is_known and self._guards and template.kind == DAEMON_SET
         reviewed = self._reviewed(changed, question, facts, cluster)
         problems = problems_of(reviewed, self._policy.compatibility, None if is_guarded else kinds)
         return TemplateAnswer(operations=operations, problems=tuple(problems))
 
     def _mutator_of(self, template: PodTemplate, owner: TemplateOwner) -> Mutator:
         if template.kind == DAEMON_SET:
-            return self._guarded
+            return self._guarded if self._guards else self._unguarded
         return self._planned_elsewhere if owner.is_planned_elsewhere else self._queued
 
     def _reviewed(
@@ -268,6 +279,13 @@ def _operations_of(mutation: Mutation, *, impossible: bool = False) -> tuple[Ope
     if not mutation.patch or (mutation.outcome in _IMPOSSIBLE and not impossible):
         return ()
     return tuple(_OPERATIONS.decode(mutation.patch))
+
+
+def _patched(pod: CreatedPod, operations: Sequence[Operation]) -> CreatedPod:
+    if not operations:
+        return pod
+    document = apply(msgspec.json.decode(_ENCODER.encode(pod)), operations)
+    return msgspec.json.decode(_ENCODER.encode(document), type=CreatedPod)
 
 
 def _is_recorded(changed: ChangedTemplate) -> bool:

@@ -165,6 +165,30 @@ async def test_what_is_added_follows_the_images_and_outlives_an_apply(world: Wor
     assert (await reviewed(caller, back, moved)).stored["spec"]["template"] == stored["spec"]["template"]
 
 
+@pytest.mark.parametrize("why", ["ignore", "observe", "unguarded", "multi-arch", "unknown"])
+async def test_a_daemon_set_is_put_back_only_where_it_would_get_the_same_today(world: World, why: str) -> None:
+    """Its template can be changed, so what holds now counts, and the record where the image is not known."""
+    guarding = await world.serve(GUARD, nodes=view_of(*NODES))
+    world.registry.add_manifest("moving", "1", "linux/amd64")
+    made = template(world, "moving:1")
+    stored = (await reviewed(guarding, workload("apps/v1/DaemonSet", {"template": made}))).stored
+    assert kept_to(stored["spec"]["template"]["spec"], ARCHITECTURE) == ["amd64"]
+    if why in ("ignore", "observe"):
+        made["metadata"] = {"annotations": {"multiarch-extender.io/mode": why}}
+    if why == "multi-arch":
+        world.registry.add_index("moving", "1", ["linux/amd64", "linux/arm64"])
+    settings = {"unguarded": [], "unknown": [GUARD, "registry.deny=['*']"]}.get(why, [GUARD])
+    later = await world.serve(*settings, nodes=view_of(*NODES))
+    applied = workload("apps/v1/DaemonSet", {"template": made})
+    after = (await reviewed(later, applied, stored)).stored
+    assert after == (stored if why == "unknown" else applied)
+    if why == "unguarded":  # and what an apply leaves of it goes
+        changed_otherwise = changed(stored, terminationGracePeriodSeconds=3)
+        taken = (await reviewed(later, changed_otherwise, stored)).stored["spec"]["template"]
+        assert "affinity" not in taken["spec"]
+        assert ADDED not in taken["metadata"].get("annotations", {})
+
+
 async def test_a_stored_job_without_additions_gets_none(world: World) -> None:
     """It was created while we were away, and its template is immutable."""
     caller = await world.serve(REQUIRED)
