@@ -1,5 +1,6 @@
 """TLS as a client meets it: the files' certificate, renewed in place, and client certificates where asked for."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -121,3 +122,16 @@ async def test_files_that_cannot_be_used_are_named(served: Served, broken: str) 
     path.unlink()
     with pytest.raises(ConfigError, match=path.name):
         served.open()
+
+
+async def test_a_client_that_would_take_http_2_is_answered_by_the_version_that_is_spoken(served: Served) -> None:
+    """An API server offers both, and goes by what the handshake chose."""
+    served.open()
+    assert served.listener
+    context = ssl.create_default_context()
+    served.authority.configure_trust(context)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    _, writer = await asyncio.open_connection("127.0.0.1", port_of(served.listener), ssl=context)
+    assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+    writer.close()
+    await writer.wait_closed()
