@@ -12,19 +12,36 @@ from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
 import msgspec
+import structlog
 
 from extender.credential_sources import Cloud
 from extender.credentials.cloud_api import CloudAccess, decode, read_token
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 
-# As in cloud-provider-aws (cmd/ecr-credential-provider/main.go), with regions as Amazon names them.
+log = structlog.get_logger()
+
+# As in cloud-provider-aws (cmd/ecr-credential-provider/main.go), and the European Sovereign Cloud.
 _HOST = re.compile(
-    r"[0-9]{12}\.dkr[.-]ecr(?P<fips>-fips)?\.(?P<region>[a-z]{2,4}(?:-[a-z]+){1,3}-[0-9]{1,2})\."
-    r"(?P<domain>amazonaws\.com(?:\.cn)?|on\.aws|on\.amazonwebservices\.com\.cn)",
+    r"[0-9]{12}\.dkr[.-]ecr(?P<fips>-fips)?\.(?P<region>[a-zA-Z0-9][a-zA-Z0-9_-]*)\."
+    r"(?:amazonaws\.com(?:\.cn)?|amazonaws\.eu|on\.(?:aws|amazonwebservices\.com\.cn)"
+    r"|sc2s\.sgov\.gov|c2s\.ic\.gov|cloud\.adc-e\.uk|csp\.hci\.ic\.gov)",
     re.ASCII,
 )
+# The domains of Amazon's APIs, by how the regions of a partition begin (botocore, partitions.json).
+_API_DOMAINS = {
+    "cn-": "amazonaws.com.cn",
+    "eusc-": "amazonaws.eu",
+    "us-iso-": "c2s.ic.gov",
+    "us-isob-": "sc2s.sgov.gov",
+    "eu-isoe-": "cloud.adc-e.uk",
+    "us-isof-": "csp.hci.ic.gov",
+}
 _TARGET = "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"
+# ECR Public has one API, in one region.
+_PUBLIC_HOST, _PUBLIC_REGION = "public.ecr.aws", "us-east-1"
+_PUBLIC_TARGET = "SpencerFrontendService.GetAuthorizationToken"
+_PUBLIC_RETRY_SECONDS = 600.0
 _SESSION_NAME = "multiarch-extender"
 _FIELD = re.compile(r"<(AccessKeyId|SecretAccessKey|SessionToken)>\s*([^<\s]+)\s*</")
 
@@ -60,12 +77,17 @@ class _Authorizations(msgspec.Struct, rename="camel"):
     authorization_data: tuple[_Authorization, ...]
 
 
+class _PublicAuthorization(msgspec.Struct, rename="camel"):
+    authorization_data: _Authorization
+
+
 _CONTAINER_KEYS = msgspec.json.Decoder(_ContainerKeys)
 _AUTHORIZATIONS = msgspec.json.Decoder(_Authorizations)
+_PUBLIC_AUTHORIZATION = msgspec.json.Decoder(_PublicAuthorization)
 
 
 class EcrProvider:
-    """Provides logins for private registries of ECR, from the identity of our pod.
+    """Provides logins for ECR and ECR Public, from the identity of our pod.
 
     The identity is the first of these: keys in the environment, a role of the ServiceAccount (IRSA), a pod identity.
     The node's own role is not used.
@@ -81,34 +103,52 @@ class EcrProvider:
         self.principal = environment.get("AWS_ROLE_ARN") or environment.get("AWS_ACCESS_KEY_ID") or "pod identity"
 
     def serves(self, repository: str) -> bool:
-        """Whether the repository is in a private registry of ECR."""
-        return _HOST.fullmatch(repository.partition("/")[0]) is not None
+        """Whether the repository is in a private registry of ECR, or in ECR Public."""
+        host = repository.partition("/")[0]
+        return host == _PUBLIC_HOST or _HOST.fullmatch(host) is not None
 
     async def provide(self, repository: str) -> ProvidedCredentials:
         """Returns a login for the repository's registry, to be cached for half of its life of twelve hours.
 
         Raises:
-            CredentialsUnavailable: we have no identity, or it is not accepted.
+            CredentialsUnavailable: we have no identity, or it is not accepted. ECR Public is then asked without one.
         """
         host = repository.partition("/")[0]
+        if host == _PUBLIC_HOST:
+            return await self._provide_public()
         found = _HOST.fullmatch(host)
         if found is None:
             return ProvidedCredentials((), 0.0)
-        region, china = found["region"], ".cn" if found["domain"].endswith(".cn") else ""
+        region = found["region"]
         service = "ecr-fips" if found["fips"] else "api.ecr"
-        url = self._environment.get("AWS_ENDPOINT_URL_ECR") or f"https://{service}.{region}.amazonaws.com{china}"
-        body = b"{}"
-        headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": _TARGET}
-        signed = sign(
-            await self._keys(), "POST", f"{url.rstrip('/')}/", headers, body,
-            region=region, service="ecr", at=datetime.fromtimestamp(self._access.wall_clock(), UTC),
-        )  # fmt: skip
-        reply = decode(
-            _AUTHORIZATIONS, await self._access.ask("POST", f"{url.rstrip('/')}/", headers=signed, body=body), "ECR"
-        )
+        url = self._environment.get("AWS_ENDPOINT_URL_ECR") or f"https://{service}.{region}.{_api_domain(region)}"
+        reply = decode(_AUTHORIZATIONS, await self._ask(url, _TARGET, region=region, service="ecr"), "ECR")
         if not reply.authorization_data:
             raise CredentialsUnavailable("ECR gave no token")
-        granted = reply.authorization_data[0]
+        return self._granted(host, reply.authorization_data[0])
+
+    async def _provide_public(self) -> ProvidedCredentials:
+        """Returns a login by which more requests are allowed; none without one, as everything there is public."""
+        url = self._environment.get("AWS_ENDPOINT_URL_ECR_PUBLIC") or (
+            f"https://api.ecr-public.{_PUBLIC_REGION}.{_api_domain(_PUBLIC_REGION)}"
+        )
+        try:
+            body = await self._ask(url, _PUBLIC_TARGET, region=_PUBLIC_REGION, service="ecr-public")
+            return self._granted(_PUBLIC_HOST, decode(_PUBLIC_AUTHORIZATION, body, "ECR Public").authorization_data)
+        except CredentialsUnavailable as exc:
+            log.info("provider.failed", provider=self.name, registry=_PUBLIC_HOST, why=str(exc))
+            return ProvidedCredentials((), _PUBLIC_RETRY_SECONDS)
+
+    async def _ask(self, url: str, target: str, *, region: str, service: str) -> bytes:
+        body, url = b"{}", f"{url.rstrip('/')}/"
+        headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": target}
+        signed = sign(
+            await self._keys(), "POST", url, headers, body,
+            region=region, service=service, at=datetime.fromtimestamp(self._access.wall_clock(), UTC),
+        )  # fmt: skip
+        return await self._access.ask("POST", url, headers=signed, body=body)
+
+    def _granted(self, host: str, granted: _Authorization) -> ProvidedCredentials:
         keep_seconds = (granted.expires_at - self._access.wall_clock()) / 2
         return ProvidedCredentials((_login_of(host, granted.authorization_token),), keep_seconds)
 
@@ -127,8 +167,7 @@ class EcrProvider:
     async def _role_keys(self) -> AwsKeys:
         """Returns keys of the ServiceAccount's role, in exchange for its token. STS answers in XML."""
         region = self._environment.get("AWS_REGION") or self._environment.get("AWS_DEFAULT_REGION")
-        host = f"sts.{region}.amazonaws.com" if region else "sts.amazonaws.com"
-        china = ".cn" if region and region.startswith("cn-") else ""
+        host = f"sts.{region}.{_api_domain(region)}" if region else "sts.amazonaws.com"
         form = {
             "Action": "AssumeRoleWithWebIdentity",
             "Version": "2011-06-15",
@@ -136,7 +175,7 @@ class EcrProvider:
             "RoleSessionName": self._environment.get("AWS_ROLE_SESSION_NAME") or _SESSION_NAME,
             "WebIdentityToken": await read_token(self._environment["AWS_WEB_IDENTITY_TOKEN_FILE"]),
         }
-        url = self._environment.get("AWS_ENDPOINT_URL_STS") or f"https://{host}{china}"
+        url = self._environment.get("AWS_ENDPOINT_URL_STS") or f"https://{host}"
         body = await self._access.ask("POST", f"{url.rstrip('/')}/", form=form)
         fields = dict(_FIELD.findall(body.decode(errors="replace")))
         try:
@@ -152,6 +191,10 @@ class EcrProvider:
         body = await self._access.ask("GET", url, headers={"Authorization": token} if token else {})
         keys = decode(_CONTAINER_KEYS, body, "the pod identity agent")
         return AwsKeys(keys.access_key_id, keys.secret_access_key, keys.token)
+
+
+def _api_domain(region: str) -> str:
+    return next((domain for start, domain in _API_DOMAINS.items() if region.startswith(start)), "amazonaws.com")
 
 
 def sign(

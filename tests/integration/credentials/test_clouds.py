@@ -241,6 +241,62 @@ async def test_amazon_s_roles_are_asked_for_by_the_mounted_token(cloud: Cloud, t
     assert second.headers["authorization"] == signed_again(second, AwsKeys("ASIA", "role-secret", "role-token"))
 
 
+PARTITIONS = (
+    "eusc-de-east-1.amazonaws.eu", "us-iso-east-1.c2s.ic.gov", "us-isob-east-1.sc2s.sgov.gov",
+    "eu-isoe-west-1.cloud.adc-e.uk", "us-isof-south-1.csp.hci.ic.gov",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("host", "api"),
+    [
+        ("dkr.ecr.eu-central-1.amazonaws.com", "api.ecr.eu-central-1.amazonaws.com"),
+        ("dkr.ecr-fips.us-gov-west-1.amazonaws.com", "ecr-fips.us-gov-west-1.amazonaws.com"),
+        ("dkr.ecr.cn-north-1.amazonaws.com.cn", "api.ecr.cn-north-1.amazonaws.com.cn"),
+        ("dkr-ecr.us-east-1.on.aws", "api.ecr.us-east-1.amazonaws.com"),
+        ("dkr-ecr.cn-north-1.on.amazonwebservices.com.cn", "api.ecr.cn-north-1.amazonaws.com.cn"),
+        *((f"dkr.ecr.{each}", f"api.ecr.{each}") for each in PARTITIONS),
+    ],
+)
+async def test_each_partition_of_amazon_s_has_apis_of_its_own(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, api: str
+) -> None:
+    """Those of ECR and of STS, which gives the keys of a role."""
+    asked: list[str] = []
+
+    async def refuse(_access: CloudAccess, _method: str, url: str, **_more: object) -> bytes:
+        asked.append(url)
+        raise CredentialsUnavailable("not here")
+
+    monkeypatch.setattr(CloudAccess, "ask", refuse)
+    (tmp_path / "token").write_text("jwt")
+    region, domain = api.removeprefix("api.").partition(".")[2].split(".", 1)
+    role = {"AWS_ROLE_ARN": "a", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"), "AWS_REGION": region}
+    for environment in (KEYS, role):
+        with pytest.raises(CredentialsUnavailable):
+            await EcrProvider(access(cloud.session, environment)).provide(f"123456789012.{host}/team/app")
+    assert asked == [f"https://{api}/", f"https://sts.{region}.{domain}/"]
+
+
+async def test_ecr_public_is_asked_with_a_login_where_there_is_one(cloud: Cloud) -> None:
+    """All there is public: without a right to a login, or an identity, it is asked without one."""
+    token = base64.b64encode(b"AWS:hunter2").decode()
+    granted = {"authorizationData": {"authorizationToken": token, "expiresAt": NOW + 43_200}}
+    cloud.answers["/public/"] = (200, json.dumps(granted))
+    public = {"AWS_ENDPOINT_URL_ECR_PUBLIC": f"{cloud.url}/public"}
+    given = await ecr(cloud, **KEYS, **public).provide("public.ecr.aws/docker/library/redis")
+    (login,) = given.logins
+    assert (login.pattern, login.username, login.password) == ("public.ecr.aws", "AWS", "hunter2")
+    assert given.keep_seconds == 21_600
+    (received,) = cloud.received
+    assert received.headers["x-amz-target"] == "SpencerFrontendService.GetAuthorizationToken"
+    assert "/20260301/us-east-1/ecr-public/aws4_request" in received.headers["authorization"]
+    cloud.answers["/public/"] = (400, "AccessDeniedException")
+    for environment in (KEYS, {}):
+        given = await ecr(cloud, **environment, **public).provide("public.ecr.aws/docker/library/redis")
+        assert (given.logins, given.keep_seconds) == ((), 600)
+
+
 @pytest.mark.parametrize(
     ("kind", "served", "others"),
     [
@@ -249,9 +305,11 @@ async def test_amazon_s_roles_are_asked_for_by_the_mounted_token(cloud: Cloud, t
         (AzureProvider, ["team.azurecr.io", "team.azurecr.cn", "team.azurecr.us"],
          ["azurecr.io", "a.b.azurecr.io", "team.azurecr.io.example.com", "team.azurecr.io:8443"]),
         (EcrProvider, [ECR, "123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com",
-                       "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", "123456789012.dkr-ecr.us-east-1.on.aws"],
-         ["public.ecr.aws", "12345.dkr.ecr.eu-central-1.amazonaws.com", f"{ECR}.example.com", f"{ECR}:443",
-          "123456789012.dkr.ecr.evil.amazonaws.com"]),
+                       "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", "123456789012.dkr-ecr.us-east-1.on.aws",
+                       "123456789012.dkr-ecr.cn-north-1.on.amazonwebservices.com.cn",
+                       *(f"123456789012.dkr.ecr.{each}" for each in PARTITIONS), "public.ecr.aws"],
+         ["12345.dkr.ecr.eu-central-1.amazonaws.com", f"{ECR}.example.com", f"{ECR}:443", "a.public.ecr.aws",
+          "123456789012.dkr.ecr.evil.io.amazonaws.com", "123456789012.dkr.ecr.us-east-1.evil.gov"]),
     ],
 )  # fmt: skip
 async def test_cloud_serves_its_own_hosts(
