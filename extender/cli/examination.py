@@ -90,13 +90,14 @@ async def _settings(it: Installation) -> AsyncIterator[Seen]:
 
 
 async def _service(it: Installation) -> AsyncIterator[Seen]:
-    """What a ready pod of each part says of itself, through the API server's proxy."""
+    """What a pod of each part says of itself, through the API server's proxy: a ready one if there is any."""
     for part in it.parts:
         port = part.config.operations.listen.rpartition(":")[2] if part.config else ""
         pods = await it.listed(f"/api/v1/namespaces/{part.namespace}/pods", part.pod_labels)
-        pod = next((name_of(each) for each in pods if _is_ready(each)), "")
+        pod = next(map(name_of, sorted(pods, key=_is_ready, reverse=True)), "")
         if not (pod and port):
-            yield not_seen(part.subject, "no pod of it is ready" if port else "it serves no /readyz")
+            of_settings = "it serves no /readyz" if part.config else "its settings are not known"
+            yield not_seen(part.subject, "it has no pod" if port else of_settings)
             continue
         try:
             path = f"/api/v1/namespaces/{part.namespace}/pods/{pod}:{port}/proxy/readyz"
@@ -112,7 +113,9 @@ async def _service(it: Installation) -> AsyncIterator[Seen]:
         for sign, what in said:
             if sign == "-":
                 yield wrong(part.subject, f"{pod} says: {what}", f"kubectl -n {part.namespace} logs {pod}")
-        if all(sign == "+" for sign, _ in said):
+        if not said:
+            yield not_seen(part.subject, f"/readyz of {pod} says nothing of any check")
+        elif all(sign == "+" for sign, _ in said):
             yield ok(part.subject, f"{pod} says: {'; '.join(what for _, what in said)}")
 
 

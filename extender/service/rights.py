@@ -35,7 +35,7 @@ class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
     named: str = ""
 
 
-_GET, _LIST, _CREATE = ("get",), ("list",), ("create",)
+_GET, _CREATE = ("get",), ("create",)
 _WATCH, _CHANGE = ("list", "watch"), ("get", "patch")
 _CONFIGURATIONS, _BINDINGS = "mutatingwebhookconfigurations", "mutatingadmissionpolicybindings"
 _CHANGE_HELD = ("get", "list", "watch", "patch")

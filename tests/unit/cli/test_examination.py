@@ -105,17 +105,21 @@ async def test_pods_are_counted(*, ready: int, restarts: int, state: str, is_adv
             ClusterRefused("x", 503, text=SAID.format("-", "failed")),
             [("wrong", "a says: certificate failed: a detail")],
         ),
+        ("ok\n", [("not seen", "/readyz of a says nothing of any check")]),
         (ClusterRefused("HTTP 403", 403), [("not seen", f"{UNASKED} 403")]),
         (ClusterRefused("HTTP 502", 502, text="<html>"), [("not seen", f"{UNASKED} 502")]),
     ],
-    ids=["all is well", "a check that readiness does not take", "unready", "refused", "cut off"],
+    ids=["all is well", "a check that readiness does not take", "unready", "no checks", "refused", "cut off"],
 )
+@pytest.mark.parametrize("ready", [True, False])
 async def test_the_service_is_asked_for_what_it_knows(
-    answer: str | ClusterRefused, seen: list[tuple[str, str]]
+    answer: str | ClusterRefused, seen: list[tuple[str, str]], *, ready: bool
 ) -> None:
-    """Through the API server, which may not reach it: then it is not seen."""
+    """Through the API server, which may not reach it: then it is not seen. One that is not ready can say why."""
     cluster = Cluster(f"{SETTINGS}\noperations: {{listen: ':8882'}}")
-    cluster.lists[OWN_PODS] = [own_pod(ready=False), own_pod()]
+    other = own_pod(ready=False)
+    other["metadata"]["name"] = "b"
+    cluster.lists[OWN_PODS] = [other, own_pod()] if ready else [own_pod(ready=False), other]
     cluster.texts[READYZ] = answer
     found = await cluster.examine(CheckName.SERVICE)
     assert [(each.state, each.seen) for _, each in found] == seen
@@ -144,7 +148,7 @@ async def test_namespaces_are_selected_by_the_api_server() -> None:
     ("checks", "settings", "lists", "refused"),
     [
         pytest.param("pods", SETTINGS, NO_PODS, "", id="a part that is scaled to nothing"),
-        pytest.param("service", SETTINGS, {OWN_PODS: [own_pod(ready=False)]}, "", id="no ready pod to ask"),
+        pytest.param("service", SETTINGS, {}, "", id="no pod to ask"),
         pytest.param("service", "nonsense: true", {}, "", id="settings that are wrong, by which its port is known"),
         pytest.param("webhook probe", "nonsense: true", {}, "", id="whether pods are reviewed, by wrong settings"),
         pytest.param("webhook probe", "admission: {listen: ''}", {}, "", id="a webhook, where none is served"),
