@@ -56,9 +56,9 @@ async def test_what_serve_could_open_is_right(tmp_path: Path) -> None:
         (["cache.url=redis://cache?password_file={}"], "cache.url"),
         (["cluster={}"], "cluster"),
         ([_SERVED, "admission.tls={{certificate: {}, key: /k}}"], "admission.tls.certificate"),
-        ([_SERVED, "admission.tls={{certificate: /dev/null, key: {}}}"], "admission.tls.key"),
+        ([_SERVED, f"admission.tls={{{{certificate: {__file__}, key: {{}}}}}}"], "admission.tls.key"),
         (
-            [_SERVED, "admission.tls={{certificate: /dev/null, key: /dev/null, client_ca: {}}}"],
+            [_SERVED, f"admission.tls={{{{certificate: {__file__}, key: {__file__}, client_ca: {{}}}}}}"],
             "admission.tls.client_ca",
         ),
     ],
