@@ -5,7 +5,7 @@ Source: OCI image-spec config.md. Docker's `application/vnd.docker.container.ima
 
 import msgspec
 
-from extender.images.platform import InvalidPlatform, Platform, has_known_words, platform_of
+from extender.images.platform import InvalidPlatform, Platform, has_known_words, missing_features, platform_of
 from extender.images.untrusted import decode_json, document_decoder
 
 _UNSTATED = frozenset({"", "unknown"})
@@ -21,6 +21,7 @@ class _ConfigDocument(msgspec.Struct, frozen=True):
     os: str | None = None
     architecture: str | None = None
     variant: str | None = None
+    os_features: list[str | None] | None = msgspec.field(name="os.features", default=None)
     config: _ConfigLabels | None = None
 
 
@@ -31,13 +32,14 @@ class ConfigClaim(msgspec.Struct, frozen=True):
     """What a config says. `platform` is None if its words are none, as in an artifact's config or for `is_artifact`.
 
     `doubt` is why the words say nothing of a single manifest: one sentence, empty if they do. `is_data`: the image has
-    no program of its own, by its labels.
+    no program of its own, by its labels. `features` are those that no node has, in words; empty for nearly all.
     """
 
     platform: Platform | None
     doubt: str = ""
     is_artifact: bool = False
     is_data: bool = False
+    features: str = ""
 
 
 def read_config(body: bytes) -> ConfigClaim:
@@ -62,4 +64,5 @@ def read_config(body: bytes) -> ConfigClaim:
         return ConfigClaim(None, f"its config: {exc}", is_data=is_data)
     if not has_known_words(platform):
         return ConfigClaim(platform, f"its config says {platform}, which is no known platform", is_data=is_data)
-    return ConfigClaim(platform, is_data=is_data)
+    features = missing_features(platform.os, config.os_features)
+    return ConfigClaim(platform, is_data=is_data, features=features)

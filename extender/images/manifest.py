@@ -15,7 +15,7 @@ import msgspec
 
 from extender.errors import InvalidManifest, UnsupportedManifest
 from extender.images import manifest_wire as wire
-from extender.images.platform import InvalidPlatform, Platform, platform_of
+from extender.images.platform import InvalidPlatform, Platform, missing_features, platform_of
 from extender.images.reference import is_digest, matches_digest
 from extender.images.untrusted import decode_json, quote
 
@@ -280,6 +280,8 @@ def _read_entry(descriptor: wire.RawDescriptor) -> PlatformEntry | Descriptor | 
         stated = platform_of(platform.os, platform.architecture, platform.variant or "")
     except InvalidPlatform as exc:
         return Skipped(digest, str(exc))
+    if missing := missing_features(stated.os, platform.os_features):
+        return Skipped(digest, f"no node has its {missing}")
     return PlatformEntry(stated, digest, _size_bytes(descriptor.size))
 
 

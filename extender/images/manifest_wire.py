@@ -9,11 +9,12 @@ from extender.images.untrusted import document_decoder
 
 
 class RawPlatform(msgspec.Struct, frozen=True, gc=False):
-    """The platform of an index entry, or the same three fields of an image config."""
+    """The platform of an index entry."""
 
     os: str | None = None
     architecture: str | None = None
     variant: str | None = None
+    os_features: list[str | None] | None = msgspec.field(name="os.features", default=None)
 
 
 class RawDescriptor(msgspec.Struct, frozen=True, rename="camel", gc=False):

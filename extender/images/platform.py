@@ -5,6 +5,7 @@ containerd and CRI-O to run the image. For the two compatibilities on which they
 """
 
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -127,6 +128,15 @@ def variants_of(architecture: str) -> tuple[str, ...]:
 def is_of_nodes(platform: Platform) -> bool:
     """Whether a node may be of the platform: nodes state a variant of arm alone."""
     return not platform.variant or platform.architecture == "arm"
+
+
+def missing_features(os: str, features: Sequence[str | None] | None) -> str:
+    """Those of an entry's `os.features` that no node of this system has, as `os.features erofs, nydus`; mostly nothing.
+
+    Runtimes pull an entry of an index only if the node has all of them. Windows has `win32k`.
+    """
+    found = [each for each in features or () if each and not (each == "win32k" and os == "windows")]
+    return f"os.features {quote(', '.join(found))}" if found else ""
 
 
 def as_single(platform: Platform) -> Platform:

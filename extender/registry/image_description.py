@@ -187,8 +187,8 @@ class _Survey:
     async def _read_child(self, document: ManifestDocument, digest: str) -> None:
         """Adds what the config of an index's entry says, by which runtimes choose if the entry states no platform."""
         claim = await self._read_config(document)
-        if claim.platform is None:
-            self._skip(Skipped(digest, claim.doubt))
+        if claim.platform is None or claim.features:
+            self._skip(Skipped(digest, claim.doubt or f"no node has its {claim.features}"))
         else:
             self._add(PlatformEntry(claim.platform, digest, document.size_bytes))
 

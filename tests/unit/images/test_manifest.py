@@ -328,6 +328,9 @@ def of_reference(kind: str | None) -> dict[str, Any]:
         pytest.param(entry("a", {**AMD64, "architecture": "a/b"}), "is no platform", id="a slash in a word"),
         pytest.param(entry("a", {**AMD64, "os": "li\nnux"}), "is no platform", id="a line break in a word"),
         pytest.param(entry("a", {**AMD64, "variant": "x" * 64}), "is no platform", id="a word that no label holds"),
+        pytest.param(entry("a", {**AMD64, "os.features": ["erofs"]}), "os.features 'erofs'", id="features"),
+        pytest.param(entry("a", {**AMD64, "os.features": ["win32k"]}), "'win32k'", id="of another system"),
+        pytest.param(entry("a", {**WINDOWS, "os.features": ["win32k", "x"]}), "os.features 'x'", id="one of two"),
     ],
 )
 def test_what_is_nothing_to_run_is_skipped_with_a_reason(descriptor: dict[str, Any], why: str) -> None:
@@ -338,6 +341,22 @@ def test_what_is_nothing_to_run_is_skipped_with_a_reason(descriptor: dict[str, A
     assert [skipped.digest for skipped in document.skipped] == [digest_of(b"a")]
     assert why in document.skipped[0].why
     assert document.skipped[0].why.isprintable()
+
+
+@pytest.mark.parametrize("features", [None, [], [None], [""]], ids=str)
+def test_an_entry_that_needs_no_features_counts(features: list[str | None] | None) -> None:
+    """And one for Windows that needs what every node of it has."""
+    entries = (entry("a", {**AMD64, "os.features": features}), entry("b", {**WINDOWS, "os.features": ["win32k"]}))
+    assert platforms_of(read_index(*entries)) == ["linux/amd64", "windows/amd64"]
+
+
+def test_an_entry_that_needs_features_does_not_stand_for_a_plain_one() -> None:
+    """Whichever comes first: nodes pull the plain one."""
+    plain, other = entry("a", AMD64), entry("b", {**AMD64, "os.features": ["nydus"]})
+    for entries in ((plain, other), (other, plain)):
+        document = read_index(*entries, entry("c", ARM64))
+        assert platforms_of(document) == ["linux/amd64", "linux/arm64"]
+        assert document.entries[0].digest == digest_of(b"a")
 
 
 def test_an_entry_without_a_digest_is_skipped() -> None:

@@ -186,6 +186,16 @@ async def test_image_of_data_has_no_platform() -> None:
     assert (stated.kind, platforms_of(stated)) == (Kind.INDEX, ["linux/amd64"])
 
 
+async def test_a_child_whose_config_needs_features_counts_for_no_node() -> None:
+    """Runtimes go by the config of an entry without a platform; a single manifest's they do not look at."""
+    config = {"os": "linux", "architecture": "amd64", "os.features": ["erofs"]}
+    odd, plain = single_image(config), build_manifest("linux/arm64")
+    described = await describe(MemoryRegistry(odd, plain), index_of(odd.manifests[-1], plain.manifests[-1]))
+    assert platforms_of(described) == ["linux/arm64"]
+    assert "os.features 'erofs'" in described.skipped[0].why
+    assert platforms_of(await describe(MemoryRegistry(odd), odd.manifests[-1])) == ["linux/amd64"]
+
+
 async def test_loop_ends() -> None:
     """An index that leads back to itself, as no honest registry could serve it, is read once."""
     looping = index_of(build_artifact().manifests[-1])
