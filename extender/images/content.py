@@ -29,6 +29,8 @@ class Cause(enum.StrEnum):
 LOCAL = frozenset({Cause.NEVER_PULLED, Cause.ON_NODES})
 """Those for which the copies that nodes have decide: waiting teaches nothing, and the pod passes."""
 RETRYABLE = frozenset({Cause.LOOKING_UP, Cause.MISSING, Cause.THROTTLED, Cause.UNAVAILABLE})
+UNANSWERED = RETRYABLE - {Cause.LOOKING_UP} | {Cause.DENIED, Cause.REFUSED, Cause.NOT_ALLOWED}
+"""Those for which no registry says what the image is, so that the copies that nodes have are all there is."""
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):

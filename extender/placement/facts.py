@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
+from extender.images.content import RETRYABLE, UNANSWERED, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import Container, Pod, Volume, VolumeMount
@@ -227,7 +227,7 @@ def fact_of(
     failure = answer or Failure(Cause.LOOKING_UP, "its lookup has not ended yet")
     if image.pull_policy == "Never":
         return Unknown(Cause.NEVER_PULLED, "it is never pulled (imagePullPolicy: Never), so the node's copy decides")
-    if lists and failure.cause in RETRYABLE and failure.cause is not Cause.LOOKING_UP and lists(image):
+    if lists and failure.cause in UNANSWERED and lists(image):
         return Unknown(Cause.ON_NODES, f"nodes have it, and no registry answers for it: {failure.detail}")
     if may_be_pending and failure.cause in RETRYABLE:
         return Pending(failure.cause, failure.detail)

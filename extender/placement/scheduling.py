@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from extender.images.content import LOCAL, Cause
+from extender.images.content import LOCAL, UNANSWERED, Cause
 from extender.images.platform import Platform, runs_on
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
@@ -68,6 +68,7 @@ NOT_IN_VIEW = "not in view yet"
 """The reason given for a node that kube-scheduler has seen before us."""
 _REMOVED = REFUSED | {Verdict.LEFT_OUT}
 _NOT_PASSING = REFUSED | {Verdict.RETRY}
+_COPIES_TELL = UNANSWERED | {Cause.NEVER_PULLED}
 UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, Verdict.PASSED})
 
 
@@ -87,7 +88,8 @@ class Decision:
 
     `retried` holds the unresolved images for which kube-scheduler should retry, and `assumed` those that count as built
     for the operator's platforms: none if any is to be retried. `listable` are those of `retried`, if no registry has
-    answered for any of them. `never_pulled` are those of which only nodes' copies say more. `enforced` is false for a
+    answered for any of them. `copied` are those that pass and
+    of which no registry says more than nodes' copies do. `enforced` is false for a
     pod that is only observed. `can_be_learned`: whether a lookup could still resolve an unresolved image.
     """
 
@@ -108,7 +110,9 @@ class Decision:
             image for image, _, choice in unresolved if choice is Choice.ASSUME and not self.retried
         )
         self.listable = _listable(self.retried)
-        self.never_pulled = tuple(image for image, fact, _ in unresolved if fact.cause is Cause.NEVER_PULLED)
+        self.copied = tuple(
+            image for image, fact, choice in unresolved if choice is Choice.PASS and fact.cause in _COPIES_TELL
+        )
         self._images = images
         self._facts = facts
         self.policy = policy
@@ -202,8 +206,8 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
 
     A node that is not in `nodes` is refused, unless it passes whatever its platform is. The whole answer is an error
     only if the verdict on a requested node is to retry, and none of them lists the images that are not known: those
-    that do stay, and the others are left out. So are those without images that are never pulled, while others have
-    them.
+    that do stay, and the others are left out. So are those without images that are never pulled, or of which no
+    registry says what they are, while others have them.
 
     With `PreferenceBy.FILTER` the pod keeps the nodes of the highest score among the requested ones, whatever it is.
     The others are in neither map of failures: kube-scheduler then takes them for nodes on which evicting pods would not
@@ -213,12 +217,12 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
         InvalidRequest: `NodeNames` has an item that is not a string.
     """
     uniform = decision.verdict_on_any(nodes.distinct)
-    if uniform and not decision.leaves_out and not decision.never_pulled:
+    if uniform and not decision.leaves_out and not decision.copied:
         return _all_pass(args, uniform)
     found = decision.verdicts(args.names, nodes)
     if decision.leaves_out:
         found = _leave_out(found, decision.scores(args.names, nodes))
-    for verdict, images in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.never_pulled)):
+    for verdict, images in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.copied)):
         if images and verdict in found:
             found = _keep_listing(found, verdict, nodes.images.nodes_with(images))
     if Verdict.RETRY in found:

@@ -83,6 +83,16 @@ async def test_a_strict_preference_leaves_all_nodes_to_a_pod_that_asks_for_none(
     assert kept(await caller.filter(with_names(asking))) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.parametrize("settings", [["registry.deny=['*']"], ["registry.allow=['elsewhere.example']"]], ids=str)
+async def test_a_pod_goes_where_its_image_is_if_nobody_may_be_asked_for_it(world: World, settings: list[str]) -> None:
+    """As for an image that its registry does not have."""
+    view = View()
+    view.platforms.images.put(NodeName("b"), [world.image("app:1")])
+    caller = await world.serve(*settings, nodes=view)
+    assert kept(await caller.filter(with_names(world.pod("app:1")))) == ["b"]
+    assert kept(await caller.filter(with_names(world.pod("other:1")))) == ["a", "b", "c", "d"]
+
+
 async def test_a_defect_of_ours_is_answered_with_the_least_harm(
     caller: Caller, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from extender.images.content import Cause, Content, Failure
+from extender.images.content import RETRYABLE, UNANSWERED, Cause, Content, Failure
 from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import decode_args
@@ -72,14 +72,17 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 def filtered(
-    answers: Sequence[Content | Failure], listing: Sequence[str], images: Sequence[PodImage] = (APP,)
+    answers: Sequence[Content | Failure],
+    listing: Sequence[str],
+    images: Sequence[PodImage] = (APP,),
+    policy: Policy = RETRYING,
 ) -> DecidedAnswer[object]:
     """What filter answers about nodes a, b (amd64) and c (arm64), of which some list docker.io/library/app:1."""
     nodes = NodePlatforms({NodeName(name): parse_platform(f"linux/{arch}")
                            for name, arch in (("a", "amd64"), ("b", "amd64"), ("c", "arm64"))})  # fmt: skip
     for name in listing:
         nodes.images.put(NodeName(name), ["docker.io/library/app:1"])
-    decision = Decision(images, facts_of(images, answers, may_be_pending=True), RETRYING, Overrides())
+    decision = Decision(images, facts_of(images, answers, may_be_pending=True), policy, Overrides())
     args = decode_args(json.dumps({"Pod": {}, "NodeNames": ["a", "b", "c"]}).encode())
     return filter_nodes(args, nodes, decision)  # type: ignore[return-value]
 
@@ -111,6 +114,29 @@ def test_image_that_is_never_pulled_goes_where_it_is(answer: Content | Failure) 
     assert names_of(filtered([answer], ["b", "c"], (never,))) == (["a", "b"] if known else ["b", "c"])
     assert names_of(filtered([answer], [], (never,))) == (["a", "b"] if known else ["a", "b", "c"])
     assert names_of(filtered([answer, AMD], ["c"], (never, PodImage("known:1")))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("cause", sorted(UNANSWERED - RETRYABLE))
+def test_an_image_that_nobody_may_be_asked_for_goes_where_it_is(cause: Cause) -> None:
+    """As a missing one does, whether it would pass or be tried again; where none lists it, it passes."""
+    failure = Failure(cause, "x")
+    for policy in (Policy(), Policy(unknown=Choice.RETRY)):
+        assert names_of(filtered([failure], ["b", "c"], policy=policy)) == ["b", "c"]
+        assert names_of(filtered([failure, AMD], ["b", "c"], (APP, PodImage("known:1")), policy=policy)) == ["b"]
+    assert names_of(filtered([failure], [])) == ["a", "b", "c"]
+    listed = NodeImages()
+    listed.put(NodeName("a"), ["docker.io/library/app:1"])
+    [fact] = facts_of([APP], [failure], may_be_pending=True, lists=listed.lists)
+    assert isinstance(fact, Unknown)
+    assert fact.cause is Cause.ON_NODES
+    [elsewhere] = facts_of([PodImage("app:2")], [failure], may_be_pending=True, lists=listed.lists)
+    assert isinstance(elsewhere, Unknown)
+    assert elsewhere.cause is cause
+
+
+@pytest.mark.parametrize("cause", [Cause.ARTIFACT, Cause.INVALID, Cause.INVALID_REFERENCE, Cause.UNSUPPORTED])
+def test_a_list_says_nothing_of_what_a_registry_has_answered(cause: Cause) -> None:
+    assert names_of(filtered([Failure(cause, "x")], ["b"])) == ["a", "b", "c"]
 
 
 def test_a_list_is_no_platform() -> None:
