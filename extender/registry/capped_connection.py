@@ -54,6 +54,7 @@ class CappedConnection(ResponseHandler):
     _received_bytes = 0
     _interim_answers = 0
     _body: StreamReader | None = None
+    _is_chunked = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bodies: BodiesUnderWay) -> None:
         """`bodies` are those of all connections."""
@@ -72,18 +73,22 @@ class CappedConnection(ResponseHandler):
         if 100 <= message.code < 200 and message.code != 101:
             self._interim_answers += 1
         else:
-            self._received_bytes, self._body = 0, body
+            self._received_bytes, self._body, self._is_chunked = 0, body, message.chunked
         super().feed_data(data, size)
 
     def data_received(self, data: bytes) -> None:
         """Parses what has come, and ends if the answer is too long or wrong. Without data a paused parser goes on."""
         start = 0
         while True:
-            end = start + _PIECE_BYTES if self._is_reading() else len(data)  # which a paused parser keeps
+            end = start + _PIECE_BYTES if self._is_in_pieces() else len(data)
             self._take(data[start:end])
             start = end
             if start >= len(data) or self.exception():
                 return
+
+    def _is_in_pieces(self) -> bool:
+        """Whether little is parsed at once: of heads and chunks, unless the parser is paused and keeps what comes."""
+        return (self._body is None or self._is_chunked) and self._is_reading()
 
     def _is_reading(self) -> bool:
         return self.transport is not None and self.transport.is_reading()
