@@ -119,9 +119,9 @@ def _of_pod() -> Access:
 
 
 def _files_of(kubeconfig: str) -> list[Path]:
-    """The files that there are."""
+    """The files that there are; kubectl's users write /dev/null for none."""
     paths = (Path(os.path.expanduser(each)) for each in kubeconfig.split(os.pathsep) if each)  # noqa: PTH111
-    return [path for path in paths if path.exists()]
+    return [path for path in paths if path.exists() and str(path) != os.devnull]
 
 
 async def _of_kubeconfig(files: Sequence[Path], context: str) -> Access:

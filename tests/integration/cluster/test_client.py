@@ -329,7 +329,8 @@ async def test_in_cluster_uses_the_service_account(
         pytest.param("~nosuchuser/config", "shop", True, id="nobody's home"),
         pytest.param("{empty}", "shop", True, id="an empty file"),
         pytest.param("{none}", "shop", True, id="a kubeconfig without a context"),
-        pytest.param("{empty}:{contexts}", "home", False, id="the second of two files"),
+        pytest.param("/dev/null", "shop", True, id="none by intention"),
+        pytest.param("{empty}:/dev/null:{contexts}", "home", False, id="the last of several files"),
     ],
 )
 async def test_in_a_pod_commands_take_a_kubeconfig_first_as_kubectl_does(
