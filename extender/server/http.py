@@ -11,11 +11,13 @@ whose other side is gone.
 
 import asyncio
 import errno
+import logging
 import socket
 import ssl
 import sys
 from collections.abc import Coroutine
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -38,6 +40,8 @@ MIB = 1024 * 1024
 HEAD_SECONDS = 10.0
 # A body that has begun arrives within this, whatever its size. The API server waits for an answer for 30 s at most.
 BODY_SECONDS = 30.0
+# What was written is read within this, or the connection ends.
+ANSWER_SECONDS = 30.0
 # A connection that is new when the listener closes has this long for its handshake and the request that it has sent.
 LAST_REQUESTS_SECONDS = 0.5
 # After an answer that came before the end of its request, what still arrives is dropped for so long. If the connection
@@ -53,7 +57,10 @@ REFUSALS = counter(
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one listener: its connections, the bytes of a body, and those of all requests without an answer."""
+    """Of one listener: its connections, the bytes of a body, and those of all requests and answers that are kept.
+
+    Bodies are kept until the work on them ends, and answers until they are read.
+    """
 
     connections: int = 128  # probes and Prometheus have one or two each
     body_bytes: int = MIB // 4
@@ -73,6 +80,7 @@ ADMISSION = Limits(connections=640, body_bytes=8 * MIB, pending_bytes=32 * MIB)
 # the first wakes the caller for a head alone. 500 names are 19 KB. Not by `writelines`, after which asyncio does not
 # pause the protocol before Python 3.12.9 and 3.13.2 (CVE-2024-12254).
 _COPIED_BYTES = 64 * 1024
+_SHOWN_CHARACTERS = 200  # of what aiohttp says of a request
 _NO_ROOM, _LATE = 503, 408
 _WHY = {
     _NO_ROOM: "the bodies of other requests take all the room that there is",
@@ -102,6 +110,7 @@ class Connection(asyncio.Protocol):
         self._is_answering = False  # whether a whole request has no answer yet
         self._has_more = False  # whether something came behind it, which is not read
         self._is_ending = False  # whether what still arrives is dropped
+        self._is_unread = False  # whether what was written waits to be read
         self._post: Post | None = None  # of a usual request whose body is arriving
         self._pieces: list[bytes] = []  # of it, its head first: joined once, as a body may have 80 MB
         self._missing_bytes = 0
@@ -112,8 +121,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of a request has arrived that has no answer."""
+        """Whether nothing of a request has arrived that has no answer, and every answer is read."""
         return not (self._is_answering or self._missing_bytes or self.pending_bytes)
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a whole request has no answer yet, whatever has become of the connection."""
+        return self._is_answering
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes what it is to write to."""
@@ -128,19 +142,35 @@ class Connection(asyncio.Protocol):
             self._handler.connection_lost(exc)
             self._handler = None
 
+    def eof_received(self) -> bool:
+        """Ends the connection, after the answer if a whole request has arrived; TLS has no such end."""
+        if self._transport is None or self._transport.get_extra_info("ssl_object"):
+            return False
+        self._has_more = True  # the answer is the last
+        return self._is_answering or (self._handler is not None and self._reading is None)
+
     def pause_writing(self) -> None:
-        """Reads nothing more until what was written is read, so that answers do not pile up."""
+        """Counts what is not read yet as kept, with a deadline, and reads nothing more until it is read."""
+        if self._transport is None:
+            return
         if self._handler:
             self._handler.pause_writing()
-        elif self._transport:
+        else:
             self._transport.pause_reading()
+        self._is_unread = True
+        self._listener.hold_answer(self, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """Goes on."""
+        self._is_unread = False
+        self._listener.note_answered(self)
         if self._handler:
             self._handler.resume_writing()
+            self._listener.await_request(self, HEAD_SECONDS)  # for aiohttp to end it
         elif self._transport:
             self._transport.resume_reading()
+            if self._is_ending:
+                self._linger()
 
     def data_received(self, data: bytes) -> None:
         """Answers, keeps the data for later, or passes it to aiohttp."""
@@ -166,9 +196,11 @@ class Connection(asyncio.Protocol):
             self._add_piece(data[len(head) :])
 
     def refuse(self, status: int) -> None:
-        """Ends it with this answer to the request that is arriving."""
+        """Ends it with this answer to the request that is arriving; without one where another waits to be read."""
         self._is_ending = True
-        if self._handler:
+        if self._is_unread:
+            self.abort()
+        elif self._handler:
             self._refusal = status
             self._listener.await_request(self, HEAD_SECONDS)  # for aiohttp to end it
             if self._reading:
@@ -183,7 +215,7 @@ class Connection(asyncio.Protocol):
         """Ends it, as the request that is arriving is late."""
         REFUSALS["time"].inc()
         self._listener.release(self)
-        if (self._missing_bytes or self._reading) and not self._is_ending:
+        if (self._missing_bytes or self._reading) and not (self._is_ending or self._is_unread):
             self.refuse(_LATE)
         else:
             self.abort()
@@ -256,6 +288,11 @@ class Connection(asyncio.Protocol):
         """Answers, drops what still arrives, and ends the connection."""
         self._is_ending = True
         self._write(answer, is_closing=True)
+        if not self._is_unread:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Ends the connection in a moment."""
         if self._transport:
             asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
@@ -276,9 +313,7 @@ class Connection(asyncio.Protocol):
         self._post = None
         if not self.deadline:
             self._listener.await_request(self, HEAD_SECONDS)
-        # A compressed body stays so, and is no JSON: of what it would become nothing is counted.
-        server = web.Server(self._handle, access_log=None, lingering_time=LINGER_SECONDS, auto_decompress=False)
-        self._handler = server()
+        self._handler = _RequestHandler(web.Server(self._handle), self._listener.name)
         self._handler.connection_made(self._transport)
         self.data_received(data)
 
@@ -313,6 +348,8 @@ class Connection(asyncio.Protocol):
             return too_large
         if not request.content.is_eof():
             self._listener.await_request(self, BODY_SECONDS)
+            if request.headers.get("Expect", "").lower() == "100-continue" and self._transport:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         pieces: list[bytes] = []
         size = 0
         try:
@@ -331,6 +368,41 @@ class Connection(asyncio.Protocol):
         return problem(self._refusal, _WHY[self._refusal]) if self._refusal else b"".join(pieces)
 
 
+class _RequestHandler(web.RequestHandler):
+    """aiohttp's, but for what it says of a request that cannot be read."""
+
+    def __init__(self, server: web.Server, listener: str) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=cast("logging.Logger", None),  # no request is logged
+            lingering_time=LINGER_SECONDS,
+            # A compressed body stays so, and is no JSON: of what it would become nothing is counted.
+            auto_decompress=False,
+        )
+        self._listener = listener
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that is malformed, or on which we have failed."""
+        if status == HTTPStatus.BAD_REQUEST:
+            why = f"the request cannot be read: {(message or '').partition(chr(10))[0][:_SHOWN_CHARACTERS]}"
+            log.warning("request.rejected", listener=self._listener, status=status, why=why)
+        else:
+            why = "internal error"
+            log.error("request.failed", listener=self._listener, exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun")
+        response = response_of(problem(status, why))
+        response.force_close()
+        return response
+
+
 BACKLOG = 1024
 # The kernel doubles it, and hands over so much at once at most. The buffers of uvloop and OpenSSL stay as large as what
 # once came at once: a TLS connection takes up to 145 KB, instead of 350 KB. The price is the time of large reviews: on
@@ -338,6 +410,8 @@ BACKLOG = 1024
 _TLS_RECEIVED_BYTES = 32 * 1024
 # The kernel could not accept a connection, for example since the process has no file descriptor left.
 _PAUSE_SECONDS = 0.5
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What accept(2) says when there are too few resources. All else that it says concerns one connection."""
 
 
 class Listener:
@@ -409,9 +483,10 @@ class Listener:
         self.await_request(connection, HEAD_SECONDS)
 
     def remove(self, connection: Connection) -> None:
-        """Counts it as closed; calls after the first have no effect."""
+        """Counts it as closed; calls after the first have no effect. What is worked on stays counted."""
         self._end_wait(connection)
-        self.release(connection)
+        if not connection.is_answering:
+            self.release(connection)
         for kind in (self._open, self._silent, self._idle):
             kind.pop(connection, None)
         self._left.set()
@@ -431,15 +506,23 @@ class Listener:
         self._idle.pop(connection, None)
 
     def note_answered(self, connection: Connection) -> None:
-        """A request is answered, and kept no longer."""
+        """A request is answered, or the answer is read, and kept no longer."""
+        self._end_wait(connection)
         self.release(connection)
         if connection in self._open:
             self._idle[connection] = None
 
-    def hold(self, connection: Connection, size: int) -> bool:
-        """Counts bytes of a request as kept until `release`; returns False if they are refused.
+    def hold_answer(self, connection: Connection, size: int) -> None:
+        """Counts bytes of an answer as kept until `note_answered`, and starts the deadline until when they are read."""
+        self._idle.pop(connection, None)
+        self.await_request(connection, ANSWER_SECONDS)
+        self.hold(connection, size)
 
-        When there are too many, the request is refused that began to arrive first and has not arrived yet.
+    def hold(self, connection: Connection, size: int) -> bool:
+        """Counts bytes as kept until `release`; returns False if they are refused.
+
+        When there are too many, that is refused which has waited longest for the rest of its request, or for its caller
+        to read.
         """
         connection.pending_bytes += size
         self.pending_bytes += size
@@ -490,6 +573,9 @@ class Listener:
             try:
                 accepted, _ = await loop.sock_accept(listening)
             except OSError as exc:
+                if exc.errno not in _EXHAUSTED:  # of one connection, which is gone
+                    await asyncio.sleep(0)
+                    continue
                 REFUSALS["descriptors" if exc.errno in (errno.EMFILE, errno.ENFILE) else "connections"].inc()
                 log.warning("listener.paused", listener=self.name, error=exc.strerror or str(exc))
                 await asyncio.sleep(_PAUSE_SECONDS)

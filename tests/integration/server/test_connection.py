@@ -9,10 +9,11 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 
 import pytest
+from structlog.testing import capture_logs
 
 from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
-from extender.server.http import Limits, Listener, open_listener
+from extender.server.http import MIB, Limits, Listener, open_listener
 from extender.server.routes import PostRoutes, Reply, Route
 from testbed.eventually import eventually
 from tests.integration.server.raw_http import RawConnection, port_of
@@ -69,7 +70,9 @@ def draining() -> list[bool]:
 async def listener(letters: Letters, draining: list[bool]) -> AsyncIterator[Listener]:
     route = Route("filter", letters.answer, lambda _body, event_id: b'{"id":"%b"}' % event_id.encode())
     service = PostRoutes({PATH: route}, draining=lambda: bool(draining))
-    opened = open_listener("scheduler", service, "127.0.0.1", 0, limits=Limits(body_bytes=LIMIT_BYTES))
+    opened = open_listener(
+        "scheduler", service, "127.0.0.1", 0, limits=Limits(body_bytes=LIMIT_BYTES, pending_bytes=16 * MIB)
+    )
     yield opened
     await opened.close()
 
@@ -216,6 +219,72 @@ async def test_who_does_not_read_gets_one_answer(peer: Peer, letters: Letters) -
             await asyncio.sleep(0)
     assert letters.at_once == 1
     assert len((await peer.read())[2]) == 10_000_001
+
+
+@pytest.mark.parametrize("extra", [(), ("X-Unusual: yes",)], ids=["usual", "unusual"])
+async def test_who_sends_nothing_more_has_the_answer(peer: Peer, extra: tuple[str, ...]) -> None:
+    """A client may end its half of the connection once it has asked (RFC 9112, section 9.6)."""
+    for body in ("5", "wait5"):
+        half = Peer(*await asyncio.open_connection(*peer.writer.get_extra_info("peername")))
+        half.writer.write(request_of(body, "1.1", *extra))
+        half.writer.write_eof()
+        status, _, text = await half.read()
+        assert (status, text) == (200, b'"xxxxx"')
+        assert await half.ends() == b""
+        await half.abort()
+
+
+async def test_half_a_request_ends_with_its_connection(peer: Peer, listener: Listener) -> None:
+    peer.writer.write(request_of("55")[:-1])
+    peer.writer.write_eof()
+    assert await peer.ends() == b""
+    await eventually(lambda: listener.count == 0)
+    assert listener.pending_bytes == 0
+
+
+async def test_who_expects_to_be_told_to_go_on_is_told(peer: Peer) -> None:
+    """Before the body (RFC 9110, section 10.1.1), but not where the body would be refused."""
+    request = request_of("5", "1.1", "Expect: 100-continue")
+    peer.writer.write(request[:-1])
+    assert await peer.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    peer.writer.write(request[-1:])
+    status, _, text = await peer.read()
+    assert (status, text) == (200, b'"xxxxx"')
+
+
+async def test_who_expects_to_be_told_is_refused_at_once_where_the_body_is_too_large(peer: Peer) -> None:
+    peer.writer.write(request_of("5" * (LIMIT_BYTES + 1), "1.1", "Expect: 100-continue")[:-LIMIT_BYTES])
+    assert (await peer.read())[0] == 413
+    assert await peer.ends() == b""
+
+
+MALFORMED = {
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+    "a bad version": b"GET / HTTP/9.7\r\nHost: x\r\n\r\n",
+    "a bad name": b"GET / HTTP/1.1\r\nHost: x\r\nbad name: 1\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+    "a bad length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+    "a long field": b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+    "a bad chunk": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+async def test_a_malformed_request_is_refused_in_our_words_and_one_line(
+    peer: Peer, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is sent: no version of a library, and no traceback."""
+    with capture_logs() as lines:
+        peer.writer.write(MALFORMED[kind])
+        status, headers, body = await peer.read()
+        assert await peer.ends() == b""
+    assert status == 400
+    assert (headers["Content-Type"], headers["Server"]) == ("application/json", "multiarch-extender")
+    assert list(json.loads(body)) == ["error"]
+    [line] = lines
+    assert (line["event"], line["log_level"], line["status"]) == ("request.rejected", "warning", 400)
+    assert len(str(line)) < 500
+    assert not caplog.records
 
 
 @direct

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import gzip
 import resource
@@ -16,7 +17,16 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from extender.server.http import HEAD_SECONDS, MIB, REFUSALS, Connection, Limits, Listener, open_listener
+from extender.server.http import (
+    ANSWER_SECONDS,
+    HEAD_SECONDS,
+    MIB,
+    REFUSALS,
+    Connection,
+    Limits,
+    Listener,
+    open_listener,
+)
 from extender.server.operations import Operations
 from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
@@ -33,7 +43,10 @@ GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 async def answer(body: bytes) -> Reply:
     if body.startswith(b"wait"):
-        await asyncio.sleep(HEAD_SECONDS + 1 if body == b"wait long" else 0.3)
+        seconds = {b"wait long": HEAD_SECONDS + 1, b"wait for ever": 3600}
+        await asyncio.sleep(seconds.get(body.rstrip(), 0.3))
+    if body == b"large":
+        return Reply(bytes(8 * MIB))
     return Reply(b"%d" % len(body))
 
 
@@ -224,6 +237,94 @@ async def test_compressed_body_is_not_made_larger(scene: Scene) -> None:
     assert (await (await scene.connect()).ask(packed, "Content-Encoding: gzip\r\n"))[2] == b"%d" % len(packed)
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize("head", HEADS)
+async def test_the_body_of_a_caller_that_is_gone_is_counted_while_it_is_worked_on(
+    scene: Scene, head: str, *, tls: bool
+) -> None:
+    """Else whoever hangs up could have as many as there is memory."""
+    await scene.open(tls=tls)
+    gone = [await scene.connect() for _ in range(2)]
+    for number, each in enumerate(gone, 1):
+        each.writer.write(head_of(45_000, HEADS[head]) + b"wait for ever".ljust(45_000))
+        await eventually(lambda: scene.pending_bytes >= 45_000 * number)  # noqa: B023
+        await some_turns()
+        await each.abort()
+    if tls:
+        await eventually(lambda: scene.listener.count == 0)
+    await some_turns()
+    assert scene.pending_bytes >= 90_000
+    late = await scene.connect()
+    late.writer.write(head_of(45_000, HEADS[head]) + b"x" * 45_000)
+    assert (await late.read())[0] == 503
+    assert await (await scene.connect()).is_open()
+
+
+ROOMY = Limits(connections=30, body_bytes=50_000, pending_bytes=20 * MIB)
+
+
+def stop_reading(client: Client) -> asyncio.Transport:
+    transport = client.writer.transport
+    assert isinstance(transport, asyncio.Transport)
+    transport.pause_reading()
+    return transport
+
+
+async def ask_and_not_read(scene: Scene, head: str) -> Client:
+    """A client that asks for an answer of 8 MB, and reads none of it."""
+    client = await scene.connect()
+    stop_reading(client)
+    client.writer.write(head_of(5, HEADS[head]) + b"large")
+    for _ in range(10):
+        await some_turns()
+    return client
+
+
+@pytest.mark.parametrize("head", HEADS)
+async def test_what_is_written_and_not_read_takes_room(scene: Scene, head: str) -> None:
+    """The connection that has waited longest gives way, in the middle of its answer."""
+    await scene.open(ROOMY)
+    before = REFUSALS["bytes"].value
+    for _ in range(8):
+        await ask_and_not_read(scene, head)
+        assert scene.pending_bytes <= ROOMY.pending_bytes
+    assert scene.pending_bytes > ROOMY.pending_bytes / 4
+    assert REFUSALS["bytes"].value > before
+    assert await (await scene.connect()).is_open()
+
+
+@pytest.mark.parametrize("head", HEADS)
+async def test_who_reads_nothing_is_ended(scene: Scene, head: str) -> None:
+    """After some seconds, and not before, as an idle connection is."""
+    await scene.open(ROOMY)
+    before = REFUSALS["time"].value
+    client = await ask_and_not_read(scene, head)
+    waiting = scene.pending_bytes
+    assert waiting > MIB
+    for _ in range(ROOMY.connections + 5):  # others come, and take the places of idle ones
+        assert await (await scene.connect()).is_open()
+    await asyncio.sleep(ANSWER_SECONDS - 5)
+    assert scene.pending_bytes == waiting
+    await asyncio.sleep(6)
+    assert scene.pending_bytes == 0
+    assert REFUSALS["time"].value == before + 1
+    stop_reading(client).resume_reading()
+    assert len(await client.ends()) < 8 * MIB
+
+
+@pytest.mark.parametrize("head", HEADS)
+async def test_who_reads_late_has_the_whole_answer(scene: Scene, head: str) -> None:
+    await scene.open(ROOMY)
+    client = await ask_and_not_read(scene, head)
+    await asyncio.sleep(ANSWER_SECONDS - 5)
+    stop_reading(client).resume_reading()
+    status, _, body = await client.read()
+    assert (status, len(body)) == (200, 8 * MIB)
+    await eventually(lambda: scene.pending_bytes == 0)
+    if head == "usual":
+        assert await client.is_open()
+
+
 async def test_full_listener_closes_new_connections(scene: Scene) -> None:
     """While all that it has wait for their answers."""
     await scene.open()
@@ -324,6 +425,48 @@ async def test_listener_without_descriptors_waits_for_them(scene: Scene) -> None
         answered = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 100), 5)
     assert answered.startswith(b"HTTP/1.1 200 ")
     assert REFUSALS["descriptors"].value == before + 1
+
+
+@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.ETIMEDOUT])
+async def test_a_connection_that_is_gone_before_it_is_accepted_holds_up_nobody(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As accept(2) says it of the one."""
+    loop = asyncio.get_running_loop()
+    accept, errors = loop.sock_accept, [OSError(code, "gone")] * 3
+
+    async def failing(listening: socket.socket) -> object:
+        if errors:
+            raise errors.pop()
+        return await accept(listening)
+
+    monkeypatch.setattr(loop, "sock_accept", failing)
+    before = {reason: REFUSALS[reason].value for reason in ("connections", "descriptors")}
+    started = loop.time()
+    await scene.open()
+    assert await (await scene.connect()).is_open()
+    assert not errors
+    assert loop.time() - started < 0.4
+    assert {reason: REFUSALS[reason].value for reason in before} == before
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+async def test_a_machine_without_resources_is_given_a_moment(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    loop = asyncio.get_running_loop()
+    accept, errors = loop.sock_accept, [OSError(code, "none left")]
+
+    async def failing(listening: socket.socket) -> object:
+        if errors:
+            raise errors.pop()
+        return await accept(listening)
+
+    monkeypatch.setattr(loop, "sock_accept", failing)
+    started = loop.time()
+    await scene.open()
+    assert await (await scene.connect()).is_open()
+    assert loop.time() - started >= 0.5
 
 
 @pytest.fixture
