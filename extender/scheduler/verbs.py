@@ -181,7 +181,7 @@ class SchedulerVerbs:
             nodes = self._nodes.of(args)
             decision = await self._decide_in_time(args, nodes, question)
         except NodesNotKnown as exc:
-            return _filter_reply(ExtenderFilterResult(error=str(exc)))
+            return _filter_reply(ExtenderFilterResult(error=str(exc)) if _is_enforced(question) else args.echo())
         decided = filter_nodes(args, nodes, decision)
         _count("filter", decided.verdicts)
         if decided.decided is not decided.answer:
@@ -214,6 +214,8 @@ class SchedulerVerbs:
         try:
             nodes = self._nodes.of_candidates(args.victims)
         except NodesNotKnown:
+            if not _is_enforced(question):
+                return Reply(encode_preemption_result(args.echo()))
             return Reply(encode_preemption_result(ExtenderPreemptionResult({})), "error")
         decision = self._decide(args.pod, question, await self._pod_resolver.resolve(question, 0))
         decided = preempt_nodes(args, nodes, decision)
@@ -246,14 +248,14 @@ class SchedulerVerbs:
         return self._pod_resolver.question(pod, namespace, overrides, may_read=True)
 
     async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, question: PodQuestion) -> Decision:
-        """The decision from the cache, or after waiting for lookups if those could change the answer.
+        """The decision from the cache, or after waiting for lookups if those could change an answer that counts.
 
         The wait counts from the first call for the pod: kube-scheduler asks for one pod after the other, and later pods
         would wait at each attempt for images of those before them.
         """
         answers = await self._pod_resolver.resolve(question, 0)
         decision = self._decide(args.pod, question, answers)
-        if any(map(is_under_way, answers)) and is_unsettled(args, nodes, decision):
+        if any(map(is_under_way, answers)) and decision.enforced and is_unsettled(args, nodes, decision):
             left_seconds = self._wait_seconds - self._waited_seconds(args.pod)
             if left_seconds > 0:
                 answers = await self._pod_resolver.resolve(question, left_seconds)
@@ -275,6 +277,11 @@ def _log_observed(pod: Pod, decision: Decision, decided: DecidedAnswer[ExtenderF
     left_out = decided.verdicts.get(Verdict.LEFT_OUT, 0)
     reason = decision.refusal or decided.decided.error
     log.info("pod.observed", pod=_uid(pod), refused=refused, left_out=left_out, reason=reason)
+
+
+def _is_enforced(question: PodQuestion) -> bool:
+    """Whether the answer may differ from what was asked; not for a pod that is only observed."""
+    return question.overrides.mode is Mode.ENFORCE
 
 
 def _namespace_of(pod: Pod) -> str:

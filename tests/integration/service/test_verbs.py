@@ -197,12 +197,40 @@ async def test_node_that_is_not_in_view_is_refused_alone_until_it_is(world: Worl
     assert sorted(await caller.preempt(victims(created))) == ["a", "c"]
 
 
+@pytest.mark.parametrize("nodes", [None, View(synced=False)], ids=["no cluster", "not synced"])
+@pytest.mark.parametrize("way", ["annotation", "setting"])
+async def test_an_observed_pod_is_answered_as_it_was_asked_whatever_is_known(
+    world: World, nodes: View | None, way: str
+) -> None:
+    caller = await world.serve(*(["placement.mode=observe"] if way == "setting" else []), nodes=nodes)
+    marked = {"multiarch-extender.io/mode": "observe"} if way == "annotation" else {}
+    observed = world.pod("amd:1", annotations=marked)
+    result = await caller.filter(with_names(observed))
+    assert (kept(result), result["Error"]) == (["a", "b", "c", "d"], "")
+    assert sorted(await caller.preempt(victims(observed))) == ["a", "b", "c"]
+    assert await caller.prioritize(with_names(observed)) == {}
+
+
 async def test_without_a_cluster_candidates_that_nobody_has_shown_stay(world: World) -> None:
     """A full node is shown in no filter call, and would never be a candidate."""
     caller = await world.serve()
     created = world.pod("amd:1")
     await caller.filter(with_nodes(created, [node for node in NODES if node["metadata"]["name"] == "b"]))
     assert sorted(await caller.preempt(victims(created))) == ["a", "c"]
+
+
+async def test_nobody_waits_for_the_image_of_an_observed_pod(
+    start_service: StartService, gated: HoldingRegistry
+) -> None:
+    """Its lookup goes on beside the answer."""
+    caller = await start_service("scheduler.wait_seconds=20", plain_http=gated.host)
+    marked = {"multiarch-extender.io/mode": "observe"}
+    arguments = with_nodes(pod(f"{gated.host}/slow:1", annotations=marked))
+    started = asyncio.get_running_loop().time()
+    assert kept(await caller.filter(arguments)) == ["a", "b", "c", "d"]
+    assert asyncio.get_running_loop().time() - started < 1
+    await gated.reached.wait()
+    gated.released.set()
 
 
 async def test_pod_that_is_not_to_be_touched_is_not(world: World) -> None:
