@@ -31,7 +31,6 @@ class Right(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-ONCE_A_DAEMON_POD_COMES = Right("nodes", "get", "")  # whether its node runs it: test_workloads_webhook.py
 ONCE_A_POD_CHANGES = Right("pods", "get", "")  # a held one, as it is let go: test_gates_failures.py
 
 

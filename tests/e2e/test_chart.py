@@ -33,7 +33,7 @@ from tests.e2e.installed_chart import (
 )
 from tests.e2e.pod_makers import definition, serve
 from tests.e2e.policies import GATE, gates_of, has_mutating_policies, until_held
-from tests.e2e.rights import ONCE_A_DAEMON_POD_COMES, ONCE_A_POD_CHANGES, Right, recording, rights_of, used_rights
+from tests.e2e.rights import ONCE_A_POD_CHANGES, Right, recording, rights_of, used_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
@@ -132,8 +132,7 @@ async def test_two_replicas_of_the_webhook_use_every_right_they_have_and_no_othe
         wanted = {Right("pods", "patch"), Right("events", "create")}
         await eventually(lambda: wanted <= used_rights(recorder, chart.objects))
         assert recorder.refused == set()
-        others = {ONCE_A_POD_CHANGES, ONCE_A_DAEMON_POD_COMES}
-        assert used_rights(recorder, chart.objects) | others == rights_of(chart.objects)
+        assert used_rights(recorder, chart.objects) | {ONCE_A_POD_CHANGES} == rights_of(chart.objects)
 
 
 async def _answered(chart: InstalledChart, count: int, api: ApiClient, registry: EmbeddedRegistry) -> list[bool]:
@@ -154,7 +153,7 @@ async def _answered(chart: InstalledChart, count: int, api: ApiClient, registry:
 async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
     api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
-    """Nodes, pods that wait, namespaces, a node that its watch has not seen, and a pull secret."""
+    """Nodes, pods that wait, namespaces, and a pull secret."""
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     await api.apply(PULL_SECRET)
     values = {"modes": MODES["default-scheduler"], "config": ASKED_FOR}
@@ -166,12 +165,10 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
         waiting = pod("p", f"{registry.host}/team/old:1", spec={"imagePullSecrets": [{"name": "pull"}]})
         created = await api.create(waiting)
         [scheduler] = chart.ports("scheduler")
-        arguments = {"Pod": created, "NodeNames": ["amd64", "arm64", "new"]}
+        arguments = {"Pod": created, "NodeNames": ["amd64", "arm64"]}
         await eventually(
             lambda: _filtered(f"http://127.0.0.1:{scheduler}/scheduler/filter", arguments),
-            lambda found: (
-                found == ["amd64", "new"] and rights_of(chart.objects) <= used_rights(recorder, chart.objects)
-            ),
+            lambda found: found == ["amd64"] and rights_of(chart.objects) <= used_rights(recorder, chart.objects),
         )
         assert recorder.refused == set()
         assert used_rights(recorder, chart.objects) == rights_of(chart.objects)
