@@ -51,6 +51,7 @@ _ABLE_SECONDS = 5.0  # for how long such a look counts
 _REMOVAL_SECONDS = 5.0  # that a removal takes at most while the API server makes removals
 # For which a pod past its limit is left to the worker or the replica that would remove its gate with what is known.
 _PATIENCE_SECONDS = 10.0
+_LAST_LOOKUP_SECONDS = 2.0  # for a pod past its limit whose images this replica has not looked up yet
 _DEFECT_SECONDS = 30.0  # before another try after a mistake of ours
 _REFUSED_SECONDS = 5.0  # before another look at a pod whose namespace has spent its share of waits
 _SEARCH_SECONDS = 300.0  # between two searches for pods whose label somebody took off, each a list of pending pods
@@ -321,7 +322,8 @@ class GateController:
         if answers is None:
             if not is_expired:
                 return
-            answers = self._pod_resolver.peek(question)
+            # It is past its limit, and no lookup of this replica has ended: it led only now, or was not responsible.
+            answers = await self._pod_resolver.resolve(question, _LAST_LOOKUP_SECONDS)
         nodes = self._cluster_nodes()
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
         ungating = self._planner.plan(pod, question.images, facts, overrides, nodes, expired=is_expired)

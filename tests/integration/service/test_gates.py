@@ -1,6 +1,7 @@
 """When the service holds pods that are being created, and lets them go: only while somebody provably removes gates."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from extender.config.tree import GateConfig
 from extender.placement.gate import GATE, GATED_LABEL
 from extender.service.gates import START_SECONDS
 from testbed.eventually import eventually
+from testbed.objects import kept_to
 from tests.integration.cluster.api_server import ApiServer, Document
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.conftest import HOLDING, Cluster
@@ -106,6 +108,20 @@ async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_
         assert (await caller.checks("/readyz"))[1]["gates"] == "[-]"
         cluster.api.forbidden = set()
         await caller.until_ready()
+
+
+async def test_a_pod_past_its_limit_is_let_go_by_what_is_known_by_a_replica_that_leads_only_then(
+    cluster: Cluster,
+) -> None:
+    """It has not looked the images up before: another replica led, which is gone."""
+    cluster.registry.add_index("app", "1", ["linux/arm64"])
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    spec = {"holderIdentity": "another", "leaseDurationSeconds": 10, "renewTime": now, "leaseTransitions": 1}
+    cluster.api.put(LEASES, {"metadata": {"name": LEASE}, "spec": spec})
+    cluster.api.put(PODS, held(f"{cluster.registry.host}/app:1"))
+    async with cluster.service("admission.node_affinity=required", "admission.wait_seconds=0"):
+        await eventually(lambda: not gates_of(cluster.api, "p"))
+    assert kept_to(cluster.api.find(PODS, "p")["spec"], "kubernetes.io/arch") == ["arm64"]
 
 
 async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more(cluster: Cluster) -> None:
