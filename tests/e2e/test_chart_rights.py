@@ -139,8 +139,8 @@ def _is_ready(url: str) -> bool:
 
 
 async def _filtered(chart: InstalledChart, made: KubernetesObject) -> list[str]:
-    """What the service leaves of two nodes that exist and one that no watch has seen; nothing if it does not answer."""
-    arguments = {"Pod": made, "NodeNames": ["amd64", "arm64", "new"]}
+    """What the service leaves of two nodes; nothing if it does not answer."""
+    arguments = {"Pod": made, "NodeNames": ["amd64", "arm64"]}
     with suppress(aiohttp.ClientError):
         async with (
             aiohttp.ClientSession() as session,
