@@ -51,6 +51,7 @@ ARCHITECTURES = frozenset(
      "s390x", "wasm")
 )  # fmt: skip
 
+_SYSTEMS = {"macos": "darwin", "wasi": "wasip1"}
 _ARCHITECTURES = {
     "x86_64": "amd64",
     "x86-64": "amd64",
@@ -60,8 +61,8 @@ _ARCHITECTURES = {
 _WITH_VARIANT = {"i386": ("386", ""), "armhf": ("arm", "v7"), "armel": ("arm", "v6")}
 ARCHITECTURE_NAMES = ARCHITECTURES | _ARCHITECTURES.keys() | _WITH_VARIANT.keys()
 """The architectures that Go has a port for, under every name that is normalised."""
-SYSTEM_NAMES = OPERATING_SYSTEMS | {"macos", "wasi"}
-"""The same of operating systems; `wasi` is what images call `wasip1`."""
+SYSTEM_NAMES = OPERATING_SYSTEMS | _SYSTEMS.keys()
+"""The same of operating systems."""
 ArchitectureName = Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(ARCHITECTURE_NAMES)})]
 """Of a setting. The service itself says what is meant by another name; a schema has the names."""
 _PLATFORM = f"^({'|'.join(sorted(SYSTEM_NAMES))})/({'|'.join(sorted(ARCHITECTURE_NAMES))})(/[a-z0-9.]+)?$"
@@ -94,7 +95,6 @@ _USUAL = {
         *(Platform("windows", name) for name in ("386", "amd64", "arm64")),
         *(Platform(os, name) for os in ("darwin", "freebsd") for name in ("amd64", "arm64")),
         Platform("windows", "arm", "v7"),
-        Platform("wasi", "wasm"),
         Platform("wasip1", "wasm"),
     )
 }
@@ -113,7 +113,7 @@ def normalize_platform(os: str, architecture: str, variant: str = "") -> Platfor
     object if the platform is usual.
     """
     os, architecture, variant = os.lower(), architecture.lower(), variant.lower()
-    os = "darwin" if os == "macos" else os
+    os = _SYSTEMS.get(os, os)
     if architecture in _WITH_VARIANT:
         return shared_platform(Platform(os, *_WITH_VARIANT[architecture]))
     architecture = _ARCHITECTURES.get(architecture, architecture)
@@ -128,6 +128,11 @@ def variants_of(architecture: str) -> tuple[str, ...]:
 def is_of_nodes(platform: Platform) -> bool:
     """Whether a node may be of the platform: nodes state a variant of arm alone."""
     return not platform.variant or platform.architecture == "arm"
+
+
+def needs_handler(platform: Platform) -> bool:
+    """Whether no kind of node is of the platform, so that programs for it run under a RuntimeClass alone."""
+    return platform.architecture in ("wasm", "wasm32", "wasm64")
 
 
 def missing_features(os: str, features: Sequence[str | None] | None) -> str:

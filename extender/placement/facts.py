@@ -11,7 +11,7 @@ import msgspec
 
 from extender.images.content import RETRYABLE, UNANSWERED, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
-from extender.images.platform import Compatibility, Platform, runs_on
+from extender.images.platform import Compatibility, Platform, needs_handler, runs_on
 from extender.kubernetes.core_v1 import Container, Pod, Volume, VolumeMount
 
 
@@ -81,6 +81,7 @@ class PodImage(msgspec.Struct, frozen=True, gc=False):
 
     `os` is the operating system for which the pod says that it is: a kubelet refuses it on any other. Mostly empty.
     `runtime` is the pod's RuntimeClass, if the operator says which platforms it means. Mostly None.
+    `has_handler`: the pod has a RuntimeClass of which the operator says nothing.
     """
 
     reference: str
@@ -88,6 +89,7 @@ class PodImage(msgspec.Struct, frozen=True, gc=False):
     pull_policy: str = ""
     os: str = ""
     runtime: RuntimeClass | None = None
+    has_handler: bool = False
 
 
 def known_platforms(facts: Iterable[ImageFact]) -> list[frozenset[Platform]]:
@@ -126,12 +128,13 @@ def images_of(pod: Pod, runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME
         return ()
     os = spec.os.name if spec.os else ""
     runtime = runtime_classes.get(spec.runtime_class_name) if spec.runtime_class_name else None
+    has_handler = bool(spec.runtime_class_name) and runtime is None
     containers = spec.containers or ()
     if spec.init_containers or spec.ephemeral_containers:
         containers = (*containers, *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))
     mounted = [image for volume in spec.volumes or () if (image := volume.image) and image.reference]
     if len(containers) + len(mounted) > MOST_IMAGES:
-        return (PodImage(MANY_IMAGES, os=os, runtime=runtime),)
+        return (PodImage(MANY_IMAGES, os=os, runtime=runtime, has_handler=has_handler),)
     found = [
         PodImage(
             each.image or "",
@@ -139,11 +142,15 @@ def images_of(pod: Pod, runtime_classes: Mapping[str, RuntimeClass] = NO_RUNTIME
             each.image_pull_policy or "",
             os,
             runtime,
+            has_handler,
         )
         for each in containers
     ]
     if mounted:
-        found += [PodImage(each.reference or "", Role.VOLUME, each.pull_policy or "", os, runtime) for each in mounted]
+        found += [
+            PodImage(each.reference or "", Role.VOLUME, each.pull_policy or "", os, runtime, has_handler)
+            for each in mounted
+        ]
     return tuple(dict.fromkeys(found))
 
 
@@ -254,10 +261,24 @@ def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
         return _unreadable(content)
     if image.runtime is not None:
         return _fact_of_runtime(image.runtime, content, image.os)
+    if _may_have_handler(image, content):
+        return Unknown(Cause.UNSUPPORTED, _NEEDS_HANDLER)
     if not image.os:  # as of nearly all
         return RunsOn(content.platforms)
-    platforms = of_system(content.platforms, image.os)
-    return RunsOn(platforms, f"{image.os} (spec.os.name)" if platforms is not content.platforms else "")
+    chosen = of_system(content.platforms, image.os)
+    return RunsOn(chosen, f"{image.os} (spec.os.name)" if chosen is not content.platforms else "")
+
+
+_NEEDS_HANDLER = "it is built for WebAssembly alone: placement.runtime_classes must say what the RuntimeClass runs"
+
+
+def _may_have_handler(image: PodImage, content: Content) -> bool:
+    """Whether a RuntimeClass of which nothing is said may run the program; nodes match an index without one."""
+    return (
+        (image.has_handler or content.kind is Kind.MANIFEST)
+        and image.role is Role.CONTAINER
+        and all(map(needs_handler, content.platforms))
+    )
 
 
 def _fact_of_runtime(runtime: RuntimeClass, content: Content, os: str) -> ImageFact:

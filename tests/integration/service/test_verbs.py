@@ -252,6 +252,20 @@ async def test_pod_that_is_not_to_be_touched_is_not(world: World) -> None:
             assert (await caller.review(created))["patch"] == []
 
 
+async def test_a_program_for_no_node_is_not_known_under_a_runtime_class_that_settings_do_not_name(world: World) -> None:
+    """It is kept off no node, and gets no toleration; without a RuntimeClass nodes match no index."""
+    world.registry.add_index("wasm", "1", ["wasi/wasm"])
+    caller = await world.serve("placement.runtime_classes={spin: [wasip1/wasm]}", nodes=View())
+    for name, is_known in (("wasmtime", False), ("spin", True)):
+        created = world.pod("wasm:1")
+        created["spec"]["runtimeClassName"] = name
+        assert kept(await caller.filter(with_nodes(created))) == ["a", "b", "c", "d"], name
+        assert await caller.prioritize(with_nodes(created)) == {}
+        written = [each["path"] for each in (await caller.review(created))["patch"]]
+        assert ("/spec/tolerations" in written) == is_known, name
+    assert kept(await caller.filter(with_nodes(world.pod("wasm:1")))) == []
+
+
 async def test_odd_pods_are_answered_and_what_is_no_request_is_refused_with_a_reason(caller: Caller) -> None:
     """Missing keys and nulls are legal; a pod without images constrains nothing. The service lives on."""
     for verb in ("filter", "prioritize", "preempt"):

@@ -371,7 +371,7 @@ def test_an_entry_without_a_digest_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("descriptor", "platform"),
     [
-        pytest.param(entry("a", {"os": "wasi", "architecture": "wasm"}), "wasi/wasm", id="wasm"),
+        pytest.param(entry("a", {"os": "wasi", "architecture": "wasm"}), "wasip1/wasm", id="wasm"),
         pytest.param(entry("a", {"os": "linux", "architecture": "fake"}), "linux/fake", id="of its own"),
         pytest.param(entry("a", {"os": "linux", "architecture": "x86_64"}), "linux/amd64", id="synonym"),
         pytest.param(entry("a", {**AMD64, "os.features": None, "features": []}), "linux/amd64", id="features"),

@@ -38,7 +38,7 @@ SPELLINGS = {
     "windows/amd64": "windows/amd64",
     "linux/riscv64/rva23u64": "linux/riscv64/rva23u64",
     "linux/fake": "linux/fake",
-    "wasi/wasm": "wasi/wasm",
+    "wasip1/wasm": "wasi/wasm",
 }
 WORD = st.text("abv0123456789._-", min_size=1, max_size=6).map(lambda text: f"a{text}z")
 ARCHITECTURE = st.sampled_from(["amd64", "x86_64", "i386", "arm64", "aarch64", "arm", "armhf", "armel", "386"]) | WORD

@@ -4,7 +4,7 @@ import pytest
 
 from extender.images.content import Cause, Content, Failure
 from extender.images.manifest import Kind
-from extender.images.platform import parse_platform
+from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import (
     Anywhere,
@@ -83,7 +83,9 @@ def test_every_image_of_a_pod_is_its_runtimes_and_its_systems() -> None:
     assert [(each.reference, each.os, each.runtime) for each in found] == [
         (name, "linux", wasm) for name in ("c:1", "c:2", "i:1", "e:1", "v:1")
     ]
-    assert {each.runtime for each in images_of(pod_of({**spec, "runtimeClassName": "none"}), {"wasm": wasm})} == {None}
+    assert {each.has_handler for each in found} == {False}
+    unnamed = images_of(pod_of({**spec, "runtimeClassName": "none"}), {"wasm": wasm})
+    assert {(each.runtime, each.has_handler) for each in unnamed} == {(None, True)}
 
 
 MOUNTS = {
@@ -161,6 +163,27 @@ def test_a_container_whose_program_comes_from_a_volume_uses_its_image_as_data(ki
 def test_content_says_where_an_image_runs(image: PodImage, answer: Content, fact: ImageFact) -> None:
     """Data constrains only by an index that states platforms, since it is pulled; a program by what it is for."""
     assert fact_of(image, answer, may_be_pending=True) == fact
+
+
+HANDLED = PodImage("c", has_handler=True)
+WASM = [parse_platform(text) for text in ("wasi/wasm", "wasip1/wasm", "js/wasm", "wasi/wasm32")]
+
+
+@pytest.mark.parametrize("platform", WASM, ids=str)
+def test_a_platform_that_no_node_has_is_not_known_where_a_runtime_may_run_it(platform: Platform) -> None:
+    """Nodes look at no single manifest, and match an index, unless a RuntimeClass of which nothing is said runs it."""
+    alone, beside = frozenset({platform}), frozenset({platform}) | BOTH
+    index, mixed = (Content(Kind.INDEX, each, states_platforms=True) for each in (alone, beside))
+    manifest = Content(Kind.MANIFEST, alone, states_platforms=False)
+    for image, content in ((HANDLED, index), (HANDLED, manifest), (CONTAINER, manifest)):
+        fact = fact_of(image, content, may_be_pending=True)
+        assert isinstance(fact, Unknown)
+        assert fact.cause is Cause.UNSUPPORTED
+        assert "placement.runtime_classes" in fact.detail
+    for image, content in ((CONTAINER, index), (HANDLED, mixed), (CONTAINER, mixed)):
+        assert fact_of(image, content, may_be_pending=True) == RunsOn(content.platforms)
+    volume = PodImage("v", Role.VOLUME, has_handler=True)
+    assert fact_of(volume, index, may_be_pending=True) == RunsOn(alone)
 
 
 def test_a_failure_is_pending_only_if_it_may_mend_and_the_pod_is_young() -> None:
