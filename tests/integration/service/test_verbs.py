@@ -253,7 +253,7 @@ async def test_pod_that_is_not_to_be_touched_is_not(world: World) -> None:
 
 
 async def test_a_program_for_no_node_is_not_known_under_a_runtime_class_that_settings_do_not_name(world: World) -> None:
-    """It is kept off no node, and gets no toleration; without a RuntimeClass nodes match no index."""
+    """It is kept off no node and gets no more than a reason; without a RuntimeClass nodes match no index."""
     world.registry.add_index("wasm", "1", ["wasi/wasm"])
     caller = await world.serve("placement.runtime_classes={spin: [wasip1/wasm]}", nodes=View())
     for name, is_known in (("wasmtime", False), ("spin", True)):
@@ -262,7 +262,7 @@ async def test_a_program_for_no_node_is_not_known_under_a_runtime_class_that_set
         assert kept(await caller.filter(with_nodes(created))) == ["a", "b", "c", "d"], name
         assert await caller.prioritize(with_nodes(created)) == {}
         written = [each["path"] for each in (await caller.review(created))["patch"]]
-        assert ("/spec/tolerations" in written) == is_known, name
+        assert written == ([] if is_known else ["/metadata/annotations"]), name
     assert kept(await caller.filter(with_nodes(world.pod("wasm:1")))) == []
 
 
