@@ -173,7 +173,9 @@ ANSWERS = (
 ASKING = ("audit --no-newer", "audit --installed-in b", "explain web", "explain -f -", "ungate -n b", "doctor -v")
 
 
-@pytest.mark.parametrize("command", ASKING)
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=() if each.startswith("audit") else pytest.mark.slow) for each in ASKING]
+)
 async def test_an_answer_that_is_no_object_ends_no_command_by_accident(command: str, tmp_path: Path) -> None:
     answers: list[str] = []
 

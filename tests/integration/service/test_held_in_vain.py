@@ -135,8 +135,14 @@ MISTAKES = [
 
 @pytest.mark.parametrize(
     ("owner", "method", "mistake"),
-    MISTAKES,
-    ids=[f"{owner.__name__}.{method} {how.__name__}" for owner, method, how in MISTAKES],
+    [
+        pytest.param(
+            *(owner, method, how),
+            id=f"{owner.__name__}.{method} {how.__name__}",
+            marks=() if how is fail else pytest.mark.slow,  # the other ways to fail in the same place
+        )
+        for owner, method, how in MISTAKES
+    ],
 )
 async def test_a_mistake_of_ours_holds_a_pod_until_its_limit(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, mistake: Callable[..., object]
@@ -214,7 +220,7 @@ async def test_a_watch_that_went_silent_is_lost_in_time(cluster: Cluster) -> Non
         await until_able(cluster, caller)
 
 
-@pytest.mark.parametrize("path", [NODES.path, NAMESPACES.path, PODS])
+@pytest.mark.parametrize("path", [NODES.path, pytest.param(NAMESPACES.path, marks=pytest.mark.slow), PODS])
 async def test_nobody_is_held_while_a_watch_stays_silent(cluster: Cluster, path: str) -> None:
     """Lists and watches bring nothing any more, or new watches are as mute as the old one."""
     async with cluster.service(*LIMITED) as caller:
@@ -299,9 +305,12 @@ ANSWERS = {
     "500": refuse(500), "503": refuse(503), "denied": refuse(403, "admission webhook denied the request"),
     "silence": answer_never, "reset": cut,
 }  # fmt: skip
+_OF_EACH_KIND = {"409", "422", "500", "silence"}
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize(
+    "answer", [pytest.param(each, marks=() if each in _OF_EACH_KIND else pytest.mark.slow) for each in ANSWERS]
+)
 @pytest.mark.parametrize("image", ["app:1", "late:1"], ids=["before the limit", "at the limit"])
 async def test_nobody_is_held_while_no_removal_succeeds(cluster: Cluster, answer: str, image: str) -> None:
     """Rights and leader are there all the while. An event says so; when removals succeed again, so do holds."""

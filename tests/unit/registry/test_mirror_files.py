@@ -197,7 +197,7 @@ def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None
         ('[host."https://m"]\ndial_timeout = "soon"', "dial_timeout: 'soon' is no duration"),
         ('[host."https://m"]\nca = "gone.pem"', "gone.pem holds no certificates: No such file"),
         ('[host."https://m"]\nclient = "gone.pem"', "gone.pem and its key cannot be used: No such file"),
-        ('[host."https://m"]\nca = "a\\u0000b"', "holds no certificates: embedded null"),
+        ('[host."https://m"]\nca = "a\\u0000b"', "a\x00b holds no certificates: "),
         ('[host."https://m"]\nclient = [["a", "b", "c"]]', "client[0]: Expected `array` of length 2"),
         ('[host."https://m".header]\n"a b" = "c"', "header.a b: no header can be made of it"),
         ('[host."https://m".header]\na = "se\\ncret"', "header.a: no header can be made of it"),
