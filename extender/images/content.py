@@ -37,7 +37,8 @@ class Content(msgspec.Struct, frozen=True, gc=False):
     """The platforms on which the content of a digest runs, as read from a registry.
 
     `platforms` is empty for an artifact. `states_platforms` is true for an index with at least one entry that names its
-    platform; only such an image constrains nodes when it is mounted as a volume.
+    platform; only such an image constrains nodes when it is mounted as a volume. If it is true and `platforms` is
+    empty, each entry needs what no node has.
     """
 
     kind: Kind

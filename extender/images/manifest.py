@@ -125,11 +125,8 @@ class IndexDocument(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[PlatformEntry, ...]
     children: tuple[Descriptor, ...]
     skipped: tuple[Skipped, ...]
-
-    @property
-    def states_platforms(self) -> bool:
-        """Whether at least one entry names its platform."""
-        return bool(self.entries)
+    states_platforms: bool
+    """Whether an entry names its platform, or all that may be images need features that no node has."""
 
 
 class ManifestDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,12 +248,16 @@ def _read_index(media_type: str, manifests: Iterable[wire.RawDescriptor | None])
     entries: dict[Platform, PlatformEntry] = {}
     children: dict[str, Descriptor] = {}
     skipped = []
+    needs_features = False
     for descriptor in manifests:
         found = _read_entry(descriptor or wire.RawDescriptor())
         if isinstance(found, Descriptor):
             children.setdefault(found.digest, found)
         elif isinstance(found, Skipped):
             skipped.append(found)
+        elif isinstance(found, _MissingFeatures):
+            skipped.append(Skipped(found.digest, f"no node has its {found.features}"))
+            needs_features = True
         elif entries.setdefault(found.platform, found) is not found:
             skipped.append(Skipped(found.digest, f"an earlier entry is for {found.platform} too"))
     return IndexDocument(
@@ -264,10 +265,18 @@ def _read_index(media_type: str, manifests: Iterable[wire.RawDescriptor | None])
         entries=tuple(entries.values()),
         children=tuple(children.values()),
         skipped=tuple(skipped),
+        states_platforms=bool(entries) or (needs_features and not children),
     )
 
 
-def _read_entry(descriptor: wire.RawDescriptor) -> PlatformEntry | Descriptor | Skipped:
+class _MissingFeatures(msgspec.Struct, frozen=True):
+    """An entry that states a platform, and features that no node has."""
+
+    digest: str
+    features: str
+
+
+def _read_entry(descriptor: wire.RawDescriptor) -> PlatformEntry | Descriptor | Skipped | _MissingFeatures:
     digest, platform = descriptor.digest or "", descriptor.platform or wire.RawPlatform()
     if not is_digest(digest):
         return Skipped("", "its digest is missing or not valid")
@@ -281,7 +290,7 @@ def _read_entry(descriptor: wire.RawDescriptor) -> PlatformEntry | Descriptor | 
     except InvalidPlatform as exc:
         return Skipped(digest, str(exc))
     if missing := missing_features(stated.os, platform.os_features):
-        return Skipped(digest, f"no node has its {missing}")
+        return _MissingFeatures(digest, missing)
     return PlatformEntry(stated, digest, _size_bytes(descriptor.size))
 
 

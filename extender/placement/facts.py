@@ -19,7 +19,7 @@ class RunsOn(msgspec.Struct, frozen=True, gc=False):
     """The image is built for these platforms (at least one) and no others.
 
     `asked`: what the pod asks for by another field than its image, where that leaves platforms out, so that there may
-    be none: an operating system, or a RuntimeClass that means none of the image's platforms.
+    be none: an operating system, or a RuntimeClass that means none of the image's platforms. Or what nodes lack.
     """
 
     platforms: frozenset[Platform]
@@ -245,7 +245,7 @@ def _fact_of_data(image: PodImage, content: Content) -> ImageFact:
     """Of an image that a node only pulls, for which an index must list the node's platform."""
     if image.role is Role.DATA and content.kind is Kind.ARTIFACT:
         return _unreadable(content)
-    if not (content.kind is Kind.INDEX and content.states_platforms and content.platforms):
+    if not (content.kind is Kind.INDEX and content.states_platforms):
         return Anywhere(image.os)
     return _fact_of_program(image, content)
 
@@ -258,7 +258,7 @@ def _unreadable(content: Content) -> Unknown:
 
 def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
     if not content.platforms:
-        return _unreadable(content)
+        return RunsOn(frozenset(), _NO_NODE) if content.states_platforms else _unreadable(content)
     if image.runtime is not None:
         return _fact_of_runtime(image.runtime, content, image.os)
     if _may_have_handler(image, content):
@@ -269,6 +269,7 @@ def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
     return RunsOn(chosen, f"{image.os} (spec.os.name)" if chosen is not content.platforms else "")
 
 
+_NO_NODE = "any node (its entries need os.features)"
 _NEEDS_HANDLER = "it is built for WebAssembly alone: placement.runtime_classes must say what the RuntimeClass runs"
 
 

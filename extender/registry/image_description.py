@@ -97,7 +97,7 @@ async def describe_image(
     return Image(
         digest=manifest.digest,
         media_type=document.media_type,
-        kind=survey.kind if survey.entries or survey.kind is not Kind.INDEX else Kind.ARTIFACT,
+        kind=Kind.ARTIFACT if survey.kind is Kind.INDEX and not survey.is_image else survey.kind,
         entries=tuple(survey.entries.values()),
         skipped=survey.listed_skipped(),
         states_platforms=survey.states_platforms,
@@ -142,6 +142,11 @@ class _Survey:
         else:
             self._skip(Skipped(manifest.digest, document.why))
         return document
+
+    @property
+    def is_image(self) -> bool:
+        """Whether anything of an index is an image, be it one that no node can run."""
+        return bool(self.entries) or self.states_platforms
 
     def listed_skipped(self) -> tuple[Skipped, ...]:
         """The first parts that do not run; a last row without digest says how many more there are."""

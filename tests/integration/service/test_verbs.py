@@ -4,6 +4,7 @@ What is decided about nodes, in both forms of requests, is told of the decision 
 """
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,7 @@ from extender.placement.nodes import ClusterNodes, NodePlatforms
 from extender.resolver.pod_resolver import PodResolver
 from testbed.eventually import eventually
 from testbed.faulty_registry import HoldingRegistry
+from testbed.images import Manifest, build_index
 from tests.integration.service.caller import (
     AMD64,
     ARM64,
@@ -264,6 +266,23 @@ async def test_a_program_for_no_node_is_not_known_under_a_runtime_class_that_set
         written = [each["path"] for each in (await caller.review(created))["patch"]]
         assert written == ([] if is_known else ["/metadata/annotations"]), name
     assert kept(await caller.filter(with_nodes(world.pod("wasm:1")))) == []
+
+
+async def test_an_index_whose_entries_all_need_features_is_refused_on_every_node(world: World) -> None:
+    """Nodes find nothing in it to pull; it is no artifact."""
+    bundle = build_index([AMD64, ARM64])
+    document = json.loads(bundle.manifests[-1].body)
+    for entry in document["manifests"]:
+        entry["platform"]["os.features"] = ["erofs"]
+    index = Manifest(bundle.manifests[-1].media_type, json.dumps(document).encode())
+    world.registry.add("erofs", "1", bundle._replace(manifests=(*bundle.manifests[:-1], index)))
+    caller = await world.serve(nodes=View())
+    answer = await caller.filter(with_nodes(world.pod("erofs:1")))
+    assert kept(answer) == []
+    said = f"image {world.image('erofs:1')} is not built for any node (its entries need os.features)"
+    assert set(answer["FailedAndUnresolvableNodes"].values()) == {said}
+    assert await caller.prioritize(with_nodes(world.pod("erofs:1"))) == {}
+    assert "Exists" in str((await caller.review(world.pod("erofs:1")))["patch"])
 
 
 async def test_odd_pods_are_answered_and_what_is_no_request_is_refused_with_a_reason(caller: Caller) -> None:

@@ -269,7 +269,9 @@ def test_entries_are_the_platforms_in_order() -> None:
     document = read_index(entry("b", ARM64), entry("a", AMD64))
     of = {name: PlatformEntry(parse_platform(f"linux/{text}"), digest_of(name.encode()), 500)
           for name, text in (("b", "arm64"), ("a", "amd64"))}  # fmt: skip
-    assert document == IndexDocument(media_type=OCI_INDEX, entries=(of["b"], of["a"]), children=(), skipped=())
+    assert document == IndexDocument(
+        media_type=OCI_INDEX, entries=(of["b"], of["a"]), children=(), skipped=(), states_platforms=True
+    )
     assert document.states_platforms
 
 
@@ -412,7 +414,7 @@ def test_of_twins_the_first_counts(first: dict[str, Any], twin: dict[str, Any], 
 @pytest.mark.parametrize("nothing", [[], None])
 def test_an_empty_index_has_nothing_to_run(nothing: Any) -> None:
     found = read({"mediaType": OCI_INDEX, "manifests": nothing}, OCI_INDEX)
-    assert found == IndexDocument(media_type=OCI_INDEX, entries=(), children=(), skipped=())
+    assert found == IndexDocument(media_type=OCI_INDEX, entries=(), children=(), skipped=(), states_platforms=False)
 
 
 def test_a_large_index_is_read_whole() -> None:

@@ -32,6 +32,8 @@ BUNDLE = Content(Kind.DATA, frozenset(), states_platforms=False)
 STATING_MANIFEST = Content(Kind.MANIFEST, BOTH, states_platforms=True)
 WORDLESS = Content(Kind.MANIFEST, frozenset(), states_platforms=False)
 NO_PROGRAM = "it is an artifact, not an image that a container can run"
+NO_NODE = Content(Kind.INDEX, frozenset(), states_platforms=True)
+NEEDS_FEATURES = RunsOn(frozenset(), "any node (its entries need os.features)")
 NO_WORD = "its configuration names no platform that is known"
 ON_BOTH, ON_AMD64, ON_ARM64 = RunsOn(BOTH), RunsOn(frozenset({AMD64})), RunsOn(frozenset({ARM64}))
 
@@ -157,6 +159,8 @@ def test_a_container_whose_program_comes_from_a_volume_uses_its_image_as_data(ki
         pytest.param(DATA, BUNDLE, Anywhere(), id="data, bundle"),
         pytest.param(CONTAINER, ARTIFACT, Unknown(Cause.ARTIFACT, NO_PROGRAM), id="artifact"),
         pytest.param(DATA, ARTIFACT, Unknown(Cause.ARTIFACT, NO_PROGRAM), id="data, artifact"),
+        pytest.param(CONTAINER, NO_NODE, NEEDS_FEATURES, id="entries that need features alone"),
+        pytest.param(VOLUME, NO_NODE, NEEDS_FEATURES, id="volume, entries that need features alone"),
         pytest.param(CONTAINER, WORDLESS, Unknown(Cause.UNSUPPORTED, NO_WORD), id="a platform that is no word"),
     ],
 )

@@ -341,3 +341,16 @@ async def test_hostile_image_keeps_little_memory() -> None:
     assert all(len(skipped.why) <= 150 for skipped in image.skipped)
     with pytest.raises(errors.UnsupportedManifest, match="it has more than"):
         await describe(MemoryRegistry(), hostile_index(MAX_PLATFORMS + 1, 0))
+
+
+async def test_an_index_whose_entries_all_need_features_is_an_image_for_no_node() -> None:
+    """A child of which it says nothing is read all the same, and then is what nodes have."""
+    platform = {"os": "linux", "architecture": "amd64", "os.features": ["erofs"]}
+    image, plain = build_manifest("linux/amd64"), build_manifest("linux/arm64")
+    index = index_of(image.manifests[-1], platform=platform)
+    described = await describe(MemoryRegistry(image), index)
+    assert (described.kind, described.entries, described.states_platforms) == (Kind.INDEX, (), True)
+    parts = (index, index_of(plain.manifests[-1]))
+    entries = [entry for part in parts for entry in json.loads(part.body)["manifests"]]
+    both = Manifest(index.media_type, json.dumps({"schemaVersion": 2, "manifests": entries}).encode())
+    assert platforms_of(await describe(MemoryRegistry(image, plain), both)) == ["linux/arm64"]
