@@ -1,0 +1,46 @@
+"""What happened in a world, in order: by whom, what, and when."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+
+class Entry(NamedTuple):
+    """One thing that happened, in seconds since the world began."""
+
+    at: float
+    actor: str
+    event: str
+    fields: dict[str, Any]
+
+    def __str__(self) -> str:
+        details = " ".join(f"{key}={value}" for key, value in self.fields.items())
+        return f"{self.at:9.3f} {self.actor:<22} {self.event} {details}".rstrip()
+
+
+class Trace:
+    """The entries of one world. Called with an actor, an event and what belongs to it, it notes them with the time."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._entries: list[Entry] = []
+
+    def __call__(self, actor: str, event: str, **fields: Any) -> None:
+        self._entries.append(Entry(round(self._clock(), 6), actor, event, fields))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all entries: the same for the same world, in any process."""
+        digest = hashlib.sha256()
+        for entry in self._entries:
+            digest.update(msgspec.json.encode(entry))
+            digest.update(b"\n")
+        return digest.hexdigest()
