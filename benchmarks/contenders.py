@@ -26,6 +26,8 @@ from testbed.child import run_program
 OURS, TYPED, NULL = "ours", "typed Go", "null Go"
 MULTI, SIDECAR, SINGLE = "team/app", "team/proxy", "single/checkout"
 """Repositories: of images for amd64 and arm64, and of one for amd64 alone."""
+MOST_TEMPLATES = 1_000
+"""The most templates of which a load has pods."""
 
 
 class Disagreement(RuntimeError):
@@ -42,7 +44,7 @@ class Server(msgspec.Struct, frozen=True):
 class Contenders(msgspec.Struct, frozen=True):
     """The base URL of each contender, and its process.
 
-    `multi` are a pod's images that run on every node, `single` those that run on half.
+    `multi` are a pod's images that run on every node, `single` those that run on half; other templates have other tags.
     """
 
     urls: Mapping[str, str]
@@ -51,9 +53,9 @@ class Contenders(msgspec.Struct, frozen=True):
     single: tuple[str, ...]
     go_version: str
 
-    def targets(self, path: str, body: bytes) -> dict[str, Target]:
-        """Returns the same request for each contender."""
-        return {name: Target(url + path, [body], self.pids[name]) for name, url in self.urls.items()}
+    def targets(self, path: str, bodies: Sequence[bytes]) -> dict[str, Target]:
+        """Returns the same requests for each contender."""
+        return {name: Target(url + path, bodies, self.pids[name]) for name, url in self.urls.items()}
 
     def check(self, path: str, body: bytes) -> None:
         """Compares the answers of ours and the typed extender.
@@ -84,7 +86,7 @@ def contenders(*, nodes: int) -> Iterator[Contenders]:
             serve_go(programs.typed, core=core, nodes=architectures, images=images_of(registry))
         )
         null = stack.enter_context(serve_go(programs.null, core=core))
-        multi, sidecar, single = images_of(registry)
+        multi, sidecar, single = (image(registry, repository) for repository in (MULTI, SIDECAR, SINGLE))
         yield Contenders(
             {OURS: ours.urls["scheduler"], TYPED: typed.urls["address"], NULL: null.urls["address"]},
             {OURS: ours.pid, TYPED: typed.pid, NULL: null.pid},
@@ -99,13 +101,24 @@ def near_registry() -> contextlib.AbstractContextManager[FarRegistry]:
     return far_registry(core=cores().load, delay_seconds=0)
 
 
+def image(registry: FarRegistry, repository: str) -> str:
+    """Returns the image of the first template's pods."""
+    return f"{registry.hosts[0]}/{repository}:0"
+
+
+def of_template(images: Sequence[str], template: int) -> tuple[str, ...]:
+    """Returns the images of a template's pods: the app of its own tag, and the same sidecars."""
+    app, *sidecars = images
+    return (f"{app.rpartition(':')[0]}:{template}", *sidecars)
+
+
 def images_of(registry: FarRegistry) -> dict[str, list[str]]:
-    """Returns the images of that registry, with the architectures that the nodes have of each."""
+    """Returns the images of all templates, with the architectures that the nodes have of each."""
     return {
-        f"{registry.hosts[0]}/{repository}:1": [
-            each for each in payloads.ARCHITECTURES if f"linux/{each}" in platforms_of(repository)
-        ]
+        name: [each for each in payloads.ARCHITECTURES if f"linux/{each}" in platforms_of(repository)]
         for repository in (MULTI, SIDECAR, SINGLE)
+        for template in range(MOST_TEMPLATES)
+        for name in of_template([image(registry, repository)], template)
     }
 
 

@@ -77,7 +77,7 @@ def crossed_functions(times: int = TIMES) -> Mapping[str, Sequence[Function]]:
             with observed_process(core=core.server, cluster=cluster, registry=registry, settings=settings) as service:
                 filtering = f"http://{service.addresses['scheduler']}/scheduler/filter"
                 reviewing = f"http://{service.addresses['admission']}/admission/pods"
-                filters = [payloads.by_names((image,), NODES) for image in images]
+                filters = [payloads.by_names(payloads.pod((image,)), payloads.Window(NODES)) for image in images]
                 calls = {
                     COLD: [_traced(filtering, body) for body in filters][1:],
                     WARM: [_traced(filtering, body) for body in filters][1:],

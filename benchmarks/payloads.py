@@ -30,11 +30,12 @@ def resident_image(index: int) -> str:
 def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, pool: str = "") -> dict[str, Any]:
     """Returns a pod as an API server stores it: the first image is the app's container, the others are sidecars.
 
-    `serial`, of eight characters, differs between the pods of one Deployment, `template` between Deployments. With a
-    `pool` it tolerates the taint `arch` of that value.
+    `serial`, of eight characters, differs between the pods of one Deployment, in name, uid and token volume, `template`
+    between Deployments. With a `pool` it tolerates the taint `arch` of that value.
     """
     app = f"checkout-{template}"
     owner = f"{app}-7c9f8d6b5"
+    token = f"kube-api-access-{serial}"
     return {
         "metadata": {
             "name": f"{owner}-{serial}",
@@ -50,10 +51,10 @@ def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, 
             ],
         },
         "spec": {
-            "volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}],
+            "volumes": [{"name": token, "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}],
             "containers": [
-                _container(app, images[0]),
-                *(_sidecar(index, image) for index, image in enumerate(images[1:], 1)),
+                _container(app, images[0], token),
+                *(_sidecar(index, image, token) for index, image in enumerate(images[1:], 1)),
             ],
             "restartPolicy": "Always",
             "dnsPolicy": "ClusterFirst",
@@ -73,9 +74,9 @@ def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, 
     }
 
 
-def _container(app: str, image: str) -> dict[str, Any]:
+def _container(app: str, image: str, token: str) -> dict[str, Any]:
     return {
-        **_sidecar(0, image),
+        **_sidecar(0, image, token),
         "name": app,
         "env": [{"name": f"SETTING_{number}", "value": f"{app}-setting-{number}"} for number in range(6)],
         "livenessProbe": {"httpGet": {"path": "/livez", "port": "http", "scheme": "HTTP"}, "periodSeconds": 10},
@@ -84,7 +85,7 @@ def _container(app: str, image: str) -> dict[str, Any]:
     }
 
 
-def _sidecar(index: int, image: str) -> dict[str, Any]:
+def _sidecar(index: int, image: str, token: str) -> dict[str, Any]:
     return {
         "name": f"sidecar-{index}",
         "image": image,
@@ -92,7 +93,7 @@ def _sidecar(index: int, image: str) -> dict[str, Any]:
         "ports": [{"name": "http", "containerPort": 8000 + index, "protocol": "TCP"}],
         "resources": {"limits": {"cpu": "1", "memory": "512Mi"}, "requests": {"cpu": "250m", "memory": "256Mi"}},
         "volumeMounts": [
-            {"name": "token", "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+            {"name": token, "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
         ],
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
@@ -145,18 +146,28 @@ def node(index: int) -> dict[str, Any]:
     }
 
 
-def by_names(images: tuple[str, ...], nodes: int, *, serial: str = FIRST) -> bytes:
+class Window(msgspec.Struct, frozen=True):
+    """So many nodes of a cluster of `cluster` nodes, from the node `first` on, as kube-scheduler rotates them."""
+
+    nodes: int
+    first: int = 0
+    cluster: int = 0
+
+    def indices(self) -> list[int]:
+        """Returns the indices of its nodes."""
+        return [(self.first + index) % (self.cluster or self.nodes) for index in range(self.nodes)]
+
+
+def by_names(created: Mapping[str, Any], window: Window) -> bytes:
     """Returns ExtenderArgs with node names (`nodeCacheCapable: true`)."""
-    names = [node_name(index) for index in range(nodes)]
-    return msgspec.json.encode({"Pod": pod(images, serial=serial), "Nodes": None, "NodeNames": names})
+    names = [node_name(index) for index in window.indices()]
+    return msgspec.json.encode({"Pod": created, "Nodes": None, "NodeNames": names})
 
 
-def by_nodes(images: tuple[str, ...], nodes: int, *, serial: str = FIRST) -> bytes:
+def by_nodes(created: Mapping[str, Any], window: Window) -> bytes:
     """Returns ExtenderArgs with whole nodes (`nodeCacheCapable: false`)."""
-    items = [node(index) for index in range(nodes)]
-    return msgspec.json.encode(
-        {"Pod": pod(images, serial=serial), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
-    )
+    items = [node(index) for index in window.indices()]
+    return msgspec.json.encode({"Pod": created, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
 
 
 def held_pod(image: str, serial: str) -> bytes:

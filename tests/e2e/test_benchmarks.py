@@ -27,6 +27,7 @@ from benchmarks.report import Table
 from benchmarks.wrk import find_wrk
 
 NODES = 40
+WINDOW = payloads.Window(NODES)
 FEWER = 40  # a twentieth of a second for each server and question
 
 
@@ -72,7 +73,7 @@ BUILDS = (payloads.by_names, payloads.by_nodes)
 def test_the_typed_go_extender_decides_as_we_do(running: Contenders) -> None:
     """The same nodes pass, the same ones are refused, the same scores are given: it does the same work."""
     for build, images, verb in itertools.product(BUILDS, (running.multi, running.single), ("filter", "prioritize")):
-        body, is_multi = build(images, NODES), images == running.multi
+        body, is_multi = build(payloads.pod(images), WINDOW), images == running.multi
         ours, theirs = (ask_once(f"{running.urls[name]}/scheduler/{verb}", body) for name in (OURS, TYPED))
         assert chosen(ours) == chosen(theirs)
         if verb == "filter":
@@ -98,7 +99,7 @@ def test_the_typed_go_extender_preempts_as_we_do(running: Contenders) -> None:
 def test_the_null_extender_refuses_nothing(running: Contenders) -> None:
     """Its answers are the request's own list, in the request's form, and no scores."""
     for build, images in itertools.product(BUILDS, (running.multi, running.single)):
-        body = build(images, NODES)
+        body = build(payloads.pod(images), WINDOW)
         args = msgspec.json.decode(body)
         answer = msgspec.json.decode(ask_once(f"{running.urls[NULL]}/scheduler/filter", body))
         assert answer == {key: args[key] for key in ("Nodes", "NodeNames") if args[key]}
@@ -107,7 +108,9 @@ def test_the_null_extender_refuses_nothing(running: Contenders) -> None:
 
 def test_contenders_that_disagree_are_not_compared(running: Contenders) -> None:
     """A node that is in no view is refused by ours alone."""
-    body = payloads.by_names(running.single, 2).replace(payloads.node_name(1).encode(), b"somewhere-else")
+    body = payloads.by_names(payloads.pod(running.single), payloads.Window(2)).replace(
+        payloads.node_name(1).encode(), b"somewhere-else"
+    )
     with pytest.raises(Disagreement, match="ours and the Go extender differ"):
         running.check("/scheduler/filter", body)
 
@@ -118,20 +121,22 @@ def test_latency_still_runs(programs: Programs, wrk: Path) -> None:
     report = latency.run(fewer=FEWER, few=10, many=20, whole=4)
     assert report.machine is not None
     assert report.machine.others == {"go": programs.go_version}
-    assert len(report.tables[0].rows) == 8
+    assert len(report.tables[0].rows) == 12
     assert len([claim for claim in report.claims if claim.mark]) == 8
     [cost] = [table for table in report.tables if table.title.endswith("of one answer")]
     assert min(rows(cost)) >= 0  # so short a load may take less than the ten milliseconds that are counted
-    assert min(rows(*(table for table in report.tables if table is not cost))) > 0
+    assert min(rows(*(table for table in report.tables[1:] if table is not cost))) > 0
+    assert min(figure for row in report.tables[0].rows for figure in msgspec.convert(row[1:5], list[float])) > 0
 
 
 @pytest.mark.slow
 def test_webhook_still_runs(programs: Programs, wrk: Path) -> None:
     """Multi-arch and amd64-only pods, alike and all different, over TLS and without, beside the webhook in Go."""
     report = webhook.run(fewer=FEWER)
-    many, one = report.tables
+    beside, many, one = report.tables
+    assert len(beside.rows) == len(webhook.KINDS) + len(webhook.ALONE)
     assert len(many.rows) == len(webhook.CONTENDERS) * len(webhook.KINDS)
-    assert len(one.rows) == len(webhook.CONTENDERS) * 2
+    assert len(one.rows) == len(webhook.CONTENDERS) * len(webhook.ALONE)
     assert min(rows(one)) > 0
     assert min(rows(many)) >= 0  # so short a load may take less than the ten milliseconds that are counted
     assert min(claim.value for claim in report.claims) > 0
