@@ -302,7 +302,7 @@ class ReplicaTerminated(Event, frozen=True, tag="replica-terminated"):
 
 
 class SettingsChanged(Event, frozen=True, tag="settings-changed"):
-    """A rollout: each replica in turn is replaced by one with these settings."""
+    """A rollout: each replica in turn is replaced by one that has these settings beside the plan's."""
 
     settings: tuple[str, ...]
 
@@ -337,7 +337,8 @@ AnyEvent = (
 class Plan(_Data, frozen=True):
     """A world. `seconds` is when the last event has happened and each fault has ended; a quiet time follows.
 
-    `chance` seeds everything that the parties draw while they play. `settings` are those of `--set`.
+    `chance` seeds everything that the parties draw while they play. `settings` are those of `--set`,
+    in which `choices.FOLDER` stands for the folder of `files`.
     """
 
     number: int
@@ -352,6 +353,7 @@ class Plan(_Data, frozen=True):
     namespaces: tuple[Namespace, ...] = ()
     images: tuple[Image, ...] = ()
     secrets: tuple[Secret, ...] = ()
+    files: dict[str, str] = {}
     events: tuple[AnyEvent, ...] = ()
 
 

@@ -1,0 +1,49 @@
+"""The plan of a number: a cluster, one theme, and one or two faults that overlap it."""
+
+import json
+
+from tests.worlds.choices import draw_settings
+from tests.worlds.drawing import Draw, draw_cluster, draw_kubernetes, in_order, operator_files
+from tests.worlds.plan import Mode, Plan
+from tests.worlds.themes import THEMES, draw_faults
+
+DEFAULT_LIMIT_SECONDS = 300.0
+
+
+def plan_of(number: int) -> Plan:
+    """The plan of the number, the same in every process. Themes take turns, and modes at random."""
+    name = list(THEMES)[number % len(THEMES)]
+    theme = THEMES[name]
+    mode = Draw(number, name, Mode.WEBHOOK).part("mode").choice(theme.modes)
+    draw = Draw(number, name, mode)
+    draw.seconds = min(theme.seconds, 120.0)
+    draw_cluster(draw, odd=theme.odd, tainted=theme.tainted, slots=theme.slots)
+    chance = draw.part("settings")
+    settings = draw_settings(chance, mode, theme.favourites, theme.forced)
+    replicas = chance.choice((1, *range(1, theme.most_replicas + 1)))
+    events = list(theme.events(draw))
+    guards = "admission.guard_daemon_sets=true" in settings
+    kubernetes = draw_kubernetes(draw, guards=guards, injects=draw.known() if name == "injected" else "")
+    events += draw_faults(draw, theme, replicas, limit_of(settings))
+    return Plan(
+        number=number,
+        theme=name,
+        mode=mode,
+        seconds=theme.seconds,
+        chance=number,
+        settings=settings,
+        replicas=replicas,
+        kubernetes=kubernetes,
+        nodes=tuple(draw.nodes),
+        namespaces=tuple(draw.namespaces),
+        images=tuple(draw.images),
+        secrets=tuple(draw.secrets),
+        files=operator_files(),
+        events=in_order(events),
+    )
+
+
+def limit_of(settings: tuple[str, ...]) -> float:
+    """How long pods are held at most."""
+    found = [each.partition("=")[2] for each in settings if each.startswith("admission.gate.limit_seconds=")]
+    return float(json.loads(found[-1])) if found else DEFAULT_LIMIT_SECONDS

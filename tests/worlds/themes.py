@@ -1,0 +1,451 @@
+"""What worlds are about: one function a theme, which draws its events, and the faults that overlap them.
+
+A theme follows a feature. Faults of its `faults` last from a moment to longer than the limit by which pods are held.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tests.worlds.choices import PRIVATE_HOST, PUBLIC_HOST
+from tests.worlds.drawing import (
+    LOGINS,
+    MULTI,
+    ODD,
+    OTHER_TAINT,
+    PULL_SECRET,
+    QUOTA_GATE,
+    TEAMS,
+    USUAL,
+    Draw,
+)
+from tests.worlds.plan import (
+    AnyEvent,
+    ApiFault,
+    Deleted,
+    FetcherStopped,
+    GateRemoved,
+    Image,
+    ImagePushed,
+    ImageRemoved,
+    LabelRemoved,
+    Mode,
+    NetworkFault,
+    Node,
+    NodeAdded,
+    NodeChanged,
+    NodeRemoved,
+    PatchRefused,
+    PodImageChanged,
+    RegistryFault,
+    ReplicaKilled,
+    ReplicaTerminated,
+    RightDenied,
+    Scaled,
+    Secret,
+    SecretChanged,
+    SettingsChanged,
+    WatchFault,
+)
+
+_LIMIT = "admission.gate.limit_seconds"
+_OUTAGES = ("registry", "fetcher", "api", "network", "watch", "right", "replica")
+_GATE = {"admission.unknown": '"gate"'}
+_GATING = (Mode.WEBHOOK, Mode.BOTH, Mode.POLICY)
+_REVIEWING = (Mode.WEBHOOK, Mode.BOTH, Mode.SECOND, Mode.DEFAULT_AND_WEBHOOK)
+_ASKED = (Mode.SECOND, Mode.DEFAULT, Mode.DEFAULT_AND_WEBHOOK)
+
+
+class Theme(msgspec.Struct, frozen=True, kw_only=True):
+    """What a world is about. `favourites` are the settings that its worlds mostly change, `forced` those they have.
+
+    `odd`: there is a node of an unusual platform. `tainted` is the share of worlds whose arm64 nodes have a taint.
+    `slots` is how many pods fit on a node.
+    """
+
+    events: Callable[[Draw], Iterator[AnyEvent]]
+    faults: tuple[str, ...]
+    modes: tuple[Mode, ...] = tuple(Mode)
+    favourites: tuple[str, ...] = ()
+    forced: Mapping[str, str] = {}
+    odd: bool = False
+    tainted: float = 0.3
+    slots: int = 30
+    seconds: float = 120.0
+    most_replicas: int = 2
+
+
+def _pods(draw: Draw, number: int, images: Callable[[], Sequence[str]], share: float = 0.1) -> Iterator[AnyEvent]:
+    for _ in range(number):
+        yield draw.apply(draw.pod(images(), share=share, **draw.placement()))
+
+
+def _gate(draw: Draw) -> Iterator[AnyEvent]:
+    """Pods are held for images that come late, that a registry does not give, or that never come."""
+    late = [draw.image() for _ in range(3)]
+    for image in late[:2]:
+        yield ImagePushed(at=draw.when(), image=image)
+    for _ in range(draw.one((4, 6, 8))):
+        images = draw.one(([draw.known()], [draw.one(late).reference], [draw.known(), draw.one(late).reference]))
+        if draw.maybe(0.4):
+            yield draw.apply(draw.workload("Deployment", images, **draw.placement()))
+        else:
+            yield draw.apply(draw.pod(images, **draw.placement()))
+    if draw.maybe(0.4):
+        yield draw.annotate()
+
+
+def _limit(draw: Draw) -> Iterator[AnyEvent]:
+    """What others do with pods that wait: their own gates, the label, another image."""
+    late = draw.image()
+    if draw.maybe(0.6):
+        yield ImagePushed(at=draw.when(), image=late)
+    for _ in range(draw.one((4, 6))):
+        images = draw.one(([draw.known()], [late.reference], [draw.known(), late.reference]))
+        more = draw.placement()
+        if draw.maybe(0.5):
+            more["schedulingGates"] = [{"name": QUOTA_GATE}]
+        yield draw.apply(draw.pod(images, **more))
+    for team in TEAMS:
+        yield GateRemoved(at=draw.when(20.0), namespace=team, name=QUOTA_GATE)
+    if draw.maybe(0.4):
+        yield LabelRemoved(at=draw.when(), namespace=draw.team())
+    if draw.maybe(0.4):
+        yield PodImageChanged(at=draw.when(), namespace=draw.team(), image=draw.known())
+
+
+def _filter(draw: Draw) -> Iterator[AnyEvent]:
+    """Many pods for a scheduler that asks."""
+    yield from _pods(draw, draw.one((6, 9, 12)), lambda: [draw.known() for _ in range(draw.one((1, 1, 2)))])
+    if draw.maybe(0.5):
+        late = draw.image()
+        yield ImagePushed(at=draw.when(), image=late)
+        yield from _pods(draw, 2, lambda: [late.reference])
+    if draw.maybe(0.3):
+        yield draw.annotate()
+
+
+def _preempt(draw: Draw) -> Iterator[AnyEvent]:
+    """Full nodes, and pods of a higher priority."""
+    for at in (2.0, 3.0):
+        manifest = draw.workload("Deployment", [draw.known(MULTI)], share=0.0)
+        manifest["spec"]["replicas"] = 3 * len(draw.nodes) // 2
+        yield draw.apply(manifest, at)
+    for _ in range(draw.one((2, 3))):
+        yield draw.apply(draw.pod([draw.known()], priorityClassName="high"), draw.when(25.0))
+
+
+def _daemons(draw: Draw) -> Iterator[AnyEvent]:
+    """DaemonSets, whose pods have their nodes from the start, and nodes that join."""
+    for _ in range(draw.one((2, 3))):
+        manifest = draw.workload("DaemonSet", [draw.known() for _ in range(draw.one((1, 1, 2)))], **draw.placement())
+        if draw.maybe(0.5):
+            manifest["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
+        yield draw.apply(manifest, by=draw.one(("create", "client-apply", "server-apply")), times=draw.one((1, 2)))
+    late = draw.image(draw.one(USUAL))
+    yield draw.apply(draw.workload("DaemonSet", [late.reference]))
+    yield ImagePushed(at=draw.when(), image=late)
+    yield from _new_nodes(draw)
+
+
+def _templates(draw: Draw) -> Iterator[AnyEvent]:
+    """Objects with templates: their controllers make the pods, queues plan by them."""
+    for _ in range(draw.one((4, 6))):
+        kind = draw.one(("Deployment", "StatefulSet", "Job", "DaemonSet"))
+        images = [draw.known() for _ in range(draw.one((1, 2)))]
+        manifest = draw.workload(kind, images, share=0.2, **draw.placement())
+        yield draw.apply(manifest, by=draw.one(("create", "client-apply", "server-apply")), times=draw.one((1, 2)))
+        if kind in ("Deployment", "StatefulSet") and draw.maybe(0.5):
+            meta = manifest["metadata"]
+            yield Scaled(
+                at=draw.when(60.0, 100.0), kind=kind, namespace=meta["namespace"], name=meta["name"],
+                replicas=draw.one((1, 4)),
+            )  # fmt: skip
+
+
+def _applied(draw: Draw) -> Iterator[AnyEvent]:
+    """Manifests that are applied again, by either kind of apply."""
+    for _ in range(draw.one((4, 6))):
+        kind = draw.one(("Pod", "Pod", "Deployment", "DaemonSet", "Job"))
+        images = [draw.known() for _ in range(draw.one((1, 2)))]
+        manifest = (
+            draw.pod(images, **draw.placement())
+            if kind == "Pod"
+            else draw.workload(kind, images, share=0.2, **draw.placement())
+        )
+        by = draw.one(("client-apply", "server-apply"))
+        at = draw.when()
+        yield draw.apply(manifest, at, by=by, times=2)
+        if draw.maybe(0.6):
+            yield draw.apply(manifest, draw.when(at + 5.0, 100.0), by=by)
+
+
+def _observed(draw: Draw) -> Iterator[AnyEvent]:
+    """Pods and namespaces that are observed or ignored, and some that are not any more."""
+    late = draw.image()
+    for _ in range(draw.one((6, 9))):
+        images = draw.one(([draw.known()], [draw.known(), draw.known()], [late.reference]))
+        mode = {"multiarch-extender.io/mode": draw.one(("observe", "ignore"))}
+        if draw.maybe(0.6):
+            manifest = draw.pod(images, share=0.0, **draw.placement())
+            meta = manifest["metadata"]
+        else:
+            manifest = draw.workload(draw.one(("Deployment", "DaemonSet")), images, share=0.0, **draw.placement())
+            meta = manifest["spec"]["template"]["metadata"]
+        if draw.maybe(0.6):
+            meta["annotations"] = mode
+        yield draw.apply(manifest, by=draw.one(("create", "server-apply")), times=draw.one((1, 2)))
+    yield ImagePushed(at=draw.when(), image=late)
+    event = draw.annotate()
+    mode_of_team = {"multiarch-extender.io/mode": draw.one(("observe", "ignore", None))}
+    yield msgspec.structs.replace(event, annotations=mode_of_team)
+
+
+def _preference(draw: Draw) -> Iterator[AnyEvent]:
+    """Pods for several architectures, with shares and preferences."""
+    for _ in range(draw.one((3, 4))):
+        manifest = draw.workload("Deployment", [draw.known(draw.one((MULTI, MULTI, USUAL[1])))], share=0.4)
+        yield draw.apply(manifest)
+    for _ in range(4):
+        yield draw.apply(draw.pod([draw.known(MULTI)], share=0.4), by="server-apply", times=draw.one((1, 2)))
+    yield draw.annotate()
+
+
+def _private(draw: Draw) -> Iterator[AnyEvent]:
+    """Images that one namespace may pull, and secrets that come, change and go."""
+    for team in TEAMS:
+        is_there = draw.maybe(0.7)
+        if is_there:
+            login = LOGINS[team] if draw.maybe(0.85) else "a:wrong"
+            draw.secrets.append(Secret(namespace=team, name=PULL_SECRET, logins={PRIVATE_HOST: login}))
+        if not is_there or draw.maybe(0.4):
+            yield SecretChanged(
+                at=draw.when(),
+                secret=Secret(namespace=team, name=PULL_SECRET, logins={PRIVATE_HOST: LOGINS[team]}),
+            )
+    images = [draw.image(host=PRIVATE_HOST, login=LOGINS[team]) for team in TEAMS for _ in range(2)]
+    draw.images += images
+    for _ in range(draw.one((6, 9))):
+        chosen = [draw.one(images).reference, *([draw.known()] if draw.maybe(0.3) else [])]
+        secrets = [{"name": PULL_SECRET}] if draw.maybe(0.8) else []
+        yield draw.apply(draw.pod(chosen, imagePullSecrets=secrets, **draw.placement()))
+
+
+def _tags(draw: Draw) -> Iterator[AnyEvent]:
+    """Tags that move to other platforms, or go; pods come before and long after."""
+    for _ in range(3):
+        image = draw.image(draw.one(USUAL))
+        draw.images.append(image)
+        moved = msgspec.structs.replace(image, platforms=draw.one(USUAL), revision=1)
+        at = draw.when(10.0, 60.0)
+        if draw.maybe(0.85):
+            yield ImagePushed(at=at, image=moved)
+        else:
+            yield ImageRemoved(at=at, host=image.host, repository=image.repository)
+        for when in (
+            draw.when(2.0, 20.0),
+            draw.when(40.0, 100.0),
+            draw.when(1000.0, 1040.0),
+            draw.when(1040.0, 1080.0),
+        ):
+            yield draw.apply(draw.pod([image.reference], share=0.05), when)
+
+
+def _new_nodes(draw: Draw) -> Iterator[AnyEvent]:
+    for _ in range(draw.one((1, 3, 6))):
+        architecture = draw.one(("amd64", "arm64"))
+        node = Node(
+            name=draw.name("new"),
+            architecture=architecture,
+            labels={"zone": "one"},
+            taints=(OTHER_TAINT,) if draw.maybe(0.2) else (),
+            states=draw.one(("both", "nodeInfo")),
+        )
+        yield NodeAdded(at=draw.when(15.0), node=node)
+
+
+def _nodes(draw: Draw) -> Iterator[AnyEvent]:
+    """Nodes that join together, leave, and get other labels and taints."""
+    yield from _pods(draw, draw.one((5, 8)), lambda: [draw.known()])
+    yield draw.apply(draw.workload("Deployment", [draw.known()]))
+    joined_at = draw.when(15.0)
+    for number in range(draw.one((2, 8, 17))):
+        node = Node(name=draw.name("joined"), architecture=draw.one(("amd64", "arm64")))
+        yield NodeAdded(at=joined_at + number * draw.one((0.0, 0.1)), node=node)
+    yield from _new_nodes(draw)
+    if draw.maybe(0.5):
+        yield NodeRemoved(at=draw.when(), name=draw.one(draw.nodes).name)
+    if draw.maybe(0.5):
+        change: dict[str, str | None] = draw.one(({"zone": "two"}, {"zone": None}))
+        yield NodeChanged(at=draw.when(), name=draw.one(draw.nodes).name, labels=change)
+
+
+def _rollout(draw: Draw) -> Iterator[AnyEvent]:
+    """Replicas that end and start, with other settings at times."""
+    late = draw.image()
+    yield ImagePushed(at=draw.when(), image=late)
+    yield from _pods(draw, draw.one((6, 9)), lambda: draw.one(([draw.known()], [late.reference])))
+    for _ in range(draw.one((1, 2))):
+        at, replica = draw.when(10.0), draw.one((0, 1))
+        yield ReplicaKilled(at=at, replica=replica) if draw.maybe(0.5) else ReplicaTerminated(at=at, replica=replica)
+    if draw.maybe(0.5):
+        changes = ("admission.unknown=pass", "admission.unknown=gate", "placement.mode=observe")
+        change = f"{_LIMIT}=12" if draw.mode.has_policy else draw.one(changes)
+        yield SettingsChanged(at=draw.when(20.0), settings=(change,))
+
+
+def _impossible(draw: Draw) -> Iterator[AnyEvent]:
+    """Pods for which no node can be right: no platform in common, or one that their own selector excludes."""
+    amd, arm = draw.known(("linux/amd64",)), draw.known(("linux/arm64",))
+    late = draw.image(("linux/arm64",))
+    yield ImagePushed(at=draw.when(), image=late)
+    for _ in range(draw.one((5, 7))):
+        images = draw.one(([amd, arm], [amd, late.reference], [draw.known()], [arm]))
+        more = draw.placement()
+        if draw.maybe(0.4):
+            more["nodeSelector"] = {"kubernetes.io/arch": draw.one(("amd64", "s390x", "arm64"))}
+        if draw.maybe(0.3):
+            yield draw.apply(draw.workload(draw.one(("Deployment", "DaemonSet", "Job")), images, **more))
+        else:
+            yield draw.apply(draw.pod(images, **more), by=draw.one(("create", "server-apply")), times=draw.one((1, 2)))
+
+
+def _platforms(draw: Draw) -> Iterator[AnyEvent]:
+    """Unusual platforms, forms of images, RuntimeClasses, pull policies, image volumes."""
+    for _ in range(draw.one((7, 10))):
+        image = draw.image(draw.one((*ODD, *USUAL)))
+        if draw.maybe(0.1):
+            image = Image(host=PUBLIC_HOST, repository=image.repository, form="artifact")
+        draw.images.append(image)
+        more = draw.placement()
+        if draw.maybe(0.2):
+            more["runtimeClassName"] = draw.one(("rosetta", "wasm", "other"))
+        manifest = draw.pod([image.reference, *([draw.known()] if draw.maybe(0.3) else [])], **more)
+        if draw.maybe(0.15):
+            manifest["spec"]["containers"][0]["imagePullPolicy"] = draw.one(("Never", "Always"))
+        if draw.maybe(0.2):
+            volume = {"name": "data", "image": {"reference": draw.known(draw.one((MULTI, USUAL[1])))}}
+            manifest["spec"]["volumes"] = [volume]
+        yield draw.apply(manifest)
+
+
+def _injected(draw: Draw) -> Iterator[AnyEvent]:
+    """Another webhook adds a sidecar to each pod after ours, so that ours sees it a second time."""
+    yield from _pods(draw, draw.one((5, 7)), lambda: [draw.known()])
+    yield draw.apply(draw.workload("Deployment", [draw.known()], **draw.placement()))
+    yield draw.apply(draw.workload("DaemonSet", [draw.known()]))
+
+
+def _arming(draw: Draw) -> Iterator[AnyEvent]:
+    """The policy alone or beside the webhook, from before it is in force."""
+    yield from _pods(draw, draw.one((5, 7)), lambda: [draw.known()])
+    yield from _pods(draw, 2, lambda: [draw.image().reference])
+    manifest = draw.workload("Deployment", [draw.known()])
+    yield draw.apply(manifest, 3.0)
+    meta = manifest["metadata"]
+    yield Deleted(at=draw.when(60.0), kind="Deployment", namespace=meta["namespace"], name=meta["name"])
+
+
+THEMES: Mapping[str, Theme] = {
+    "gate": Theme(
+        events=_gate, faults=_OUTAGES, modes=_GATING, forced=_GATE,
+        favourites=(_LIMIT, "admission.wait_seconds"), tainted=0.5,
+    ),
+    "limit": Theme(
+        events=_limit, faults=(*_OUTAGES, "refused"), modes=_GATING, forced=_GATE,
+        favourites=(_LIMIT, "scheduler.unknown", "scheduler.assume"),
+    ),
+    "filter": Theme(
+        events=_filter, faults=("registry", "network", "watch", "replica", "fetcher"), modes=_ASKED,
+        favourites=("scheduler.pending", "scheduler.unknown", "scheduler.wait_seconds", "scheduler.assume"), odd=True,
+    ),
+    "preempt": Theme(events=_preempt, faults=("registry", "watch"), modes=_ASKED, slots=3, tainted=0.0,
+                     favourites=("admission.node_affinity", "scheduler.pending")),
+    "daemons": Theme(
+        events=_daemons, faults=("registry", "watch", "network"), modes=_REVIEWING,
+        forced={"admission.guard_daemon_sets": "true"}, favourites=("admission.impossible", "admission.unknown"),
+    ),
+    "templates": Theme(
+        events=_templates, faults=("registry", "api", "replica"), modes=_REVIEWING,
+        favourites=("admission.node_affinity", "admission.tolerations", "admission.guard_daemon_sets"), tainted=0.5,
+    ),
+    "applied": Theme(
+        events=_applied, faults=("registry", "replica"), modes=_REVIEWING,
+        favourites=("admission.node_affinity", "admission.platforms_annotation", "admission.guard_daemon_sets"),
+        tainted=0.5,
+    ),
+    "observed": Theme(
+        events=_observed, faults=("registry", "watch", "fetcher"),
+        favourites=("admission.unknown", "admission.guard_daemon_sets", "placement.mode", "admission.impossible"),
+        tainted=0.5,
+    ),
+    "preference": Theme(
+        events=_preference, faults=("registry", "replica"), modes=(*_REVIEWING, Mode.DEFAULT),
+        favourites=("placement.preference", "placement.preference_by", "admission.node_affinity"),
+    ),
+    "private": Theme(
+        events=_private, faults=("registry", "secrets", "fetcher"),
+        favourites=("registry.pull_secrets", "registry.docker_config", "admission.unknown"),
+    ),
+    "tags": Theme(events=_tags, faults=("registry", "fetcher"), seconds=1090.0, forced={_LIMIT: "60"}),
+    "nodes": Theme(events=_nodes, faults=("watch", "api", "network"), favourites=("admission.node_affinity",)),
+    "rollout": Theme(
+        events=_rollout, faults=("api", "network", "registry"), favourites=(_LIMIT, "shutdown.grace_seconds"),
+        most_replicas=3, modes=(*_GATING, Mode.SECOND),
+    ),
+    "impossible": Theme(
+        events=_impossible, faults=("registry", "api", "refused"), modes=(*_GATING, Mode.SECOND, Mode.DEFAULT),
+        favourites=("admission.impossible", "admission.unknown", "admission.node_affinity", _LIMIT),
+    ),
+    "platforms": Theme(
+        events=_platforms, faults=("registry",), odd=True,
+        favourites=("placement.compatibility", "placement.runtime_classes", "admission.unknown", "scheduler.unknown"),
+    ),
+    "injected": Theme(events=_injected, faults=("registry", "network"), modes=_REVIEWING,
+                      favourites=("admission.unknown", "admission.node_affinity")),
+    "arming": Theme(
+        events=_arming, faults=("right", "api", "watch", "registry", "replica"), modes=(Mode.POLICY, Mode.BOTH),
+        favourites=(_LIMIT,),
+    ),
+}  # fmt: skip
+
+
+def draw_faults(draw: Draw, theme: Theme, replicas: int, limit_seconds: float) -> Iterator[AnyEvent]:
+    """One or two faults, at times none; each ends before the plan's last event has to."""
+    chance = draw.part("faults")
+    for _ in range(chance.choice((0, 1, 1, 1, 2, 2))):
+        kind = chance.choice(theme.faults)
+        at = round(chance.uniform(1.0, 60.0), 1)
+        longest = 118.0 - at
+        seconds = round(min(chance.choice((2.0, 6.0, 15.0, 40.0, 1.4 * limit_seconds, 100.0)), longest), 1)
+        replica = chance.randrange(replicas)
+        host = chance.choice((PUBLIC_HOST, PRIVATE_HOST)) if draw.theme == "private" else PUBLIC_HOST
+        if kind == "registry":
+            what = chance.choice(("throttled", "unavailable", "denied", "slow", "silent", "refused"))
+            yield RegistryFault(at=at, seconds=seconds, host=host, what=what, amount=chance.choice((1.0, 5.0, 20.0)))
+        elif kind == "fetcher":
+            yield FetcherStopped(at=at, seconds=seconds, replica=replica)
+        elif kind == "api":
+            what, amount = chance.choice((("slow", 0.3), ("slow", 3.0), ("errors", 0.3), ("errors", 1.0)))
+            yield ApiFault(at=at, seconds=seconds, what=what, amount=amount)
+        elif kind == "network":
+            party = chance.choice(("api", "callers", host))
+            what = chance.choice(("cut", "refused", "silent"))
+            yield NetworkFault(at=at, seconds=seconds, replica=replica, party=party, what=what)
+        elif kind == "watch":
+            resource = chance.choice(("nodes", "namespaces", "pods"))
+            yield WatchFault(
+                at=at, seconds=seconds, resource=resource, what=chance.choice(("silent", "cut", "compacted"))
+            )
+        elif kind == "right":
+            verb, resource = chance.choice(
+                (("patch", "pods"), ("list", "pods"), ("watch", "nodes"), ("patch", "leases"))
+            )
+            yield RightDenied(at=at, seconds=seconds, verb=verb, resource=resource)
+        elif kind == "secrets":
+            yield RightDenied(at=at, seconds=seconds, verb="get", resource="secrets")
+        elif kind == "refused":
+            yield PatchRefused(at=at, seconds=seconds)
+        else:
+            is_killed = chance.random() < 0.5
+            yield ReplicaKilled(at=at, replica=replica) if is_killed else ReplicaTerminated(at=at, replica=replica)
