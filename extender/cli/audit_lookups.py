@@ -19,6 +19,7 @@ from extender.kubernetes.meta_v1 import ObjectMeta
 from extender.placement.facts import PodImage
 from extender.reports.audit_findings import ImageEvidence, RunningEvidence
 from extender.reports.audit_report import NewerTag
+from extender.reports.running_containers import other_name
 from extender.reports.workload_reports import Workload
 from extender.resolver.image_cache import ImageQuery, Target
 from extender.resolver.pod_resolver import PodResolver
@@ -78,9 +79,9 @@ class ImageLookups:
             for container, pods in workload.running.items()
         ]
         reported = {
-            (workload.key, container): PodImage(container.reported)
+            (workload.key, container): PodImage(name)
             for workload, container, _, named in running
-            if container.reported and not (named and container.reported.endswith(f"@{named.digest}"))
+            if (name := other_name(container, *((named.answer, named.digest) if named else (None, ""))))
         }
         await self._look_up_all(
             self._wanted(
@@ -165,6 +166,8 @@ class ImageLookups:
             parsed = parse_reference(reference)
         except InvalidReference as exc:
             return NewerTag(str(platform), None, str(exc))
+        if not isinstance(self._pod_resolver.resolver.cache.references.target_of(reference), Target):
+            return NewerTag(str(platform), None, "placement.images says what it runs on, so no registry is asked")
         own = parse_tag(parsed.tag)
         if own is None:
             why = "it is named by digest alone" if not parsed.tag else f"its tag {parsed.tag} states no version"

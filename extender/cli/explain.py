@@ -44,7 +44,7 @@ from extender.placement.webhook_reach import WebhookReach
 from extender.reports import explanation
 from extender.reports.audit_report import RunAnswer
 from extender.reports.explanation import Explanation, PodEvidence, Subject
-from extender.reports.running_containers import PlatformFault, containers_of, fault_of
+from extender.reports.running_containers import PlatformFault, containers_of, fault_of, other_name
 from extender.reports.workload_reports import FINISHED, uses_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.pod_resolver import PodResolver
@@ -206,11 +206,11 @@ async def _faults(
     if platform is None or is_exempt or status.phase in FINISHED:
         return []
     images = ((use.name, use.image) for use in uses_of(spec) if use.image.role is not Role.VOLUME)
-    faults: list[PlatformFault] = []
+    resolver, faults = pod_resolver.resolver, list[PlatformFault]()
     for container in containers_of(images, status, platform):
-        queries = [ImageQuery(each) for each in (container.image.reference, container.reported) if each]
-        named, *reported = await pod_resolver.resolver.resolve_all(queries, keyring, LOOKUP_SECONDS)
-        then = reported[0] if reported else None
-        if fault := fault_of(container, named, then, pod_resolver.policy.compatibility):
+        named, *_ = await resolver.resolve_all([ImageQuery(container.image.reference)], keyring, LOOKUP_SECONDS)
+        other = other_name(container, named, "")
+        then = await resolver.resolve_all([ImageQuery(other)], keyring, LOOKUP_SECONDS) if other else [None]
+        if fault := fault_of(container, named, then[0], pod_resolver.policy.compatibility):
             faults.append(fault)
     return faults

@@ -67,7 +67,8 @@ def _notes(explanation: Explanation) -> Iterator[str]:
 def _image_rows(image: ExplainedImage) -> Iterator[tuple[str, Part]]:
     yield "used by", ", ".join(image.used_by)
     if image.platforms is not None:
-        yield "runs on", (", ".join(image.platforms) or "no platform", "green")
+        by_operator = ", by the operator's word (placement.images)" if image.by_operator else ""
+        yield "runs on", (f"{', '.join(image.platforms) or 'no platform'}{by_operator}", "green")
     elif image.cause:
         yield image.state, (f"{image.cause}: {image.detail}", "yellow")
     else:

@@ -123,8 +123,8 @@ def _inspected(reference: str, looked_up: LookedUp, settings: Config) -> Inspect
     return Inspected(
         reference=reference,
         canonical=canonical,
-        digest=answer.digest,
-        media_type=answer.media_type,
+        digest=answer.digest or None,
+        media_type=answer.media_type or None,
         kind=answer.kind.value,
         platforms=[
             {"platform": str(entry.platform), "digest": entry.digest, "size_bytes": entry.size_bytes}
@@ -193,13 +193,14 @@ def _print_table(results: Sequence[Inspected], *, verbose: bool) -> None:
 
 def _rows(result: Inspected) -> Iterator[Sequence[Part]]:
     if result.kind:
-        yield result.kind, result.digest or "", result.media_type or ""
+        by_operator = "by the operator's word, in placement.images" if result.kind == Kind.STATED else ""
+        yield result.kind, result.digest or by_operator, result.media_type or ""
     if result.unknown:
         yield ("unknown", "yellow"), f"{result.unknown['cause']}: {result.unknown['detail']}"
         if remedy := result.unknown.get("remedy"):
             yield "", f"try {remedy}"
     for entry in result.platforms:
-        size = f"{size_text(int(entry['size_bytes']), is_decimal=True)}{_of_what(result)}"
+        size = f"{size_text(int(entry['size_bytes']), is_decimal=True)}{_of_what(result)}" if entry["digest"] else ""
         yield (str(entry["platform"]), "green"), str(entry["digest"]), size
     for inside in result.inside:
         found = f"{inside.platform}: {inside.program} {inside.detail}".rstrip()

@@ -176,7 +176,7 @@ async def _look_inside(
     """
     resolver, keyring = pod_resolver.resolver, pod_resolver.keyring
     target = resolver.cache.references.target_of(reference)
-    if isinstance(target, Failure):
+    if not isinstance(target, Target):
         return ()
     asked, access = target.asked.with_digest(image.digest), await resolver.access_of(target, keyring)
     look = Look(tenant=OPERATOR, reference=asked, kubelet_name=target.reference, access=access)
@@ -195,10 +195,10 @@ async def _look_inside(
 
 
 def _answers(
-    registry: RegistryClient, target: Target | Failure, heard: Mapping[tuple[str, str], str]
+    registry: RegistryClient, target: Target | Content | Failure, heard: Mapping[tuple[str, str], str]
 ) -> Iterator[EndpointAnswer]:
     """Whom nodes ask for the image, and what they answered; none where nodes ask nobody."""
-    if isinstance(target, Failure):
+    if not isinstance(target, Target):
         return
     reference = target.asked
     try:

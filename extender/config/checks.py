@@ -141,6 +141,9 @@ def _named_platforms(config: Config) -> Iterator[tuple[str, str]]:
     for name, platforms in config.placement.runtime_classes.items():
         for text in platforms:
             yield f"placement.runtime_classes.{name}", text
+    for index, said in enumerate(config.placement.images):
+        for text in said.platforms:
+            yield f"placement.images[{index}].platforms", text
     for index, rule in enumerate(config.admission.tolerations):
         for text in rule.platforms:
             yield f"admission.tolerations[{index}].platforms", text

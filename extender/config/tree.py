@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from extender.config.registry_section import RegistryConfig, Seconds, Section
 from extender.images.platform import ArchitectureName, PlatformName
+from extender.images.stated import ImageRule
 from extender.placement.affinity import AffinityMode
 from extender.placement.gate import ImpossiblePods, UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
@@ -203,6 +204,13 @@ class PlacementConfig(Section, frozen=True):
             "are left alone."
         ),
     ] = msgspec.field(default_factory=dict)
+    images: Annotated[
+        tuple[ImageRule, ...],
+        Meta(
+            description='What images run on by your word, such as `[{match: "docker.io/library/mongo:*", platforms: '
+            "[linux/amd64]}]`: no registry is asked, and the first match counts. `[]`: never known."
+        ),
+    ] = ()
     compatibility: Annotated[
         tuple[Literal["386-on-amd64", "arm-on-arm64"], ...],
         Meta(

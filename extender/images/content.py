@@ -24,6 +24,7 @@ class Cause(enum.StrEnum):
     INVALID = "invalid"
     NEVER_PULLED = "never-pulled"
     ON_NODES = "on-nodes"
+    BY_OPERATOR = "by-operator"
 
 
 LOCAL = frozenset({Cause.NEVER_PULLED, Cause.ON_NODES})
@@ -60,6 +61,13 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 # What the resolver returns for a reference; None means that no lookup has ended yet.
 Answer = Content | Failure | None
+
+
+def is_by_operator(answer: Answer) -> bool:
+    """Whether the operator says so, so that nobody is asked about the image."""
+    if isinstance(answer, Failure):
+        return answer.cause is Cause.BY_OPERATOR
+    return answer is not None and answer.kind is Kind.STATED
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

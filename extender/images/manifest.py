@@ -62,13 +62,15 @@ _KNOWN = frozenset().union(*_FAMILIES)
 
 
 class Kind(enum.StrEnum):
-    """The kinds of manifest document."""
+    """The kinds of manifest document, and what is said of an image without one."""
 
     INDEX = "index"
     MANIFEST = "manifest"
     DATA = "data"
     """A single image without a program of its own: what runs in its containers comes from a volume."""
     ARTIFACT = "artifact"
+    STATED = "stated"
+    """The operator says where it runs, and no registry is asked."""
 
 
 class PlatformEntry(msgspec.Struct, frozen=True):

@@ -16,14 +16,16 @@ from extender.kubernetes.core_v1 import Container, Pod, Volume, VolumeMount
 
 
 class RunsOn(msgspec.Struct, frozen=True, gc=False):
-    """The image is built for these platforms (at least one) and no others.
+    """The image is built for these platforms (at least one) and no others, or that is what the operator says.
 
     `asked`: what the pod asks for by another field than its image, where that leaves platforms out, so that there may
     be none: an operating system, or a RuntimeClass that means none of the image's platforms. Or what nodes lack.
+    `by_operator`: the operator says so, whatever the image's registry says.
     """
 
     platforms: frozenset[Platform]
     asked: str = ""
+    by_operator: bool = False
 
 
 class Anywhere(msgspec.Struct, frozen=True, gc=False):
@@ -245,9 +247,13 @@ def _fact_of_data(image: PodImage, content: Content) -> ImageFact:
     """Of an image that a node only pulls, for which an index must list the node's platform."""
     if image.role is Role.DATA and content.kind is Kind.ARTIFACT:
         return _unreadable(content)
-    if not (content.kind is Kind.INDEX and content.states_platforms):
+    if not (content.kind in _REFUSING and content.states_platforms):
         return Anywhere(image.os)
     return _fact_of_program(image, content)
+
+
+_REFUSING = frozenset({Kind.INDEX, Kind.STATED})
+"""The kinds that keep an image from nodes which only pull it."""
 
 
 def _unreadable(content: Content) -> Unknown:
@@ -263,10 +269,12 @@ def _fact_of_program(image: PodImage, content: Content) -> ImageFact:
         return _fact_of_runtime(image.runtime, content, image.os)
     if _may_have_handler(image, content):
         return Unknown(Cause.UNSUPPORTED, _NEEDS_HANDLER)
+    by_operator = content.kind is Kind.STATED
     if not image.os:  # as of nearly all
-        return RunsOn(content.platforms)
+        return RunsOn(content.platforms, "", by_operator)
     chosen = of_system(content.platforms, image.os)
-    return RunsOn(chosen, f"{image.os} (spec.os.name)" if chosen is not content.platforms else "")
+    asked = f"{image.os} (spec.os.name)" if chosen is not content.platforms else ""
+    return RunsOn(chosen, asked, by_operator)
 
 
 _NO_NODE = "any node (its entries need os.features)"

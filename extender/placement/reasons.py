@@ -23,13 +23,15 @@ _DETAIL_CHARACTERS = 160
 class Constraint(msgspec.Struct, frozen=True):
     """An image that refuses every node which runs none of `platforms`.
 
-    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `asked` is as in `RunsOn`.
+    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `asked` and `by_operator` are
+    as in `RunsOn`.
     """
 
     reference: str
     platforms: frozenset[Platform]
     assumed: bool = False
     asked: str = ""
+    by_operator: bool = False
 
 
 def constraints_of(
@@ -45,7 +47,7 @@ def constraints_of(
     found = []
     for image, fact in zip(images, facts, strict=True):
         if isinstance(fact, RunsOn):
-            found.append(Constraint(image.reference, fact.platforms, asked=fact.asked))
+            found.append(Constraint(image.reference, fact.platforms, False, fact.asked, fact.by_operator))
         elif image in assumed:
             found.append(Constraint(image.reference, assume, assumed=True))
     return found
@@ -90,14 +92,22 @@ def system_text(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> str:
 
 
 def _said(constraint: Constraint) -> str:
-    platforms = platforms_text(constraint.platforms)
     if constraint.assumed:
+        platforms = platforms_text(constraint.platforms)
         return f"is not known yet and is taken to run only on {platforms} (operator's setting)"
-    if not constraint.asked:
+    return built_text(constraint)
+
+
+def built_text(image: RunsOn | Constraint) -> str:
+    """For what the image is built, as the end of a sentence about it."""
+    platforms, asked = platforms_text(image.platforms), image.asked
+    if image.by_operator and platforms:
+        return f"runs only on {platforms} (operator's setting)"
+    if not asked:
         return f"is built only for {platforms}"
     if not platforms:
-        return f"is not built for {shorten(constraint.asked, _PLATFORMS_CHARACTERS)}"
-    return f"is built for {shorten(constraint.asked, _ASKED_CHARACTERS)} only as {platforms}"
+        return f"is not built for {shorten(asked, _PLATFORMS_CHARACTERS)}"
+    return f"is built for {shorten(asked, _ASKED_CHARACTERS)} only as {platforms}"
 
 
 def retry_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:

@@ -10,7 +10,7 @@ from typing import TypeGuard
 import msgspec
 
 from extender.errors import InvalidReference
-from extender.images.content import Answer, Cause
+from extender.images.content import Answer, Cause, is_by_operator
 from extender.images.platform import Platform, runs_on
 from extender.images.reference import parse_reference
 from extender.kubernetes.reported_v1 import ReportedNode
@@ -239,6 +239,7 @@ class _Auditor:
             used_by=[],
             blocks=Weight(),
             unblocks=Weight(),
+            by_operator=is_by_operator(evidence.answer),
         )
 
     def _owner(self, canonical: str) -> str:
@@ -294,7 +295,9 @@ class _Auditor:
             workloads = [workload for workload, fact in pairs if isinstance(fact, RunsOn)]
             text = f"image {image.reference}"
             for platform in image.lacks:
-                said = f"{text} does not run on {platform}: it is built only for {', '.join(image.platforms)}"
+                has = ", ".join(image.platforms)
+                why = f"runs only on {has} (operator's setting)" if image.by_operator else f"is built only for {has}"
+                said = f"{text} does not run on {platform}: it {why}"
                 rule = FindingRule.IMAGE_LACKS_PLATFORM
                 yield _finding(rule, platform, image.reference, workloads, said, name=name)
             unknown = [(workload, fact.detail) for workload, fact in pairs if _is_unknown(fact)]

@@ -104,7 +104,7 @@ class AuditedImage(msgspec.Struct, frozen=True, kw_only=True):
 
     `lacks` has the targets on which it does not run, if a workload uses it that is judged. `blocks` weighs the
     workloads that it keeps from one of them, and `unblocks` those that nothing else keeps from it: what a build of this
-    image alone would set free. `owner` is own or vendor.
+    image alone would set free. `owner` is own or vendor. `by_operator`: it is known, or is not, by `placement.images`.
     """
 
     reference: str
@@ -120,6 +120,7 @@ class AuditedImage(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Weight
     unblocks: Weight
     newer: list[NewerTag] = []
+    by_operator: bool = False
 
 
 class Blocker(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from extender.images.content import Cause, Evidence
+from extender.images.content import Cause, Evidence, is_by_operator
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeMeta, NodeSystemInfo, PodSchedulingGate
 from extender.kubernetes.pod_templates import KubernetesObject
@@ -54,7 +54,7 @@ class ExplainedImage(msgspec.Struct, frozen=True, kw_only=True):
 
     `platforms` is None for an image that is not known to be constrained: `state` is then anywhere, pending or unknown,
     the last two with `cause` and `detail`. `detail` has what the pod's RuntimeClass runs, too. The other fields are
-    those of `Evidence`.
+    those of `Evidence`. `by_operator`: it is known, or is not, by `placement.images`.
     """
 
     reference: str
@@ -67,6 +67,7 @@ class ExplainedImage(msgspec.Struct, frozen=True, kw_only=True):
     credential: str
     age_seconds: float | None
     is_fresh: bool
+    by_operator: bool = False
 
 
 class ExplainedNodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,6 +354,7 @@ def _image(image: PodImage, fact: ImageFact, evidence: Evidence, uses: Sequence[
         credential=evidence.credential,
         age_seconds=None if evidence.age_seconds is None else round(evidence.age_seconds, 1),
         is_fresh=evidence.is_fresh,
+        by_operator=is_by_operator(evidence.answer),
     )
 
 
@@ -400,24 +402,30 @@ _CURES = {
     Cause.UNSUPPORTED: "push it again with a current tool, as an OCI or Docker image",
     Cause.INVALID: "push it again: what the registry has is malformed",
     Cause.ON_NODES: "push it where nodes may pull it from, or nothing: the nodes that have it run their copies",
+    Cause.BY_OPERATOR: "let the operator say in placement.images what it runs on",
     Cause.NEVER_PULLED: "choose another imagePullPolicy than Never, or know the nodes' copies",
 }
 
 
 def _remedies(images: Sequence[ExplainedImage], kinds: Sequence[ExplainedNodes], demands: NodeDemands) -> Iterator[str]:
+    stated = {image.reference for image in images if image.by_operator}
     for kind in kinds:
         if kind.answer is RunAnswer.YES:
             continue
         name = kind.platform or "nodes that state no platform"
         for reference in kind.lacking:
-            yield f"{name}: build image {shown_reference(reference)} for {kind.platform} too"
+            image = f"image {shown_reference(reference)}"
+            if reference in stated:
+                yield f"{name}: let the operator say in placement.images that {image} runs there"
+            else:
+                yield f"{name}: build {image} for {kind.platform} too"
         for obstacle in kind.obstacles:
             yield f"{name}: {_cure_of(obstacle, demands)}"
     if any(kind.answer is RunAnswer.UNKNOWN for kind in kinds):
-        for image in images:
-            if image.cause:
-                reference = shown_reference(image.reference)
-                yield f"image {reference} is not known ({image.cause}): {_CURES[Cause(image.cause)]}"
+        for each in images:
+            if each.cause:
+                reference = shown_reference(each.reference)
+                yield f"image {reference} is not known ({each.cause}): {_CURES[Cause(each.cause)]}"
 
 
 def _cure_of(obstacle: Obstacle, demands: NodeDemands) -> str:

@@ -13,12 +13,12 @@ from datetime import datetime
 import msgspec
 
 from extender.errors import InvalidReference
-from extender.images.content import Answer, Content
+from extender.images.content import Answer, Content, is_by_operator
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.reported_v1 import ContainerStateTerminated, ContainerStatus, PodStatus
 from extender.placement.facts import ImageFact, PodImage, RunsOn, Unknown, fact_of
-from extender.placement.reasons import platforms_text
+from extender.placement.reasons import built_text, platforms_text
 from extender.reports.audit_report import FindingRule
 
 _EXEC_FORMAT = "exec format error"
@@ -67,6 +67,15 @@ def containers_of(
         yield RunningContainer(name, image, _reported(said), platform, _outcome(said))
 
 
+def other_name(container: RunningContainer, named: Answer, digest: str) -> str:
+    """What to look up beside the image that the pod names, of which `named` and `digest` are known; mostly nothing.
+
+    It is what the runtime reports, unless that is the same image, or the operator says what the image runs on.
+    """
+    is_same = bool(digest) and container.reported.endswith(f"@{digest}")
+    return "" if is_same or is_by_operator(named) else container.reported
+
+
 def fault_of(
     container: RunningContainer, named: Answer, reported: Answer, compatibility: Compatibility
 ) -> PlatformFault | None:
@@ -82,20 +91,26 @@ def fault_of(
         case RunsOn() if not runs_on(fact.platforms, container.platform, compatibility):
             return _of_another_platform(container, fact)
         case RunsOn() if says:
-            text = f"claims {container.platform}, and its program fails as one of another architecture does"
-            return _fault(FindingRule.EXEC_FORMAT_ERROR, container, text)
+            text = f"{_claims(fact)} {container.platform}, and its program fails as one of another architecture does"
+            return _fault(FindingRule.EXEC_FORMAT_ERROR, container, f"{text}; {_REMEDY}")
         case RunsOn() if judged is reported:
             return _of_tag(container, fact_of(container.image, named, may_be_pending=False), compatibility)
         case Unknown() if says:
             text = f"is not known; it fails as a program of another architecture than {container.platform} does"
-            return _fault(FindingRule.EXEC_FORMAT_ERROR, container, text)
+            return _fault(FindingRule.EXEC_FORMAT_ERROR, container, f"{text}; {_REMEDY}")
         case _:
             return None
 
 
+_REMEDY = "build it again, or say in placement.images what it runs on"
+
+
+def _claims(fact: RunsOn) -> str:
+    return "is said in placement.images to run on" if fact.by_operator else "claims"
+
+
 def _of_another_platform(container: RunningContainer, fact: RunsOn) -> PlatformFault:
-    has = f"built only for {platforms_text(fact.platforms)}" if fact.platforms else f"not built for {fact.asked}"
-    built_for = f"is {has}, and the node is {container.platform}"
+    built_for = f"{built_text(fact)}, and the node is {container.platform}"
     match container.outcome:
         case ContainerOutcome.PULL_REFUSED:
             return _fault(FindingRule.PULL_REFUSED, container, f"{built_for}: its pull is refused")

@@ -23,6 +23,7 @@ from extender.placement.node_match import (
 )
 from extender.placement.nodes import platform_of_node
 from extender.placement.policy import MODE, Mode, Overrides, Policy, read_overrides
+from extender.placement.reasons import built_text
 from extender.placement.relaxing import Relaxer
 from extender.placement.webhook_reach import WebhookReach
 from extender.reports.audit_report import AuditedWorkload, Blocker, FindingRule, RunAnswer, Weight, WorkloadPlatform
@@ -189,9 +190,7 @@ class WorkloadJudge:
         for image, fact in judged.images:
             match fact:
                 case RunsOn() if not runs_on(fact.platforms, target, self._policy.compatibility):
-                    has = ", ".join(map(str, sorted(fact.platforms)))
-                    built = f"is built only for {has}" if has else f"is not built for {fact.asked}"
-                    text = f"image {image.reference} {built}"
+                    text = f"image {image.reference} {built_text(fact)}"
                     yield Blocker(FindingRule.IMAGE_LACKS_PLATFORM, image.reference, text)
                 case Pending() | Unknown():
                     text = f"image {image.reference} is not known: {fact.detail}"

@@ -22,6 +22,7 @@ from extender.images.reference import (
     parse_short_reference,
     unpack_digest,
 )
+from extender.images.stated import StatedImages
 from extender.metrics import counter
 from extender.tables import LruTable, ShareTable
 
@@ -48,19 +49,23 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
 
 class References:
-    """Target or `Failure` by text, for the `size` texts used last. Parsing a text takes 5 µs, finding it 0.2 µs."""
+    """What texts name, for the `size` texts used last. Parsing a text takes 5 µs, finding it 0.2 µs."""
 
-    def __init__(self, size: int, *, short_names: bool = False) -> None:
-        """`short_names`: the runtime is CRI-O, which looks for a name without a registry in registries of its own."""
+    def __init__(self, size: int, *, short_names: bool = False, stated: StatedImages | None = None) -> None:
+        """`short_names`: the runtime is CRI-O, which looks for a name without a registry in registries of its own.
+
+        `stated` has the images of which the operator says what they are.
+        """
         self._parse = parse_short_reference if short_names else parse_reference
-        self._rows: LruTable[str, Target | Failure] = LruTable(size)
+        self._stated = stated or StatedImages()
+        self._rows: LruTable[str, Target | Content | Failure] = LruTable(size)
 
     def __len__(self) -> int:
         """How many texts are kept."""
         return len(self._rows)
 
-    def target_of(self, text: str) -> Target | Failure:
-        """The target of `text`, or why `text` is not a valid reference."""
+    def target_of(self, text: str) -> Target | Content | Failure:
+        """The target of `text`; or what is known of it without a lookup: the operator's word, or that it is invalid."""
         target = self._rows.get(text)
         if target is None:
             target = self._read(text)
@@ -68,12 +73,15 @@ class References:
                 self._rows.put(text, target)
         return target
 
-    def _read(self, text: str) -> Target | Failure:
+    def _read(self, text: str) -> Target | Content | Failure:
         try:
-            reference = _without_tag(parse_reference(text))
+            named = parse_reference(text)
             asked = _without_tag(self._parse(text))
         except InvalidReference as exc:
             return Failure(Cause.INVALID_REFERENCE, str(exc))
+        if said := self._stated.find(named):
+            return said
+        reference = _without_tag(named)
         asked = reference if asked == reference else asked
         name = pack_digest(reference.digest) if reference.digest else reference.tag
         return Target(reference, asked, sys.intern(asked.repository), name)  # the tables hold a repository many times
@@ -192,12 +200,13 @@ class ImageCache:
         write_log: WriteLog | None = None,
         *,
         short_names: bool = False,
+        stated: StatedImages | None = None,
     ) -> None:
         """`clock` gives monotonic seconds. `write_log` receives what registries confirm or deny, not loaded rows.
 
-        `short_names` is as in `References`.
+        `short_names` and `stated` are as in `References`.
         """
-        self.references = References(min(size, _MOST_TARGETS), short_names=short_names)
+        self.references = References(min(size, _MOST_TARGETS), short_names=short_names, stated=stated)
         self.lifetimes = lifetimes
         self._clock = clock
         self._write_log = write_log
@@ -233,8 +242,11 @@ class ImageCache:
         contents: list[Answer] = []
         for query in queries:
             target = self.references.target_of(query.reference)
-            if isinstance(target, Failure):
-                return None
+            if not isinstance(target, Target):
+                if isinstance(target, Failure):
+                    return None
+                contents.append(target)
+                continue
             for credential_id in (*keyring.own_ids_for(target.reference), *shared):
                 known = self.find(target, credential_id)
                 if known is not None:

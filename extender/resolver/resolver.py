@@ -17,10 +17,11 @@ from prometheus_client import Histogram
 
 from extender.credentials.keyring import NO_OPERATOR, CredentialId, Keyring
 from extender.fetcher.messages import PullAccess
-from extender.images.content import Answer, Evidence, Failure
+from extender.images.content import Answer, Content, Evidence, Failure
 from extender.images.failures import ENDED, OVERDUE, OVERDUE_SECONDS, UNREAD, depends_on_credential
 from extender.images.manifest import Image
 from extender.images.reference import PackedDigest
+from extender.images.stated import StatedImages, image_of
 from extender.metrics import REGISTRY, gauge
 from extender.resolver.failures import FEWEST_FAILURES, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes, Target
@@ -61,7 +62,7 @@ _Key = tuple[str, str, PackedDigest, Hashable, str]  # what is wanted, repositor
 class CacheState(msgspec.Struct, frozen=True, gc=False):
     """A query's answer from the cache, the metric label of that, and the target of the lookup that is due, if any.
 
-    If the answer is content, `known` is its row, and `credential_id` for which credential that is.
+    If the answer is what a registry has shown, `known` is its row, and `credential_id` for which credential that is.
     """
 
     answer: Answer
@@ -105,15 +106,16 @@ class Resolver:
         head_first: bool = True,
         lookup_seconds: float = 20.0,
         short_names: bool = False,
+        stated: StatedImages | None = None,
     ) -> None:
         """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
 
-        `lookup_seconds` bounds the requests of a lookup. `short_names` is as in `References`.
+        `lookup_seconds` bounds the requests of a lookup. `short_names` and `stated` are as in `References`.
         """
         self._clock = clock
         self._persistence = persistence
         lifetimes = Lifetimes(tag_seconds=tag_seconds, stale_seconds=stale_seconds)
-        self.cache = ImageCache(size, lifetimes, clock, persistence, short_names=short_names)
+        self.cache = ImageCache(size, lifetimes, clock, persistence, short_names=short_names, stated=stated)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         self._lookup = Lookups(
             sources,
@@ -163,7 +165,7 @@ class Resolver:
         """The cached answer as `peek` gives it, and where it comes from. Starts nothing and counts nothing."""
         state = self._look_up(query, keyring)
         target, known = self.cache.references.target_of(query.reference), state.known
-        if known is None or isinstance(target, Failure):
+        if known is None or not isinstance(target, Target):
             return Evidence(answer=state.answer)
         return Evidence(
             answer=known.content,
@@ -213,11 +215,14 @@ class Resolver:
             await asyncio.wait(due, timeout=wait_seconds)
 
     async def describe(self, reference: str, keyring: Keyring) -> Image | Failure:
-        """Everything about one image from its registry, or its failure. Waits without a time limit."""
+        """Everything about one image from its registry, or its failure. Waits without a time limit.
+
+        What the operator says of an image stands in place of what its registry says.
+        """
         target = self.cache.references.target_of(reference)
-        if isinstance(target, Failure):
-            LOOKUPS["negative"].inc()
-            return target
+        if not isinstance(target, Target):
+            _tally(_state_of(target))
+            return target if isinstance(target, Failure) else image_of(target)
         call = self._join("details", target, keyring, partial(self._lookup.describe, target, keyring))
         if call is None:
             return ENDED
@@ -256,8 +261,8 @@ class Resolver:
     def _look_up(self, query: ImageQuery, keyring: Keyring) -> CacheState:
         """The state of the query for the keyring's credentials. No I/O."""
         target = self.cache.references.target_of(query.reference)
-        if isinstance(target, Failure):
-            return CacheState(target, "negative")
+        if not isinstance(target, Target):
+            return _state_of(target)
         credential_ids = keyring.credential_ids_for(target.reference)
         for credential_id in credential_ids:
             known = self.cache.find(target, credential_id)
@@ -334,7 +339,7 @@ class Resolver:
     ) -> asyncio.Task[CachedImage | Failure] | None:
         """The task that asks the registry for a tag whose answer is older; None if there is nothing to confirm."""
         target = self.cache.references.target_of(query.reference)
-        if isinstance(target, Failure) or target.reference.digest:
+        if not isinstance(target, Target) or target.reference.digest:
             return None
         rows = (self.cache.find(target, each) for each in keyring.credential_ids_for(target.reference))
         known = next((row for row in rows if row), None)
@@ -375,6 +380,11 @@ class Resolver:
         """`OVERDUE` if a lookup for the state's target is under way for too long for nodes that have the image."""
         lookup = self._lookups.get(self._key("answer", state.due, keyring)) if state.due else None
         return OVERDUE if lookup and self._clock() - lookup.since >= OVERDUE_SECONDS else None
+
+
+def _state_of(answer: Content | Failure) -> CacheState:
+    """Of an image that needs no lookup."""
+    return CacheState(answer, "negative" if isinstance(answer, Failure) else "hit")
 
 
 def _tally(state: CacheState) -> None:

@@ -13,6 +13,7 @@ from extender.config.registry_section import RegistryConfig
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.credentials.pull_secrets import PullSecrets
+from extender.images.stated import StatedImages
 from extender.resolver.lookups import Sources
 from extender.resolver.persistence import Persistence
 from extender.resolver.pod_resolver import PodResolver
@@ -114,6 +115,7 @@ async def open_pod_resolver_of(
             head_first=head_first,
             lookup_seconds=LOOKUP_REQUESTS * config.registry.timeout_seconds,
             short_names=config.registry.mirrors_of_crio,
+            stated=StatedImages(config.placement.images),
             persistence=(
                 Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic)
                 if opened.store

@@ -119,11 +119,12 @@ class Cluster:
         self,
         run: Callable[[ClusterClient, GateController], Coroutine[None, None, None]] = run_alone,
         limit_seconds: float = 300.0,
+        stated: str = "[]",
     ) -> AsyncIterator[None]:
-        """Runs the controller."""
+        """Runs the controller; `stated` is `placement.images`."""
         host = self.registry.host
         settings = ("admission.listen=''", f"registry.plain_http=['{host}']", f"registry.allow=['{host}']",
-                    "cache.url='memory:'")  # fmt: skip
+                    "cache.url='memory:'", f"placement.images={stated}")  # fmt: skip
         config = load_config(None, settings)
         self.planner = RecordingPlanner(policy_of(config))
         client = await open_cluster("kubeconfig", str(write_kubeconfig(self.api, self._folder)))
@@ -163,6 +164,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         registry.add_index("app", "1", ["linux/amd64", "linux/arm64"])
         registry.add_index("arm", "1", ["linux/arm64"])
         yield Cluster(api, registry, tmp_path)
+
+
+async def test_the_operators_word_lets_pods_go_as_it_says_and_asks_nobody(cluster: Cluster) -> None:
+    """Also a pod whose image is never known: no wait would end."""
+    cluster.create("app", "app:1")
+    cluster.create("never", "arm:1")
+    host = cluster.registry.host
+    stated = f"[{{match: {host}/app:1, platforms: [linux/amd64]}}, {{match: {host}/arm:*, platforms: []}}]"
+    async with cluster.controlled(stated=stated):
+        await cluster.is_released("app", "never")
+    assert kept_to(cluster.stored("app")["spec"], "kubernetes.io/arch") == ["amd64"]
+    assert kept_to(cluster.stored("never")["spec"], "kubernetes.io/arch") == []
+    assert cluster.registry.requests == {}
 
 
 async def test_pods_that_are_there_and_pods_that_come_are_let_go(cluster: Cluster) -> None:

@@ -26,6 +26,7 @@ CAUSES = {
     "malformed": "invalid",
     "two-in-one": "invalid",
     "UPPER": "invalid-reference",
+    "withheld": "by-operator",
     "throttled": "throttled",  # after which the host is not asked for a while
 }
 _STATUS = {"denied": 401, "forbidden": 403, "throttled": 429, "unavailable": 503}
@@ -71,7 +72,8 @@ def settings(policy: str) -> list[str]:
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_unknown_earns_nothing_anywhere(start_service: StartService, failing: Failing, policy: str) -> None:
     """Beside a multi-arch image: no score, no toleration, no affinity beyond the known, no platform made up."""
-    caller = await start_service(*settings(policy), plain_http=failing.host)
+    withheld = f"placement.images=[{{match: '{failing.host}/withheld:*', platforms: []}}]"
+    caller = await start_service(*settings(policy), withheld, plain_http=failing.host)
     for image, cause in CAUSES.items():
         unknown = f"{failing.host}/{image}:1"
         created = pod(f"{failing.host}/good:1", unknown)

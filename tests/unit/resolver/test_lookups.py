@@ -7,9 +7,12 @@ import pytest
 
 from extender import errors
 from extender.credentials.keyring import Credential
-from extender.images.content import Cause, Failure
+from extender.images.content import Cause, Content, Evidence, Failure, content_of
 from extender.images.failures import OVERDUE, OVERDUE_SECONDS
+from extender.images.manifest import Kind
+from extender.images.platform import Platform
 from extender.images.reference import digest_of
+from extender.images.stated import NEVER_KNOWN, ImageRule, StatedImages
 from extender.metrics import REGISTRY
 from extender.resolver.image_cache import LOOKUPS, ImageQuery
 from tests.unit.resolver.fake_registry import (
@@ -75,6 +78,30 @@ async def test_what_is_known_is_not_asked_for_again(world: World) -> None:
     assert world.methods() == {"HEAD": 1, "GET": 1}
     assert await world.ask(image="debian:bookworm") == ARM64
     assert world.methods() == {"HEAD": 2, "GET": 1}
+
+
+async def test_nothing_is_asked_about_an_image_of_which_the_operator_says_what_it_is(world: World) -> None:
+    """Not in the background nor to confirm it, nor where it is to be described; its siblings are asked for."""
+    other = "ghcr.io/team/app:2"
+    for image in (APP, other, KNOWN):
+        world.push(image, "linux/arm64")
+    rules = [ImageRule(match=APP, platforms=("linux/amd64",)), ImageRule(match=KNOWN, platforms=())]
+    world.resolver = make_resolver(world, world.clock, stated=StatedImages(rules))
+    said = Content(Kind.STATED, frozenset({Platform("linux", "amd64")}), states_platforms=True)
+    for image, answer in ((APP, said), (KNOWN, NEVER_KNOWN)):
+        query = ImageQuery(image, always=True)
+        world.resolver.start(query, PUBLIC)
+        assert await world.ask(image=image, always=True, revalidate=True) == answer
+        assert world.peek(image=image) == answer
+        assert world.resolver.evidence(query, PUBLIC) == Evidence(answer=answer)
+        await world.resolver.confirm_all([query], PUBLIC, 0, 60)
+        described = await world.resolver.describe(image, PUBLIC)
+        assert (described if isinstance(described, Failure) else content_of(described)) == answer
+    assert await world.resolver.resolve_all([ImageQuery(APP), ImageQuery(other)], PUBLIC, 60) == [said, ARM64]
+    assert {reference for _, reference, _ in world.requests} == {
+        other,
+        f"{REPOSITORY}@{world.push(other, 'linux/arm64')}",
+    }
 
 
 async def test_another_repository_must_show_the_bytes_itself(world: World) -> None:
