@@ -25,7 +25,7 @@ from extender.config.reading import to_yaml
 from extender.config.tree import Config
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.processes import Process, free_port
-from tests.e2e.buildah import EPOCH, Image, ImageBuilder
+from testbed.image_builder import EPOCH, Image, ImageBuilder
 
 PROJECT = Path(__file__).parents[2]
 CONTEXT = ("Dockerfile", ".dockerignore", "LICENSE", "requirements.txt", "extender", "deploy/image")

@@ -26,7 +26,7 @@ from testbed.nodes.node import RealNode
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import KubernetesObject, kept_to, pod
 from testbed.service_proxy import open_service_proxy
-from tests.e2e.buildah import Image, ImageBuilder
+from testbed.image_builder import Image, ImageBuilder
 from tests.e2e.installed_chart import OURS
 from tests.e2e.policies import GATE, dry_run, gates_of
 from tests.e2e.releases import HelmRelease

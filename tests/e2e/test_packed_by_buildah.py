@@ -14,7 +14,7 @@ from extender.verifier.image_verifier import ImageVerifier
 from testbed.binaries import BinariesMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
 from testbed.tiny_programs import find_tiny
-from tests.e2e.buildah import ImageBuilder
+from testbed.image_builder import ImageBuilder
 
 ARM = "linux/arm64"
 

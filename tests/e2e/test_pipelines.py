@@ -17,7 +17,7 @@ import yaml
 
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
-from tests.e2e.buildah import BuildahMissing, require_programs
+from testbed.image_builder import BuildahMissing, require_programs
 from tools.release.pythons import PROJECT
 
 TEMPLATE = PROJECT / "deploy" / "pipelines" / "gitlab-ci.yml"
