@@ -158,6 +158,12 @@ KREW = GoModule(
     programs={"validate-krew-manifest": "sigs.k8s.io/krew/cmd/validate-krew-manifest"},
     room="pipelines",
 )
+COSIGN = GoModule(
+    name="cosign",
+    dependency="github.com/sigstore/cosign/v3",
+    programs={"cosign": "github.com/sigstore/cosign/v3/cmd/cosign"},
+    room="pipelines",
+)
 CONTAINERS_IMAGE = GoModule(
     name="containers-image",
     dependency="go.podman.io/image/v5",
@@ -381,6 +387,7 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "actionlint": lambda: build(ACTIONLINT),
     "kind": lambda: build(KIND),
     "krew": lambda: build(KREW),
+    "cosign": lambda: build(COSIGN),
     "containers-image": lambda: build(CONTAINERS_IMAGE),
     "pull-secrets": lambda: build(PULL_SECRETS),
     "read-manifests": lambda: build(READ_MANIFESTS),
