@@ -22,8 +22,8 @@ from testbed.control_plane import LocalCluster
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import find_prometheus
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.nodes.programs import Containerd, NodePrograms
 from testbed.image_builder import BuildahMissing, Image, ImageBuilder, image_builder
+from testbed.nodes.programs import Containerd, NodePrograms
 from tests.e2e.policies import ApplyPolicies, applied_policies
 from tests.e2e.releases import HelmRelease, PlayedRelease, open_helm_release, open_played_release
 from tests.e2e.running import RealImages, find_or_skip, find_programs, open_real_images, skip

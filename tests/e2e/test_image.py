@@ -24,8 +24,8 @@ from extender.cli.main import commands
 from extender.config.reading import to_yaml
 from extender.config.tree import Config
 from testbed.embedded_registry import EmbeddedRegistry
-from testbed.processes import Process, free_port
 from testbed.image_builder import EPOCH, Image, ImageBuilder
+from testbed.processes import Process, free_port
 
 PROJECT = Path(__file__).parents[2]
 CONTEXT = ("Dockerfile", ".dockerignore", "LICENSE", "requirements.txt", "extender", "deploy/image")

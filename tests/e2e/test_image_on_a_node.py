@@ -21,12 +21,12 @@ from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LOOPBACK, LocalCluster
 from testbed.debian_registry import DebianRegistry, find_docker_registry
 from testbed.eventually import eventually
+from testbed.image_builder import Image, ImageBuilder
 from testbed.nodes.images import build_image
 from testbed.nodes.node import RealNode
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import KubernetesObject, kept_to, pod
 from testbed.service_proxy import open_service_proxy
-from testbed.image_builder import Image, ImageBuilder
 from tests.e2e.installed_chart import OURS
 from tests.e2e.policies import GATE, dry_run, gates_of
 from tests.e2e.releases import HelmRelease

@@ -13,8 +13,8 @@ from extender.images.reference import parse_reference
 from extender.verifier.image_verifier import ImageVerifier
 from testbed.binaries import BinariesMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
-from testbed.tiny_programs import find_tiny
 from testbed.image_builder import ImageBuilder
+from testbed.tiny_programs import find_tiny
 
 ARM = "linux/arm64"
 
