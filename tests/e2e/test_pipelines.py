@@ -17,7 +17,7 @@ import yaml
 
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
-from testbed.image_builder import BuildahMissing, require_programs
+from testbed.image_builder import Image, ImageBuilder
 from tools.release.pythons import PROJECT
 
 TEMPLATE = PROJECT / "deploy" / "pipelines" / "gitlab-ci.yml"
@@ -26,8 +26,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Runner:
-    def __init__(self, folder: Path, host: str) -> None:
+    def __init__(self, folder: Path, host: str, gate: str) -> None:
+        """`gate` is our image in the registry at `host`, by its digest."""
         self.host = host
+        self._gate = gate
         self._folder = folder
         self._template: dict[str, Any] = yaml.safe_load(TEMPLATE.read_text())
         (folder / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
@@ -35,24 +37,18 @@ class Runner:
         (folder / "storage.conf").write_text(
             f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/storage"\nrunroot = "{folder}/run"\n'
         )
-        programs = folder / "bin"
-        programs.mkdir()
-        (programs / "multiarch-extender").write_text(f'#!/bin/sh\nexec {sys.executable} -m extender "$@"\n')
-        (programs / "multiarch-extender").chmod(0o755)
         self._environment = {
-            "PATH": f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin",
-            "PYTHONPATH": str(PROJECT),
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(folder),
             "CONTAINERS_REGISTRIES_CONF": str(folder / "registries.conf"),
             "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-            "DOCKER_CONFIG": str(folder),
-            "CI_PROJECT_DIR": str(folder),
             "CI_REGISTRY": host,
+            "CI_REGISTRY_USER": "nobody",
+            "CI_REGISTRY_PASSWORD": "asked",
             "CI_REGISTRY_IMAGE": f"{host}/team/app",
             "CI_COMMIT_SHA": COMMIT,
             "CI_COMMIT_REF_SLUG": "main",
         }
-        (folder / "config.json").write_text("{}")
 
     def commit(self, name: str) -> None:
         self._environment["CI_COMMIT_SHA"] = name
@@ -72,7 +68,7 @@ class Runner:
         own = {
             name: Template(value).substitute(self._environment) for name, value in self._template["variables"].items()
         }
-        environment = {**self._environment, **own, **(variables or {})}
+        environment = {**self._environment, **own, "GATE": self._gate, **(variables or {})}
         command = ["bash", "-eu", "-o", "pipefail", "-c", script]
         return subprocess.run(
             command, cwd=self._folder, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS
@@ -80,17 +76,17 @@ class Runner:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Runner]:
-    """A runner beside a real registry without logins."""
+def runner(tmp_path: Path, builder: ImageBuilder, image: Image) -> Iterator[Runner]:
+    """A runner beside a real registry without logins, which has our image."""
     try:
-        require_programs("buildah")
         registry = find_docker_registry()
-    except (BuildahMissing, ProgramMissing) as exc:
+    except ProgramMissing as exc:
         pytest.skip(str(exc))
     (tmp_path / "registry").mkdir()
     (tmp_path / "checkout").mkdir()
     with DebianRegistry(registry, tmp_path / "registry") as running:
-        yield Runner(tmp_path / "checkout", running.host)
+        digest = builder.push("first", f"{running.host}/multiarch-extender:1")
+        yield Runner(tmp_path / "checkout", running.host, f"{running.host}/multiarch-extender@{digest}")
     shutil.rmtree(tmp_path / "checkout" / "storage", ignore_errors=True)
 
 
