@@ -47,7 +47,8 @@ test-slow: setup ## The unit and integration tests marked slow
 SECONDS ?= 30
 .PHONY: fuzz
 fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each, and the decision; exit 1 on a crash or a hang
-	@DECISIONS=20000 $(BIN)/python -m pytest -q tests/unit/placement/test_decision_fuzz.py
+	@DECISIONS=20000 $(BIN)/python -m pytest -q tests/unit/placement/test_decision_fuzz.py \
+	  tests/unit/placement/test_remembered.py
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 .PHONY: test-all

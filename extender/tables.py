@@ -1,7 +1,8 @@
 """Mappings of bounded size.
 
-`LruTable` evicts the row used longest ago. `ShareTable` counts what its rows cost and evicts the rows of owners that
-hold more than their part. This module is pure: no clock, no task, no metric.
+`LruTable` evicts the row used longest ago, and `remembered` keeps what a pure function gave in one. `ShareTable` counts
+what its rows cost and evicts the rows of owners that hold more than their part. This module is pure: no clock, no task,
+no metric.
 """
 
 from collections import OrderedDict
@@ -57,6 +58,24 @@ class LruTable(Generic[K, V]):
         """Removes the rows of which `is_void` is true. A fifth of a microsecond for each that there is."""
         for key in [key for key, value in self._rows.items() if is_void(key, value)]:
             self.remove(key)
+
+
+def remembered(work: Callable[[K], V], *, rows: int, is_kept: Callable[[K, V], bool]) -> Callable[[K], V]:
+    """`work`, a pure function that never gives None, with its results for the `rows` arguments that were used last.
+
+    Only those are kept of which `is_kept` is true: it bounds what an argument and its result may hold.
+    """
+    table: LruTable[K, V] = LruTable(rows)
+
+    def answer(argument: K) -> V:
+        found = table.get(argument)
+        if found is None:
+            found = work(argument)
+            if is_kept(argument, found):
+                table.put(argument, found)
+        return found
+
+    return answer
 
 
 # Rows that one `put` of a `ShareTable` may pass over, a quarter of a microsecond each.

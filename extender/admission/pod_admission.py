@@ -28,18 +28,23 @@ from extender.placement.bounds import POD_BYTES
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
+from extender.placement.mutation_key import MutationKey, mutation_key
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.reasons import NAME_CHARACTERS, left_text, shorten, shown_reference
 from extender.placement.restoring import restore
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply
+from extender.tables import remembered
 from extender.turns import Slots
 
 # Reviews of one webhook that wait for lookups, and those of one tenant. Each holds a connection of the API server,
 # which has some 600 requests that change something under way. One beyond that is answered from memory, while its
 # lookups go on.
 _WAITING, _WAITING_EACH = 1_000, 250
+# Pods of one template get the same, and a cluster creates those of few templates at a time. A row takes 3 KB, and 7 KB
+# at most in key and value together, so the table takes 7 MB if an author fills it.
+_MOST_MUTATIONS = 1_024
 _LISTED_SECONDS = 0.9  # for images that nodes have: then their lookups are overdue
 
 
@@ -86,7 +91,10 @@ class PodAdmission:
         daemon_pods: DaemonPods | None = None,
     ) -> None:
         self._pod_resolver = pod_resolver
-        self._mutator = Mutator(pod_resolver.policy, admission)
+        self._mutator = mutator = Mutator(pod_resolver.policy, admission)
+        self._mutate: Callable[[MutationKey], Mutation] = remembered(
+            lambda key: key.mutation(mutator), rows=_MOST_MUTATIONS, is_kept=MutationKey.is_small_with
+        )
         self._confirms = admission.node_affinity.required
         self._holds = admission.gate.unknown is UnknownImages.GATE
         self._waiting = Slots(_WAITING, _WAITING_EACH)
@@ -169,7 +177,7 @@ class PodAdmission:
         answers = await self.resolve(question, _LISTED_SECONDS if is_listed else math.inf)
         facts = facts_of(question.images, answers, may_be_pending=True, lists=nodes.images.lists)
         may_hold = self._holds and any(map(is_unresolved, facts)) and self._can_gate()
-        return self._mutator.mutate(pod, question.images, facts, question.overrides, nodes, may_hold=may_hold)
+        return self._mutate(mutation_key(pod, question.images, facts, question.overrides, nodes, may_hold=may_hold))
 
 
 def _restored(review: AdmissionReview) -> Reply:

@@ -1,0 +1,144 @@
+"""What is remembered of pods gives what would be worked out anew: patches of random pods, 300 of them.
+
+`make fuzz` takes 20,000, by the variable DECISIONS.
+"""
+
+import functools
+import os
+import random
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from extender.kubernetes.core_v1 import CreatedPod
+from extender.placement.facts import MOST_IMAGES, Anywhere, PodImage
+from extender.placement.gate import GATE, GATED, GATED_LABEL
+from extender.placement.mutation import Mutation, Mutator
+from extender.placement.mutation_key import KEPT_BYTES, MutationKey, mutation_key
+from extender.placement.nodes import NO_NODES, USUAL_NODES
+from extender.placement.policy import ADDED, REASON, Choice, Overrides
+from extender.tables import remembered
+from tests.builders import ARM64, MULTI, Json, created, decoded, pod
+from tests.unit.placement.json_patch import apply
+from tests.unit.placement.mutating import COLD, POLICY, settings
+from tests.unit.placement.random_cases import Outlets, draw
+
+CASES = min(int(os.environ.get("DECISIONS", "300")), 20_000)
+
+
+def siblings(template: Json, chosen: random.Random) -> list[Json]:
+    """The template's pods as controllers and policies make them: what differs is theirs alone, or ours."""
+    metadata, spec = template["metadata"], template["spec"]
+    others = metadata["annotations"]
+    records = ["", "x", '{"tolerations":[{"key":"multi","operator":"Equal","value":"yes","effect":"NoSchedule"}]}']
+    ours = {ADDED: chosen.choice(records), REASON: "held"}
+    gated = {"schedulingGates": [{"name": "others"}, {"name": GATE}]}
+    nothings: list[Json | None] = [{}, None]
+    metas: list[Json] = [
+        {"annotations": {**others, "checksum": str(chosen.random())}, "labels": {"pod-index": "1"}},
+        {"annotations": {**others, **ours, "checksum": "1"}, "labels": {GATED_LABEL: GATED}},
+        {"annotations": {**ours, **others}, "labels": {"note": f"no {GATED_LABEL}"}},
+        *({"annotations": each, "labels": each} for each in nothings),
+        {},
+    ]
+    return [
+        {**template, "metadata": {**each, "name": str(chosen.random())}, "spec": {**spec, **gates}}
+        for each in metas
+        for gates in ({}, gated)
+    ]
+
+
+def test_random_pods_get_what_they_would_get_without_a_memory() -> None:
+    """Every pod twice, among others of its template, and of other templates with the same settings."""
+    asked, worked_out = 0, 0
+    memories: dict[int, Callable[[MutationKey], Mutation]] = {}
+
+    def work(mutator: Mutator, key: MutationKey) -> Mutation:
+        nonlocal worked_out
+        worked_out += 1
+        return key.mutation(mutator)
+
+    for seed in range(CASES):
+        case, chosen = draw(seed, is_odd=seed % 2 == 1), random.Random(seed)
+        outlets, mutator = Outlets(case), case.settings.mutator
+        memory = memories.setdefault(
+            id(mutator),
+            remembered(functools.partial(work, mutator), rows=64, is_kept=MutationKey.is_small_with),
+        )
+        for document in siblings(case.pod, chosen):
+            pod, may_hold = decoded(document, CreatedPod), chosen.random() < 0.5
+            if mutator.skip(pod, outlets.overrides):
+                continue
+            for _ in range(2):
+                asked += 1
+                key = mutation_key(
+                    pod, outlets.images, outlets.facts, outlets.overrides, outlets.cluster, may_hold=may_hold
+                )
+                fresh = mutator.mutate(
+                    pod, outlets.images, outlets.facts, outlets.overrides, outlets.cluster, may_hold=may_hold
+                )
+                assert memory(key) == fresh, f"{seed}: {case}"
+    assert 0 < worked_out <= 0.6 * asked
+
+
+def key_of(document: Json, **changed: object) -> MutationKey:
+    found = mutation_key(created(document), (PodImage("app-0:1"),), [MULTI], Overrides(), USUAL_NODES, may_hold=False)
+    return msgspec.structs.replace(found, **changed)
+
+
+def test_pods_of_one_template_have_one_key() -> None:
+    """Whatever controllers write of the single pod, such as the index of a Job's."""
+    one, other = (
+        {**pod(), "metadata": {"name": name, "annotations": {"index": name}, "labels": {"pod-name": name}}}
+        for name in ("a", "b")
+    )
+    assert key_of(one) == key_of(other)
+    assert hash(key_of(one)) == hash(key_of(other))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"facts": (ARM64,)},
+        {"facts": (Anywhere(),)},
+        {"facts": (COLD,)},
+        {"overrides": Overrides(unknown=Choice.PASS)},
+        {"overrides": Overrides(problems=("x",))},
+        {"overrides": Overrides(is_preferring=True)},
+        {"platforms": NO_NODES.platforms},
+        {"may_hold": True},
+        {"images": (PodImage("app-0:1", os="windows"),)},
+    ],
+)  # fmt: skip
+def test_what_else_decides_is_in_the_key(changed: dict[str, object]) -> None:
+    """A cluster's first node of a platform, an annotation of the namespace, a gate controller that is gone."""
+    assert key_of(pod(), **changed) != key_of(pod())
+
+
+def test_an_escaped_label_is_still_ours() -> None:
+    """JSON has many spellings of a key; of labels with an escape in them all are in the key."""
+    escaped = GATED_LABEL.replace("g", "\\u0067")
+    raw = msgspec.json.encode({**pod(), "spec": {**pod()["spec"], "schedulingGates": [{"name": GATE}]}})
+    document = raw.replace(b'"metadata":{', b'"metadata":{"labels":{"%b":"true"},' % escaped.encode(), 1)
+    found = msgspec.json.decode(document, type=CreatedPod)
+    facts, mutator = [ARM64], Mutator(POLICY, settings("required"))
+    key = mutation_key(found, (PodImage("app-0:1"),), facts, Overrides(), NO_NODES, may_hold=False)
+    assert key.mutation(mutator) == mutator.mutate(found, (PodImage("app-0:1"),), facts, Overrides())
+    patched = apply(msgspec.json.decode(document), key.mutation(mutator).patch)
+    assert GATED_LABEL not in patched["metadata"]["labels"]
+
+
+def test_large_pods_are_not_kept() -> None:
+    """Neither for what they are, nor for what they get; usual ones are."""
+    mutator = Mutator(POLICY, settings("both", "multiarch"))
+
+    def is_kept(document: Json, images: int = 1) -> bool:
+        found = tuple(PodImage(f"app-{number}:1") for number in range(images))
+        key = mutation_key(created(document), found, [ARM64] * images, Overrides(), NO_NODES, may_hold=False)
+        return key.is_small_with(key.mutation(mutator))
+
+    assert is_kept(pod())
+    for size in (KEPT_BYTES - 200, 100_000):
+        assert not is_kept(pod(nodeSelector={"zone": "x" * size}))
+    assert not is_kept(pod(), MOST_IMAGES)
