@@ -19,7 +19,7 @@ def allows(spec: Json, node: Json) -> bool:
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
     if required is None:
         return True
-    return any(_matches(term, labels, node["metadata"]["name"]) for term in required["nodeSelectorTerms"] or ())
+    return any(matches_term(term, node) for term in required["nodeSelectorTerms"] or ())
 
 
 def is_tolerated(spec: Json, node: Json) -> bool:
@@ -30,7 +30,9 @@ def is_tolerated(spec: Json, node: Json) -> bool:
     return all(any(tolerates(each, taint) for each in spec.get("tolerations") or ()) for taint in hard)
 
 
-def _matches(term: Json, labels: Mapping[str, str], name: str) -> bool:
+def matches_term(term: Json, node: Json) -> bool:
+    """Whether every requirement of a term holds for the node. A term without any matches none."""
+    labels, name = node["metadata"].get("labels") or {}, node["metadata"]["name"]
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     if not expressions and not fields:
         return False
