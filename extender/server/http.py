@@ -14,11 +14,9 @@ import errno
 import logging
 import socket
 import ssl
-import sys
-from collections.abc import Coroutine
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 import structlog
@@ -28,8 +26,6 @@ from extender.background import end_background, start_background
 from extender.errors import ConfigError
 from extender.metrics import counter
 from extender.server.routes import Answer, Post, Responder, head_of_answer, problem, response_of, split_request
-
-T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -86,14 +82,6 @@ _WHY = {
     _NO_ROOM: "the bodies of other requests take all the room that there is",
     _LATE: "the body did not arrive in time",
 }
-
-
-def _start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """Runs a task up to its first wait, where Python can; it may be done then."""
-    loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=loop, eager_start=True)
-    return loop.create_task(work)
 
 
 class Connection(asyncio.Protocol):
@@ -253,26 +241,28 @@ class Connection(asyncio.Protocol):
             self._hand_over(head + body)
             return
         self._arrived()
-        answer = _start(self._post(body))
-        if answer.done():
-            self._end_answer(answer)
-        else:
-            self._listener.tasks.add(answer)
-            answer.add_done_callback(self._end_answer)
+        answering = asyncio.get_running_loop().create_task(self._answer(self._post, body))
+        self._listener.tasks.add(answering)
+        answering.add_done_callback(self._note_answer)
 
-    def _end_answer(self, answer: "asyncio.Task[Answer]") -> None:
-        self._listener.tasks.discard(answer)
-        has_more = self._has_more
+    async def _answer(self, post: Post, body: bytes) -> None:
+        """Writes the answer. Requests that come in one turn of the event loop are answered one after the other."""
+        answer = await post(body)
+        has_more, is_closing = self._has_more, self._listener.is_closing
         self._quiet()
-        if answer.cancelled() or answer.exception():
+        if has_more:
+            self._write_last(answer)
+            return
+        self._write(answer, is_closing=is_closing)
+        if is_closing:
+            self.close()
+
+    def _note_answer(self, answering: "asyncio.Task[None]") -> None:
+        """Ends the connection if there is no answer."""
+        self._listener.tasks.discard(answering)
+        if answering.cancelled() or answering.exception():
+            self._quiet()
             self.abort()
-        elif has_more:
-            self._write_last(answer.result())
-        else:
-            is_closing = self._listener.is_closing
-            self._write(answer.result(), is_closing=is_closing)
-            if is_closing:
-                self.close()
 
     def _write(self, answer: Answer, *, is_closing: bool) -> None:
         if self._transport is None:
