@@ -84,6 +84,10 @@ class ApiServer:
         """The time as objects have it."""
         return datetime.fromtimestamp(self._network.wall_clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
+    def time(self) -> float:
+        """Seconds since the world began."""
+        return self._network.loop.time()
+
     # Reads
 
     def get(self, kind: str, namespace: str, name: str) -> Document | None:
