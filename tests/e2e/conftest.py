@@ -24,6 +24,7 @@ from testbed.debian_prometheus import find_prometheus
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.image_builder import BuildahMissing, Image, ImageBuilder, image_builder
 from testbed.nodes.programs import Containerd, NodePrograms
+from tests.e2e.node_installation import InstallationPrograms
 from tests.e2e.policies import ApplyPolicies, applied_policies
 from tests.e2e.releases import HelmRelease, PlayedRelease, open_helm_release, open_played_release
 from tests.e2e.running import RealImages, find_or_skip, find_programs, open_real_images, skip
@@ -131,6 +132,13 @@ def helm_program() -> Path:
 def node_programs(pytestconfig: pytest.Config) -> NodePrograms:
     """The programs of real nodes, with Debian's containerd. A first build says so on the terminal."""
     return find_programs(pytestconfig, Containerd.DEBIAN)
+
+
+@pytest.fixture
+def installation_programs(
+    binaries: Binaries, node_programs: NodePrograms, controller_manager: Path, helm_program: Path
+) -> InstallationPrograms:
+    return InstallationPrograms(binaries, node_programs, controller_manager, helm_program)
 
 
 @pytest.fixture(scope="session")
