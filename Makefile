@@ -108,6 +108,11 @@ nightly: setup ## The slow tests, ten minutes of fuzzing, Helm 3, containerd 2.3
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $${part%% *}"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
 
+.PHONY: release-rehearsal
+release-rehearsal: setup ## Make, sign, push, verify and install a release on this machine, by the lines of release.yml (needs root on Debian)
+	@$(BIN)/python -m testbed.binaries cosign helm >/dev/null
+	@$(BIN)/python -m pytest tests/e2e/test_release_rehearsal.py -m slow -s
+
 .PHONY: mutants
 mutants: setup ## Mutants of what decides, a sample by SEED: the share that a test kills, and those that live
 	@$(BIN)/python -m tools.mutants --number $(or $(NUMBER),300) $(if $(SEED),--seed $(SEED))

@@ -1,13 +1,14 @@
 """Builds container images without a container engine: with Debian's buildah, on a base that debootstrap makes.
 
-Packages come from where apt's and pip's settings on this machine point; the base is kept in the cache folder. It needs
-root, since the build's steps run in a chroot.
+Packages come from where apt's and pip's settings on this machine point; a base is kept in the cache folder. It needs
+root, since the build's steps run in a chroot. Those for another architecture than this machine's are run by qemu.
 """
 
 import ast
 import configparser
 import fcntl
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -19,13 +20,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from testbed import with_arm64_programs
+from testbed.debian_package import ProgramMissing, find_package
+
 PROGRAMS = ("buildah", "debootstrap")
 PACKAGES = ("ca-certificates", "python3", "python3-pip")
 BASE = f"localhost/base:{'.'.join(PACKAGES)}"
+ARM64_BASE = f"{BASE}.arm64"
 BUILT = "localhost/built"
 EPOCH = 1_600_000_000
 """What the builds are told of the time; another than the Dockerfile's default."""
-_SECONDS = 900
+_SECONDS = 1_200
+_PLATFORM: tuple[list[str], list[str]] = ([], ["--platform", "linux/arm64"])  # whether it is for arm64
 
 
 class BuildahMissing(Exception):
@@ -58,14 +64,20 @@ class ImageBuilder:
     def __init__(self, storage: "_Storage") -> None:
         self._storage = storage
 
-    def build(self, context: Path, name: str) -> Image:
+    def build(self, context: Path, name: str, *, arm64: bool = False) -> Image:
         """Builds the image of the Dockerfile in `context`, with EPOCH as the time of the build.
+
+        The first one for arm64, on a machine for amd64, makes a base in some minutes.
 
         Raises:
             subprocess.CalledProcessError: the build failed.
         """
-        self._storage.build(context, f"{BUILT}/{name}")
+        self._storage.build(context, f"{BUILT}/{name}", arm64=arm64)
         return self._storage.image(f"{BUILT}/{name}")
+
+    def push_index(self, names: Sequence[str], reference: str) -> str:
+        """Pushes an index of images that were built under these names, as `push` does; returns its digest there."""
+        return self._storage.push_index([f"{BUILT}/{name}" for name in names], reference)
 
     def pack(self, files: Path, name: str, platform: str, entrypoint: str) -> None:
         """Makes an image of nothing but the files in that folder, which claims the platform.
@@ -100,8 +112,7 @@ def image_builder() -> Iterator[ImageBuilder]:
         storage = _Storage(folder)
         running.callback(storage.clear)
         storage.clear()  # left by a run that was killed
-        if not storage.has(BASE):
-            storage.make_base()
+        storage.need_base()
         yield ImageBuilder(storage)
 
 
@@ -112,29 +123,37 @@ class _Storage:
         folders = ["--root", str(folder / "storage"), "--runroot", str(folder / "run")]
         self._buildah = ["buildah", *folders, "--storage-driver", "vfs"]
 
-    def has(self, image: str) -> bool:
-        return image in self._run("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()
+    def need_base(self, *, arm64: bool = False) -> str:
+        """Returns the name of the base, which is made if it is missing."""
+        base = ARM64_BASE if arm64 else BASE
+        if base not in self._run("images", "--format", "{{.Name}}:{{.Tag}}").splitlines():
+            self._make_base(base, arm64=arm64)
+        return base
 
     def clear(self) -> None:
         self._run("rm", "--all")
         listed = self._run("images", "--all", "--format", "{{.ID}} {{.Name}}:{{.Tag}}").splitlines()
-        if others := sorted({line.split()[0] for line in listed if line.split()[1] != BASE}):
+        if others := sorted({line.split()[0] for line in listed if line.split()[1] not in (BASE, ARM64_BASE)}):
             self._run("rmi", "--force", *others)
 
-    def make_base(self) -> None:
+    def _make_base(self, base: str, *, arm64: bool) -> None:
         """Makes the base: Debian with Python and pip, of this machine's release."""
-        container = self._run("from", "scratch").strip()
+        container = self._run("from", *_PLATFORM[arm64], "scratch").strip()
         root = Path(self._run("mount", container).strip())
         packages = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
-        _run(["debootstrap", *packages, _codename(), str(root), _archive()])
+        command = ["debootstrap", *packages, _codename(), str(root), _archive()]
+        if arm64:  # `container`: it is in a namespace where no device can be made
+            command = [*_running_arm64(), "env", "container=lxc", command[0], "--arch=arm64", *command[1:]]
+        _run(command)
         shutil.rmtree(root / "var/cache/apt/archives")
-        self._run("commit", "--rm", container, BASE)
+        self._run("commit", "--rm", container, base)
 
-    def build(self, context: Path, name: str) -> None:
+    def build(self, context: Path, name: str, *, arm64: bool) -> None:
         settings = ["--isolation", "chroot", "--layers=false", "--pull=never", "--timestamp", str(EPOCH)]
-        settings += ["--from", BASE, "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
+        settings += ["--from", self.need_base(arm64=arm64), "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
         with tempfile.TemporaryDirectory() as folder:
-            self._run("build", *settings, *_pip_volumes(Path(folder)), "--tag", name, str(context))
+            command = [*self._buildah, "build", *_PLATFORM[arm64], *settings, *_pip_volumes(Path(folder))]
+            _run([*(_running_arm64() if arm64 else ()), *command, "--tag", name, str(context)])
 
     def pack(self, files: Path, name: str, platform: str, entrypoint: str) -> None:
         system, architecture = platform.split("/")
@@ -148,6 +167,15 @@ class _Storage:
         settings = ["--tls-verify=false", "--compression-format", compression]
         with tempfile.NamedTemporaryFile("r") as digest:
             self._run("push", *settings, "--digestfile", digest.name, name, f"docker://{reference}")
+            return digest.read().strip()
+
+    def push_index(self, names: Sequence[str], reference: str) -> str:
+        index = f"{BUILT}/index"
+        self._run("manifest", "create", index, *(f"containers-storage:{name}" for name in names))
+        with tempfile.NamedTemporaryFile("r") as digest:
+            settings = ["--all", "--tls-verify=false", "--digestfile", digest.name]
+            self._run("manifest", "push", *settings, index, f"docker://{reference}")
+            self._run("manifest", "rm", index)
             return digest.read().strip()
 
     def image(self, name: str) -> Image:
@@ -177,6 +205,17 @@ def require_programs(*programs: str) -> None:
             )
         except subprocess.SubprocessError as exc:
             raise BuildahMissing(f"{' and '.join(missing)} cannot be installed: {exc}") from exc
+
+
+def _running_arm64() -> list[str]:
+    """Returns what stands before a command so that programs for arm64 run. Raises BuildahMissing."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return []
+    try:
+        qemu = find_package("qemu-user-static") / "usr/bin/qemu-aarch64-static"
+    except ProgramMissing as exc:
+        raise BuildahMissing(str(exc)) from exc
+    return [sys.executable, "-I", "-S", with_arm64_programs.__file__, str(qemu)]
 
 
 def _codename() -> str:
