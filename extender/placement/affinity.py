@@ -22,11 +22,14 @@ from extender.placement.node_match import (
     open_terms,
     requirements_of,
 )
-from extender.placement.nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, PREFIX, USUAL
+from extender.placement.nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, USUAL
 from extender.placement.policy import possible_platforms
 
-NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")
-"""A requirement that no node satisfies, for pods that must wait since every node would be wrong."""
+NO_NODE = NodeSelectorRequirement(ARCHITECTURE, "In", ("no-common-platform",))
+"""A requirement that no node satisfies, for pods that must wait since every node would be wrong.
+
+Its label is one that autoscalers know, and that GKE Autopilot admits.
+"""
 
 _HIGHEST_WEIGHT = 100
 

@@ -55,7 +55,7 @@ async def test_an_index_of_a_level_runs_nowhere_and_a_single_image_of_one_on_its
     }
     assert stored["index"]["metadata"]["annotations"]["multiarch-extender.io/reason"].endswith(reason)
     affinity = stored["index"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    nowhere = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
+    nowhere = {"key": "kubernetes.io/arch", "operator": "In", "values": ["no-common-platform"]}
     assert affinity == {"nodeSelectorTerms": [{"matchExpressions": [nowhere]}]}
     assert kept_to(stored["single"]["spec"], "kubernetes.io/arch") == ["amd64"]
     runs = {name: {each["platform"]: each["images"] for each in told["nodes"]} for name, told in explained.items()}

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.builders import ARCH, OS, Json, expression
 
-NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
+NO_NODE = {"key": "kubernetes.io/arch", "operator": "In", "values": ["no-common-platform"]}
 LINUX, ZONE, IN_BOTH = expression(OS, "linux"), expression("zone", "a"), expression(ARCH, "amd64", "arm64")
 IN_AMD64, IN_ARM64 = expression(ARCH, "amd64"), expression(ARCH, "arm64")
 
