@@ -75,6 +75,7 @@ ELSEWHERE = {
     "docs/quickstart.md#see-it-decide": "tests/integration/test_documentation.py",
     "docs/quickstart.md#install-it-with-helm": "tests/e2e/test_quickstart.py",
     "docs/modes/policy-only.md#without-helm": "tests/e2e/test_policy_only_page.py",
+    "docs/how-to/verify-a-release.md#verify-a-release": "tests/e2e/test_release_rehearsal.py",
 }
 """What other tests type."""
 
