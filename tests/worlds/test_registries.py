@@ -9,6 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
+from extender.errors import RegistryDenied, RegistryThrottled
+from extender.images.reference import parse_reference
+from extender.registry.addresses import AddressGuard
+from extender.registry.http import open_session
+from extender.registry.image_description import describe_image
+from extender.registry.registry_client import RegistryClient
 from testbed.memory_http import Client, Response
 from testbed.memory_network import Network, run_in_memory
 from tests.worlds.image_references import read_reference
@@ -199,6 +206,31 @@ def test_requests_are_counted_by_host_method_and_repository() -> None:
     async def test(asker: Asker) -> None:
         await asker.ask(OPEN, method="HEAD")
         assert asker.registries.requests == {(HOST, "HEAD", "team/open"): 2, (HOST, "GET", "token"): 1}
+
+    play(test)
+
+
+@pytest.mark.parametrize("image", [OPEN, PRIVATE, HUB, WITH_PORT])
+def test_the_services_client_learns_what_is_true(image: Image) -> None:
+    async def test(asker: Asker) -> None:
+        truth = asker.registries.truth(image.reference, image.login or None)
+        assert truth
+        user, _, password = image.login.partition(":")
+        login = Credential(user, password, CredentialId(user)) if user else ANONYMOUS
+        reference = parse_reference(image.reference)
+        async with open_session(guard=AddressGuard(private_addresses=False)) as session:
+            client = RegistryClient(session, timeout_seconds=5, plain_http=frozenset(asker.registries.hosts))
+            assert await client.head_manifest(reference, login) == truth.digest
+            manifest = await client.fetch_manifest(reference, login)
+            found = await describe_image(client, reference.with_digest(manifest.digest), manifest, login)
+            assert sorted(str(each.platform) for each in found.entries) == sorted(truth.platforms)
+            if image.login:
+                with pytest.raises(RegistryDenied):
+                    await client.fetch_manifest(reference, ANONYMOUS)
+            asker.registries.fault(image.host, "throttled", 9.0)
+            with pytest.raises(RegistryThrottled) as caught:
+                await client.fetch_manifest(reference, login)
+            assert caught.value.retry_after_seconds == 9.0
 
     play(test)
 
