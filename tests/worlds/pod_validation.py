@@ -5,7 +5,6 @@ creation there is what is about scheduling, names and images, since nothing else
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from tests.worlds.api_kinds import Document
 from tests.worlds.defaulting import normalize
@@ -156,15 +155,15 @@ def _munge_selector(munged: Document, before: Document) -> list[str]:
 
 
 def _munge_affinity(munged: Document, before: Document) -> list[str]:
-    old, new = _node_affinity(before), _node_affinity(munged)
+    old, new = ((each.get("affinity") or {}).get("nodeAffinity") for each in (before, munged))
     if normalize(old) == normalize(new):
         return []
-    found = list(_problems_of_narrowing(new, old))
+    found = list(_problems_of_narrowing(new or {}, old or {}))
     rest = {key: value for key, value in (munged.get("affinity") or {}).items() if key != "nodeAffinity"}
     if before.get("affinity") is None and not rest:
         munged["affinity"] = None
     else:
-        munged["affinity"] = rest | ({"nodeAffinity": old} if "nodeAffinity" in (before.get("affinity") or {}) else {})
+        munged["affinity"] = rest if old is None else rest | {"nodeAffinity": old}
     return found
 
 
@@ -194,5 +193,5 @@ def _has_only_additions(new: Document, old: Document) -> bool:
 
 
 def _node_affinity(spec: Document) -> Document:
-    found: Any = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    return found if isinstance(found, dict) else {}
+    found: Document = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    return found
