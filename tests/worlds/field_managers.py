@@ -66,6 +66,7 @@ _SYSTEMS = frozenset(
 _NOBODYS = frozenset(("apiVersion", "kind", "status"))
 
 APPLY, UPDATE = "Apply", "Update"
+_ANNOTATION = ("metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
 _CLIENT_SIDE = ("kubectl-client-side-apply", UPDATE)
 Manager = tuple[str, str]
 """Name and operation."""
@@ -144,11 +145,14 @@ class FieldManagers:
             raise ApiError(409, "Conflict", f"Apply failed with {count}: {'; '.join(conflicts)}")
 
     def take_over(self, uid: str) -> None:
-        """Gives the fields of client-side apply to server-side apply, as kubectl does before its first one."""
+        """Gives the fields of client-side apply to server-side apply, as kubectl does before its first one.
+
+        The annotation of client-side apply stays, under a manager of its own.
+        """
         managed = dict(self.of(uid))
         if paths := managed.pop(_CLIENT_SIDE, None):
             mine = ("kubectl", APPLY)
-            managed[mine] = managed.get(mine, frozenset()) | paths
+            managed[mine] = managed.get(mine, frozenset()) | (paths - {_ANNOTATION})
             self._managed[uid] = managed
 
     def merged(self, uid: str, manager: str, live: Document, applied: Document) -> Document:
