@@ -22,6 +22,7 @@ from extender.credentials.keyring import Keyring
 from extender.credentials.operator_keyring import OperatorKeyring
 from extender.fetcher.sources import LocalSources
 from extender.images.content import Content
+from extender.machine import THIS_MACHINE
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
@@ -124,14 +125,16 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
             session,
             timeout_seconds=10,
             plain_http=frozenset(registry.hosts),
+            machine=THIS_MACHINE,
             guard=guard,
         )
         resolver = Resolver(
-            LocalSources(client, OperatorKeyring()),
+            LocalSources(client, OperatorKeyring(token_bytes=THIS_MACHINE.token_bytes)),
             size=100_000,
             tag_seconds=900,
             stale_seconds=86_400,
-            clock=time.monotonic,
+            clock=THIS_MACHINE.clock,
+            random=THIS_MACHINE.random,
         )
         yield resolver
         await resolver.close()

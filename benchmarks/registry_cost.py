@@ -23,6 +23,7 @@ from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, pack_digest
 from extender.logs import configure_logs
+from extender.machine import THIS_MACHINE
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
@@ -132,11 +133,12 @@ class Simulation:
                 Persistence(kept, clock=self.clock, wall_clock=self.clock, limits=limits) if kept is not None else None
             )
             resolver = Resolver(
-                LocalSources(await self._client(), OperatorKeyring()),
+                LocalSources(await self._client(), OperatorKeyring(token_bytes=THIS_MACHINE.token_bytes)),
                 size=_SIZE,
                 tag_seconds=900,
                 stale_seconds=86_400,
                 clock=self.clock,
+                random=THIS_MACHINE.random,
                 persistence=persistence,
             )
             self._stack.push_async_callback(resolver.close)
@@ -184,8 +186,7 @@ class Simulation:
             timeout_seconds=10,
             plain_http=frozenset((self.hub.host,)),
             guard=guard,
-            clock=self.clock,
-            wall_clock=self.clock,
+            machine=THIS_MACHINE._replace(clock=self.clock, wall_clock=self.clock),
         )
 
 

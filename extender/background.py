@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextvars import Context
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextvars import Context, ContextVar
+from functools import partial
 
 import structlog
 
@@ -12,7 +13,9 @@ log = structlog.get_logger()
 FILE_CHECK_SECONDS = 5.0
 """How often files with certificates, credentials and the like are checked for changes."""
 
-_ENDED: dict[asyncio.Task[None], str] = {}  # why each task has ended that its owner has not
+_Ended = dict[asyncio.Task[None], str]  # why each task has ended that its owner has not
+_OF_PROCESS: _Ended = {}
+_ENDED: ContextVar[_Ended] = ContextVar("_ENDED")
 
 
 @contextlib.asynccontextmanager
@@ -48,7 +51,7 @@ async def end_background(*tasks: asyncio.Task[None]) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     for task in tasks:
-        _ENDED.pop(task, None)
+        _ENDED.get(_OF_PROCESS).pop(task, None)
 
 
 @contextlib.contextmanager
@@ -68,7 +71,18 @@ def outlive_defects(event: str, **fields: object) -> Iterator[None]:
 
 def background_problem() -> str:
     """Names the tasks that have ended and should still run, and why; empty if there are none."""
-    return "; ".join(f"{task.get_name()}: {why}" for task, why in _ENDED.items())
+    return _problem_of(_ENDED.get(_OF_PROCESS))
+
+
+def own_background() -> Callable[[], str]:
+    """Returns a `background_problem` of the tasks alone that are started in this context from now on."""
+    ended: _Ended = {}
+    _ENDED.set(ended)
+    return partial(_problem_of, ended)
+
+
+def _problem_of(ended: _Ended) -> str:
+    return "; ".join(f"{task.get_name()}: {why}" for task, why in ended.items())
 
 
 def _report(task: asyncio.Task[None]) -> None:
@@ -76,5 +90,6 @@ def _report(task: asyncio.Task[None]) -> None:
     cause = exc
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
-    _ENDED[task] = why = f"{type(cause).__name__}: {cause}".removesuffix(": ") if cause else "it returned"
+    why = f"{type(cause).__name__}: {cause}".removesuffix(": ") if cause else "it returned"
+    _ENDED.get(_OF_PROCESS)[task] = why
     log.error("background.ended", task=task.get_name(), why=why, exc_info=exc)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import socket
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -25,7 +26,7 @@ PARTY: ContextVar[Party | None] = ContextVar("PARTY", default=None)
 """The program that a task belongs to. Its tasks, callbacks and timers inherit it."""
 
 
-class MemoryServer:
+class MemoryServer(asyncio.AbstractServer):
     """Who listens at an address, until `close`."""
 
     def __init__(
@@ -40,6 +41,8 @@ class MemoryServer:
             raise OSError(errno.EADDRINUSE, "Address already in use")
         self.host, self.port, self.accept = host, port, accept
         self.party = PARTY.get()
+        self.of: socket.socket | None = None
+        """A real socket that gave the address, and closes too."""
         self._servers = servers
         servers[host, port] = self
 
@@ -60,12 +63,22 @@ class MemoryServer:
         """Accepts no more; open connections stay."""
         if self.is_serving():
             del self._servers[self.host, self.port]
+            if self.of:
+                self.of.close()
 
     async def wait_closed(self) -> None:
         """Returns at once."""
 
     async def start_serving(self) -> None:
         """Returns at once."""
+
+    async def serve_forever(self) -> None:
+        """Waits for ever."""
+        await self.get_loop().create_future()
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop."""
+        return asyncio.get_running_loop()
 
 
 class Accepted:

@@ -158,7 +158,9 @@ class MemoryLoop(asyncio.BaseEventLoop):
         def accept(far: MemoryTransport) -> None:
             self.call_soon(self._accept, far, protocol_factory(), ssl)
 
-        return self.network.accept(host if host in _ANYWHERE else self.network.resolve(host), port or 0, accept)
+        server = self.network.accept(host if host in _ANYWHERE else self.network.resolve(host), port or 0, accept)
+        server.of = sock
+        return server
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         """Connects, for `create_connection`, if somebody listens there."""
@@ -185,13 +187,13 @@ class MemoryLoop(asyncio.BaseEventLoop):
             transport.attach(protocol)
             return transport, protocol
         waiter = self.create_future()
-        secured = self._secure(transport, protocol, tls, name, waiter)
+        secured = self._secure(transport, protocol, tls, name, waiter)._app_transport
         try:
             await waiter
         except BaseException:
             transport.close()
             raise
-        return cast("asyncio.Transport", secured._app_transport), protocol
+        return cast("asyncio.Transport", secured), protocol
 
     def _accept(self, far: MemoryTransport, protocol: asyncio.BaseProtocol, tls: ssl.SSLContext | None) -> None:
         if tls:

@@ -9,6 +9,7 @@ import errno
 from asyncio import protocols
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, Protocol, cast
 
 WINDOW_BYTES = 256 << 10
@@ -58,6 +59,7 @@ class MemoryTransport(asyncio.Transport):
         self._link = link
         self.peer: MemoryTransport | None = None
         self._protocol: asyncio.BaseProtocol | None = None
+        self._context = copy_context()  # in which the protocol is called
         self._is_buffered = False  # whether the protocol reads into a buffer of its own
         self._inbox: deque[bytes] = deque()
         self._unread_bytes = 0  # in the inbox or on the way to it
@@ -71,14 +73,17 @@ class MemoryTransport(asyncio.Transport):
         self._is_writer_paused = False
         self._is_ended = False  # whether no more may be written
         self._is_closing = False
-        self._is_lost = False  # whether the protocol has been told, or is going to be
+        self._is_lost = False  # whether the protocol is going to be told
+        self._is_over = False  # whether it has been told
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
-        """Gives the connection to a protocol."""
+        """Gives the connection to a protocol, which is called in the context of this call."""
+        self._context = copy_context()
         self.set_protocol(protocol)
         protocol.connection_made(self)
         if self._is_lost:
-            self._loop.call_soon(protocol.connection_lost, ConnectionResetError(errno.ECONNRESET, _RESET))
+            reset = ConnectionResetError(errno.ECONNRESET, _RESET)
+            self._loop.call_soon(protocol.connection_lost, reset, context=self._context)
         self._deliver_soon()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -87,7 +92,7 @@ class MemoryTransport(asyncio.Transport):
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Returns the protocol."""
+        """Returns the protocol, until it is told of the end."""
         return cast("asyncio.BaseProtocol", self._protocol)
 
     def is_closing(self) -> bool:
@@ -158,6 +163,10 @@ class MemoryTransport(asyncio.Transport):
 
     def abort(self) -> None:
         """Closes now. The other end gets what was sent already, unless this one has not read everything."""
+        self._force_close(None)
+
+    def _force_close(self, exc: Exception | None) -> None:
+        """As `abort`, which asyncio's TLS calls by this name."""
         if self._is_lost:
             return
         has_unread = bool(self._inbox)
@@ -167,10 +176,10 @@ class MemoryTransport(asyncio.Transport):
         self._drop_unread()
         peer = self.peer
         if has_unread and peer and not self._link.is_silenced:
-            self._loop.call_soon(peer.reset)
+            self._loop.call_soon(peer.reset, context=peer._context)
         else:
             self._send_end()
-        self._lose(None)
+        self._lose(exc)
 
     def reset(self) -> None:
         """Ends as a connection does that the other side, or something on the way, has reset."""
@@ -201,11 +210,11 @@ class MemoryTransport(asyncio.Transport):
             peer._inbox.append(data)
             if not peer._is_due:
                 peer._is_due = True
-                self._loop.call_soon(peer._deliver)
+                self._loop.call_soon(peer._deliver, context=peer._context)
         else:
             peer._arrivals.append(data)
             peer._arrives_at = max(peer._arrives_at, self._loop.time() + seconds)
-            self._loop.call_at(peer._arrives_at, peer._arrive)
+            self._loop.call_at(peer._arrives_at, peer._arrive, context=peer._context)
 
     def _send_end(self) -> None:
         if self.peer:
@@ -244,7 +253,7 @@ class MemoryTransport(asyncio.Transport):
     def _deliver_soon(self) -> None:
         if self._inbox and not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._deliver)
+            self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:
         """Gives the protocol what has arrived, unless it reads nothing now."""
@@ -282,7 +291,7 @@ class MemoryTransport(asyncio.Transport):
         self._unread_bytes -= size
         peer = self.peer
         if peer and peer._outbox:
-            peer._flush()
+            self._loop.call_soon(peer._flush, context=peer._context)
 
     def _drop_unread(self) -> None:
         size = sum(map(len, self._inbox))
@@ -302,14 +311,18 @@ class MemoryTransport(asyncio.Transport):
     def _lose(self, exc: Exception | None) -> None:
         if not self._is_lost:
             self._is_lost = True
-            self._loop.call_soon(self._end, exc)
+            self._loop.call_soon(self._end, exc, context=self._context)
 
     def _end(self, exc: Exception | None) -> None:
         link, peer = self._link, self.peer
         if self._protocol is not None:
             self._call(self._protocol.connection_lost, exc)
-        if peer is None or peer._is_lost:
+        self._protocol, self._is_over = None, True
+        if peer is None or peer._is_over:  # no circle is left to the garbage collector
             link.wire.forget(link)
+            link.near = link.far = self.peer = None
+            if peer:
+                peer.peer = None
 
 
 _feed: Callable[[asyncio.BufferedProtocol, bytes], None] = vars(protocols)["_feed_data_to_buffered_proto"]

@@ -43,6 +43,7 @@ from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.logs import configure_logs
+from extender.machine import THIS_MACHINE
 from extender.reports.audit_findings import AuditInput, new_findings, new_problems, wanted_newer, with_newer
 from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit, FindingRule
@@ -176,9 +177,9 @@ async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
             raise ConfigError(f"the cluster cannot be read: {exc}") from exc
         secrets = RefusedSecrets()
         cluster_view = ClusterView(client=client if part.is_live else None, on_refused_secret=secrets.note)
-        sources = await stack.enter_async_context(open_local_sources(settings.registry))
+        sources = await stack.enter_async_context(open_local_sources(settings.registry, machine=THIS_MACHINE))
         pod_resolver = await stack.enter_async_context(
-            open_pod_resolver_of(sources, settings, cluster_view, head_first=False)
+            open_pod_resolver_of(sources, settings, cluster_view, THIS_MACHINE, head_first=False)
         )
         progress = stack.enter_context(progress_bar())
         lookups = ImageLookups(pod_resolver, sources.list_tags, progress.step)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -37,6 +38,7 @@ from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.kubernetes.core_v1 import CreatedSpec
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode
+from extender.machine import THIS_MACHINE
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import name_of_node, platform_of_node
@@ -142,7 +144,8 @@ async def explain_all(
     secrets = RefusedSecrets()
     annotations = await _defaults_of(subjects, client)
     view = ClusterView(client=client, annotations=annotations, on_refused_secret=secrets.note)
-    async with open_pod_resolver(settings, view, open_local_sources) as pod_resolver:
+    open_sources = partial(open_local_sources, machine=THIS_MACHINE)
+    async with open_pod_resolver(settings, view, open_sources, THIS_MACHINE) as pod_resolver:
 
         async def one(subject: Subject) -> Explanation:
             try:

@@ -19,6 +19,7 @@ from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Platform
 from extender.images.reference import ImageReference
+from extender.machine import THIS_MACHINE
 from extender.registry.endpoint import Endpoint
 from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import Target
@@ -146,11 +147,11 @@ async def _look_up_all(
 
     @contextlib.asynccontextmanager
     async def open_sources(registry_settings: RegistryConfig, id_key: bytes, /) -> AsyncIterator[LocalSources]:
-        async with open_local_sources(registry_settings, id_key, heard=hear) as sources:
+        async with open_local_sources(registry_settings, id_key, machine=THIS_MACHINE, heard=hear) as sources:
             opened.append(sources)
             yield sources
 
-    async with open_pod_resolver(settings, ClusterView(), open_sources) as pod_resolver:
+    async with open_pod_resolver(settings, ClusterView(), open_sources, THIS_MACHINE) as pod_resolver:
         registry, resolver = opened[0].registry, pod_resolver.resolver
         targets = {each: resolver.cache.references.target_of(each) for each in references}
         found = await each_of(references, lambda each: resolver.describe(each, pod_resolver.keyring), str)

@@ -16,6 +16,7 @@ from extender.errors import ClusterError, ConfigError
 from extender.images.platform import InvalidPlatform, Platform, parse_platform
 from extender.kubernetes.meta_v1 import is_object_name
 from extender.logs import configure_logs
+from extender.machine import THIS_MACHINE
 
 ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="YAML file of settings.")]
 Assignments = Annotated[
@@ -73,7 +74,7 @@ async def opened_client(settings: Config, instead: str = "") -> AsyncIterator[Cl
     Raises ConfigError if there is none, which says what to give `instead`.
     """
     try:
-        client = await open_users_cluster(settings.cluster)
+        client = await open_users_cluster(settings.cluster, THIS_MACHINE.clock)
     except ClusterError as exc:
         raise ConfigError(f"{exc}; name a kubeconfig with --kubeconfig{instead}") from exc
     try:

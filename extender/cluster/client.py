@@ -7,7 +7,6 @@ decode the resources; this file decodes only the Status of a refusal.
 import asyncio
 import os
 import ssl
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
@@ -81,12 +80,13 @@ async def open_cluster(
     kubeconfig: str = "",
     context: str = "",
     *,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float],
 ) -> "ClusterClient":
     """A client of the cluster that `mode` names; sends no request to the API server.
 
     `kubeconfig` is a path, or several joined as in $KUBECONFIG; empty means $KUBECONFIG, else ~/.kube/config. An empty
-    `context` is the current one. `auto` means in-cluster inside a pod, unless a file or a context is given.
+    `context` is the current one. `auto` means in-cluster inside a pod, unless a file or a context is given. `clock`
+    gives monotonic seconds.
 
     Raises:
         ClusterError: there is no such configuration, it is malformed, or its credential plugin failed.
@@ -102,13 +102,13 @@ async def open_cluster(
     return ClusterClient(await load(), load, clock)
 
 
-async def open_chosen_cluster(choice: str) -> "ClusterClient":
+async def open_chosen_cluster(choice: str, clock: Callable[[], float]) -> "ClusterClient":
     """As `open_cluster`, of the setting `cluster`: `auto` or the path of a kubeconfig, and `#CONTEXT` behind it."""
     path, context = context_of(choice)
-    return await open_cluster("auto", "" if path == "auto" else path, context)
+    return await open_cluster("auto", "" if path == "auto" else path, context, clock=clock)
 
 
-async def open_users_cluster(choice: str) -> "ClusterClient":
+async def open_users_cluster(choice: str, clock: Callable[[], float]) -> "ClusterClient":
     """As `open_chosen_cluster`, but `auto` is what kubectl takes: a kubeconfig if there is one, else the pod's cluster.
 
     So is the namespace: the context's, else the pod's.
@@ -124,7 +124,7 @@ async def open_users_cluster(choice: str) -> "ClusterClient":
             return access
         return msgspec.structs.replace(access, namespace=namespace_of_pod())
 
-    return ClusterClient(await load(), load, time.monotonic)
+    return ClusterClient(await load(), load, clock)
 
 
 def context_of(choice: str) -> tuple[str, str]:

@@ -6,7 +6,6 @@ few seconds after each call of `look`, and a callback receives them.
 """
 
 import asyncio
-import random as stdlib_random
 from collections.abc import Awaitable, Callable, Mapping, Set
 from functools import partial
 from types import MappingProxyType
@@ -51,7 +50,7 @@ class WatchedNodes:
         reader: Reader,
         *,
         clock: Callable[[], float],
-        random: Callable[[], float] = stdlib_random.random,
+        random: Callable[[], float],
     ) -> None:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self.watch = ListWatch(reader, NODES, self, clock=clock, random=random)

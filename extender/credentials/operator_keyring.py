@@ -8,7 +8,6 @@ id.
 import asyncio
 import contextlib
 import hashlib
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pkgutil import resolve_name
@@ -32,6 +31,7 @@ from extender.credentials.providers import (
 )
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference
+from extender.machine import Machine
 from extender.tables import LruTable
 from extender.watched_files import FileSetting, FileWatcher, WatchedFiles
 
@@ -56,17 +56,18 @@ class OperatorKeyring:
         clouds: Sequence[ProviderLogins] = (),
         *,
         id_key: bytes = b"",
+        token_bytes: Callable[[int], bytes],
         patience_seconds: float | None = None,
     ) -> None:
         """`id_key` is the hash key of `id`: equal credentials have the same id under the same key. Empty: a random one.
 
-        `patience_seconds` is how long one lookup waits for providers together; None: for as long as they take. An
-        answer that comes later serves the next lookup.
+        `token_bytes` gives so many bytes that nobody can guess. `patience_seconds` is how long one lookup waits for
+        providers together; None: for as long as they take. An answer that comes later serves the next lookup.
         """
         self._files = files
         self._clouds = clouds
-        self._id_key = id_key or secrets.token_bytes(32)
-        self._key = secrets.token_bytes(32)  # of the ids of single credentials, which stay in this process
+        self._id_key = id_key or token_bytes(32)
+        self._key = token_bytes(32)  # of the ids of single credentials, which stay in this process
         self._patience_seconds = patience_seconds
         self._opened: LruTable[str, CredentialId] = LruTable(_MOST_OPENED)
         self._asking: set[asyncio.Task[tuple[Login, ...]]] = set()
@@ -178,8 +179,7 @@ async def open_operator_keyring(  # noqa: PLR0913 - settings and parts, each by 
     clouds: Sequence[Cloud],
     id_key: bytes,
     environment: Mapping[str, str],
-    clock: Callable[[], float],
-    wall_clock: Callable[[], float],
+    machine: Machine,
     watcher: FileWatcher,
     patience_seconds: float | None = None,
 ) -> AsyncIterator[OperatorKeyring]:
@@ -195,19 +195,21 @@ async def open_operator_keyring(  # noqa: PLR0913 - settings and parts, each by 
     """
     files: list[WatchedFiles[OperatorFile]] = []
     if docker_config:
-        docker = SourcesFile(partial(read_docker_config, docker_config), clock=clock)
+        docker = SourcesFile(partial(read_docker_config, docker_config), clock=machine.clock)
         files.append(WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [docker_config], docker.load))
     if bool(plugin_config) != bool(plugin_dir):
         raise ConfigError("registry.credential_providers: config and bin_dir are needed together")
     if plugin_config:
-        plugins = SourcesFile(partial(read_plugins, plugin_config, plugin_dir), clock=clock)
+        plugins = SourcesFile(partial(read_plugins, plugin_config, plugin_dir), clock=machine.clock)
         files.append(WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [plugin_config], plugins.load))
     for each in files:
         watcher.add(each)
     async with open_cloud_session() as session:
-        access = CloudAccess(session, environment, wall_clock)
-        of_clouds = [ProviderLogins(open_cloud(cloud, access), clock=clock) for cloud in dict.fromkeys(clouds)]
-        keyring = OperatorKeyring(files, of_clouds, id_key=id_key, patience_seconds=patience_seconds)
+        access = CloudAccess(session, environment, machine.wall_clock)
+        of_clouds = [ProviderLogins(open_cloud(cloud, access), clock=machine.clock) for cloud in dict.fromkeys(clouds)]
+        keyring = OperatorKeyring(
+            files, of_clouds, id_key=id_key, token_bytes=machine.token_bytes, patience_seconds=patience_seconds
+        )
         try:
             yield keyring
         finally:

@@ -37,6 +37,7 @@ from extender.fetcher.messages import (
 from extender.fetcher.settings import PATIENCE_SECONDS, FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.logs import configure_logs
+from extender.machine import THIS_MACHINE
 from extender.metrics import sums
 from extender.registry_figures import gauge_values
 
@@ -124,7 +125,9 @@ class _Server:
         if settings.resident_bytes:
             stay_within(settings.resident_bytes, self._is_asked)
         try:
-            opening = open_local_sources(settings.registry, settings.id_key, patience_seconds=PATIENCE_SECONDS)
+            opening = open_local_sources(
+                settings.registry, settings.id_key, machine=THIS_MACHINE, patience_seconds=PATIENCE_SECONDS
+            )
             self._sources = await self._stack.enter_async_context(opening)
             self._send_operator()
         except Exception as exc:  # noqa: BLE001 - whatever it is, the service is answered

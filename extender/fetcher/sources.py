@@ -5,7 +5,6 @@ The service has the same from `fetcher_client`, and nothing of it in its own pro
 
 import contextlib
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from functools import partial
@@ -19,6 +18,7 @@ from extender.errors import ConfigError
 from extender.fetcher.looker import Looker
 from extender.fetcher.messages import Failed, Look, SeenImage
 from extender.images.reference import ImageReference
+from extender.machine import Machine
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Endpoint
 from extender.registry.endpoint_tls import RegistryTrust
@@ -65,6 +65,7 @@ async def open_local_sources(
     settings: RegistryConfig,
     id_key: bytes = b"",
     *,
+    machine: Machine,
     patience_seconds: float | None = None,
     heard: HeardOf | None = None,
 ) -> AsyncIterator[LocalSources]:
@@ -78,7 +79,7 @@ async def open_local_sources(
     """
     async with contextlib.AsyncExitStack() as stack:
         try:
-            sources = await _open(settings, id_key, patience_seconds, heard, stack)
+            sources = await _open(settings, id_key, machine, patience_seconds, heard, stack)
         except ConfigError:
             raise
         except Exception as exc:  # whose text may have a secret of the environment, such as a proxy's password
@@ -89,6 +90,7 @@ async def open_local_sources(
 async def _open(
     settings: RegistryConfig,
     id_key: bytes,
+    machine: Machine,
     patience_seconds: float | None,
     heard: HeardOf | None,
     stack: contextlib.AsyncExitStack,
@@ -115,8 +117,7 @@ async def _open(
             clouds=settings.clouds,
             id_key=id_key,
             environment=os.environ,
-            clock=time.monotonic,
-            wall_clock=time.time,
+            machine=machine,
             watcher=watcher,
             patience_seconds=patience_seconds,
         )
@@ -125,6 +126,7 @@ async def _open(
         session,
         timeout_seconds=settings.timeout_seconds,
         plain_http=frozenset(settings.plain_http),
+        machine=machine,
         mirrors=mirrors,
         mirror_credentials=_for_mirrors(operator, mirrors),
         guard=guard,

@@ -4,10 +4,8 @@ Implements the pull part of the distribution-spec, without a cache. The caller c
 `mirror_failover` chooses the endpoint. `auth` decides which host receives which header and credential.
 """
 
-import random as stdlib_random
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -26,6 +24,7 @@ from extender.errors import (
 from extender.images.manifest import media_type_of
 from extender.images.reference import ImageReference, digest_of, is_digest, matches_digest
 from extender.lenient_json import InvalidJson, LenientDecoder
+from extender.machine import Machine
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource
@@ -64,40 +63,37 @@ class FetchedManifest(msgspec.Struct, frozen=True):
 class RegistryClient:
     """Fetches manifests and blobs from registries. Raises only InvalidManifest and subclasses of RegistryError."""
 
-    def __init__(  # noqa: PLR0913 - the operator's settings and the room's parts meet here, each by its name
+    def __init__(
         self,
         session: aiohttp.ClientSession,
         *,
         timeout_seconds: float,
         plain_http: frozenset[str],
+        machine: Machine,
         mirrors: EndpointSource | None = None,
         mirror_credentials: MirrorCredentials = nobody,
         guard: AddressGuard | None = None,
         heard: Heard = unheard,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-        random: Callable[[], float] = stdlib_random.random,
     ) -> None:
         """`timeout_seconds` bounds each request, to a registry or a token server, with its body.
 
         `plain_http` has the `host[:port]` that are contacted without TLS, unless `mirrors` says otherwise.
         `mirror_credentials` returns the operator's own credentials for a repository on a mirror, in the order to try
         them. `guard` decides which registries and mirrors may be contacted (None: all). `heard` receives what each
-        endpoint answered. `wall_clock` gives seconds since the epoch, for a Retry-After that is a date. `clock` gives
-        monotonic seconds and `random` numbers from 0 up to 1.
+        endpoint answered.
         """
         self._authenticator = Authenticator(
-            session, timeout_seconds=timeout_seconds, clock=clock, wall_clock=wall_clock
+            session, timeout_seconds=timeout_seconds, clock=machine.clock, wall_clock=machine.wall_clock
         )
         self._plain_http = plain_http
         self._mirrors = mirrors or Routes()
-        self._wall_clock = wall_clock
-        self._quotas = Quotas(clock=clock, random=random)
+        self._wall_clock = machine.wall_clock
+        self._quotas = Quotas(clock=machine.clock, random=machine.random)
         self._failover = MirrorFailover(
             self.endpoints_for,
             mirror_credentials=mirror_credentials,
             guard=guard,
-            rests=Rests(probe_seconds=timeout_seconds, clock=clock, random=random),
+            rests=Rests(probe_seconds=timeout_seconds, clock=machine.clock, random=machine.random),
             heard=heard,
         )
 

@@ -7,7 +7,6 @@ hold wall-clock times, which are converted from and to monotonic time here. `ext
 import asyncio
 import contextlib
 import contextvars
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -83,10 +82,11 @@ class Persistence:
         *,
         persist_private: bool = False,
         clock: Callable[[], float],
-        wall_clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float],
         limits: PersistenceLimits = PersistenceLimits(),  # noqa: B008 -- it is frozen
     ) -> None:
         self._store = store
+        self._context = contextvars.copy_context()
         self._is_closed = False
         self._persist_private = persist_private
         self._clock = clock
@@ -177,7 +177,7 @@ class Persistence:
     def _wake(self) -> None:
         self._changed.set()
         if self._writer is None and not self._is_closed:
-            self._writer = start_background(self._write_behind(), "store", contextvars.Context())
+            self._writer = start_background(self._write_behind(), "store", self._context.copy())
 
     async def _write_behind(self) -> None:
         while True:

@@ -6,7 +6,6 @@ when one is due, and has those that are under way.
 
 import asyncio
 import contextvars
-import random as stdlib_random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -101,7 +100,7 @@ class Resolver:
         tag_seconds: float,
         stale_seconds: float,
         clock: Callable[[], float],
-        random: Callable[[], float] = stdlib_random.random,
+        random: Callable[[], float],
         persistence: Persistence | None = None,
         head_first: bool = True,
         lookup_seconds: float = 20.0,
@@ -113,6 +112,7 @@ class Resolver:
         `lookup_seconds` bounds the requests of a lookup. `short_names` and `stated` are as in `References`.
         """
         self._clock = clock
+        self._context = contextvars.copy_context()
         self._persistence = persistence
         lifetimes = Lifetimes(tag_seconds=tag_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, persistence, short_names=short_names, stated=stated)
@@ -317,7 +317,7 @@ class Resolver:
         """The lookup under way that gives the same, or a new one; None if its tenant may have no further one.
 
         It is a task of its own, so that no caller's deadline or end cancels it. It works for all that wait for it, and
-        so in nobody's context. Wait for it with `asyncio.wait`.
+        so in the resolver's context. Wait for it with `asyncio.wait`.
         """
         key = self._key(wanted, target, keyring)
         if key in self._lookups:
@@ -325,8 +325,8 @@ class Resolver:
         if self.is_closed or not self._slots.take(keyring.tenant):
             LOOKUPS["refused"].inc()
             return None
-        work, context = self._measured(key, look), contextvars.Context()
-        lookup = asyncio.get_running_loop().create_task(work, context=context)
+        work = self._measured(key, look)
+        lookup = asyncio.get_running_loop().create_task(work, context=self._context.copy())
         self._lookups[key] = _UnderWay(lookup, self._clock())
         return lookup
 

@@ -14,6 +14,7 @@ import errno
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, cast
@@ -24,6 +25,7 @@ from aiohttp import web
 
 from extender.background import end_background, start_background
 from extender.errors import ConfigError
+from extender.machine import BACKLOG
 from extender.metrics import counter
 from extender.server.routes import Answer, Post, Responder, head_of_answer, problem, response_of, split_request
 
@@ -393,7 +395,6 @@ class _RequestHandler(web.RequestHandler):
         return response
 
 
-BACKLOG = 1024
 # The kernel doubles it, and hands over so much at once at most. The buffers of uvloop and OpenSSL stay as large as what
 # once came at once: a TLS connection takes up to 145 KB, instead of 350 KB. The price is the time of large reviews: on
 # loopback 0.2 ms more for one of 60 KB, 5 ms for 300 KB.
@@ -628,21 +629,17 @@ def open_listener(
     port: int,
     tls: ssl.SSLContext | None = None,
     *,
+    bind: Callable[[str, int], socket.socket],
     limits: Limits = Limits(),  # noqa: B008  # it is frozen
     drain_seconds: float = 1.0,
 ) -> Listener:
-    """Binds `host:port` (port 0 takes a free one) and answers requests there.
-
-    An empty host is every address of the machine, of IPv4 and of IPv6 as far as it has them. A name is its address of
-    IPv4.
+    """Answers requests at `host:port`, which `bind` opens.
 
     Raises:
         ConfigError: the address cannot be bound.
     """
-    both = not host and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family, dualstack_ipv6=both, backlog=BACKLOG)
+        listening = bind(host, port)
     except OSError as exc:
         raise ConfigError(f"{name}.listen: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
     listener = Listener(name, service, limits, drain_seconds=drain_seconds)

@@ -1,6 +1,5 @@
 """The operations endpoints: /livez and /readyz from named checks, and /metrics."""
 
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -56,10 +55,15 @@ class Operations:
     posts: Mapping[str, Post] = MappingProxyType({})
 
     def __init__(
-        self, live: Mapping[str, Check], ready: Mapping[str, Check], seen: Mapping[str, Check] = MappingProxyType({})
+        self,
+        live: Mapping[str, Check],
+        ready: Mapping[str, Check],
+        seen: Mapping[str, Check] = MappingProxyType({}),
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self._checks = {"/livez": (live, {}), "/readyz": (ready, seen)}
-        self._text = MetricsText(lambda: generate_latest(REGISTRY), time.monotonic)
+        self._text = MetricsText(lambda: generate_latest(REGISTRY), clock)
 
     def is_draining(self) -> bool:
         """False: probes and Prometheus may ask to the end."""

@@ -6,7 +6,6 @@ is a request: a fuzzer compares them.
 
 import functools
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from email.utils import formatdate
@@ -88,8 +87,12 @@ class Responder(Protocol):
 class PostRoutes:
     """A service of POST requests on the paths of `routes`."""
 
-    def __init__(self, routes: Mapping[str, Route], *, draining: Callable[[], bool]) -> None:
-        self.posts: Mapping[str, Post] = {path: functools.partial(_answer, route) for path, route in routes.items()}
+    def __init__(
+        self, routes: Mapping[str, Route], *, draining: Callable[[], bool], token_bytes: Callable[[int], bytes]
+    ) -> None:
+        self.posts: Mapping[str, Post] = {
+            path: functools.partial(_answer, route, token_bytes) for path, route in routes.items()
+        }
         self.is_draining = draining
 
     async def respond(self, request: web.BaseRequest, body: bytes) -> web.Response:
@@ -102,7 +105,7 @@ class PostRoutes:
         return response_of(await post(body))
 
 
-async def _answer(route: Route, body: bytes) -> Answer:
+async def _answer(route: Route, token_bytes: Callable[[int], bytes], body: bytes) -> Answer:
     started = time.perf_counter()
     try:
         reply = await route.answer(body)
@@ -114,7 +117,7 @@ async def _answer(route: Route, body: bytes) -> Answer:
         outcome = "bad_request"
     except Exception:
         # The scheduler and the API server need an answer.
-        event_id = secrets.token_hex(8)
+        event_id = token_bytes(8).hex()
         log.exception("request.failed", endpoint=route.name, id=event_id)
         answer = Answer(200, route.fallback(body, event_id))
         outcome = "failed"

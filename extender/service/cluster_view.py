@@ -1,9 +1,6 @@
 """The service's view of the cluster, kept current by watches; also a view for running without a cluster."""
 
 import contextlib
-import random
-import socket
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
@@ -15,6 +12,7 @@ from extender.cluster.secrets import OnRefused
 from extender.cluster.views import NAMESPACES, NamespaceView, PendingPods, WatchedNodes
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
+from extender.machine import Machine
 from extender.placement.nodes import ClusterNodes
 from extender.server.operations import CheckResult
 
@@ -65,7 +63,7 @@ class ClusterView(msgspec.Struct, frozen=True, eq=False):
 
 
 @contextlib.asynccontextmanager
-async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
+async def open_cluster_view(config: Config, machine: Machine) -> AsyncIterator[ClusterView]:
     """The view of the cluster this process runs in or of the kubeconfig's, which may be none by the settings.
 
     Raises:
@@ -75,26 +73,28 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
         yield ClusterView()
         return
     try:
-        client = await open_chosen_cluster(config.cluster)
+        client = await open_chosen_cluster(config.cluster, machine.clock)
     except ClusterError as exc:
         raise ConfigError(f"cluster: {exc}; name a kubeconfig, or set cluster=none to run without") from exc
     try:
-        yield _watched(client)
+        yield watched_view(client, machine)
     finally:
         await client.close()
 
 
-def _watched(client: ClusterClient) -> ClusterView:
-    nodes = WatchedNodes(client, clock=time.monotonic)
+def watched_view(client: ClusterClient, machine: Machine) -> ClusterView:
+    """The view that watches keep once they run."""
+    clock, random = machine.clock, machine.random
+    nodes = WatchedNodes(client, clock=clock, random=random)
     namespaces = NamespaceView()
     return ClusterView(
         nodes=nodes,
         client=client,
         namespaces=namespaces,
-        pending=PendingPods(client, clock=time.monotonic, random=random.random),
-        events=PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time),
+        pending=PendingPods(client, clock=clock, random=random),
+        events=PodEvents(client, instance=machine.host_name, clock=clock, wall_clock=machine.wall_clock),
         watches=(
             nodes.watch,
-            ListWatch(client, NAMESPACES, namespaces, clock=time.monotonic, random=random.random),
+            ListWatch(client, NAMESPACES, namespaces, clock=clock, random=random),
         ),
     )

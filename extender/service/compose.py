@@ -9,14 +9,15 @@ import msgspec
 import structlog
 
 from extender import __version__
-from extender.background import FILE_CHECK_SECONDS, background_problem, in_background
+from extender.background import FILE_CHECK_SECONDS, in_background, own_background
 from extender.config.checks import parse_listen
 from extender.config.tree import Config
+from extender.machine import Machine
 from extender.masked import masked_settings
 from extender.metrics import gauge
 from extender.server.http import ADMISSION, SCHEDULER, Limits, Listener, open_listener
 from extender.server.operations import Check, CheckResult, Operations
-from extender.server.routes import PostRoutes, Route
+from extender.server.routes import PostRoutes, Responder, Route
 from extender.server.tls import TlsFiles
 from extender.service.cluster_view import ClusterView, check_watch
 from extender.service.endpoints import admission_routes, scheduler_routes
@@ -39,23 +40,27 @@ class Service(msgspec.Struct, frozen=True):
 
 
 @contextlib.asynccontextmanager
-async def open_service(config: Config, cluster_view: ClusterView, open_sources: OpenSources) -> AsyncIterator[Service]:
+async def open_service(
+    config: Config, cluster_view: ClusterView, open_sources: OpenSources, machine: Machine
+) -> AsyncIterator[Service]:
     """The whole service, which answers until the context is left; leaving drains it within the grace period.
 
     Raises:
         ConfigError: an address cannot be bound, or a file of the configuration cannot be used.
     """
     BUILD_INFO[__version__].set(1)
+    problem = own_background()
     client, nodes, events = cluster_view.client, cluster_view.nodes, cluster_view.events
     async with contextlib.AsyncExitStack() as stack:
 
         async def run(work: Coroutine[None, None, None], name: str) -> None:
             await stack.enter_async_context(in_background(work, name))
 
-        identity = await stack.enter_async_context(open_own_certificate(config, client))
+        identity = await stack.enter_async_context(open_own_certificate(config, client, machine))
         tls = open_tls(config, identity)
-        sources = await stack.enter_async_context(open_sources(config.registry, credential_key(config.cache.key_file)))
-        pod_resolver = await stack.enter_async_context(open_pod_resolver_of(sources, config, cluster_view))
+        key = credential_key(config.cache.key_file, machine.token_bytes)
+        sources = await stack.enter_async_context(open_sources(config.registry, key))
+        pod_resolver = await stack.enter_async_context(open_pod_resolver_of(sources, config, cluster_view, machine))
         for watch in cluster_view.watches:
             await run(watch.run(), f"watch-{watch.name}")
         if events:
@@ -63,12 +68,13 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         # A scheduler asks about pending pods next; to reviews, a pod that exists is past.
         if cluster_view.pending and config.scheduler.listen:
             await run(cluster_view.pending.run(pod_resolver.warm), "watch-pods")
-        gates = await stack.enter_async_context(open_gates(config, cluster_view, pod_resolver))
+        gates = await stack.enter_async_context(open_gates(config, cluster_view, pod_resolver, machine))
 
         await sources.check()
         if tls:
             await run(tls.files.watch(FILE_CHECK_SECONDS), "tls-admission")
-        listeners = await stack.enter_async_context(_open_listeners(config))
+        listeners = await stack.enter_async_context(_open_listeners(config, machine))
+        live: Mapping[str, Check] = {"ping": CheckResult, "background": lambda: _check(not problem(), problem())}
         ready: Mapping[str, Check] = {
             "shutdown": listeners.check,
             "registries": lambda: _check(sources.is_ready, "the files for them are not read yet"),
@@ -79,12 +85,12 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
             **({"certificate": identity.check} if identity else {}),
         }
         can_gate = gates.can_gate if gates else lambda: False
-        verbs = scheduler_routes(config, pod_resolver, nodes)
+        verbs = scheduler_routes(config, pod_resolver, nodes, machine.clock)
         reviews = admission_routes(config, pod_resolver, cluster_view, can_gate)
         service = Service(
             scheduler_url=listeners.open("scheduler", config.scheduler.listen, verbs, SCHEDULER),
             admission_url=listeners.open("admission", config.admission.listen, reviews, ADMISSION, tls),
-            operations_url=listeners.open_operations(config.operations.listen, ready, seen),
+            operations_url=listeners.open_operations(config.operations.listen, live, ready, seen),
         )
         log.info("service.started", version=__version__, config=masked_settings(msgspec.to_builtins(config)))
         yield service
@@ -108,7 +114,8 @@ def open_tls(config: Config, identity: SelfManaged | None = None) -> TlsFiles | 
 class _Listeners:
     """The listeners of a service, and whether it is about to end."""
 
-    def __init__(self, grace_seconds: float) -> None:
+    def __init__(self, grace_seconds: float, machine: Machine) -> None:
+        self._machine = machine
         self._stopping = asyncio.Event()
         self._listeners: list[Listener] = []
         self._operations: list[Listener] = []
@@ -128,23 +135,27 @@ class _Listeners:
         """Answers there, and returns the base URL; empty where `listen` is. Raises ConfigError."""
         if not listen:
             return ""
-        responder = PostRoutes(routes, draining=self._stopping.is_set)
-        context = tls.context if tls else None
-        address = parse_listen(listen)
-        listener = open_listener(name, responder, *address, context, limits=limits, drain_seconds=self._drain_seconds)
+        responder = PostRoutes(routes, draining=self._stopping.is_set, token_bytes=self._machine.token_bytes)
+        listener = self._listen(name, responder, listen, tls, limits, self._drain_seconds)
         self._listeners.append(listener)
         return f"{'https' if tls else 'http'}://{listener.address}"
 
-    def open_operations(self, listen: str, ready: Mapping[str, Check], seen: Mapping[str, Check]) -> str:
+    def open_operations(
+        self, listen: str, live: Mapping[str, Check], ready: Mapping[str, Check], seen: Mapping[str, Check]
+    ) -> str:
         """As `open`, of health checks and metrics."""
         if not listen:
             return ""
-        live: Mapping[str, Check] = {"ping": CheckResult, "background": _check_background}
-        listener = open_listener(
-            "operations", Operations(live, ready, seen), *parse_listen(listen), drain_seconds=self._linger_seconds / 4
-        )
+        operations = Operations(live, ready, seen, clock=self._machine.clock)
+        listener = self._listen("operations", operations, listen, None, Limits(), self._linger_seconds / 4)
         self._operations.append(listener)
         return f"http://{listener.address}"
+
+    def _listen(
+        self, name: str, service: Responder, listen: str, tls: TlsFiles | None, limits: Limits, drain_seconds: float
+    ) -> Listener:
+        address, context, bind = parse_listen(listen), tls.context if tls else None, self._machine.bind
+        return open_listener(name, service, *address, context, bind=bind, limits=limits, drain_seconds=drain_seconds)
 
     async def drain(self) -> None:
         """Fails readiness, and answers for the time in which callers hear of it."""
@@ -161,8 +172,8 @@ class _Listeners:
 
 
 @contextlib.asynccontextmanager
-async def _open_listeners(config: Config) -> AsyncIterator[_Listeners]:
-    listeners = _Listeners(config.shutdown.grace_seconds)
+async def _open_listeners(config: Config, machine: Machine) -> AsyncIterator[_Listeners]:
+    listeners = _Listeners(config.shutdown.grace_seconds, machine)
     try:
         yield listeners
     finally:
@@ -171,8 +182,3 @@ async def _open_listeners(config: Config) -> AsyncIterator[_Listeners]:
 
 def _check(ok: bool, otherwise: str) -> CheckResult:  # it is the result
     return CheckResult(ok=ok, detail="" if ok else otherwise)
-
-
-def _check_background() -> CheckResult:
-    problem = background_problem()
-    return _check(not problem, problem)

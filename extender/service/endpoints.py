@@ -1,6 +1,5 @@
 """What answers the scheduler and the API server: the routes of each listener."""
 
-import time
 from collections.abc import Callable, Mapping
 
 from extender.admission.daemon_pods import DaemonPods
@@ -23,14 +22,16 @@ PENDING_LIMIT_SECONDS = 30.0
 """Counted from when a pod was first seen; after it a pending image is unknown."""
 
 
-def scheduler_routes(config: Config, pod_resolver: PodResolver, nodes: WatchedNodes | None) -> Mapping[str, Route]:
+def scheduler_routes(
+    config: Config, pod_resolver: PodResolver, nodes: WatchedNodes | None, clock: Callable[[], float]
+) -> Mapping[str, Route]:
     """The routes of the three scheduler verbs by path."""
     verbs = SchedulerVerbs(
         pod_resolver,
         wait_seconds=config.scheduler.wait_seconds,
         pending_limit_seconds=PENDING_LIMIT_SECONDS,
         nodes=nodes,
-        clock=time.monotonic,
+        clock=clock,
     )
     return {
         "/scheduler/filter": Route("filter", verbs.filter, verbs.fallback_filter),

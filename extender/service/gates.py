@@ -5,10 +5,6 @@ It runs where nothing is held either, to remove gates that were added before: un
 
 import asyncio
 import contextlib
-import random
-import secrets
-import socket
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
@@ -24,6 +20,7 @@ from extender.errors import ClusterError
 from extender.gates.gate_controller import OLDEST, PODS, GateController
 from extender.gates.policy_arming import PolicyArming
 from extender.kubernetes.api_groups import ResourceAttributes
+from extender.machine import Machine
 from extender.metrics import gauge
 from extender.placement.gate import UnknownImages
 from extender.placement.ungating import UngatingPlanner
@@ -111,7 +108,7 @@ class Gates:
 
 @contextlib.asynccontextmanager
 async def open_gates(
-    config: Config, cluster_view: ClusterView, pod_resolver: PodResolver
+    config: Config, cluster_view: ClusterView, pod_resolver: PodResolver, machine: Machine
 ) -> AsyncIterator[Gates | None]:
     """Runs the gate controller beside the context, if there is a cluster. Gives the gates if pods are to be held.
 
@@ -122,20 +119,20 @@ async def open_gates(
     if client is None or events is None:
         yield None
         return
-    identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    identity = f"{machine.host_name}_{machine.token_bytes(4).hex()}"
     election = LeaderElection(
         client,
         namespace=client.namespace,
         name=config.admission.gate.lease,
         identity=identity,
-        clock=time.monotonic,
-        wall_clock=time.time,
+        clock=machine.clock,
+        wall_clock=machine.wall_clock,
     )
     holds = config.admission.unknown is UnknownImages.GATE
-    rights = OwnRights(client, GATE_RIGHTS, needed=holds, clock=time.monotonic)
+    rights = OwnRights(client, GATE_RIGHTS, needed=holds, clock=machine.clock)
     serves = bool(config.admission.listen or config.scheduler.listen)
-    gates = Gates(election, rights, cluster_view.watches, time.monotonic, serves=serves)
-    controller = gates.controller = _controller(config, client, events, cluster_view, pod_resolver, gates)
+    gates = Gates(election, rights, cluster_view.watches, machine.clock, serves=serves)
+    controller = gates.controller = _controller(config, client, events, cluster_view, pod_resolver, gates, machine)
     REMOVAL["wanted"].set(holds)
     REMOVAL["able"].set_function(lambda: float(gates.can_gate()))
     gate = config.admission.gate
@@ -193,6 +190,7 @@ def _controller(
     cluster_view: ClusterView,
     pod_resolver: PodResolver,
     gates: Gates,
+    machine: Machine,
 ) -> GateController:
     settings = admission_settings_of(config)
     holds = settings.gate.unknown is UnknownImages.GATE
@@ -207,7 +205,7 @@ def _controller(
         is_responsible=gates.is_responsible,
         is_ready=gates.is_ready,
         limit_seconds=limit_seconds if holds else min(limit_seconds, RELEASE_SECONDS),
-        clock=time.monotonic,
-        wall_clock=time.time,
-        random=random.random,
+        clock=machine.clock,
+        wall_clock=machine.wall_clock,
+        random=machine.random,
     )

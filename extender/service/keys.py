@@ -4,7 +4,7 @@ It is read at the start only: the ids of all credentials in memory would change 
 """
 
 import hashlib
-import secrets
+from collections.abc import Callable
 
 from extender.errors import ConfigError
 from extender.regular_files import read_file
@@ -12,14 +12,14 @@ from extender.regular_files import read_file
 KEY_BYTES = 32
 
 
-def credential_key(file: str) -> bytes:
+def credential_key(file: str, token_bytes: Callable[[int], bytes]) -> bytes:
     """32 bytes by the content of the file; without a file those of a process whose ids nothing else needs to know.
 
     Raises:
         ConfigError: the file cannot be read, or has less than 32 bytes.
     """
     if not file:
-        return secrets.token_bytes(KEY_BYTES)
+        return token_bytes(KEY_BYTES)
     try:
         content = read_file(file)
     except OSError as exc:

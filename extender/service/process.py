@@ -12,6 +12,7 @@ import structlog
 
 from extender.config.tree import Config
 from extender.fetcher.fetcher_client import open_fetcher
+from extender.machine import THIS_MACHINE
 from extender.service.cluster_view import open_cluster_view
 from extender.service.compose import open_service
 
@@ -69,8 +70,8 @@ def _exit_at_once() -> None:
 async def _serve(config: Config, opened: asyncio.Event, stop: asyncio.Event) -> None:
     raise_descriptor_limit()
     async with (
-        open_cluster_view(config) as cluster_view,
-        open_service(config, cluster_view, partial(open_fetcher, log_level=config.log.level)),
+        open_cluster_view(config, THIS_MACHINE) as cluster_view,
+        open_service(config, cluster_view, partial(open_fetcher, log_level=config.log.level), THIS_MACHINE),
     ):
         opened.set()
         await stop.wait()

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
@@ -14,6 +13,7 @@ from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.stated import StatedImages
+from extender.machine import Machine
 from extender.resolver.lookups import Sources
 from extender.resolver.persistence import Persistence
 from extender.resolver.pod_resolver import PodResolver
@@ -64,7 +64,7 @@ class CacheFiles(NamedTuple):
     watcher: FileWatcher
 
 
-def open_cache_files(config: Config) -> CacheFiles:
+def open_cache_files(config: Config, machine: Machine) -> CacheFiles:
     """Opens the files that the settings of the cache name; asks no store yet.
 
     Raises:
@@ -74,12 +74,12 @@ def open_cache_files(config: Config) -> CacheFiles:
     watcher = FileWatcher()
     url = cache.url or default_store_url(os.environ)
     store = open_store(url, size=cache.size, stale_seconds=STALE_SECONDS, watcher=watcher)
-    return CacheFiles(store, credential_key(cache.key_file), watcher)
+    return CacheFiles(store, credential_key(cache.key_file, machine.token_bytes), watcher)
 
 
 @contextlib.asynccontextmanager
 async def open_pod_resolver(
-    config: Config, cluster_view: ClusterView, open_sources: OpenSources
+    config: Config, cluster_view: ClusterView, open_sources: OpenSources, machine: Machine
 ) -> AsyncIterator[PodResolver]:
     """A PodResolver with sources, credentials, a cache and a store of its own; closes them at the end.
 
@@ -87,8 +87,8 @@ async def open_pod_resolver(
         ConfigError: a file or a value of the configuration cannot be used.
     """
     async with (
-        open_sources(config.registry, credential_key(config.cache.key_file)) as sources,
-        open_pod_resolver_of(sources, config, cluster_view) as resolver,
+        open_sources(config.registry, credential_key(config.cache.key_file, machine.token_bytes)) as sources,
+        open_pod_resolver_of(sources, config, cluster_view, machine) as resolver,
     ):
         yield resolver
 
@@ -98,26 +98,33 @@ async def open_pod_resolver_of(
     sources: OpenableSources,
     config: Config,
     cluster_view: ClusterView,
+    machine: Machine,
     *,
     head_first: bool = True,
 ) -> AsyncIterator[PodResolver]:
     """As `open_pod_resolver`, with sources that are open already; `head_first` as in `Resolver`."""
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
-        opened = open_cache_files(config)
+        opened = open_cache_files(config, machine)
         await stack.enter_async_context(in_background(opened.watcher.run(FILE_CHECK_SECONDS)))
         resolver = Resolver(
             sources,
             size=cache.size,
             tag_seconds=TAG_SECONDS,
             stale_seconds=STALE_SECONDS,
-            clock=time.monotonic,
+            clock=machine.clock,
+            random=machine.random,
             head_first=head_first,
             lookup_seconds=LOOKUP_REQUESTS * config.registry.timeout_seconds,
             short_names=config.registry.mirrors_of_crio,
             stated=StatedImages(config.placement.images),
             persistence=(
-                Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic)
+                Persistence(
+                    opened.store,
+                    persist_private=bool(cache.key_file),
+                    clock=machine.clock,
+                    wall_clock=machine.wall_clock,
+                )
                 if opened.store
                 else None
             ),
@@ -128,7 +135,7 @@ async def open_pod_resolver_of(
             PullSecrets(
                 ClusterSecrets(cluster_view.client, cluster_view.on_refused_secret).read_logins,
                 key=opened.credential_key,
-                clock=time.monotonic,
+                clock=machine.clock,
             )
             if config.registry.pull_secrets and cluster_view.client
             else None

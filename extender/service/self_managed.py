@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,6 +43,7 @@ from extender.kubernetes.api_groups import (
     WebhookClientConfig,
 )
 from extender.kubernetes.core_v1 import OpaqueSecret
+from extender.machine import Machine
 from extender.server.operations import CheckResult
 
 log = structlog.get_logger()
@@ -74,8 +74,8 @@ class SelfManaged:
         tls: TlsConfig,
         file: Path,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
     ) -> None:
         self._client = client
         self._tls = tls
@@ -201,7 +201,9 @@ def _own_in(secret: OpaqueSecret | None) -> OwnCertificates | None:
 
 
 @contextlib.asynccontextmanager
-async def open_own_certificate(config: Config, client: ClusterClient | None) -> AsyncIterator[SelfManaged | None]:
+async def open_own_certificate(
+    config: Config, client: ClusterClient | None, machine: Machine
+) -> AsyncIterator[SelfManaged | None]:
     """Looks after the webhook's certificate beside the context, which begins once there is one; None if it is files.
 
     Raises:
@@ -212,7 +214,8 @@ async def open_own_certificate(config: Config, client: ClusterClient | None) -> 
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="multiarch-extender-") as folder:
-        managed = SelfManaged(client, tls, Path(folder) / "tls.pem")
+        file = Path(folder) / "tls.pem"
+        managed = SelfManaged(client, tls, file, clock=machine.clock, wall_clock=machine.wall_clock)
         async with in_background(managed.run(), "certificates"):
             try:
                 await asyncio.wait_for(managed.is_there.wait(), START_SECONDS)

@@ -10,6 +10,7 @@ from extender.config.tree import Config
 from extender.credentials.kubelet_plugins import plugin_programs
 from extender.errors import ConfigError
 from extender.fetcher.sources import open_local_sources
+from extender.machine import THIS_MACHINE
 from extender.service.cluster_view import open_cluster_view
 from extender.service.compose import open_tls
 from extender.service.resolving import open_cache_files
@@ -30,7 +31,8 @@ async def check_start(config: Config) -> list[str]:
         open_tls(config)
     except ConfigError as exc:
         problems += exc.problems
-    parts: tuple[AbstractAsyncContextManager[object], ...] = (_open_sources(config), open_cluster_view(config))
+    view = open_cluster_view(config, THIS_MACHINE)
+    parts: tuple[AbstractAsyncContextManager[object], ...] = (_open_sources(config), view)
     for part in parts:
         try:
             async with part:
@@ -44,8 +46,8 @@ async def check_start(config: Config) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _open_sources(config: Config) -> AsyncIterator[None]:
-    async with open_local_sources(config.registry):
-        open_cache_files(config)
+    async with open_local_sources(config.registry, machine=THIS_MACHINE):
+        open_cache_files(config, THIS_MACHINE)
         yield
 
 

@@ -8,6 +8,7 @@ import asyncio
 import statistics
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import aiohttp
 import msgspec
@@ -18,6 +19,7 @@ from extender.config.reading import load_config
 from extender.config.tree import Config
 from extender.fetcher.sources import open_local_sources
 from extender.logs import configure_logs
+from extender.machine import THIS_MACHINE
 from extender.service.cluster_view import ClusterView
 from extender.service.compose import Service, open_service
 from extender.service.process import wait_for_stop
@@ -53,8 +55,9 @@ async def _run(console: Console, *, keep: bool) -> list[str]:
     async with EmbeddedRegistry() as registry:
         fill_registry(registry)
         config = _config(registry.host)
+        open_sources = partial(open_local_sources, machine=THIS_MACHINE)
         async with (
-            open_service(config, ClusterView(view_of_nodes()), open_local_sources) as service,
+            open_service(config, ClusterView(view_of_nodes()), open_sources, THIS_MACHINE) as service,
             aiohttp.ClientSession() as session,
         ):
             _print_cast(console, service, registry.host)

@@ -13,6 +13,7 @@ import msgspec
 
 from extender.cluster.views import WatchedNodes
 from extender.errors import ExtenderError
+from extender.machine import THIS_MACHINE
 from testbed.embedded_registry import EmbeddedRegistry
 
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
@@ -218,7 +219,7 @@ def arguments_of(pod: dict[str, Any]) -> dict[str, Any]:
 def view_of_nodes() -> WatchedNodes:
     """The service's view of a cluster of these nodes, as if they had been listed."""
     nobody: Any = None  # is asked, as nothing watches the nodes
-    view = WatchedNodes(nobody, clock=time.monotonic)
+    view = WatchedNodes(nobody, clock=THIS_MACHINE.clock, random=THIS_MACHINE.random)
     for node in _nodes():
         view.upsert(msgspec.json.encode(node))
     view.keep_only(NODES.keys())

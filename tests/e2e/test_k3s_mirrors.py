@@ -16,6 +16,7 @@ from aiohttp import web
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryError
 from extender.images.reference import parse_reference
+from extender.machine import THIS_MACHINE
 from extender.registry.endpoint import EndpointSource
 from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.mirror_files import MirrorFiles
@@ -124,6 +125,7 @@ async def ask(mirrors: EndpointSource, image: str) -> None:
             session,
             timeout_seconds=10,
             plain_http=frozenset({image.partition("/")[0]}),
+            machine=THIS_MACHINE,
             mirrors=mirrors,
         )
         with pytest.raises(RegistryError):

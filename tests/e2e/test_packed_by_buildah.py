@@ -10,6 +10,7 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import parse_platform
 from extender.images.reference import parse_reference
+from extender.machine import THIS_MACHINE
 from extender.verifier.image_verifier import ImageVerifier
 from testbed.binaries import BinariesMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
@@ -48,7 +49,7 @@ async def test_an_image_by_buildah(
         builder.pack(path.parent, name, ARM, "/app")
         digest = builder.push(name, f"{registry.host}/{name}:1", compression)
         image = parse_reference(f"{registry.host}/{name}@{digest}")
-        async with open_local_sources(settings) as sources:
+        async with open_local_sources(settings, machine=THIS_MACHINE) as sources:
             (found,) = await ImageVerifier(sources.registry, image, parse_platform(ARM), ANONYMOUS).verify(60.0)
         assert found.state == state, found
         assert found.read_bytes <= found.layer_bytes, found

@@ -13,7 +13,6 @@ Likewise `start_redis(*options)` for a real Redis server.
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +23,7 @@ import pytest
 from testbed.debian_package import ProgramMissing
 from testbed.debian_redis import DebianRedis, find_redis_server
 from testbed.debian_registry import DebianRegistry, find_docker_registry
-from testbed.simulated_time import SimulatedLoop
+from testbed.memory_network import MemoryLoop
 
 StartRegistry = Callable[..., DebianRegistry]
 StartRedis = Callable[..., DebianRedis]
@@ -32,19 +31,17 @@ StartRedis = Callable[..., DebianRedis]
 
 def pytest_asyncio_loop_factories(item: pytest.Function) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Gives the tests that use `simulated_time` its event loop."""
-    return {"loop": SimulatedLoop if "simulated_time" in item.fixturenames else asyncio.new_event_loop}
+    return {"loop": MemoryLoop if "simulated_time" in item.fixturenames else asyncio.new_event_loop}
 
 
 @pytest.fixture
-async def simulated_time(monkeypatch: pytest.MonkeyPatch) -> SimulatedLoop:
-    """Has both clocks of the process go by the test's event loop, whose time passes when there is nothing else to do.
+async def simulated_time() -> MemoryLoop:
+    """Has the test run in memory, in time that passes when there is nothing else to do.
 
     For tests whose other parties are in this process.
     """
-    loop, began = asyncio.get_running_loop(), time.time()
-    assert isinstance(loop, SimulatedLoop)
-    monkeypatch.setattr(time, "monotonic", loop.time)
-    monkeypatch.setattr(time, "time", lambda: began + loop.time())
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MemoryLoop)
     return loop
 
 

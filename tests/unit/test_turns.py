@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.turns import OPERATOR, FairQueue, NoTurn, Slots, Turns
-from testbed.simulated_time import run_simulated
+from testbed.memory_network import run_in_memory
 
 HOSTS = ["x", "y"]
 TENANTS = ["a", "b", "c"]
@@ -59,7 +59,7 @@ def test_turns_are_in_all_of_a_tenant_and_at_a_host() -> None:
         for work in [*alone, *at_host]:
             work.task.cancel()
 
-    run_simulated(run())
+    run_in_memory(lambda _: run())
 
 
 def test_tenants_take_turns_and_so_do_their_hosts() -> None:
@@ -82,7 +82,7 @@ def test_tenants_take_turns_and_so_do_their_hosts() -> None:
             ("loud", "x"), ("quiet", "x"), ("loud", "y"), ("loud", "x"), ("loud", "x"),
         ]  # fmt: skip
 
-    run_simulated(run())
+    run_in_memory(lambda _: run())
 
 
 def test_who_waits_for_a_minute_is_dropped() -> None:
@@ -103,7 +103,7 @@ def test_who_waits_for_a_minute_is_dropped() -> None:
         assert command.has_begun
         await command.end()
 
-    run_simulated(run())
+    run_in_memory(lambda _: run())
 
 
 @pytest.mark.parametrize("is_granted", [False, True], ids=["waiting", "as-its-turn-comes"])
@@ -130,7 +130,7 @@ def test_work_that_is_cancelled_keeps_no_turn(is_granted: bool) -> None:
         assert turns.waiting == 0
         await following.end()
 
-    run_simulated(run())
+    run_in_memory(lambda _: run())
 
 
 @given(
@@ -175,7 +175,7 @@ def test_a_turn_passes_a_tenant_by_once_for_each_other_one(
             work.task.cancel()
         await asyncio.gather(*(work.task for work in [*waiting, *running]), return_exceptions=True)
 
-    run_simulated(run())
+    run_in_memory(lambda _: run())
 
 
 # --- slots

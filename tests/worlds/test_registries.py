@@ -16,6 +16,7 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.image_description import describe_image
 from extender.registry.registry_client import RegistryClient
+from testbed.machines import running_machine
 from testbed.memory_http import Client, Response
 from testbed.memory_network import Network, run_in_memory
 from tests.worlds.image_references import read_reference
@@ -219,7 +220,9 @@ def test_the_services_client_learns_what_is_true(image: Image) -> None:
         login = Credential(user, password, CredentialId(user)) if user else ANONYMOUS
         reference = parse_reference(image.reference)
         async with open_session(guard=AddressGuard(private_addresses=False)) as session:
-            client = RegistryClient(session, timeout_seconds=5, plain_http=frozenset(asker.registries.hosts))
+            plain = frozenset(asker.registries.hosts)
+            plain = frozenset(asker.registries.hosts)
+            client = RegistryClient(session, timeout_seconds=5, plain_http=plain, machine=running_machine())
             assert await client.head_manifest(reference, login) == truth.digest
             manifest = await client.fetch_manifest(reference, login)
             found = await describe_image(client, reference.with_digest(manifest.digest), manifest, login)

@@ -58,7 +58,7 @@ class _Exchange:
         self.is_closed = False  # before the client hung up
         self._make = make
         route = Route("filter", self._answer, lambda _body, _event_id: b"{}")
-        self._routes = PostRoutes({PATH: route}, draining=lambda: False)
+        self._routes = PostRoutes({PATH: route}, draining=lambda: False, token_bytes=bytes)
 
     async def _answer(self, body: bytes) -> Reply:
         if body.startswith(b"w"):

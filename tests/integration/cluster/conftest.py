@@ -1,5 +1,6 @@
 """An API server on loopback, which files of tests fill for themselves, and a client of it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,7 +19,9 @@ async def api() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    opened = await open_cluster(
+        "kubeconfig", str(write_kubeconfig(api, tmp_path)), clock=asyncio.get_running_loop().time
+    )
     yield opened
     await opened.close()
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import ssl
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -77,7 +78,7 @@ async def connect() -> AsyncIterator[Connect]:
     async with AsyncExitStack() as stack:
 
         async def opened(*arguments: Any, **options: Any) -> ClusterClient:
-            client = await open_cluster(*arguments, **options)
+            client = await open_cluster(*arguments, **{"clock": time.monotonic, **options})
             stack.push_async_callback(client.close)
             return client
 
@@ -348,8 +349,8 @@ async def test_in_a_pod_commands_take_a_kubeconfig_first_as_kubectl_does(
         names = {name: folder / name for name in ("contexts", "bare", "empty", "none")}
         monkeypatch.setenv("KUBECONFIG", kubeconfig.format(**names))
         for client, asked in (
-            (await open_users_cluster("auto"), inside if is_pods else other),
-            (await open_chosen_cluster("auto"), inside),
+            (await open_users_cluster("auto", time.monotonic), inside if is_pods else other),
+            (await open_chosen_cluster("auto", time.monotonic), inside),
         ):
             before = len(asked.requests)
             assert await client.get(NODE)
@@ -433,7 +434,7 @@ async def test_context_chooses_the_cluster(api: ApiServer, tmp_path: Path, monke
         monkeypatch.setenv("KUBECONFIG", kubeconfig)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         for choice in ("auto#wanted", f"{kubeconfig}#wanted"):
-            client = await open_chosen_cluster(choice)
+            client = await open_chosen_cluster(choice, time.monotonic)
             assert await client.get(NODE)
             await client.close()
 
@@ -452,7 +453,7 @@ async def test_malformed_kubeconfig_is_an_error_without_its_secrets(text: str, e
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(ClusterError, match=expected) as caught:
-        await open_cluster("kubeconfig", str(path))
+        await open_cluster("kubeconfig", str(path), clock=time.monotonic)
     assert str(path) in str(caught.value)
     assert SECRET not in str(caught.value)
 
@@ -472,7 +473,7 @@ async def test_unusable_credentials_are_an_error_without_them(user: dict[str, An
     """Whatever kubernetes-asyncio quotes of a user's entry stays out of our message."""
     kubeconfig = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:1", user)
     with pytest.raises(ClusterError, match="cannot use the kubeconfig") as caught:
-        await open_cluster("kubeconfig", kubeconfig)
+        await open_cluster("kubeconfig", kubeconfig, clock=time.monotonic)
     assert SECRET not in str(caught.value)
 
 
@@ -480,4 +481,4 @@ async def test_in_cluster_outside_a_pod_is_an_error(monkeypatch: pytest.MonkeyPa
     """The mode was forced, and there is no service account."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError, match="cannot use the in-cluster configuration"):
-        await open_cluster("in-cluster")
+        await open_cluster("in-cluster", clock=time.monotonic)

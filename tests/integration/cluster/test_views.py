@@ -20,7 +20,7 @@ AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
 async def nodes(api: ApiServer, client: ClusterClient) -> WatchedNodes:
     for name, architecture in (("a", "amd64"), ("b", "arm64"), ("c", "amd64")):
         api.put(NODES.path, node(name, architecture))
-    view = WatchedNodes(client, clock=asyncio.get_running_loop().time)
+    view = WatchedNodes(client, clock=asyncio.get_running_loop().time, random=float)
     view.watch = watch_of(client, NODES, view)
     return view
 

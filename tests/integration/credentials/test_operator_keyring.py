@@ -16,6 +16,7 @@ from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR
 from extender.credentials.operator_keyring import OperatorKeyring, open_operator_keyring
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
+from extender.machine import THIS_MACHINE
 from extender.watched_files import FileWatcher
 from testbed.eventually import eventually
 from testbed.recorded_program import Program
@@ -26,9 +27,10 @@ APP = parse_reference(f"{HOST}/team/app:1")
 
 
 def opened(**settings: Any) -> AbstractAsyncContextManager[OperatorKeyring]:
+    machine = THIS_MACHINE._replace(clock=lambda: 1000.0, wall_clock=lambda: 1000.0)
     usual: dict[str, Any] = {
         "docker_config": "", "plugin_config": "", "plugin_dir": "", "clouds": (), "environment": {},
-        "id_key": b"k" * 32, "clock": lambda: 1000.0, "wall_clock": lambda: 1000.0, "watcher": FileWatcher(),
+        "id_key": b"k" * 32, "machine": machine, "watcher": FileWatcher(),
     }  # fmt: skip
     return open_operator_keyring(**usual | settings)
 

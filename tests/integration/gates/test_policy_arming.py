@@ -46,7 +46,9 @@ async def armed(tmp_path: Path) -> AsyncIterator[Armed]:
     async with serve_api() as api:
         api.put(POLICIES, {"metadata": {"name": NAME, "uid": "u", "labels": {}}, "spec": {}})
         found = Armed(api)
-        client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
+        client = await open_cluster(
+            "kubeconfig", str(write_kubeconfig(api, tmp_path)), clock=asyncio.get_running_loop().time
+        )
         task = asyncio.create_task(PolicyArming(client, NAME, SPACE, can_ungate=lambda: found.lets_go).run())
         yield found
         task.cancel()

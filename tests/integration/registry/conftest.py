@@ -11,6 +11,7 @@ from aiohttp import web
 
 from extender.credentials.keyring import Credential, CredentialId
 from extender.images.reference import ImageReference, parse_reference
+from extender.machine import THIS_MACHINE
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
@@ -96,9 +97,7 @@ def make_client(session: aiohttp.ClientSession, clock: Clock) -> MakeClient:
             over,
             timeout_seconds=timeout_seconds,
             plain_http=frozenset(plain_http),
-            clock=clock,
-            wall_clock=lambda: 1_700_000_000.0,
-            random=lambda: 0.0,
+            machine=THIS_MACHINE._replace(clock=clock, wall_clock=lambda: 1_700_000_000.0, random=float),
         )
 
     return make

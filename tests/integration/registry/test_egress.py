@@ -14,6 +14,7 @@ from extender.errors import AddressRefused, RegistryError, RegistryUnavailable
 from extender.images.content import RETRYABLE, Cause
 from extender.images.failures import failure_of
 from extender.images.reference import parse_reference
+from extender.machine import THIS_MACHINE
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
@@ -42,7 +43,9 @@ def network() -> Iterator[Network]:
 @asynccontextmanager
 async def client_of(guard: AddressGuard, *plain_http: str) -> AsyncIterator[RegistryClient]:
     async with open_session(guard=guard) as session:
-        yield RegistryClient(session, timeout_seconds=5, plain_http=frozenset(plain_http), guard=guard)
+        yield RegistryClient(
+            session, timeout_seconds=5, plain_http=frozenset(plain_http), machine=THIS_MACHINE, guard=guard
+        )
 
 
 async def refusal(reference: str, guard: AddressGuard, *plain_http: str) -> RegistryError:

@@ -20,6 +20,7 @@ from extender.images.content import Cause, Failure
 from extender.images.failures import failure_of
 from extender.images.manifest import Image
 from extender.images.reference import digest_of, parse_reference
+from extender.machine import THIS_MACHINE
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES
 from extender.registry.http import Response, open_session, send
@@ -142,7 +143,8 @@ async def learn(server: Server, timeout_seconds: float = 30.0) -> Image:
     guard = AddressGuard(allow=[server.host])
     reference = parse_reference(f"{server.host}/team/app:1")
     async with open_session(guard=guard) as session:
-        client = RegistryClient(session, timeout_seconds=timeout_seconds, plain_http=frozenset({server.host}))
+        plain = frozenset({server.host})
+        client = RegistryClient(session, timeout_seconds=timeout_seconds, plain_http=plain, machine=THIS_MACHINE)
         manifest = await client.fetch_manifest(reference, ANONYMOUS)
         return await describe_image(client, reference.with_digest(manifest.digest), manifest, ANONYMOUS)
 

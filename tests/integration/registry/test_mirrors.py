@@ -11,6 +11,7 @@ from aiohttp import web
 from extender import errors
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.images.reference import ImageReference, parse_reference
+from extender.machine import THIS_MACHINE
 from extender.registry.image_description import describe_image
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registry_client import RegistryClient
@@ -63,9 +64,7 @@ def make_mirrored(session: aiohttp.ClientSession, clock: Clock, tmp_path: Path) 
             plain_http=frozenset((domain,)),
             mirrors=MirrorFiles(str(tmp_path / "hosts"), ca_files=ca_files),
             mirror_credentials=operators,
-            clock=clock,
-            wall_clock=clock,
-            random=lambda: 0.0,
+            machine=THIS_MACHINE._replace(clock=clock, wall_clock=clock, random=float),
         )
 
     return make

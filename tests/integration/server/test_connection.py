@@ -16,6 +16,7 @@ from extender.metrics import REGISTRY
 from extender.server.http import MIB, Limits, Listener, open_listener
 from extender.server.routes import PostRoutes, Reply, Route
 from testbed.eventually import eventually
+from testbed.machines import running_machine
 from tests.integration.server.raw_http import RawConnection, port_of
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
@@ -69,9 +70,14 @@ def draining() -> list[bool]:
 @pytest.fixture
 async def listener(letters: Letters, draining: list[bool]) -> AsyncIterator[Listener]:
     route = Route("filter", letters.answer, lambda _body, event_id: b'{"id":"%b"}' % event_id.encode())
-    service = PostRoutes({PATH: route}, draining=lambda: bool(draining))
+    service = PostRoutes({PATH: route}, draining=lambda: bool(draining), token_bytes=bytes)
     opened = open_listener(
-        "scheduler", service, "127.0.0.1", 0, limits=Limits(body_bytes=LIMIT_BYTES, pending_bytes=16 * MIB)
+        "scheduler",
+        service,
+        "127.0.0.1",
+        0,
+        bind=running_machine().bind,
+        limits=Limits(body_bytes=LIMIT_BYTES, pending_bytes=16 * MIB),
     )
     yield opened
     await opened.close()

@@ -1,11 +1,9 @@
-"""What callers may have of a listener, with real sockets."""
+"""What callers may have of a listener."""
 
 import asyncio
-import contextlib
 import errno
 import gc
 import gzip
-import resource
 import socket
 import ssl
 import tracemalloc
@@ -32,6 +30,7 @@ from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
 from testbed.certificates import Authority
 from testbed.eventually import eventually
+from testbed.machines import running_machine
 from tests.integration.server.raw_http import RawConnection, port_of
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
@@ -84,12 +83,21 @@ class Scene:
             context = TlsFiles("admission", str(leaf.certificate), str(leaf.key), "").context
             self._client = authority.trust(leaf)
         route = Route("admission", answer, lambda _body, _id: b"")
-        service = PostRoutes({"/pods": route}, draining=bool)
-        self.listener = open_listener("admission", service, "127.0.0.1", 0, context, limits=limits)
+        service = PostRoutes({"/pods": route}, draining=bool, token_bytes=bytes)
+        self.listener = open_listener(
+            "admission", service, "127.0.0.1", 0, context, bind=running_machine().bind, limits=limits
+        )
         self._stack.push_async_callback(self.listener.close)
 
     async def open_plain(self) -> None:
-        self.listener = open_listener("operations", Operations({}, {}), "127.0.0.1", 0, limits=LIMITS)
+        self.listener = open_listener(
+            "operations",
+            Operations({}, {}, clock=asyncio.get_running_loop().time),
+            "127.0.0.1",
+            0,
+            bind=running_machine().bind,
+            limits=LIMITS,
+        )
         self._stack.push_async_callback(self.listener.close)
 
     @property
@@ -365,20 +373,6 @@ async def test_longest_idle_connection_gives_way_to_a_new_one(scene: Scene) -> N
     assert await held[0].is_open()
 
 
-async def test_connections_in_the_queue_are_answered_when_the_listener_closes(scene: Scene) -> None:
-    """Who has connected and sent its request before the end has its answer."""
-    await scene.open()
-    with contextlib.ExitStack() as stack:
-        waiting = [stack.enter_context(socket.socket()) for _ in range(10)]
-        for each in waiting:
-            each.connect(("127.0.0.1", port_of(scene.listener)))  # in the kernel; the event loop has no turn meanwhile
-            each.sendall(head_of(4) + b"wait")
-        await scene.listener.close()
-        for each in waiting:
-            each.settimeout(5)
-            assert each.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
 @pytest.mark.parametrize("head", HEADS)
 async def test_requests_that_arrive_or_wait_are_answered_when_the_listener_closes(scene: Scene, head: str) -> None:
     """With the word that the connection ends; idle connections end at once."""
@@ -406,25 +400,6 @@ async def test_handshake_under_way_does_not_hold_up_the_end(scene: Scene) -> Non
     async with asyncio.timeout(3):
         await scene.listener.close()
     assert [await each.ends() for each in silent] == [b""] * 3
-
-
-async def test_listener_without_descriptors_waits_for_them(scene: Scene) -> None:
-    """The connection stays in the kernel's queue, and is answered when there are descriptors again."""
-    await scene.open()
-    before = REFUSALS["descriptors"].value
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as client:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
-        try:
-            client.connect(("127.0.0.1", port_of(scene.listener)))
-            client.sendall(head_of(1) + b"x")
-            await eventually(lambda: REFUSALS["descriptors"].value > before)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        client.setblocking(False)
-        answered = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 100), 5)
-    assert answered.startswith(b"HTTP/1.1 200 ")
-    assert REFUSALS["descriptors"].value == before + 1
 
 
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.ETIMEDOUT])
@@ -520,7 +495,9 @@ async def test_a_large_body_is_joined_once_and_not_copied() -> None:
 
     route = Route("filter", echo, lambda body, _: body)
     limits = Limits(body_bytes=64 * MIB, pending_bytes=64 * MIB)
-    connection = Connection(Listener("scheduler", PostRoutes({"/pods": route}, draining=bool), limits))
+    connection = Connection(
+        Listener("scheduler", PostRoutes({"/pods": route}, draining=bool, token_bytes=bytes), limits)
+    )
     peer, pieces = create_autospec(asyncio.Transport, instance=True), 512  # which reads at once
     connection.connection_made(peer)
     await asyncio.sleep(0)

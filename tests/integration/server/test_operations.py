@@ -1,5 +1,6 @@
 """CheckResult and metrics as the kubelet and Prometheus read them."""
 
+import asyncio
 from collections.abc import Mapping
 from unittest.mock import Mock, call
 
@@ -25,7 +26,7 @@ Client = TestClient[web.BaseRequest, None]
 def serve(
     live: Mapping[str, Check], ready: Mapping[str, Check], seen: Mapping[str, Check] | None = None
 ) -> RawTestServer:
-    operations = Operations(live, ready, seen or {})
+    operations = Operations(live, ready, seen or {}, clock=asyncio.get_running_loop().time)
 
     async def respond(request: web.BaseRequest) -> web.Response:
         return await operations.respond(request, b"")

@@ -1,5 +1,6 @@
 """Which addresses a listener takes, and what holds for every request on a hot path, over real HTTP."""
 
+import asyncio
 import io
 from collections.abc import AsyncIterator
 
@@ -10,6 +11,7 @@ from extender.errors import ConfigError, InvalidRequest
 from extender.server.http import Limits, Listener, open_listener
 from extender.server.operations import Operations
 from extender.server.routes import PostRoutes, Reply, Route
+from testbed.machines import running_machine
 from tests.integration.server.raw_http import port_of
 
 LIMIT_BYTES = 1000
@@ -24,8 +26,12 @@ async def answer(body: bytes) -> Reply:
 @pytest.fixture
 async def listener() -> AsyncIterator[Listener]:
     """An echo under /scheduler/filter."""
-    service = PostRoutes({"/scheduler/filter": Route("filter", answer, lambda _body, _id: b"")}, draining=bool)
-    opened = open_listener("scheduler", service, "127.0.0.1", 0, limits=Limits(body_bytes=LIMIT_BYTES))
+    service = PostRoutes(
+        {"/scheduler/filter": Route("filter", answer, lambda _body, _id: b"")}, draining=bool, token_bytes=bytes
+    )
+    opened = open_listener(
+        "scheduler", service, "127.0.0.1", 0, bind=running_machine().bind, limits=Limits(body_bytes=LIMIT_BYTES)
+    )
     yield opened
     await opened.close()
 
@@ -60,7 +66,9 @@ async def test_every_request_gets_a_status_and_a_reason(
 @pytest.fixture
 async def everywhere() -> AsyncIterator[Listener]:
     """A listener on a free port of every address."""
-    opened = open_listener("admission", Operations({}, {}), "", 0)
+    opened = open_listener(
+        "admission", Operations({}, {}, clock=asyncio.get_running_loop().time), "", 0, bind=running_machine().bind
+    )
     yield opened
     await opened.close()
 
@@ -78,4 +86,10 @@ async def test_port_that_is_taken_is_refused_with_its_address(everywhere: Listen
     """The error names the setting and the address, also if that has no host."""
     port = port_of(everywhere)
     with pytest.raises(ConfigError, match=rf"operations\.listen: cannot listen on :{port}"):
-        open_listener("operations", Operations({}, {}), "", port)
+        open_listener(
+            "operations",
+            Operations({}, {}, clock=asyncio.get_running_loop().time),
+            "",
+            port,
+            bind=running_machine().bind,
+        )

@@ -15,6 +15,7 @@ from extender.metrics import REGISTRY
 from extender.server.http import Listener, open_listener
 from extender.server.routes import PostRoutes, Reply, Route
 from extender.server.tls import TlsFiles
+from testbed.machines import running_machine
 from tests.integration.server.raw_http import port_of
 
 
@@ -38,8 +39,10 @@ class Served:
 
     def open(self, *, client_ca: bool = False) -> None:
         self.tls = TlsFiles("admission", str(self.certificate), str(self.key), str(self.client_ca) if client_ca else "")
-        service = PostRoutes({"/": Route("admission", ok, lambda _body, _id: b"")}, draining=bool)
-        self.listener = open_listener("admission", service, "127.0.0.1", 0, self.tls.context)
+        service = PostRoutes({"/": Route("admission", ok, lambda _body, _id: b"")}, draining=bool, token_bytes=bytes)
+        self.listener = open_listener(
+            "admission", service, "127.0.0.1", 0, self.tls.context, bind=running_machine().bind
+        )
 
     async def status(
         self, host: str = "127.0.0.1", *, trusts: trustme.CA | None = None, shows: trustme.CA | None = None

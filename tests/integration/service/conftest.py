@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -14,6 +15,7 @@ from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.compose import open_service
 from testbed.embedded_registry import EmbeddedRegistry
+from testbed.machines import running_machine
 from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api, write_kubeconfig
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, pod
 
@@ -45,10 +47,12 @@ async def running_service(
     """Runs a service on loopback that may connect to these registries. `nodes` are in view without a cluster."""
     plain = [f"registry.plain_http={[*registries]}", f"registry.allow={['*', *registries]}"] if registries else []
     config = load_config(None, [*_SETTINGS, *plain, *settings])
+    machine = running_machine()
+    sources = partial(open_local_sources, machine=machine)
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-        open_cluster_view(config) as view,
-        open_service(config, ClusterView(nodes) if nodes else view, open_local_sources) as service,
+        open_cluster_view(config, machine) as view,
+        open_service(config, ClusterView(nodes) if nodes else view, sources, machine) as service,
     ):
         yield Caller(session, service)
 

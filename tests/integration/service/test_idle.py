@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
-from testbed.simulated_time import SimulatedLoop
+from testbed.memory_network import MemoryLoop
 from tests.integration.cluster.api_server import ApiServer, Request
 from tests.integration.service.conftest import Cluster
 
@@ -50,7 +50,7 @@ async def minutes(api: ApiServer, count: int) -> list[Request]:
 )
 async def test_idle_replicas_ask_and_write_little(
     cluster: Cluster,
-    simulated_time: SimulatedLoop,
+    simulated_time: MemoryLoop,
     settings: tuple[str, ...],
     listen: str,
     replicas: int,

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from extender.background import background_problem
 from extender.config.registry_section import RegistryConfig
 from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
 from extender.fetcher.sources import open_local_sources
+from extender.machine import THIS_MACHINE
 from extender.resolver.persistence import Persistence
 from extender.server.http import Listener
 from extender.server.tls import TlsFiles
@@ -79,7 +81,7 @@ async def test_what_stops_working_ends_the_process(
     ("owner", "method", "opened", "name"),
     [
         (FetcherClient, "keep_running", open_fetcher, "fetcher"),
-        (FileWatcher, "run", open_local_sources, "registry-files"),
+        (FileWatcher, "run", partial(open_local_sources, machine=THIS_MACHINE), "registry-files"),
     ],
 )
 async def test_what_asks_registries_is_told_of(

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -115,9 +114,9 @@ async def test_an_image_of_a_slow_registry_becomes_known(
         write_login(tmp_path / "config.json", registry, login or "ann:word")
         settings = [f"registry.docker_config={tmp_path / 'config.json'}"] if login else []
         caller = await start_service(*settings, *RETRY, plain_http=registry.host)
-        began_at = time.monotonic()
+        began_at = asyncio.get_running_loop().time()
         await eventually(lambda: answer(caller, f"{registry.host}/app:1"), lambda found: found == "ac")
-        assert time.monotonic() - began_at < 60
+        assert asyncio.get_running_loop().time() - began_at < 60
 
 
 def without_platform(index: Bundle, child: Bundle) -> Bundle:
@@ -205,20 +204,20 @@ async def test_nodes_that_have_an_image_do_not_wait_for_a_registry_that_swallows
         async with cluster.service(*settings, listen="127.0.0.1:0", registries=[silent.host]) as caller:
             await caller.until_ready()
             names = ["has", "lacks"]
-            began_at = time.monotonic()
+            began_at = asyncio.get_running_loop().time()
             await eventually(
                 lambda: caller.filter(with_names(pulling(image), names)),
                 lambda found: not found["Error"] and kept(found) == ["has"],
             )
-            assert time.monotonic() - began_at <= 1
+            assert asyncio.get_running_loop().time() - began_at <= 1
             assert image in (await caller.filter(with_names(pulling(image, "Always"), names)))["Error"]
 
-            began_at = time.monotonic()
+            began_at = asyncio.get_running_loop().time()
             assert GATE not in str((await caller.review(pulling(reviewed))).get("patch"))
             assert GATE in str((await caller.review(pulling(reviewed, "Always"))).get("patch"))
-            assert time.monotonic() - began_at <= 1 + 1.5
+            assert asyncio.get_running_loop().time() - began_at <= 1 + 1.5
 
-            began_at = time.monotonic()
+            began_at = asyncio.get_running_loop().time()
             cluster.api.put(PODS, held(gated))
             await eventually(lambda: not cluster.api.find(PODS, "p")["spec"]["schedulingGates"])
-            assert time.monotonic() - began_at <= 1
+            assert asyncio.get_running_loop().time() - began_at <= 1

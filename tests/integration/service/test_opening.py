@@ -16,6 +16,7 @@ from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.service.cluster_view import ClusterView
 from extender.service.compose import open_service
 from testbed.eventually import eventually
+from testbed.machines import running_machine
 from tests.integration.service.conftest import running_service
 
 SETTINGS = ("admission.listen=", "shutdown.grace_seconds=0.2", "cache.url='memory:'")
@@ -36,12 +37,12 @@ async def test_nobody_can_call_before_the_files_for_registries_have_been_read(is
 
     @contextlib.asynccontextmanager
     async def reading(settings: RegistryConfig, id_key: bytes, /) -> AsyncIterator[LocalSources]:
-        async with open_local_sources(settings, id_key) as sources:
+        async with open_local_sources(settings, id_key, machine=running_machine()) as sources:
             sources.__class__ = Reading
             yield sources
 
     async def serve() -> None:
-        async with open_service(config, ClusterView(None), reading):
+        async with open_service(config, ClusterView(None), reading, running_machine()):
             pass
 
     with capture_logs() as logs:
@@ -81,7 +82,7 @@ async def test_files_that_cannot_be_read_are_refused_with_the_reason(tmp_path: P
         "registry.ca_files": RegistryConfig(timeout_seconds=1, ca_files=("a\0b",)),
     }[what]
     with pytest.raises(ConfigError) as here:
-        async with open_local_sources(settings):
+        async with open_local_sources(settings, machine=running_machine()):
             pass
     async with open_fetcher(settings) as client:
         with pytest.raises(ConfigError) as there:

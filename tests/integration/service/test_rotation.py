@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -79,9 +78,9 @@ async def test_a_denial_reads_a_file_that_has_changed_at_once(rotated: Rotated) 
     """Nobody waits for the next check; and what the old password had shown must be shown again."""
     rotated.change_password()
     rotated.write("ann:new")
-    began_at = time.monotonic()
+    began_at = asyncio.get_running_loop().time()
     assert await rotated.answer("arm:1") == "bd"
     requests = rotated.registry.requests.total()
     assert await rotated.answer("amd:1") == "ac"
     assert rotated.registry.requests.total() > requests
-    assert time.monotonic() - began_at < 1
+    assert asyncio.get_running_loop().time() - began_at < 1

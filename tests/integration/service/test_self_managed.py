@@ -30,6 +30,7 @@ from extender.server.operations import CheckResult
 from extender.server.tls import TlsFiles
 from extender.service.self_managed import LIFETIME, LOOK_SECONDS, SelfManaged, open_own_certificate
 from testbed.eventually import eventually
+from testbed.machines import running_machine
 from tests.integration.cluster.api_server import ApiServer, Refusal, Request, serve_api, write_kubeconfig
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
@@ -60,14 +61,21 @@ async def api() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    opened = await open_cluster(
+        "kubeconfig", str(write_kubeconfig(api, tmp_path)), clock=asyncio.get_running_loop().time
+    )
     yield opened
     await opened.close()
 
 
+def managing(client: ClusterClient, file: Path) -> SelfManaged:
+    machine = running_machine()
+    return SelfManaged(client, TLS, file, clock=machine.clock, wall_clock=machine.wall_clock)
+
+
 @pytest.fixture
-def managed(client: ClusterClient, tmp_path: Path) -> SelfManaged:
-    return SelfManaged(client, TLS, tmp_path / "tls.pem")
+async def managed(client: ClusterClient, tmp_path: Path) -> SelfManaged:
+    return managing(client, tmp_path / "tls.pem")
 
 
 def secret_data(api: ApiServer) -> dict[str, bytes]:
@@ -91,7 +99,7 @@ async def test_a_replica_shows_until_when_its_certificate_is_good(api: ApiServer
     """And why it could not look after it; it serves what it has."""
     assert managed.check() == CheckResult(ok=False, detail="the API server has not answered yet; there is none yet")
     await managed.look()
-    ends = f"it ends {datetime.now(UTC) + LIFE:%Y-%m-%d}"
+    ends = f"it ends {datetime.fromtimestamp(running_machine().wall_clock(), UTC) + LIFE:%Y-%m-%d}"
     assert managed.check() == CheckResult(detail=ends)
     api.denied = {f"{CONFIGURATIONS}/webhook"}
     await managed.look()
@@ -115,7 +123,7 @@ async def test_webhooks_get_the_certificate_and_nothing_else(api: ApiServer, man
 
 async def test_one_replica_of_three_makes_it(api: ApiServer, client: ClusterClient, tmp_path: Path) -> None:
     """The API server refuses what the others write, and they take what is there then."""
-    replicas = [SelfManaged(client, TLS, tmp_path / f"{number}.pem") for number in range(3)]
+    replicas = [managing(client, tmp_path / f"{number}.pem") for number in range(3)]
     await asyncio.gather(*(each.look() for each in replicas))
     await asyncio.gather(*(each.look() for each in replicas))
     assert not any(each.failure for each in replicas)
@@ -264,7 +272,7 @@ async def test_without_a_certificate_within_a_minute_there_is_no_start(api: ApiS
     """With the reason."""
     api.denied = {f"{SECRETS}/webhook-identity", SECRETS}
     with pytest.raises(ConfigError, match=r"no certificate in a minute: .*Forbidden"):
-        async with open_own_certificate(CONFIG, client):
+        async with open_own_certificate(CONFIG, client, running_machine()):
             pass
 
 
@@ -301,7 +309,7 @@ async def test_a_tls_client_takes_the_present_and_the_next_certificate(tmp_path:
 async def test_a_file_that_cannot_be_written_for_now_is_written_later(client: ClusterClient, tmp_path: Path) -> None:
     """The task goes on, and says why there is nothing yet."""
     folder = tmp_path / "files"
-    managed = SelfManaged(client, TLS, folder / "tls.pem")
+    managed = managing(client, folder / "tls.pem")
     async with in_background(managed.run(), "certificates"), asyncio.timeout(60):
         await eventually(lambda: "No such file or directory" in managed.failure)
         assert not background_problem()
@@ -316,7 +324,7 @@ async def test_a_write_that_ends_halfway_leaves_the_last_file(
     """As on a full disk; retries fill it no further."""
     file = tmp_path / "files" / "tls.pem"
     file.parent.mkdir()
-    managed = SelfManaged(client, TLS, file)
+    managed = managing(client, file)
     await managed.look()
     before = file.read_bytes()
     put_secret(api, to_secret_data(OwnCertificates(make_certificate(NAMES, datetime.now(UTC), LIFE))))

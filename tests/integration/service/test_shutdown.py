@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +23,7 @@ from extender.service.compose import Service, open_service
 from extender.service.process import run_service
 from testbed.eventually import eventually
 from testbed.faulty_registry import HoldingRegistry
+from testbed.machines import running_machine
 from tests.integration.cluster.api_server import node, serve_api, write_kubeconfig
 from tests.integration.service.caller import pod, with_names
 
@@ -42,13 +44,15 @@ async def test_service_that_lingers_answers_and_is_not_ready() -> None:
     services: list[Service] = []
 
     async def serve() -> None:
-        async with open_service(config, ClusterView(), open_local_sources) as service:
+        machine = running_machine()
+        sources = partial(open_local_sources, machine=machine)
+        async with open_service(config, ClusterView(), sources, machine) as service:
             services.append(service)
             await leave.wait()
 
     serving = asyncio.create_task(serve())
     await eventually(lambda: services)
-    left_at = time.monotonic()
+    left_at = asyncio.get_running_loop().time()
     leave.set()
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{services[0].operations_url}/readyz") as response:
@@ -56,7 +60,7 @@ async def test_service_that_lingers_answers_and_is_not_ready() -> None:
         async with session.post(f"{services[0].scheduler_url}/scheduler/filter", data=b"no JSON") as response:
             assert (response.status, response.headers["Connection"]) == (400, "close")
     await serving
-    assert time.monotonic() - left_at == pytest.approx(2, abs=0.5)
+    assert asyncio.get_running_loop().time() - left_at == pytest.approx(2, abs=0.5)
 
 
 async def test_a_signal_before_all_is_open_ends_the_process_well(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ ARCHITECTURE = "kubernetes.io/arch"
 
 
 def view_of(*nodes: Json) -> WatchedNodes:
-    view = WatchedNodes(ScriptedApi(), clock=lambda: 0.0)
+    view = WatchedNodes(ScriptedApi(), clock=lambda: 0.0, random=float)
     for each in copy.deepcopy(nodes):
         labels = {ARCHITECTURE: each["status"]["nodeInfo"]["architecture"], "kubernetes.io/os": "linux"}
         each["metadata"]["labels"] = labels | each["metadata"].get("labels", {})

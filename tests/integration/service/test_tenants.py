@@ -32,6 +32,7 @@ from extender.fetcher.sources import LocalSources
 from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
+from extender.machine import THIS_MACHINE
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Overrides
@@ -161,15 +162,18 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         registry.rights["team/app"] = {"ann"}
         for repository in ("team/app", "public/app"):
             registry.add_index(repository, "1", [ARM64])
-        cluster = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
+        cluster = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)), clock=THIS_MACHINE.clock)
         stack.push_async_callback(cluster.close)
         clock = Clock()
         docker_config = tmp_path / "config.json"
         docker_config.write_text("{}")
         file = SourcesFile(partial(read_docker_config, str(docker_config)), clock=clock)
-        operator = OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [docker_config], file.load)])
+        files = [WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [docker_config], file.load)]
+        operator = OperatorKeyring(files, token_bytes=THIS_MACHINE.token_bytes)
         session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
-        client = RegistryClient(session, timeout_seconds=10, plain_http=frozenset({registry.host}))
+        client = RegistryClient(
+            session, timeout_seconds=10, plain_http=frozenset({registry.host}), machine=THIS_MACHINE
+        )
         resolver = Resolver(
             LocalSources(client, operator), size=1000, tag_seconds=900, stale_seconds=86_400, clock=clock,
             random=lambda: 0.0,

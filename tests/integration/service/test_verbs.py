@@ -5,7 +5,6 @@ What is decided about nodes, in both forms of requests, is told of the decision 
 
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 
@@ -329,9 +328,9 @@ async def test_nodes_that_are_all_refused_are_refused_without_waiting(
     known = pod(f"{gated.host}/amd:1")
     await caller.filter(with_nodes(known))
     arm_only = [item for item in NODES if item["status"]["nodeInfo"]["architecture"] == "arm64"]
-    began_at = time.monotonic()
+    began_at = asyncio.get_running_loop().time()
     result = await caller.filter(with_nodes(pod(f"{gated.host}/slow:1", f"{gated.host}/amd:1"), arm_only))
-    assert time.monotonic() - began_at < 1
+    assert asyncio.get_running_loop().time() - began_at < 1
     assert (kept(result), list(result["FailedAndUnresolvableNodes"])) == ([], ["b", "d"])
 
 

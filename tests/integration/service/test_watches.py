@@ -1,6 +1,7 @@
 """What the service asks of the cluster: for pending pods only when an image is not known."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from extender.service.resolving import open_pod_resolver
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.faulty_registry import GuardedRegistry
+from testbed.machines import running_machine
 from tests.integration.cluster.api_server import (
     ApiServer,
     Request,
@@ -122,7 +124,9 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
         settings = ["admission.listen=", f"registry.plain_http={hosts}", f"registry.allow={hosts}"]
         config = load_config(None, [*settings, f"cache.url=sqlite:///{tmp_path}/images.sqlite"])
         registry.add_manifest("app", "1", AMD64)
-        async with open_pod_resolver(config, view, open_local_sources) as pod_resolver:
+        machine = running_machine()
+        sources = partial(open_local_sources, machine=machine)
+        async with open_pod_resolver(config, view, sources, machine) as pod_resolver:
             for image, wait_seconds, looked in [
                 (f"{registry.host}/app:1", 5, 0),
                 (f"{registry.host}/app:1", 0, 0),

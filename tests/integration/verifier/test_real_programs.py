@@ -11,6 +11,7 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.platform import parse_platform
 from extender.images.reference import parse_reference
+from extender.machine import THIS_MACHINE
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient
@@ -50,7 +51,7 @@ async def test_every_image_of_the_zoo(zoo: list[Animal], debian_registry: Debian
     wrong: list[tuple[str, str, Verification]] = []
     host = debian_registry.host
     async with open_session(guard=AddressGuard(allow=[host])) as session:
-        client = RegistryClient(session, timeout_seconds=10, plain_http=frozenset((host,)))
+        client = RegistryClient(session, timeout_seconds=10, plain_http=frozenset((host,)), machine=THIS_MACHINE)
         for number, animal in enumerate(zoo):
             found = await look_inside(animal, number, debian_registry, client)
             said, read = f"{found.program} {found.detail}".strip(), f"{found.read_bytes:,} of {found.layer_bytes:,}"

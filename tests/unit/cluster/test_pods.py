@@ -13,7 +13,7 @@ from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import images_of
 from testbed.clock import Clock
 from testbed.eventually import eventually
-from testbed.simulated_time import run_simulated
+from testbed.memory_network import run_in_memory
 from tests.unit.cluster.scripted_api import LOST, Script, ScriptedApi
 
 POD = (
@@ -108,7 +108,7 @@ def test_watch_ends_when_nobody_has_wanted_to_know_for_a_while() -> None:
         assert len(cluster.watches) == 2
         assert run.delays == []
 
-    run_simulated(run())
+    run_in_memory(lambda _: run())
 
 
 async def test_watch_that_is_lost_goes_on_where_it_was() -> None:

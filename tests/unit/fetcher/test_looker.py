@@ -174,7 +174,7 @@ async def test_a_denial_tells_nothing_while_a_provider_fails_and_holds_shortly_w
 ) -> None:
     registry.readers[REPOSITORY] = set()
     provider, clock = Provider(), Clock()
-    looker = Looker(registry, OperatorKeyring(clouds=[ProviderLogins(provider, clock=clock)]))
+    looker = Looker(registry, OperatorKeyring(clouds=[ProviderLogins(provider, clock=clock)], token_bytes=bytes))
     unread = await looker.look(look())
     provider.fails = False
     clock.advance(10)
@@ -195,7 +195,7 @@ async def test_an_answer_that_ends_during_the_look_was_one(registry: FakeRegistr
         clock.advance(2)
 
     registry.fault = take_time
-    looker = Looker(registry, OperatorKeyring(clouds=[ProviderLogins(provider, clock=clock)]))
+    looker = Looker(registry, OperatorKeyring(clouds=[ProviderLogins(provider, clock=clock)], token_bytes=bytes))
     denied = await looker.look(look(APP, OTHER))
     assert isinstance(denied, Failed)
     assert (denied.failure.cause, denied.denied) == (Cause.DENIED, ("other", "anonymous"))
@@ -212,7 +212,8 @@ async def test_a_corrected_docker_configuration_is_used_in_the_lookup_that_was_d
 
     write("bob")
     file = SourcesFile(partial(read_docker_config, str(path)), clock=Clock())
-    operator = OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [str(path)], file.load)])
+    files = [WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [str(path)], file.load)]
+    operator = OperatorKeyring(files, token_bytes=bytes)
     before = operator.id
     write("ann")
     seen = await Looker(registry, operator).look(look())

@@ -15,7 +15,7 @@ from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.registry.image_description import LISTED_SKIPPED, MAX_DEPTH, MAX_PLATFORMS, MAX_REQUESTS, describe_image
 from extender.registry.registry_client import FetchedManifest, RegistryClient
 from testbed.images import DOCKER, OCI, Bundle, Manifest, build_artifact, build_index, build_manifest
-from testbed.simulated_time import run_simulated
+from testbed.memory_network import run_in_memory
 from tests.unit.retained import retained_bytes
 
 APP = parse_reference("registry.example.com/team/app:1")
@@ -296,7 +296,7 @@ def test_child_that_hangs_leaves_what_an_index_states_known() -> None:
         assert (platforms_of(image), image.is_partial) == (BOTH, True)
         assert asyncio.get_running_loop().time() - began_at <= 5
 
-    run_simulated(run())
+    run_in_memory(lambda _: run())
 
 
 @pytest.mark.parametrize("count", [MAX_REQUESTS // 2, MAX_REQUESTS])

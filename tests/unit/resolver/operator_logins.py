@@ -15,7 +15,7 @@ LABEL = "the operator's Docker configuration"
 def operator_with(logins: Mapping[str, tuple[str, str]]) -> OperatorKeyring:
     """Returns a keyring of these names and passwords, by registry or repository; the empty one without any."""
     if not logins:
-        return OperatorKeyring()
+        return OperatorKeyring(token_bytes=bytes)
     fixed = FixedLogins(Logins(Login(pattern, *login) for pattern, login in logins.items()), label=LABEL)
     file = OperatorFile(msgspec.json.encode(logins), (fixed,))
-    return OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [], lambda: file)])
+    return OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [], lambda: file)], token_bytes=bytes)

@@ -14,7 +14,7 @@ from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference, digest_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
-from testbed.simulated_time import run_simulated
+from testbed.memory_network import run_in_memory
 from tests.unit.resolver.fake_registry import LocalLooks, World, cause_of, index_of, keyring_of, make_resolver
 
 SHARED = "shared.example.com"
@@ -108,7 +108,7 @@ def test_whatever_others_do_an_image_at_a_host_that_answers_is_known_within_a_tu
         await asyncio.gather(*attacks, return_exceptions=True)
         await resolver.close()
 
-    run_simulated(run())
+    run_in_memory(lambda _: run())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -129,7 +129,7 @@ def test_no_answer_of_one_name_keeps_another_from_being_asked_for(seed: int) -> 
         assert answer == index_of("linux/arm64")
         await resolver.close()
 
-    run_simulated(run())
+    run_in_memory(lambda _: run())
 
 
 @pytest.mark.parametrize("exist", [True, False], ids=["images", "failures"])

@@ -240,7 +240,7 @@ async def test_what_takes_much_memory_is_not_stored(world: World, replica: Repli
 
 @pytest.fixture
 def persistence(store: FakeStore, clock: Clock) -> Persistence:
-    return Persistence(store, clock=clock)
+    return Persistence(store, clock=clock, wall_clock=clock)
 
 
 async def is_asked(persistence: Persistence, store: FakeStore) -> bool:

@@ -42,7 +42,7 @@ class World:
         self.clock = Clock(0.0)
         anybody: Any = None
         view: Any = View()
-        resolver = Resolver(anybody, size=10, tag_seconds=900, stale_seconds=86400, clock=self.clock)
+        resolver = Resolver(anybody, size=10, tag_seconds=900, stale_seconds=86400, clock=self.clock, random=float)
         self.pods = Answering(resolver, Keyring(), Policy(), lambda _: {}, lambda: None, answer=answer)
         self._verbs = SchedulerVerbs(
             self.pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=self.clock
