@@ -197,7 +197,9 @@ async def test_a_release_is_made_signed_verified_and_installed(
         release.type('cosign verify --certificate-identity=any "$IMAGE"', IMAGE=f"{release.image}@{other}")
 
     chart_name = f"{release.charts}/multiarch-extender"
-    installed = shlex.split(install.replace("\\\n", " ").replace("${CHART%@*}", chart_name).replace("$VERSION", VERSION))
+    installed = shlex.split(
+        install.replace("\\\n", " ").replace("${CHART%@*}", chart_name).replace("$VERSION", VERSION)
+    )
     async with open_node_installation(installation_programs, registry, tmp_path) as there:
         print(f"\nhelm install {' '.join(installed)}")
         values: dict[str, Any] = {"config": {"registry": {"plain_http": [there.host], "allow": [there.host]}}}

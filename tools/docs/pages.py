@@ -10,7 +10,10 @@ README = PROJECT / "README.md"
 PAGES = tuple(sorted(DOCS.rglob("*.md")))
 AT_THE_TOP = (
     README,
-    *(PROJECT / name for name in ("CONTRIBUTING.md", "MAINTAINERS.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")),
+    *(
+        PROJECT / name
+        for name in ("CONTRIBUTING.md", "MAINTAINERS.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")
+    ),
 )
 ALL = (*AT_THE_TOP, PROJECT / "deploy" / "README.md", *PAGES)
 
