@@ -338,5 +338,5 @@ def _is_over(pod: Json) -> bool:
 
 
 def _after(message: str) -> str:
-    """What a FitError says of preemption (DefaultPreemption.PostFilter)."""
-    return f"preemption: {message}" if message else ""
+    """What a FitError says of preemption, behind what DynamicResources says to each pod (their PostFilter)."""
+    return f"no new claims to deallocate, preemption: {message}" if message else ""

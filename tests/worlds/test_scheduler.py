@@ -122,8 +122,9 @@ def test_a_pod_goes_to_a_node_that_its_terms_match() -> None:
         await cluster.during(1)
         assert [cluster.node_of(name) for name in ("arm", "none", "named")] == ["b", None, "b"]
         refusal = f"0/2 nodes are available: 2 {NO_LABEL}."
-        helpless = "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
-        assert cluster.condition("none") == ("Unschedulable", f"{refusal} {helpless}")
+        helpless = "0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+        expected = f"{refusal} no new claims to deallocate, preemption: {helpless}"
+        assert cluster.condition("none") == ("Unschedulable", expected)
 
     play(test)
 
@@ -138,7 +139,7 @@ def test_taints_and_room_keep_pods_away() -> None:
         await cluster.during(1)
         assert cluster.node_of("tolerant") == "b"
         assert cluster.condition("large")[1].startswith(
-            "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s). preemption: "
+            "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s). no new claims"
         )
 
     play(test)
@@ -212,7 +213,7 @@ def test_a_pod_that_an_extender_refuses_everywhere_comes_back_with_each_event() 
         cluster.add("app")
         running = asyncio.ensure_future(cluster.during(60))
         await asyncio.sleep(20)
-        assert cluster.condition("app")[1].startswith(f"0/1 nodes are available: 1 {reason}. preemption: 0/1 nodes")
+        assert cluster.condition("app")[1].startswith(f"0/1 nodes are available: 1 {reason}. no new claims")
         # The first attempt's status is an update of the pod, so there is a second after the back-off of a second.
         assert [round(at) for at in cluster.times("filter")] == [0, 2]
         taint = {"key": "other", "effect": "NoSchedule"}
@@ -261,7 +262,7 @@ def test_an_answer_without_nodes_refuses_them_all() -> None:
         cluster.join("a", "amd64")
         cluster.add("app")
         await cluster.during(1)
-        assert cluster.condition("app")[1].startswith("0/1 nodes are available: preemption:")
+        assert cluster.condition("app")[1].startswith("0/1 nodes are available: no new claims")
 
     play(test, ExtenderConfig(ignorable=True))
 
