@@ -7,6 +7,7 @@ creation there is what is about scheduling, names and images, since nothing else
 from collections.abc import Iterator
 
 from tests.worlds.api_kinds import Document
+from tests.worlds.api_storage import encode
 from tests.worlds.defaulting import normalize
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -151,7 +152,7 @@ def _munge_selector(munged: Document, before: Document) -> list[str]:
     if all(new.get(key) == value for key, value in old.items()):
         return []
     why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
-    return [f"spec.nodeSelector: Invalid value: {new}: {why}"]
+    return [f"spec.nodeSelector: Invalid value: {_shown(new)}: {why}"]
 
 
 def _munge_affinity(munged: Document, before: Document) -> list[str]:
@@ -175,11 +176,12 @@ def _problems_of_narrowing(new: Document, old: Document) -> Iterator[str]:
         return
     if len(before) != len(after):
         why = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
-        yield f"{_TERMS}: Invalid value: {after}: {why}"
+        yield f"{_TERMS}: Invalid value: {_shown(after)}: {why}"
         return
     for index, (mine, theirs) in enumerate(zip(after, before, strict=True)):
         if not _has_only_additions(mine, theirs):
-            yield f"{_TERMS}[{index}]: Invalid value: {mine}: only additions are allowed (no mutations or deletions)"
+            why = "only additions are allowed (no mutations or deletions)"
+            yield f"{_TERMS}[{index}]: Invalid value: {_shown(mine)}: {why}"
 
 
 def _has_only_additions(new: Document, old: Document) -> bool:
@@ -190,6 +192,10 @@ def _has_only_additions(new: Document, old: Document) -> bool:
         normalize((new.get(field) or [])[: len(old.get(field) or [])]) == normalize(old.get(field) or [])
         for field in fields
     )
+
+
+def _shown(value: object) -> str:
+    return encode(value).decode()
 
 
 def _node_affinity(spec: Document) -> Document:
