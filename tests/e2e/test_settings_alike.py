@@ -42,17 +42,17 @@ NAMESPACES: Mapping[str, Mapping[str, str]] = {
     LEFT_OUT: {},
 }
 CONDITION = {"name": "not-of-a-team", "expression": "!('team' in object.metadata.?labels.orValue({}))"}
+EXEMPT: Values = {"admission": {"gate": {"exempt_priority_classes": ["registry"]}}}
 SETTINGS: Mapping[str, Values] = {
     "as shipped": {},
     "observe": {"config": {"placement": {"mode": "observe"}}},
     "RuntimeClasses": {"config": {"placement": {"runtime_classes": {"wasm": [], "spin": [], "kata": ["linux/amd64"]}}}},
-    "exempt classes": {"gates": {"exemptPriorityClasses": ["registry"]}},
+    "exempt classes": {"config": EXEMPT},
     "namespaces": {"webhook": {"excludeNamespaces": [LEFT_OUT]}},
     "conditions": {"webhook": {"matchConditions": [CONDITION]}},
-    "failurePolicy Fail": {"webhook": {"failurePolicy": "Fail"}, "gates": {"exemptPriorityClasses": ["registry"]}},
+    "failurePolicy Fail": {"webhook": {"failurePolicy": "Fail"}, "config": EXEMPT},
     "all at once": {
-        "config": {"placement": {"mode": "observe", "runtime_classes": {"wasm": []}}},
-        "gates": {"exemptPriorityClasses": ["registry"]},
+        "config": {"placement": {"mode": "observe", "runtime_classes": {"wasm": []}}, **EXEMPT},
         "webhook": {"excludeNamespaces": [LEFT_OUT], "matchConditions": [CONDITION]},
     },
 }

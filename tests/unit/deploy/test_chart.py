@@ -214,7 +214,7 @@ def test_kube_scheduler_is_of_the_clusters_version(version: str, image: str, gat
 @pytest.mark.parametrize(
     ("mode", "kind", "text"),
     [
-        ("policy", "Deployment", "gates.exemptPriorityClasses: [storage]"),
+        ("policy", "Deployment", "config.admission.gate.exempt_priority_classes: [storage]"),
         ("default", "DaemonSet", "config: {scheduler: {assume: [linux/arm64]}}"),
         ("second", "Deployment", "modes.secondScheduler: {configuration: {percentageOfNodesToScore: 30}}"),
     ],

@@ -89,7 +89,7 @@ OF_TWO: list[tuple[str, str, str]] = [
         for path, config in (
             ("admission.listen", "{admission: {listen: ':1'}}"),
             ("admission.guard_daemon_sets", "{admission: {guard_daemon_sets: true}}"),
-            ("admission.gate.exempt_priority_classes", "{admission: {gate: {exempt_priority_classes: [a]}}}"),
+            ("admission.gate.lease", "{admission: {gate: {lease: a}}}"),
             ("operations.listen", "{operations: {listen: ':1'}}"),
             ("cluster", "{cluster: none}"),
             ("registry.mirrors", "{registry: {mirrors: /m}}"),

@@ -76,7 +76,6 @@ admission.listen: Use webhook.port, and modes.*.enabled.
 admission.tls: Use certificates.source and webhook.clientCaSecret.
 admission.guard_daemon_sets: Use modes.webhook.workloads.
 admission.gate.probe_namespace: Use probeNamespace.
-admission.gate.exempt_priority_classes: Use gates.exemptPriorityClasses, which the policy heeds too.
 admission.gate.policy: The chart makes it; modes.policy.enabled says whether.
 admission.gate.lease: The chart makes it, of the release's name.
 scheduler.listen: kube-scheduler and the chart's files name 127.0.0.1:8880.

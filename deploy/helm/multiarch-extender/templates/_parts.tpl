@@ -81,7 +81,6 @@ the right to remove gates. Empty if not. */}}
 {{- end -}}
 {{- if .gates -}}
 {{- $gate := dict "lease" .root.gatesLease -}}
-{{- with $values.gates.exemptPriorityClasses }}{{ $_ := set $gate "exempt_priority_classes" . }}{{ end -}}
 {{- if .policy -}}
 {{- $_ := set $gate "policy" .root.gatePolicy -}}
 {{- $_ := set $gate "probe_namespace" (include "multiarch.probe.namespace" .root) -}}
@@ -152,5 +151,6 @@ matchExpressions:
 
 {{/* The priority classes whose pods are never held, as texts of CEL. */}}
 {{- define "multiarch.exempt.classes" -}}
-{{ concat (list "system-node-critical" "system-cluster-critical") .Values.gates.exemptPriorityClasses | uniq | join "', '" | squote }}
+{{- $named := dig "admission" "gate" "exempt_priority_classes" list .Values.config -}}
+{{ concat (list "system-node-critical" "system-cluster-critical") $named | uniq | join "', '" | squote }}
 {{- end }}
