@@ -60,7 +60,7 @@ tables: setup ## Write the tables of the documentation that are made from code, 
 	@$(BIN)/python -m tools.docs.tables
 
 .PHONY: manifests
-manifests: setup ## Render deploy/manifests from the chart, and make the schema of its values and its table of rights (needs helm)
+manifests: setup ## Render deploy/manifests from the chart, its README and the schema of its values, its table of rights (needs helm)
 	@$(BIN)/python -m tools.chart
 
 .PHONY: sbom

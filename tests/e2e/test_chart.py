@@ -45,7 +45,66 @@ WITH_POLICY = {
     "all-but-webhook": {**MODES["all"], "policy": {"enabled": True}, "webhook": {"enabled": False}},
 }
 EVERYTHING = {
-    "monitoring": dict.fromkeys(("serviceMonitor", "prometheusRule", "dashboard"), True),
+    "monitoring": {
+        "labels": {"release": "prometheus"},
+        "serviceMonitor": {
+            "enabled": True,
+            "interval": "15s",
+            "labels": {"shard": "a"},
+            "relabelings": [{"action": "labeldrop", "regex": "pod"}],
+        },
+        "prometheusRule": {"enabled": True},
+        "dashboard": {"enabled": True, "annotations": {"grafana_folder": "Nodes"}},
+    },
+    "global": {"imageRegistry": "mirror.example.com", "imagePullSecrets": [{"name": "all"}]},
+    "imagePullSecrets": ["pull"],
+    "commonLabels": {"team": "a"},
+    "podLabels": {"tier": "b"},
+    "podAnnotations": {"note": "c"},
+    "service": {"annotations": {"note": "d"}, "ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}]
+            }
+        },
+        "podAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 1, "podAffinityTerm": {"topologyKey": "rack", "labelSelector": {"matchLabels": {"a": "b"}}}}
+            ]
+        },
+    },
+    "topologySpreadConstraints": [{"topologyKey": "rack", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}],
+    "podDisruptionBudget": {"minAvailable": "50%", "unhealthyPodEvictionPolicy": "IfHealthyBudget"},
+    "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+    "revisionHistoryLimit": 2,
+    "podSecurityContext": {"fsGroupChangePolicy": "OnRootMismatch", "supplementalGroups": [7]},
+    "securityContext": {"capabilities": {"add": ["NET_BIND_SERVICE"]}, "seccompProfile": {"type": "RuntimeDefault"}},
+    "probes": {
+        "startup": {"failureThreshold": 90},
+        "liveness": {"initialDelaySeconds": 1, "timeoutSeconds": 5},
+        "readiness": {"periodSeconds": 3, "successThreshold": 2},
+    },
+    "dnsPolicy": "None",
+    "dnsConfig": {
+        "nameservers": ["192.0.2.1"],
+        "searches": ["example.com"],
+        "options": [{"name": "ndots", "value": "1"}],
+    },
+    "serviceAccount": {"annotations": {"note": "e"}},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"}],
+    "extraVolumes": [{"name": "more", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+    "initContainers": [{"name": "first", "image": "r.example.com/first:1"}],
+    "extraContainers": [{"name": "beside", "image": "r.example.com/beside:1"}],
+    "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "more", "namespace": OURS}}],
+    "overrides": {
+        "webhook": {"serviceAccount": {"create": False, "name": "given"}, "podDisruptionBudget": {"enabled": False}},
+        "policy": {"replicas": 3, "affinity": {"podAntiAffinity": {}}},
+        "secondScheduler": {"priorityClassName": "", "strategy": {"type": "Recreate"}},
+        "defaultScheduler": {"strategy": {"type": "OnDelete"}},
+    },
     "certificates": {"source": "certManager"},
     "store": {"keySecret": "k"},
     "registries": {"caConfigMap": "m", "hosts": {"docker.io:443": ""}, "dockerConfigSecret": "d"},
@@ -73,6 +132,7 @@ async def test_every_object_of_every_preset_and_mode_is_accepted(api: ApiClient)
     for mode, modes in {**MODES, **(WITH_POLICY if has_policies else {})}.items():
         await _accept(api, {"modes": modes}, [])
         everything: dict[str, Any] = {"modes": modes, **EVERYTHING, **({} if mode == "default-scheduler" else POLICIES)}
+        everything["webhook"] = {"annotations": {"note": "f"}}
         if modes.get("webhook", {}).get("enabled", True):
             everything["modes"] = {**modes, "webhook": {"workloads": "guard"}}
         if "secondScheduler" in modes:

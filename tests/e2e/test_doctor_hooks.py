@@ -1,4 +1,4 @@
-"""The chart's hooks for `helm test` and after an installation: their own account, rights and arguments.
+"""The chart's hooks for `helm test` and after an installation: their account, rights and arguments.
 
 No kubelet here runs the image, so the container's arguments are those of a process, whose token is the account's. The
 image in pods of a real node: test_image_on_a_node.py.
@@ -19,7 +19,7 @@ from testbed.eventually import eventually
 from testbed.extender_process import write_token_kubeconfig
 from testbed.objects import KubernetesObject
 from tests.e2e.examined_installation import Installation, Said, open_installation, run_doctor
-from tests.e2e.installed_chart import OURS
+from tests.e2e.installed_chart import DOCTOR, OURS
 from tests.e2e.policies import refusal
 from tests.e2e.rights import Recorder, Right, recording, rights_of, used_rights
 
@@ -33,9 +33,9 @@ _HOOK, _LAST = "helm.sh/hook", "pre-delete"
 
 
 def hooks_of(values: Mapping[str, Any]) -> list[KubernetesObject]:
-    """The objects of all hooks but those before an uninstallation."""
-    found = objects_of(render(values, hooks=True))
-    return [each for each in found if (each["metadata"].get("annotations") or {}).get(_HOOK, _LAST) != _LAST]
+    """Both workloads, and their account with its rights."""
+    found = [each for each in objects_of(render(values, hooks=True)) if each["metadata"]["name"].startswith(DOCTOR)]
+    return [each for each in found if (each["metadata"].get("annotations") or {}).get(_HOOK) != _LAST]
 
 
 class Hook(NamedTuple):

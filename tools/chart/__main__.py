@@ -1,7 +1,7 @@
 """Makes what is made from the chart of `deploy/helm`: `python -m tools.chart`.
 
-It writes `values.schema.json`, `files/rights.yaml` and `deploy/manifests`. Each file in `deploy/manifests` has a file
-of values in `deploy/helm/manifests`, whose first comment is the head of the file.
+It writes `values.schema.json`, `README.md`, `files/rights.yaml` and `deploy/manifests`. Each file in `deploy/manifests`
+has a file of values in `deploy/helm/manifests`, whose first comment is the head of the file.
 """
 
 import re
@@ -12,6 +12,7 @@ import msgspec
 
 from extender.service.rights import TABLE
 from testbed.chart import CHART, HELM_FOLDER, HelmMissing, RenderingRefused, render
+from tools.chart.readme import readme
 from tools.chart.schema import schema_of
 
 MANIFESTS = HELM_FOLDER.parent / "manifests"
@@ -56,10 +57,9 @@ def _head_of(values: Path) -> str:
 
 
 def _without_sources(text: str) -> str:
-    """The documents without Helm's comments, which name the files of templates, and without empty lines around."""
-    documents = [
-        re.sub(r"^# Source: .*\n", "", each).strip("\n") for each in re.split(r"^---\n", text, flags=re.MULTILINE)
-    ]
+    """The documents without what Helm alone reads, comments and a label, and without empty lines around."""
+    text = re.sub(r"^(# Source| *helm.sh/chart): .*\n", "", text, flags=re.MULTILINE)
+    documents = [each.strip("\n") for each in re.split(r"^---\n", text, flags=re.MULTILINE)]
     return "\n---\n".join(each for each in documents if each) + "\n"
 
 
@@ -67,6 +67,7 @@ def main() -> int:
     """Writes what is made from the chart; returns the exit code."""
     try:
         (CHART / "values.schema.json").write_text(values_schema())
+        (CHART / "README.md").write_text(readme())
         RIGHTS.write_text(rights_file())
         for name in manifest_names():
             (MANIFESTS / f"{name}.yaml").write_text(manifest(name))

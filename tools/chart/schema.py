@@ -5,7 +5,7 @@ A value without a comment is an error. The settings of the service below `config
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -37,8 +37,7 @@ def schema_of(text: str) -> Schema:
     """Returns the schema of that values.yaml. Raises UndescribedValue."""
     comments = dict(_comments(text))
     schema = _of_map(yaml.safe_load(text), (), comments)
-    schema["properties"]["global"] = {"type": "object"}  # a parent chart's, which Helm gives to each of its parts
-    return {"$schema": "http://json-schema.org/draft-07/schema#", **schema, "$defs": _definitions()}
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **schema, "$defs": _definitions() | _pods(schema)}
 
 
 def _comments(text: str) -> Iterator[tuple[tuple[str, ...], list[str]]]:
@@ -64,9 +63,7 @@ def _of_map(values: Mapping[str, Any], path: tuple[str, ...], comments: Mapping[
 
 def _of_value(value: object, path: tuple[str, ...], comments: Mapping[tuple[str, ...], list[str]]) -> Schema:
     lines = comments.get(path, [])
-    description = " ".join(line for line in lines if not line.startswith(_ADDITION))
-    if not description:
-        raise UndescribedValue(f"{'.'.join(path)} has no comment")
+    description = _description(path, lines)
     addition: Schema = {}
     for line in lines:
         if line.startswith(_ADDITION):
@@ -79,6 +76,28 @@ def _of_value(value: object, path: tuple[str, ...], comments: Mapping[tuple[str,
     return {"description": description, "type": name, **addition}
 
 
+def leaves_of(text: str) -> Iterator[tuple[str, object, str]]:
+    """Yields the path, the default and the description of each value of that values.yaml. Raises UndescribedValue."""
+    comments = dict(_comments(text))
+
+    def leaves(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, object, str]]:
+        for name, value in values.items():
+            path = (*above, name)
+            if isinstance(value, dict) and _is_described(path, comments):
+                yield from leaves(value, path)
+            else:
+                yield ".".join(path), value, _description(path, comments.get(path, []))
+
+    return leaves(yaml.safe_load(text), ())
+
+
+def _description(path: tuple[str, ...], lines: Iterable[str]) -> str:
+    description = " ".join(line for line in lines if not line.startswith(_ADDITION))
+    if not description:
+        raise UndescribedValue(f"{'.'.join(path)} has no comment")
+    return description
+
+
 def _is_described(path: tuple[str, ...], comments: Mapping[tuple[str, ...], list[str]]) -> bool:
     """Whether keys of the map have comments; those of a map that is anybody's to fill have none."""
     return any(lines for each, lines in comments.items() if each[:-1] == path)
@@ -89,6 +108,16 @@ def _definitions() -> dict[str, Schema]:
     _, parts = msgspec.json.schema_components([Config], ref_template=_REFERENCE)
     config = _described(parts[Config.__name__], "", parts)
     return {"config": config, **{name: _plain(parts[name]) for name in sorted(_referred(config, parts))}}
+
+
+def _pods(schema: Schema) -> dict[str, Schema]:
+    """The schema of a part's own values: those that follow one another from `replicas` to `overrides`."""
+    names = list(schema["properties"])
+    if "overrides" not in names:
+        return {}
+    shared = names[names.index("replicas") : names.index("overrides")]
+    properties = {name: {"$ref": f"#/properties/{name}"} for name in shared}
+    return {"pods": {"type": "object", "additionalProperties": False, "properties": properties}}
 
 
 def _referred(schema: object, parts: Mapping[str, Schema]) -> set[str]:

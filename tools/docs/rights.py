@@ -61,7 +61,7 @@ def _what(key: tuple[str, str, bool]) -> str:
 def _rights(modes: Mapping[str, Any]) -> dict[tuple[str, str, bool], str]:
     """The verbs by resource, place, and whether objects are named."""
     verbs: dict[tuple[str, str, bool], set[str]] = {}
-    for each in objects_of(render({"modes": modes})):
+    for each in objects_of(render({"modes": modes, "doctor": {"enabled": False}})):
         where = str(each["metadata"].get("namespace", CLUSTER))
         for rule in each.get("rules", ()) if each["kind"].endswith("Role") else ():
             for resource in rule["resources"]:

@@ -58,11 +58,17 @@ class _Dumper(yaml.SafeDumper):
 def _named(objects: list[KubernetesObject]) -> dict[str, KubernetesObject]:
     """The objects by kind, name and namespace; settings as a map, and files of the chart left out."""
     return {
-        " ".join((each["kind"], each["metadata"]["name"], each["metadata"].get("namespace", ""))).strip(): {
-            field: value for field, value in _shortened(each).items() if field not in ("apiVersion", "kind")
-        }
+        " ".join(
+            (each["kind"], each["metadata"]["name"], each["metadata"].get("namespace", ""), _hook(each))
+        ).strip(): {field: value for field, value in _shortened(each).items() if field not in ("apiVersion", "kind")}
         for each in objects
     }
+
+
+def _hook(document: KubernetesObject) -> str:
+    """The event of a hook whose object replaces that of another one; its name is the same."""
+    hook: str = (document["metadata"].get("annotations") or {}).get("helm.sh/hook", "")
+    return f"of {hook}" if document["kind"] == "Job" and hook else ""
 
 
 def _shortened(document: KubernetesObject) -> KubernetesObject:

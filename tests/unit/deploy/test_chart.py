@@ -1,5 +1,6 @@
 """The chart of deploy/helm: which objects come of which values, and that they fit each other and the service."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -9,12 +10,15 @@ import yaml
 from extender.cli.installation import CheckName
 from extender.config.checks import parse_listen
 from extender.config.reading import parse_config
+from extender.config.tree import Config
 from testbed.chart import CHART, NAME, objects_of, render
 from testbed.objects import KubernetesObject
 from tests.unit.deploy.renderings import CASES, FOLDER, MODES, PRESETS, kept, leaves, objects_in, rendered, values
 from tests.unit.deploy.roles import rights_given, rights_taken
 from tools.chart.__main__ import MANIFESTS, RIGHTS, manifest, manifest_names, rights_file, values_schema
-from tools.chart.schema import UndescribedValue, schema_of
+from tools.chart.readme import readme
+from tools.chart.schema import UndescribedValue, leaves_of, schema_of
+from tools.docs.pages import page
 
 pytestmark = pytest.mark.usefixtures("helm")
 
@@ -49,9 +53,11 @@ def service_in(template: KubernetesObject) -> KubernetesObject:
 
 
 def test_lint_finds_nothing(helm: Path) -> None:
-    """With warnings as errors, for the values as they are."""
+    """Not even an advice, for the values as they are."""
     done = subprocess.run([helm, "lint", "--strict", CHART], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line]
+    assert said == [f"==> Linting {CHART}", "1 chart(s) linted, 0 chart(s) failed"]
 
 
 def test_what_make_manifests_writes_is_what_is_committed() -> None:
@@ -60,6 +66,7 @@ def test_what_make_manifests_writes_is_what_is_committed() -> None:
         assert (MANIFESTS / f"{name}.yaml").read_text() == manifest(name), name
         assert "helm.sh/hook" not in manifest(name)  # `kubectl apply` would run the job
     assert (CHART / "values.schema.json").read_text() == values_schema()
+    assert (CHART / "README.md").read_text() == readme()
     assert RIGHTS.read_text() == rights_file()
 
 
@@ -68,6 +75,16 @@ def test_the_schema_takes_descriptions_and_additions_from_comments() -> None:
     assert schema["properties"]["word"] == {"description": "A word.", "type": "string", "enum": ["a", "b"]}
     with pytest.raises(UndescribedValue, match=r"outer\.inner has no comment"):
         schema_of("# Known.\nouter:\n  # Known.\n  other: 1\n  inner: 2\n")
+
+
+def test_the_readme_has_each_value_with_its_description() -> None:
+    """A map whose keys have no comments is one value, as Helm's users fill it."""
+    text = '# A word.\n# @schema {"minLength": 1}\nword: a\n# Outer.\nouter:\n  # Inner.\n  inner: {a: 1}\n'
+    assert list(leaves_of(text)) == [("word", "a", "A word."), ("outer.inner", {"a": 1}, "Inner.")]
+    declared = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert [path for path, _, _ in leaves_of((CHART / "values.yaml").read_text())] == [
+        ".".join(path) for path in leaves(declared)
+    ]
 
 
 # --- renderings that are kept
@@ -92,11 +109,14 @@ def test_every_value_is_in_a_case_that_is_kept() -> None:
     given |= {path for each in files for path in leaves(each)}
     declared = yaml.safe_load((CHART / "values.yaml").read_text())
     unused = {path for path in leaves(declared) if not any(path == each[: len(path)] for each in given)}
-    assert unused == {("monitoring", "dashboard")}  # whose file is long: below
+    dashboard = {("monitoring", "dashboard", name) for name in ("enabled", "annotations")}  # whose file is long: below
+    assert unused == {*dashboard, ("enabled",)}  # a parent's condition: below
 
 
 def test_the_dashboard_is_the_file() -> None:
-    found = one(rendered("{monitoring.dashboard: true, monitoring.labels: {team: a}}"), "ConfigMap", "-dashboard")
+    text = "{monitoring.dashboard: {enabled: true, annotations: {grafana_folder: f}}, monitoring.labels: {team: a}}"
+    found = one(rendered(text), "ConfigMap", "-dashboard")
+    assert found["metadata"]["annotations"] == {"grafana_folder": "f"}
     assert {"grafana_dashboard": "1", "team": "a"}.items() <= found["metadata"]["labels"].items()
     assert found["data"] == {"multiarch-extender.json": (CHART / "files" / "dashboard.json").read_text()}
 
@@ -144,7 +164,8 @@ def test_accounts_have_the_rights_that_their_settings_take_and_no_other(name: st
     objects = objects_in(name)
     for part, text in settings_of(objects).items():
         own = [each for each in objects if not each["metadata"]["name"].endswith("-leader")]
-        assert rights_given(own, part) == rights_taken(text, NAME)
+        [workload] = (each for each in of_kinds(objects, "Deployment", "DaemonSet") if each["metadata"]["name"] == part)
+        assert rights_given(own, template_of(workload)["spec"]["serviceAccountName"]) == rights_taken(text, NAME)
 
 
 OF_RIGHTS = (
@@ -165,6 +186,53 @@ def test_rights_follow_settings_in_every_mode(mode: str, text: str) -> None:
         assert rights_given(own, part) == rights_taken(settings, NAME)
 
 
+@pytest.mark.parametrize(
+    ("image", "registry", "expected"),
+    [
+        ("r.example.com:5000/team/app", "", "r.example.com:5000/team/app"),
+        ("r.example.com:5000/team/app", "m.example.com", "m.example.com/team/app"),
+        ("localhost/app", "m.example.com/copies", "m.example.com/copies/app"),
+        ("team/app", "m.example.com", "m.example.com/team/app"),
+        ("app", "m.example.com", "m.example.com/app"),
+    ],
+)
+def test_a_registry_of_all_takes_the_place_of_the_host(image: str, registry: str, expected: str) -> None:
+    """Of ours and of kube-scheduler's; what is no host is kept."""
+    made = {"global": {"imageRegistry": registry}, "image": {"repository": image}, "modes": MODES["second"]}
+    template = template_of(one(objects_of(render(made)), "Deployment"))
+    assert service_in(template)["image"] == f"{expected}:0.1.0"
+    (scheduler,) = template["spec"]["containers"]
+    assert scheduler["image"] == f"{registry or 'registry.k8s.io'}/kube-scheduler:v1.36.3"
+
+
+def test_what_pods_share_has_an_override_for_each_part() -> None:
+    """Maps are merged, lists replaced, and no other part heeds it."""
+    shared = "{podLabels: {a: '1'}, tolerations: [{key: a, operator: Exists}], resources: {limits: {cpu: '1'}}"
+    own = "overrides.secondScheduler: {podLabels: {b: '2'}, tolerations: [], resources: {limits: {memory: 1Gi}}}}"
+    objects = rendered(f"{shared}, {own}", "all")
+    webhook, second = (template_of(one(objects, "Deployment", name)) for name in ("-webhook", "-scheduler"))
+    assert {"a": "1", "b": "2"}.items() <= second["metadata"]["labels"].items()
+    assert "b" not in webhook["metadata"]["labels"]
+    assert len(webhook["spec"]["tolerations"]) == len(second["spec"]["tolerations"]) + 1
+    limits = [service_in(each)["resources"]["limits"] for each in (webhook, second)]
+    assert limits == [{"cpu": "1", "memory": "512Mi"}, {"cpu": "1", "memory": "1Gi"}]
+
+
+def test_there_are_few_values() -> None:
+    """Each is here because somebody sets it; whoever adds one more takes another away."""
+    assert len(list(leaves(yaml.safe_load((CHART / "values.yaml").read_text())))) <= 85
+
+
+def test_the_table_of_sizes_begins_with_what_the_chart_requests() -> None:
+    """And with the settings' own size of the cache."""
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())["resources"]
+    first, *_ = re.findall(r"^\| 10,000 .*", page("how-to/install-with-helm.md"), re.MULTILINE)
+    requests, limits, size = (cell.strip() for cell in first.strip("|").split("|")[2:])
+    assert requests == f"{defaults['requests']['cpu']}, {defaults['requests']['memory']}"
+    assert limits == defaults["limits"]["memory"]
+    assert size == f"{Config().cache.size:,} (default)"
+
+
 def test_two_releases_share_no_name_and_no_pod() -> None:
     """Cluster-wide objects included."""
     first, second = (objects_of(render({"modes": MODES["all"]}, release=name)) for name in ("blue", "green"))
@@ -174,19 +242,25 @@ def test_two_releases_share_no_name_and_no_pod() -> None:
     assert selectors[0] != selectors[1]
 
 
-def test_as_a_part_of_another_chart(tmp_path: Path) -> None:
-    """A parent has a condition and globals of its own."""
+@pytest.mark.parametrize("condition", ["placement.enabled", f"{CHART.name}.enabled"])
+def test_as_a_part_of_another_chart(tmp_path: Path, condition: str) -> None:
+    """A parent has a condition, of its own values or of ours, and globals, of which we know two."""
     parent = tmp_path / "parent"
     (parent / "charts").mkdir(parents=True)
     (parent / "charts" / CHART.name).symlink_to(CHART)
     chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0"}
-    dependency = {"name": CHART.name, "version": "0.1.0", "condition": "placement.enabled"}
+    dependency = {"name": CHART.name, "version": "0.1.0", "condition": condition}
     (parent / "Chart.yaml").write_text(yaml.safe_dump({**chart, "dependencies": [dependency]}))
-    own = {CHART.name: {"image": {"repository": "r/app"}}}
-    (parent / "values.yaml").write_text(yaml.safe_dump({"placement": {"enabled": True}, "global": {"a": {}}, **own}))
+    shared = {"imageRegistry": "mirror.example.com", "imagePullSecrets": [{"name": "all"}], "theirs": {}}
+    own = {CHART.name: {"image": {"repository": "r.example.com/app"}}}
+    (parent / "values.yaml").write_text(yaml.safe_dump({"global": shared, **own}))
     objects = objects_of(render({}, chart=parent, release="shop"))
-    assert one(objects, "Deployment")["metadata"]["name"] == "shop-multiarch-extender-webhook"
-    assert objects_of(render({"placement": {"enabled": False}}, chart=parent)) == []
+    deployment = one(objects, "Deployment")
+    assert deployment["metadata"]["name"] == "shop-multiarch-extender-webhook"
+    template = template_of(deployment)
+    assert service_in(template)["image"] == "mirror.example.com/app:0.1.0"
+    assert template["spec"]["imagePullSecrets"] == [{"name": "all"}]
+    assert objects_of(render(values(f"{condition}: false"), chart=parent)) == []
 
 
 # --- rules with more than one outcome
@@ -252,27 +326,34 @@ def test_names_of_services_are_asked_of_the_clusters_name_service(mode: str, tex
     assert template_of(workload)["spec"]["dnsPolicy"] == expected
 
 
+LOOKS = ["post-install", "pre-delete", "test"]
+
+
 @pytest.mark.parametrize(
     ("mode", "text", "expected"),
     [
-        ("webhook", "", ["Job", "Pod"]),
-        ("default", "", ["Pod"]),
-        ("policy", "", ["Job", "Pod"]),
-        ("webhook", "config: {admission: {unknown: gate}}", ["Job", "Job", "Pod"]),
+        ("webhook", "", LOOKS),
+        ("default", "", ["test"]),
+        ("policy", "", ["pre-delete", "test"]),
+        ("webhook", "config: {admission: {unknown: gate}}", [*LOOKS, "pre-delete"]),
         ("webhook", "doctor.enabled: false", []),
-        ("webhook", "namespaceSelector: {matchLabels: {a: b}}", ["Pod"]),
-        ("webhook", "webhook.excludeNamespaces: [default]", ["Pod"]),
-        ("webhook", "{namespaceSelector: {matchLabels: {a: b}}, probeNamespace: dry}", ["Job", "Pod"]),
-        ("second", "", ["Pod"]),
-        ("webhook", "certificates.source: certManager", ["Job", "Pod"]),
-        ("webhook", "certificates.source: existingSecret", ["Pod"]),
-        ("webhook", "certificates: {source: existingSecret, caBundle: '-----BEGIN CERTIFICATE-----'}", ["Job", "Pod"]),
+        ("webhook", "namespaceSelector: {matchLabels: {a: b}}", ["test"]),
+        ("webhook", "webhook.excludeNamespaces: [default]", ["test"]),
+        ("webhook", "{namespaceSelector: {matchLabels: {a: b}}, probeNamespace: dry}", LOOKS),
+        ("second", "", ["test"]),
+        ("webhook", "certificates.source: certManager", LOOKS),
+        ("webhook", "certificates.source: existingSecret", ["test"]),
+        ("webhook", "certificates: {source: existingSecret, caBundle: '-----BEGIN CERTIFICATE-----'}", LOOKS),
         ("webhook", "rbac.create: false", []),
     ],
 )
 def test_which_hooks_there_are(mode: str, text: str, expected: list[str]) -> None:
-    """A check after an installation would fail where something is the user's to do first."""
-    assert sorted(each["kind"] for each in of_kinds(rendered(text, mode, hooks=True), "Pod", "Job")) == expected
+    """A check after an installation would fail where something is the user's to do first.
+
+    `pre-delete` ends that check, and removes gates. One is of `helm test`, so that Helm tells of one.
+    """
+    hooks = of_kinds(rendered(text, mode, hooks=True), "Pod", "Job")
+    assert sorted(each["metadata"]["annotations"]["helm.sh/hook"] for each in hooks) == sorted(expected)
 
 
 def test_a_hook_makes_the_checks_that_its_account_can_make() -> None:

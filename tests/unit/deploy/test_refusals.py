@@ -13,6 +13,11 @@ OF_THE_SCHEMA: list[tuple[str, str]] = [
     ("modes.webhook.enabled: 'yes'", r"/modes/webhook/enabled': got string, want boolean"),
     ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),
     ("modes.webhook.replicas: 3", r"/modes/webhook': additional properties 'replicas' not allowed"),
+    ("overrides.webhook.podLabel: {}", r"/overrides/webhook': additional properties 'podLabel' not allowed"),
+    ("overrides.policy.replicas: 0", r"/overrides/policy/replicas': minimum: got 0, want 1"),
+    ("probes.liveness.httpGet: {}", r"/probes/liveness': additional properties 'httpGet' not allowed"),
+    ("service.ipFamilies: [IPv5]", r"/service/ipFamilies/0': value must be one of 'IPv4', 'IPv6'"),
+    ("affinity.nodAffinity: {}", r"/affinity': additional properties 'nodAffinity' not allowed"),
     ("global: a", r"/global': got string, want object"),
     ("replicas: 0", r"/replicas': minimum: got 0, want 1"),
     ("modes.secondScheduler.namingPolicy: both", r"/namingPolicy': got string, want boolean"),
@@ -68,10 +73,13 @@ OF_TWO: list[tuple[str, str, str]] = [
         ("webhook", f"{labels}: {{{key}: mine}}", f"{labels}: the chart decides {key}")
         for labels, key in (
             ("commonLabels", "app.kubernetes.io/name"),
+            ("commonLabels", "helm.sh/chart"),
             ("podLabels", "app.kubernetes.io/component"),
             ("podAnnotations", "checksum/configuration"),
         )
     ),
+    ("webhook", "overrides.webhook.podAnnotations: {checksum/configuration: a}", "podAnnotations: the chart decides"),
+    ("all", "serviceAccount.name: a", "serviceAccount.name: two parts would have the account a, and each the rights"),
     ("policy", "webhook.excludeNamespaces: [default]", "probeNamespace: the policy comes into force once"),
     ("webhook", "probeNamespace: kube-system", "probeNamespace: the pods of kube-system are never touched"),
     ("policy", "namespaceSelector: {matchLabels: {a: b}}", "probeNamespace: the policy comes into force once"),

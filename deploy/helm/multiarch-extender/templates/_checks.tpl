@@ -17,16 +17,23 @@ service its settings (`multiarch-extender config --check`). */}}
 {{- $retries := or (eq "retry" (dig "scheduler" "pending" "" $values.config)) (eq "retry" (dig "scheduler" "unknown" "" $values.config)) -}}
 {{- $webhooks := 0 -}}
 {{- $pods := 0 -}}
+{{- $unlabelled := false -}}
+{{- if $modes.defaultScheduler.enabled -}}{{/* without a cluster, as in `helm template`, there are no nodes to see */}}
+{{- $nodes := (lookup "v1" "Node" "" "").items -}}
+{{- $unlabelled = not (empty $nodes) -}}
+{{- range $nodes }}{{ if hasKey (.metadata.labels | default dict) $modes.defaultScheduler.nodeLabel }}{{ $unlabelled = false }}{{ end }}{{ end -}}
+{{- end -}}
 {{- range .parts }}{{ if .webhook }}{{ $webhooks = add $webhooks 1 }}{{ end }}{{ if ne .mode "defaultScheduler" }}{{ $pods = add $pods 1 }}{{ end }}{{ end -}}
 {{- $refusals := list
   (list (not .parts) "modes: nothing would run. Set one of modes.webhook.enabled, modes.policy.enabled, modes.secondScheduler.enabled and modes.defaultScheduler.enabled to true.")
-  (list (not $values.image.repository) "image.repository: no public registry has the service's image. Build it (docs/how-to/install-with-helm.md), and say where it is, such as registry.example.com/multiarch-extender.")
+  (list (and (not $values.image.repository) (or .Release.IsInstall .Release.IsUpgrade)) "image.repository: no public registry has the service's image. Build it (docs/how-to/install-with-helm.md), and say where it is, such as registry.example.com/multiarch-extender.")
   (list (and $modes.policy.enabled $old) (printf "modes.policy.enabled: this cluster (%s) does not serve MutatingAdmissionPolicy, which Kubernetes has from 1.36 on. Use modes.webhook with config.admission.unknown gate, which holds pods whose images are not known." $version))
   (list (and $modes.policy.enabled (ne $unknown "gate")) (printf "config.admission.unknown: with modes.policy every pod is held until its images are known, so it is gate and not %s. Leave it out; config.scheduler.unknown says what follows after limit_seconds." $unknown))
   (list (and $second.enabled $second.namingPolicy $old) (printf "modes.secondScheduler.namingPolicy: this cluster (%s) does not serve MutatingAdmissionPolicy, which Kubernetes has from 1.36 on. Leave it out." $version))
   (list (eq $second.schedulerName "default-scheduler") "modes.secondScheduler.schedulerName: default-scheduler is the cluster's own, and two schedulers would place the same pods. Choose another name, such as multiarch-scheduler.")
   (list (and $second.enabled $second.webhook (hasKey ($values.config.admission | default dict) "scheduler_name")) "config.admission.scheduler_name: the chart decides it. Use modes.secondScheduler.schedulerName.")
   (list (and $modes.defaultScheduler.enabled (regexMatch "-(eks|gke)" $version)) (printf "modes.defaultScheduler.enabled: this cluster (%s) is a vendor's, whose kube-scheduler takes no configuration of yours. Use modes.webhook or modes.secondScheduler." $version))
+  (list $unlabelled (printf "modes.defaultScheduler.nodeLabel: no node has the label %s, so no pod of ours would run beside kube-scheduler. Name a label of the nodes that it runs on; where the control plane is a vendor's, use modes.webhook or modes.secondScheduler." $modes.defaultScheduler.nodeLabel))
   (list (and $modes.defaultScheduler.enabled $retries) "config.scheduler: retry protects nobody in modes.defaultScheduler, whose extender is ignorable: kube-scheduler takes the error for an outage, and every node passes. Use assume or pass as pending and unknown, or make modes.secondScheduler a release of its own.")
   (list (and $modes.policy.enabled (not (include "multiarch.probe.namespace" .))) "probeNamespace: the policy comes into force once a dry run was held, in a namespace that namespaceSelector selects and excludeNamespaces does not leave out. Name one of those.")
   (list (has $values.probeNamespace (splitList ", " (include "multiarch.never" .))) (printf "probeNamespace: the pods of %s are never touched, and dry runs there show nothing. Choose another namespace." $values.probeNamespace))
@@ -44,6 +51,12 @@ service its settings (`multiarch-extender config --check`). */}}
 -}}
 {{- range $refusals }}{{ if first . }}{{ include "multiarch.refuse" (last .) }}{{ end }}{{ end -}}
 {{- include "multiarch.checks.metadata" $values -}}
+{{- range values $values.overrides }}{{ include "multiarch.checks.metadata" . }}{{ end -}}
+{{- $accounts := list -}}
+{{- range .parts -}}
+{{- if has .account $accounts }}{{ include "multiarch.refuse" (printf "serviceAccount.name: two parts would have the account %s, and each the rights of both. Name one for each, as overrides.%s.serviceAccount.name." .account .mode) }}{{ end -}}
+{{- $accounts = append $accounts .account -}}
+{{- end -}}
 {{- range $path, $instead := include "multiarch.decided" . | fromYaml -}}
 {{- $section := $values.config -}}
 {{- range initial (splitList "." $path) }}{{ $section = get $section . | default dict }}{{ end -}}
@@ -60,10 +73,10 @@ service its settings (`multiarch-extender config --check`). */}}
 {{/* Labels and annotations that are the chart's own. */}}
 {{- define "multiarch.checks.metadata" -}}
 {{- $selecting := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
-{{- $common := concat $selecting (list "pod-security.kubernetes.io/enforce" "kubernetes.io/metadata.name") -}}
+{{- $common := concat $selecting (list "app.kubernetes.io/version" "helm.sh/chart" "pod-security.kubernetes.io/enforce" "kubernetes.io/metadata.name") -}}
 {{- range $path, $reserved := dict "commonLabels" $common "podLabels" $selecting "podAnnotations" (list "checksum/configuration") -}}
 {{- range $reserved -}}
-{{- if hasKey (get $ $path) . -}}
+{{- if hasKey (get $ $path | default dict) . -}}
 {{- include "multiarch.refuse" (printf "%s: the chart decides %s, by which it finds its pods and namespaces, or makes new ones. Leave it out, or choose another key." $path .) -}}
 {{- end -}}
 {{- end -}}

@@ -23,6 +23,8 @@ app.kubernetes.io/component: {{ .component }}
 
 {{- define "multiarch.labels" -}}
 {{ include "multiarch.release" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
@@ -93,10 +95,16 @@ subjects:
   namespace: {{ .root.Release.Namespace }}
 {{- end }}
 
+{{/* An image of the registry that a parent chart names, if it does: a dict of root and image. */}}
+{{- define "multiarch.image.from" -}}
+{{- $registry := .root.Values.global.imageRegistry -}}
+{{- if $registry }}{{ $registry }}/{{ regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" .image "" }}{{ else }}{{ .image }}{{ end -}}
+{{- end }}
+
 {{/* repository@digest, or repository:tag, of our own image. */}}
 {{- define "multiarch.image" -}}
 {{- $image := .Values.image -}}
-{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
+{{ include "multiarch.image.from" (dict "root" . "image" $image.repository) }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
 {{/* The cluster's version without what vendors add, such as 1.36.3; --kube-version 1.36 is 1.36.0. */}}

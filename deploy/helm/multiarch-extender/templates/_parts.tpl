@@ -22,7 +22,15 @@ context, with `gatesLease`, `gatePolicy`, and `holds`: whether the API server ma
 {{- if eq $mode "secondScheduler" -}}
 {{- $selector = dict "matchExpressions" (list (dict "key" "multiarch-extender.io/scheduler" "operator" "In" "values" (list $own.schedulerName))) -}}
 {{- end -}}
-{{- $part := dict "root" $root "mode" $mode "values" $own "name" $name "component" (kebabcase $mode) "selector" $selector -}}
+{{- $pods := omit $values "overrides" -}}
+{{- if eq $mode "defaultScheduler" -}}{{/* wherever kube-scheduler runs, whatever the node is tainted with: it is needed before others are */}}
+{{- $everywhere := dict "nodeSelector" dict "affinity" dict "topologySpreadConstraints" list "tolerations" (list (dict "operator" "Exists")) -}}
+{{- $_ := set $everywhere "strategy" (dict "type" "RollingUpdate" "rollingUpdate" (dict "maxUnavailable" 1)) -}}
+{{- range $each, $value := $everywhere }}{{ $_ := set $pods $each $value }}{{ end -}}
+{{- end -}}
+{{- $pods = mergeOverwrite (deepCopy $pods) (deepCopy (get $values.overrides $mode | default dict)) -}}
+{{- $part := dict "root" $root "mode" $mode "values" $own "name" $name "component" (kebabcase $mode) "selector" $selector "pods" $pods -}}
+{{- $_ := set $part "account" ($pods.serviceAccount.name | default $name) -}}
 {{- $_ := set $part "webhook" $webhook -}}
 {{- $_ := set $part "policy" $policy -}}
 {{- $_ := set $part "scheduler" $isScheduler -}}

@@ -14,158 +14,157 @@ scheduler.yaml: |
 
 {{/* Selector and template of a workload. */}}
 {{- define "multiarch.pods" -}}
-{{- $values := .root.Values -}}
+revisionHistoryLimit: {{ .pods.revisionHistoryLimit }}
 selector:
   matchLabels:
     {{- include "multiarch.selector" . | nindent 4 }}
 template:
   metadata:
     labels:
-      {{- include "multiarch.selector" . | nindent 6 }}
-      {{- with mergeOverwrite (deepCopy $values.commonLabels) $values.podLabels }}
-      {{- toYaml . | nindent 6 }}
-      {{- end }}
+      {{- include "multiarch.pod.labels" . | nindent 6 }}
     annotations:
       # A new one makes new pods: the ConfigMap's files are read at start only.
       checksum/configuration: {{ include "multiarch.files" . | sha256sum | trunc 16 | quote }}
-      {{- with $values.podAnnotations }}
+      {{- with .pods.podAnnotations }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
   spec:
-    serviceAccountName: {{ .name }}
-    {{- include "multiarch.pod.basis" .root | trim | nindent 4 }}
+    serviceAccountName: {{ .account }}
+    {{- include "multiarch.pod.basis" . | trim | nindent 4 }}
     {{- include "multiarch.pod.names" . | trim | nindent 4 }}
     {{- $grace := dig "shutdown" "grace_seconds" 20.0 .settings }}
     terminationGracePeriodSeconds: {{ add (ceil $grace) 10 }}  # more than the service's own {{ $grace }} s
     {{- if .hostNetwork }}
     hostNetwork: true  # {{ if .scheduler }}kube-scheduler is on it, and asks 127.0.0.1{{ else }}for an API server that reaches nodes and not pods{{ end }}
     {{- end }}
-    {{- if eq .mode "defaultScheduler" }}
-    # Wherever kube-scheduler runs, and whatever the node is tainted with: it is needed before others are.
-    tolerations:
-    - operator: Exists
-    affinity:
-      nodeAffinity:
-        requiredDuringSchedulingIgnoredDuringExecution:
-          nodeSelectorTerms:
-          - matchExpressions:
-            - key: {{ .values.nodeLabel }}
-              operator: Exists
-            - key: kubernetes.io/os
-              operator: In
-              values: [linux]
-            {{- include "multiarch.pod.architectures" .root | nindent 12 }}
-    {{- else }}
-    {{- include "multiarch.pod.where" (dict "root" .root "component" .component) | trim | nindent 4 }}
-    topologySpreadConstraints:
-    - topologyKey: topology.kubernetes.io/zone
-      maxSkew: 1
-      whenUnsatisfiable: ScheduleAnyway
-      labelSelector:
-        matchLabels:
-          {{- include "multiarch.selector" . | nindent 10 }}
-    {{- end }}
+    {{- include "multiarch.pod.where" . | trim | nindent 4 }}
     # The Pod Security standard `restricted`{{ if .hostNetwork }}, but for the host's network{{ end }}.
-    {{- include "multiarch.pod.security" .root | nindent 4 }}
-    {{- if eq .mode "secondScheduler" }}
+    {{- include "multiarch.pod.security" . | nindent 4 }}
+    {{- $sidecar := eq .mode "secondScheduler" }}
+    {{- if or $sidecar .pods.initContainers }}
     initContainers:
+    {{- with .pods.initContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- if $sidecar }}
     - name: multiarch-extender
       restartPolicy: Always  # a sidecar: up before kube-scheduler starts, and until it has ended (Kubernetes 1.29)
       {{- include "multiarch.container" . | nindent 6 }}
+    {{- end }}
+    {{- end }}
     containers:
+    {{- if $sidecar }}
     {{- include "multiarch.kube-scheduler" . | nindent 4 }}
     {{- else }}
-    containers:
     - name: multiarch-extender
       {{- include "multiarch.container" . | nindent 6 }}
+    {{- end }}
+    {{- with .pods.extraContainers }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
     volumes:
     {{- include "multiarch.volumes" . | nindent 4 }}
 {{- end }}
 
+{{/* What follows is for pods of parts and of hooks: a dict of root, component, and pods, which are values such as affinity. */}}
+
+{{- define "multiarch.pod.labels" -}}
+{{ include "multiarch.selector" . }}
+{{- with mergeOverwrite (deepCopy .root.Values.commonLabels) .pods.podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* Class and pull secrets. */}}
 {{- define "multiarch.pod.basis" -}}
-{{- with .Values.priorityClassName }}
+{{- with .pods.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with .Values.image.pullSecrets }}
+{{- with concat .root.Values.global.imagePullSecrets .root.Values.imagePullSecrets }}
 imagePullSecrets:
 {{- range . }}
-- name: {{ . }}
+- name: {{ if kindIs "string" . }}{{ . }}{{ else }}{{ .name }}{{ end }}
 {{- end }}
 {{- end }}
 enableServiceLinks: false
 {{- end }}
 
-{{- define "multiarch.pod.architectures" -}}
-- key: kubernetes.io/arch
-  operator: In
-  values: [{{ range $index, $each := .Values.image.architectures }}{{ if $index }}, {{ end }}{{ $each | quote }}{{ end }}]
-{{- end }}
-
-{{/* Nodes and tolerations: a dict of root, and of component, whose pods are kept apart, or beside, whose is near ours. */}}
+{{/* Nodes: the same dict; of a part with mode and values, of a hook with `beside` if it is to be near our pods. */}}
 {{- define "multiarch.pod.where" -}}
-{{- $values := .root.Values -}}
-{{- with $values.nodeSelector }}
+{{- with .pods.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 # Nobody else keeps our own pods where our image runs: the webhook passes over its own namespace.
 affinity:
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-      - matchExpressions:
-        {{- include "multiarch.pod.architectures" .root | nindent 8 }}
-  {{- if .component }}
-  # Over hosts. It is no second topologySpreadConstraint: kube-scheduler heeds none on nodes that lack the label of one,
-  # as they often lack that of zones. A cluster of one node gets all replicas.
-  podAntiAffinity:
-    {{- include "multiarch.pod.near" (include "multiarch.selector" .) | nindent 4 }}
-  {{- else if .beside }}
-  # Where a pod of ours runs the image is there already.
-  podAffinity:
-    {{- include "multiarch.pod.near" (include "multiarch.release" .root) | nindent 4 }}
-  {{- end }}
+  {{- include "multiarch.pod.affinity" . | nindent 2 }}
+{{- with .pods.topologySpreadConstraints }}
+topologySpreadConstraints:
+{{- range . }}
+- {{ merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" (include "multiarch.selector" $ | fromYaml))) | toYaml | nindent 2 | trim }}
+{{- end }}
+{{- end }}
 tolerations:  # wherever our image runs, and whatever taint names its architecture
-{{- range $values.image.architectures }}
+{{- range .root.Values.image.architectures }}
 - {key: kubernetes.io/arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
 - {key: arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
 {{- end }}
-{{- with $values.tolerations }}
+{{- with .pods.tolerations }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{/* The values' affinity with what ours takes: our nodes in each term, and where values say nothing, other zones. */}}
+{{- define "multiarch.pod.affinity" -}}
+{{- $ours := list (dict "key" "kubernetes.io/arch" "operator" "In" "values" .root.Values.image.architectures) -}}
+{{- if eq "defaultScheduler" (.mode | default "") -}}
+{{- $labelled := dict "key" .values.nodeLabel "operator" "Exists" -}}
+{{- $ours = concat (list $labelled (dict "key" "kubernetes.io/os" "operator" "In" "values" (list "linux"))) $ours -}}
+{{- end -}}
+{{- $affinity := deepCopy .pods.affinity -}}
+{{- $nodes := $affinity.nodeAffinity | default dict -}}
+{{- $terms := list -}}
+{{- range dig "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" (list dict) $nodes -}}
+{{- $terms = append $terms (set . "matchExpressions" (concat (.matchExpressions | default list) $ours)) -}}
+{{- end -}}
+{{- $_ := set $nodes "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $nodes -}}
+{{- if and (hasKey . "mode") (ne .mode "defaultScheduler") (not $affinity.podAntiAffinity) -}}
+{{- /* No second topologySpreadConstraint: kube-scheduler heeds none on nodes that lack the label of one, as they often lack
+that of zones. A cluster of one node gets all replicas. */ -}}
+{{- $apart := dict "topologyKey" "topology.kubernetes.io/zone" "labels" (include "multiarch.selector" .) -}}
+{{- $_ := set $affinity "podAntiAffinity" (include "multiarch.pod.near" $apart | fromYaml) -}}
+{{- else if and .beside (not $affinity.podAffinity) -}}{{/* where a pod of ours runs the image is there already */}}
+{{- $near := dict "topologyKey" "kubernetes.io/hostname" "labels" (include "multiarch.release" .root) -}}
+{{- $_ := set $affinity "podAffinity" (include "multiarch.pod.near" $near | fromYaml) -}}
+{{- end -}}
+{{- toYaml $affinity -}}
 {{- end }}
 
 {{- define "multiarch.pod.near" -}}
 preferredDuringSchedulingIgnoredDuringExecution:
 - weight: 100
   podAffinityTerm:
-    topologyKey: kubernetes.io/hostname
+    topologyKey: {{ .topologyKey }}
     labelSelector:
       matchLabels:
-        {{- nindent 8 . }}
+        {{- nindent 8 .labels }}
 {{- end }}
 
 {{/* OpenShift chooses the user of our pods, and refuses another one. */}}
 {{- define "multiarch.pod.security" -}}
+{{- $ours := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if not (.root.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}
+{{- range list "runAsUser" "runAsGroup" "fsGroup" }}{{ $_ := set $ours . 65532 }}{{ end -}}
+{{- end -}}
 securityContext:
-  runAsNonRoot: true
-  {{- if not (.Capabilities.APIVersions.Has "security.openshift.io/v1") }}
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  {{- end }}
-  seccompProfile:
-    type: RuntimeDefault
+  {{- mergeOverwrite $ours (deepCopy .pods.podSecurityContext) | toYaml | nindent 2 }}
 {{- end }}
 
 {{- define "multiarch.container.security" -}}
+{{- $ours := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
 securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities:
-    drop: [ALL]
+  {{- mergeOverwrite $ours (deepCopy .pods.securityContext) | toYaml | nindent 2 }}
 {{- end }}
 
 {{/* Whom our pods ask for names: the cluster's name service where values name a Service or a host without a dot. */}}
@@ -175,16 +174,23 @@ securityContext:
 {{- $named := list (dig "cache" "url" "" $values.config) (join " " $registry.allow) -}}
 {{- range $registry.plain_http }}{{ $named = append $named (print "http://" .) }}{{ end -}}
 {{- range $host, $text := $values.registries.hosts }}{{ $named = append $named (printf "https://%s %s" $host $text) }}{{ end -}}
-{{- range $values.extraEnv -}}
+{{- range .pods.extraEnv -}}
 {{- if regexMatch "(?i)^(https?|all)_proxy$" .name }}{{ $named = append $named (printf "http://%s" (.value | default "" | trimPrefix "http://")) }}{{ end -}}
 {{- end -}}
 {{- $internal := regexMatch "\\.svc([./: ]|$)|\\.cluster\\.local|://([^/@ ]*@)?[a-zA-Z][a-zA-Z0-9-]*([:/?\" ]|$)" (join " " $named) -}}
-{{- if eq "Default" ($values.dnsPolicy | default (ternary "ClusterFirst" "Default" $internal)) -}}
+{{- $policy := .pods.dnsPolicy | default (ternary "ClusterFirst" "Default" $internal) -}}
+{{- if eq "None" $policy -}}
+dnsPolicy: None
+{{- else if eq "Default" $policy -}}
 # The node's own name service, by which the container runtime finds the registries too; no need of CoreDNS.
 dnsPolicy: Default
 {{- else -}}
 dnsPolicy: {{ ternary "ClusterFirstWithHostNet" "ClusterFirst" .hostNetwork }}  # names of this cluster too
-{{- end -}}
+{{- end }}
+{{- with .pods.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* The service's container, but for its name. */}}
@@ -196,7 +202,7 @@ args: [serve, --config=/etc/multiarch-extender/config.yaml]
 env:
 - name: STATE_DIRECTORY  # where what is known of images is kept
   value: /var/lib/multiarch-extender
-{{- with $values.extraEnv }}
+{{- with .pods.extraEnv }}
 {{ toYaml . }}
 {{- end }}
 ports:
@@ -217,23 +223,14 @@ ports:
   hostPort: 8881
   {{- end }}
 startupProbe:  # not /readyz: what is not ready waits for the API server, and would by no restart
-  httpGet:
-    path: /livez
-    port: operations
-  periodSeconds: 2
-  failureThreshold: 60
+  {{- include "multiarch.probe" (dict "path" "/livez" "periodSeconds" 2 "failureThreshold" 60 "given" .pods.probes.startup) | nindent 2 }}
 livenessProbe:
-  httpGet:
-    path: /livez
-    port: operations
+  {{- include "multiarch.probe" (dict "path" "/livez" "given" .pods.probes.liveness) | nindent 2 }}
 readinessProbe:
-  httpGet:
-    path: /readyz
-    port: operations
-  periodSeconds: 5
+  {{- include "multiarch.probe" (dict "path" "/readyz" "periodSeconds" 5 "given" .pods.probes.readiness) | nindent 2 }}
 # No CPU limit: throttling would show as latency in every scheduling cycle.
 resources:
-  {{- toYaml $values.resources | nindent 2 }}
+  {{- toYaml .pods.resources | nindent 2 }}
 {{ include "multiarch.container.security" . }}
 volumeMounts:
 - name: state
@@ -250,7 +247,17 @@ volumeMounts:
   mountPath: {{ .path }}
   readOnly: true
 {{- end }}
-{{- with $values.extraVolumeMounts }}
+{{- with .pods.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* A probe of the service: a dict of path, timings, and given, which are the values'. */}}
+{{- define "multiarch.probe" -}}
+httpGet:
+  path: {{ .path }}
+  port: operations
+{{- with mergeOverwrite (omit . "path" "given") (.given | default dict) }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
@@ -311,7 +318,7 @@ volumeMounts:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 {{- end }}
-{{- with .root.Values.extraVolumes }}
+{{- with .pods.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
@@ -320,7 +327,8 @@ volumeMounts:
 {{- $kubernetes := include "multiarch.kubernetes" .root -}}
 {{- $hasProbes := semverCompare ">=1.31.0" $kubernetes -}}
 - name: kube-scheduler
-  image: {{ .values.image | default (printf "registry.k8s.io/kube-scheduler:v%s" $kubernetes) }}  # your cluster's version
+  {{- $image := .values.image | default (printf "registry.k8s.io/kube-scheduler:v%s" $kubernetes) }}
+  image: {{ include "multiarch.image.from" (dict "root" .root "image" $image) }}  # your cluster's version
   command:
   - kube-scheduler
   - --config=/etc/multiarch-extender/scheduler.yaml
