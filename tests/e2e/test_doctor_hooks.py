@@ -13,14 +13,15 @@ import pytest
 
 from extender.cluster.probe import probe_pod
 from testbed.api_client import ApiClient, connect
-from testbed.chart import objects_of, render
+from testbed.chart import CHART, objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.eventually import eventually
 from testbed.extender_process import write_token_kubeconfig
-from testbed.objects import KubernetesObject
+from testbed.objects import KubernetesObject, fake_node
 from tests.e2e.examined_installation import Installation, Said, open_installation, run_doctor
 from tests.e2e.installed_chart import DOCTOR, OURS
 from tests.e2e.policies import refusal
+from tests.e2e.releases import EACH_HELM, NEWEST, HelmRelease
 from tests.e2e.rights import Recorder, Right, recording, rights_of, used_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
@@ -112,5 +113,48 @@ async def assert_stores_no_pod(api: ApiClient, hook: Hook) -> None:
         async with connect(hook.account) as client:
             return await refusal(client, DEFAULT_PODS, probe_pod())
 
-    await eventually(said, lambda said: "creates some as dry runs" in said)
+    await eventually(said, lambda said: "creates some pods as dry runs" in said)
     assert await api.list("Pod", "default") == []
+
+
+# --- as helm runs them
+
+
+LOOKING: Mapping[str, Any] = {"doctor": {"enabled": True}}
+
+
+@EACH_HELM
+async def test_an_uninstallation_ends_the_job_of_an_installation_that_failed(
+    api: ApiClient, control_plane: LocalCluster, controller_manager: Path, helm: HelmRelease
+) -> None:
+    """Helm waits for the Job, and gives up. Nothing here runs its pod, as where no node fits it."""
+    with control_plane.running_controllers(controller_manager, "job-controller", "garbage-collector-controller"):
+        with pytest.raises(RuntimeError, match=r"post-install|timed out|deadline"):
+            await helm.run(
+                "install", OURS, str(CHART), "--create-namespace", "--timeout=3s", values={**IMAGE, **LOOKING}
+            )
+        assert len(await _of_doctor(api)) == 2
+        await helm.run("uninstall", OURS)
+        await eventually(lambda: _of_doctor(api), lambda found: found == [])
+
+
+async def _of_doctor(api: ApiClient) -> list[str]:
+    """The Jobs and pods of doctor that are there."""
+    of_doctor = {"labelSelector": "app.kubernetes.io/instance=multiarch-extender"}
+    jobs = await api.request("GET", f"/apis/batch/v1/namespaces/{OURS}/jobs")
+    pods = await api.list("Pod", OURS, **of_doctor)
+    return [each["metadata"]["name"] for each in (*jobs["items"], *pods)]
+
+
+@NEWEST
+async def test_a_default_scheduler_part_that_would_have_no_pod_is_refused_at_once(
+    api: ApiClient, helm: HelmRelease
+) -> None:
+    """Helm sees the nodes. Nothing of the release is there then."""
+    await api.create(fake_node("worker", "amd64"))
+    values = {"modes": {"webhook": {"enabled": False}, "defaultScheduler": {"enabled": True}}}
+    with pytest.raises(RuntimeError, match=r"nodeLabel: no node has the label node-role\.kubernetes\.io/control-plane"):
+        await helm.install(values)
+    assert "multiarch-extender" not in await helm.run("list", "--short")
+    await api.create(fake_node("server", "amd64", labels={"node-role.kubernetes.io/control-plane": ""}))
+    await helm.install(values)
