@@ -1,8 +1,8 @@
 """Puts the API server's policy into force that holds new pods: last of all, once it is shown that it works.
 
-The leader binds the policy to probes alone at first. When a probe comes back held, as the controller finds held pods,
-the binding is opened. So an installation that never gets so far never holds a pod. Nothing here takes the policy out of
-force: it is out when it is deleted, which needs nothing of ours to run.
+Whoever installs it makes its binding for probes alone. When a probe comes back held, as the controller finds held pods,
+the leader opens the binding for all pods. So an installation that never gets so far never holds a pod. Nothing here
+takes the policy out of force: it is out when it is deleted, which needs nothing of ours to run.
 """
 
 import asyncio
@@ -13,16 +13,15 @@ import msgspec
 import structlog
 
 from extender.cluster.client import MERGE_PATCH, ClusterClient
-from extender.cluster.probe import PROBE_LABELS, is_held, send_probe
+from extender.cluster.probe import is_held, send_probe
 from extender.errors import ClusterError
-from extender.placement.patch import JsonObject, look
+from extender.placement.patch import look
 
 log = structlog.get_logger()
 
-_GROUP = "/apis/admissionregistration.k8s.io/v1"
-_BINDINGS = f"{_GROUP}/mutatingadmissionpolicybindings"
-# Between two looks whether the binding is there: an upgrade may have taken that of the chart away.
-_CHECK_SECONDS = 30.0
+_BINDINGS = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings"
+# Between two looks at the binding: whoever applies it again narrows it to probes again.
+_CHECK_SECONDS = 10.0
 # An API server takes notice of a binding about a second after it is made. Doubles up to `_CHECK_SECONDS`.
 _RETRY_SECONDS = 1.0
 _PROBES_ALONE = ("spec", "matchResources", "objectSelector", "matchLabels")
@@ -30,10 +29,10 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 class PolicyArming:
-    """Binds the policy `name` while `run` runs, and `can_ungate` says that gates are removed.
+    """Opens the binding of that name while `run` runs, and `can_ungate` says that gates are removed.
 
-    Needs the verbs get on the policy and the binding of its name, create on bindings and patch on that one, and create
-    on pods in `namespace`, where probes are created dry. The policy has to select that namespace.
+    Needs the verbs get and patch on the binding, and create on pods in `namespace`, where probes are created dry. The
+    policy has to select that namespace.
     """
 
     def __init__(
@@ -68,16 +67,13 @@ class PolicyArming:
 
     async def _arm(self) -> str:
         """Takes the next step, as far as it can be taken; returns why the policy is not in force yet, or empty."""
-        policy = await self._client.find(f"{_GROUP}/mutatingadmissionpolicies/{self._name}", _OBJECT)
-        if policy is None:
-            return "there is no such policy"
         binding = await self._client.find(f"{_BINDINGS}/{self._name}", _OBJECT)
-        if binding is not None and look(binding, _PROBES_ALONE) is None:
+        if binding is None:
+            return "there is no such binding"
+        if look(binding, _PROBES_ALONE) is None:
             return ""
         if not self._can_ungate():
             return "nobody is known to remove gates"
-        if binding is None:
-            await self._bind_probes(policy)
         if not is_held(await send_probe(self._client, self._namespace)):
             return (
                 f"a pod in namespace {self._namespace} is not held yet; see whether the policy selects that namespace"
@@ -85,23 +81,3 @@ class PolicyArming:
         await self._client.send("PATCH", f"{_BINDINGS}/{self._name}", b'{"spec":{"matchResources":null}}', MERGE_PATCH)
         log.info("policy.armed", policy=self._name)
         return ""
-
-    async def _bind_probes(self, policy: JsonObject) -> None:
-        """Makes the binding for probes alone; it goes when the policy does."""
-        owner = {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingAdmissionPolicy",
-            "name": self._name,
-            "uid": look(policy, ("metadata", "uid")),
-        }
-        binding = {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingAdmissionPolicyBinding",
-            "metadata": {
-                "name": self._name,
-                "labels": look(policy, ("metadata", "labels")) or {},
-                "ownerReferences": [owner],
-            },
-            "spec": {"policyName": self._name, "matchResources": {"objectSelector": {"matchLabels": PROBE_LABELS}}},
-        }
-        await self._client.send("POST", _BINDINGS, msgspec.json.encode(binding))

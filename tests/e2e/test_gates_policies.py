@@ -1,12 +1,13 @@
 """The admission policies on a real API server: as they are shipped, applied and at work."""
 
+import base64
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.api_client import ApiClient, connect
+from testbed.api_client import ADMISSIONREGISTRATION, ApiClient, connect
 from testbed.control_plane import LocalCluster
 from testbed.eventually import eventually
 from testbed.extender_process import write_account
@@ -67,7 +68,10 @@ ALL_OF_PODS: KubernetesObject = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "ClusterRole",
     "metadata": {"name": "all-of-pods"},
-    "rules": [{"apiGroups": [""], "resources": [*WITH_PODS, "bindings"], "verbs": ["*"]}],
+    "rules": [
+        {"apiGroups": [""], "resources": [*WITH_PODS, "bindings"], "verbs": ["*"]},
+        {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"], "verbs": ["*"]},
+    ],
 }
 BOUND_TO_US: KubernetesObject = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -81,7 +85,7 @@ DENIED = "ValidatingAdmissionPolicy 'multiarch-extender-own-account' with bindin
 
 @pytest.fixture
 async def account(control_plane: LocalCluster, api: ApiClient, tmp_path: Path) -> AsyncIterator[ApiClient]:
-    """A client with the token of the shipped webhook's ServiceAccount, which may do everything with pods here."""
+    """A client with the token of the shipped webhook's ServiceAccount, whom roles allow everything here."""
     path = await write_account(api, control_plane.kubeconfig, tmp_path / "account.kubeconfig", Mode.WEBHOOK)
     for manifest in (ALL_OF_PODS, BOUND_TO_US):
         await api.apply(manifest)
@@ -270,3 +274,65 @@ async def test_our_account_lets_minimal_pods_go_in_every_form(
 def released(made: KubernetesObject) -> KubernetesObject:
     spec = {key: value for key, value in made["spec"].items() if key != "schedulingGates"}
     return {**made, "spec": {**spec, "affinity": requirement("amd64")}}
+
+
+# --- what it may do with the webhook's configuration
+
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+CLIENT = {"service": {"name": "ours", "namespace": "default", "path": "/admission/pods", "port": 443}}
+
+
+def webhook(name: str) -> KubernetesObject:
+    return {
+        "name": f"{name}.multiarch-extender.io",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": CLIENT,
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["podtemplates"], "operations": ["UPDATE"]}],
+        "sideEffects": "None",
+        "failurePolicy": "Ignore",
+        "matchConditions": [{"name": "never", "expression": "false"}],
+    }
+
+
+OTHER = {"apiVersion": ADMISSIONREGISTRATION, "kind": "MutatingWebhookConfiguration", "metadata": {"name": "other"}}
+TRUSTED = base64.b64encode(b"-----BEGIN CERTIFICATE-----").decode()
+TRUST = set_at("/webhooks/0/clientConfig/caBundle", TRUSTED, "add")
+OF_CONFIGURATION: dict[str, Any] = {
+    "the Service": set_at("/webhooks/0/clientConfig/service/name", "evil"),
+    "a path": set_at("/webhooks/1/clientConfig/service/path", "/evil"),
+    "a URL in its place": set_at("/webhooks/0/clientConfig", {"url": "https://evil.example.com"}),
+    "the Service beside caBundle": [*TRUST, *set_at("/webhooks/0/clientConfig/service/name", "evil")],
+    "the objects": set_at("/webhooks/0/rules/0/resources", ["*"]),
+    "the policy": set_at("/webhooks/0/failurePolicy", "Fail"),
+    "the namespaces": set_at("/webhooks/0/namespaceSelector/matchLabels", {"a": "b"}, "add"),
+    "conditions": drop("/webhooks/0/matchConditions"),
+    "a name": set_at("/webhooks/0/name", "evil.multiarch-extender.io"),
+    "one more": set_at("/webhooks/-", webhook("evil"), "add"),
+    "one less": drop("/webhooks/1"),
+    "a label": set_at("/metadata/labels", {"a": "b"}, "add"),
+    "a finalizer": set_at("/metadata/finalizers", ["example.com/hold"], "add"),
+}
+
+
+async def test_our_account_may_write_whom_a_webhook_trusts_and_nothing_else(
+    api: ApiClient, account: ApiClient, apply_policies: ApplyPolicies
+) -> None:
+    """Roles cannot say that: a patch of caBundle and one of the address take the same right."""
+    path = f"{CONFIGURATIONS}/ours"
+    made: KubernetesObject = {**OTHER, "metadata": {"name": "ours"}, "webhooks": [webhook("pods"), webhook("updates")]}
+    await api.apply(made)
+    try:
+        await apply_policies("own-account")
+        await eventually(lambda: said(account, "PATCH", f"{path}?dryRun=All", OF_CONFIGURATION["the policy"]), bool)
+        refused = {what: await said(account, "PATCH", path, changes) for what, changes in OF_CONFIGURATION.items()}
+        refused["deletion"] = await said(account, "DELETE", path, None)
+        refused["deletion of all"] = await said(account, "DELETE", CONFIGURATIONS, None)
+        refused["creation"] = await said(account, "POST", CONFIGURATIONS, OTHER)
+        assert {what: why for what, why in refused.items() if DENIED not in why} == {}
+        trusting = [{"name": each["name"], "clientConfig": {"caBundle": TRUSTED}} for each in made["webhooks"]]
+        found = await account.request("PATCH", path, {"webhooks": trusting}, content_type=STRATEGIC)
+        assert [each["clientConfig"] for each in found["webhooks"]] == [{**CLIENT, "caBundle": TRUSTED}] * 2
+        found = await account.request("PATCH", path, drop("/webhooks/0/clientConfig/caBundle"), content_type=JSON_PATCH)
+        assert found["webhooks"][0]["clientConfig"] == CLIENT
+    finally:
+        await api.delete("MutatingWebhookConfiguration", "ours", "", ADMISSIONREGISTRATION)

@@ -17,9 +17,7 @@ REASONS: Mapping[tuple[str, str, bool], str] = {
     ("namespaces", CLUSTER, False): "annotations",
     ("pods", CLUSTER, False): "what uses an image; patch: [removing gates](how-to/hold-until-known.md)",
     ("events", CLUSTER, False): "reasons",
-    ("mutatingadmissionpolicies", CLUSTER, True): "what holds pods",
-    ("mutatingadmissionpolicybindings", CLUSTER, True): "puts it into force",
-    ("mutatingadmissionpolicybindings", CLUSTER, False): "the same",
+    ("mutatingadmissionpolicybindings", CLUSTER, True): "puts the policy into force that holds pods",
     (
         "mutatingwebhookconfigurations",
         CLUSTER,

@@ -16,7 +16,7 @@ from tests.integration.cluster.api_server import ApiServer, Document, Refusal, s
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 GROUP = "/apis/admissionregistration.k8s.io/v1"
-POLICIES, BINDINGS = f"{GROUP}/mutatingadmissionpolicies", f"{GROUP}/mutatingadmissionpolicybindings"
+BINDINGS = f"{GROUP}/mutatingadmissionpolicybindings"
 NAME, SPACE = "ours-gate", "default"
 PROBES_ALONE = {"objectSelector": {"matchLabels": PROBE_LABELS}}
 
@@ -25,6 +25,10 @@ def held(pod: Document) -> Document:
     """Admission by the policy."""
     metadata = pod["metadata"] | {"labels": {GATED_LABEL: GATED}}
     return pod | {"metadata": metadata, "spec": pod["spec"] | {"schedulingGates": [{"name": GATE}]}}
+
+
+def binding(matched: Document) -> Document:
+    return {"metadata": {"name": NAME}, "spec": {"policyName": NAME, "matchResources": matched}}
 
 
 class Armed:
@@ -37,14 +41,14 @@ class Armed:
     async def later(self) -> Any:
         """What the binding matches after some minutes; None without a binding, {} if it matches everything."""
         await asyncio.sleep(300)
-        binding = self.api.objects(BINDINGS).get(NAME)
-        return binding and (binding["spec"].get("matchResources") or {})
+        found = self.api.objects(BINDINGS).get(NAME)
+        return found and (found["spec"].get("matchResources") or {})
 
 
 @pytest.fixture
 async def armed(tmp_path: Path) -> AsyncIterator[Armed]:
     async with serve_api() as api:
-        api.put(POLICIES, {"metadata": {"name": NAME, "uid": "u", "labels": {}}, "spec": {}})
+        api.put(BINDINGS, binding(PROBES_ALONE))
         found = Armed(api)
         client = await open_cluster(
             "kubeconfig", str(write_kubeconfig(api, tmp_path)), clock=asyncio.get_running_loop().time
@@ -56,12 +60,29 @@ async def armed(tmp_path: Path) -> AsyncIterator[Armed]:
         await client.close()
 
 
-async def test_while_nobody_lets_pods_go_nothing_is_bound(armed: Armed) -> None:
+async def test_while_nobody_lets_pods_go_the_policy_is_for_probes_alone(armed: Armed) -> None:
     armed.api.admit = held
     armed.api.refusals += [("get", Refusal(503))] * 3  # after which it goes on
-    assert await armed.later() is None
+    assert await armed.later() == PROBES_ALONE
     armed.lets_go = True
     assert await armed.later() == {}
+
+
+async def test_a_binding_that_is_applied_again_is_opened_again(armed: Armed) -> None:
+    """A rollback of Helm, for one, has it as it was at first."""
+    armed.api.admit = held
+    armed.lets_go = True
+    assert await armed.later() == {}
+    armed.api.put(BINDINGS, binding(PROBES_ALONE))
+    assert await armed.later() == {}
+
+
+async def test_a_binding_that_is_not_there_is_not_made(armed: Armed) -> None:
+    """Whoever deletes it takes the policy out of force."""
+    armed.api.remove(BINDINGS, NAME)
+    armed.api.admit = held
+    armed.lets_go = True
+    assert await armed.later() is None
 
 
 async def test_the_policy_is_for_probes_alone_until_one_was_held_as_the_controller_finds_pods(armed: Armed) -> None:
@@ -78,7 +99,7 @@ async def test_the_policy_is_for_probes_alone_until_one_was_held_as_the_controll
 
 async def test_a_policy_that_is_in_force_stays_so(armed: Armed) -> None:
     """Nothing here takes it out: it is out when it is deleted."""
-    armed.api.put(BINDINGS, {"metadata": {"name": NAME}, "spec": {"policyName": NAME}})
+    armed.api.put(BINDINGS, binding({}))
     assert await armed.later() == {}
     armed.lets_go = True
     assert await armed.later() == {}

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from extender.cluster.probe import PROBE_LABELS
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import pointer
 from extender.placement.policy import MODE, REASON, Mode
@@ -24,7 +25,7 @@ def test_the_policies_write_and_read_the_names_of_the_code() -> None:
 def test_the_chart_renders_the_files() -> None:
     """All fields are the same, but for labels and the account of a mode.
 
-    The binding of the gate is the service's to make.
+    The binding of the gate is for probes alone, and the service's to open.
     """
     second = {"enabled": True, "webhook": False, "namingPolicy": True}
     modes = {"webhook": {"enabled": False}, "policy": {"enabled": True}, "secondScheduler": second}
@@ -32,10 +33,11 @@ def test_the_chart_renders_the_files() -> None:
     for file in POLICIES.iterdir():
         text = file.read_text().replace(f"{NAME}:multiarch-webhook'", f"{NAME}:{NAME}-policy'")
         for each in yaml.safe_load_all(text):
-            if (each["kind"], file.stem) != ("MutatingAdmissionPolicyBinding", "gate"):
-                found = rendered[each["kind"], each["metadata"]["name"]]
-                del found["metadata"]["labels"]
-                assert found == each
+            found = rendered[each["kind"], each["metadata"]["name"]]
+            del found["metadata"]["labels"]
+            if (each["kind"], file.stem) == ("MutatingAdmissionPolicyBinding", "gate"):
+                assert found["spec"].pop("matchResources") == {"objectSelector": {"matchLabels": PROBE_LABELS}}
+            assert found == each
 
 
 @pytest.mark.usefixtures("helm")
