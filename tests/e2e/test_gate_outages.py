@@ -5,6 +5,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from extender.cluster.probe import PROBE_LABELS
 from testbed.api_client import ADMISSIONREGISTRATION, ApiClient
 from testbed.chart import CHART
 from testbed.debian_prometheus import DebianPrometheus, firing, until, values
@@ -36,7 +37,8 @@ async def test_a_policy_in_force_outlives_us_and_an_alert_says_so(
     ):
         await release.helm.install(installed)
         bindings = await api.list("MutatingAdmissionPolicyBinding", api_version=ADMISSIONREGISTRATION)
-        assert [each for each in bindings if each["spec"]["policyName"].startswith(OURS)] == []
+        [ours] = (each["spec"]["matchResources"] for each in bindings if each["spec"]["policyName"].startswith(OURS))
+        assert ours["objectSelector"] == {"matchLabels": PROBE_LABELS}
         assert gates_of(await dry_run(api, pod("free", f"{registry.host}/team/late:1"))) == []
         replicas = await release.roll(replicas=2)
         rules = CHART / "files" / "rules.yaml"

@@ -199,7 +199,9 @@ async def test_a_pod_is_held_by_every_outlet_or_by_none(
 
 
 def with_config(settings: Values, config: Values) -> Values:
-    return {**settings, "config": {**settings.get("config", {}), **config}}
+    before = settings.get("config", {})
+    merged = {name: {**before.get(name, {}), **section} for name, section in config.items()}
+    return {**settings, "config": {**before, **merged}}
 
 
 def different(pods: Sequence[KubernetesObject], one: Sequence[Any], other: Sequence[Any]) -> list[str]:
