@@ -15,6 +15,7 @@ from extender.config.tree import Config
 from extender.machine import Machine
 from extender.masked import masked_settings
 from extender.metrics import gauge
+from extender.placement.gate import UnknownImages
 from extender.server.http import ADMISSION, SCHEDULER, Limits, Listener, open_listener
 from extender.server.operations import Check, CheckResult, Operations
 from extender.server.routes import PostRoutes, Responder, Route
@@ -29,6 +30,12 @@ from extender.service.self_managed import SelfManaged, open_own_certificate
 log = structlog.get_logger()
 
 BUILD_INFO = gauge("multiarch_build_info", "Always 1; the version is the label.", "version", (__version__,))
+SERVES = gauge(
+    "multiarch_serves",
+    "1 for what this replica is there for: the webhook's reviews, a scheduler's calls, removing gates.",
+    "part",
+    ("webhook", "scheduler", "gates"),
+)
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -50,6 +57,9 @@ async def open_service(
     """
     BUILD_INFO[__version__].set(1)
     problem = own_background()
+    SERVES["webhook"].set(bool(config.admission.listen))
+    SERVES["scheduler"].set(bool(config.scheduler.listen))
+    SERVES["gates"].set(config.admission.unknown is UnknownImages.GATE)
     client, nodes, events = cluster_view.client, cluster_view.nodes, cluster_view.events
     async with contextlib.AsyncExitStack() as stack:
 

@@ -72,8 +72,9 @@ REQUESTS, ADMISSIONS, LOOKUPS, MISPLACED = (
     f"multiarch_{each}_total" for each in ("requests", "admissions", "lookups", "daemon_pods_misplaced")
 )
 ADMISSION_SECONDS = "apiserver_admission_webhook_admission_duration_seconds"
+PARTS = ("webhook", "scheduler", "gates")
 STORIES = [
-    Story("MultiarchDown", {'multiarch_build_info{version="1"}': "1x10 _x20 1x60"}, 25, (5, 12, 40)),
+    Story("MultiarchDown", {f'multiarch_serves{{part="{part}"}}': "1x10 _x20 1x60" for part in PARTS}, 25, (5, 12, 40)),
     Story(
         "MultiarchDaemonPodsMisplaced",
         errors("multiarch_daemon_pods_misplaced_total", 'treatment="told"'),
@@ -152,7 +153,7 @@ def judged(promtool: Path, folder: Path, tests: list[Document]) -> subprocess.Co
 
 
 def told(story: Story) -> Document:
-    expression = f'count(ALERTS{{alertname="{story.alert}",alertstate="firing"}})'
+    expression = f'count(group by (alertname) (ALERTS{{alertname="{story.alert}",alertstate="firing"}}))'
     firing = {"expr": expression, "eval_time": f"{story.fires}m", "exp_samples": [{"labels": "{}", "value": 1}]}
     silent = [{"expr": expression, "eval_time": f"{minute}m", "exp_samples": []} for minute in story.silent]
     series = [{"series": name, "values": values} for name, values in story.series.items()]
@@ -176,6 +177,44 @@ def test_a_story_that_is_wrong_is_found(promtool: Path, tmp_path: Path) -> None:
     """An alert that does not fire makes promtool fail: it counts what we think it counts."""
     done = judged(promtool, tmp_path, [told(STORIES[0]._replace(fires=5, silent=()))])
     assert done.returncode != 0
+
+
+def replicas(part: str, *gone: str, count: int = 3) -> dict[str, str]:
+    """So many replicas that serve the part, of which those named are gone from the 10th minute on."""
+    return {
+        f'multiarch_serves{{part="{part}",instance="{part}-{index}"}}': "1x10 _x50" if str(index) in gone else "1x60"
+        for index in range(count)
+    }
+
+
+def other(part: str) -> dict[str, str]:
+    """The same metric of replicas that serve another part."""
+    return {f'multiarch_serves{{part="{part}",instance="{each}-0"}}': "0x60" for each in PARTS if each != part}
+
+
+@pytest.mark.parametrize(
+    "gone", [*((part,) for part in PARTS), PARTS, (), ("one replica",)], ids=lambda gone: "+".join(gone) or "none"
+)
+def test_a_part_that_is_gone_is_told_beside_those_that_run(
+    promtool: Path, tmp_path: Path, gone: tuple[str, ...]
+) -> None:
+    """Each alone, all of them, and none where one replica of three is gone."""
+    series: dict[str, str] = {}
+    for part in PARTS:
+        lost = "012" if part in gone else "0" if "one replica" in gone else ""
+        series |= replicas(part, *lost) | ({} if gone == PARTS else other(part))
+    told_series = [{"series": name, "values": values} for name, values in series.items()]
+    expression = 'ALERTS{alertname="MultiarchDown",alertstate="firing"}'
+    firing = [
+        {"labels": f'{expression[:-1]},part="{part}",severity="critical"}}', "value": 1}
+        for part in PARTS
+        if part in gone
+    ]
+    checks = [
+        {"expr": expression, "eval_time": f"{minute}m", "exp_samples": firing * (minute > 15)} for minute in (5, 14, 30)
+    ]
+    done = judged(promtool, tmp_path, [{"interval": "1m", "input_series": told_series, "promql_expr_test": checks}])
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_is_recorded_is_the_share_from_memory(promtool: Path, tmp_path: Path) -> None:

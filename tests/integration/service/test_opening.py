@@ -14,7 +14,7 @@ from extender.errors import ConfigError
 from extender.fetcher.fetcher_client import open_fetcher
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.service.cluster_view import ClusterView
-from extender.service.compose import open_service
+from extender.service.compose import SERVES, open_service
 from testbed.eventually import eventually
 from testbed.machines import running_machine
 from tests.integration.service.conftest import running_service
@@ -58,6 +58,21 @@ async def test_nobody_can_call_before_the_files_for_registries_have_been_read(is
             await serving
     opened = [each["listener"] for each in logs if each["event"] == "listener.opened"]
     assert opened == ([] if is_refused else ["scheduler", "operations"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        (("admission.listen=",), {"scheduler"}),
+        (("admission.listen=127.0.0.1:0", "admission.tls=null", "scheduler.listen="), {"webhook"}),
+        (("admission.listen=127.0.0.1:0", "admission.tls=null"), {"webhook", "scheduler"}),
+    ],
+)
+async def test_metrics_say_what_a_replica_is_there_for(settings: tuple[str, ...], parts: set[str]) -> None:
+    """By which alerts tell that a part is gone while others run."""
+    async with running_service(*settings) as caller:
+        served = {part: await caller.metric(f'multiarch_serves{{part="{part}"}}') for part in SERVES}
+    assert {part for part, value in served.items() if value} == parts
 
 
 async def test_readiness_fails_until_registries_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,8 +74,9 @@ def _hook(document: KubernetesObject) -> str:
 def _shortened(document: KubernetesObject) -> KubernetesObject:
     metadata = {name: value for name, value in document["metadata"].items() if name not in ("name", "namespace")}
     made = {**document, "metadata": metadata}
-    if document["kind"] == "PrometheusRule":
-        made["spec"] = "files/rules.yaml"
+    if document["kind"] == "PrometheusRule":  # of files/rules.yaml
+        rules = [rule for group in document["spec"]["groups"] for rule in group["rules"]]
+        made["spec"] = [rule["labels"]["part"] for rule in rules if "part" in rule.get("labels", {})]
     if document["kind"] == "ConfigMap" and "data" in document:
         texts = document["data"].items()
         made["data"] = {name: yaml.safe_load(text) if name.endswith(".yaml") else text for name, text in texts}

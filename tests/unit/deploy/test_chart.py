@@ -113,6 +113,32 @@ def test_every_value_is_in_a_case_that_is_kept() -> None:
     assert unused == {*dashboard, ("enabled",)}  # a parent's condition: below
 
 
+@pytest.mark.parametrize(
+    ("mode", "text", "parts"),
+    [
+        ("webhook", "", ["webhook"]),
+        ("webhook", "config: {admission: {unknown: gate}}", ["webhook", "gates"]),
+        ("policy", "", ["gates"]),
+        ("second", "", ["webhook", "scheduler"]),
+        ("second", "modes.secondScheduler.webhook: false", ["scheduler"]),
+        ("default", "", ["scheduler"]),
+        ("all", "", ["webhook", "scheduler", "gates"]),
+    ],
+)
+def test_alerts_tell_of_parts_that_are_to_run(mode: str, text: str, parts: list[str]) -> None:
+    """One that is switched off is not gone. All other rules are those of the file."""
+    made = values(text) | {"monitoring": {"prometheusRule": {"enabled": True}}}
+    modes = {name: {**MODES[mode].get(name, {}), **made.get("modes", {}).get(name, {})} for name in MODES[mode]}
+    found = one(objects_of(render({**made, "modes": modes})), "PrometheusRule")["spec"]["groups"]
+    kept_rules = [rule for group in found for rule in group["rules"]]
+    assert [rule["labels"]["part"] for rule in kept_rules if rule.get("alert") == "MultiarchDown"] == parts
+    groups = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())["groups"]
+    everything = [rule for group in groups for rule in group["rules"]]
+    assert [rule for rule in kept_rules if rule.get("alert") != "MultiarchDown"] == [
+        rule for rule in everything if rule.get("alert") != "MultiarchDown"
+    ]
+
+
 def test_the_dashboard_is_the_file() -> None:
     text = "{monitoring.dashboard: {enabled: true, annotations: {grafana_folder: f}}, monitoring.labels: {team: a}}"
     found = one(rendered(text), "ConfigMap", "-dashboard")
