@@ -5,6 +5,7 @@ Both ask an extender of the same answers. What pods and nodes have is drawn from
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -26,9 +27,11 @@ from tests.worlds.trace import Trace
 pytestmark = pytest.mark.e2e
 
 Json = dict[str, Any]
-SPACE = "played"
+Objects = list[Json]
+Outcome = tuple[str, str, str]
 NODES, PODS = 9, 60
 ARCH, ZONE = "kubernetes.io/arch", "zone"
+_UNTRIED: Outcome = ("", "", "")
 _VERBS = {"filterVerb": "filter", "prioritizeVerb": "prioritize", "preemptVerb": "preempt"}
 
 
@@ -46,7 +49,7 @@ def nodes_of(chance: random.Random) -> list[Json]:
     return made
 
 
-def pods_of(chance: random.Random) -> list[Json]:
+def pods_of(chance: random.Random, where: str) -> list[Json]:
     made = []
     for number in range(PODS):
         spec: Json = {}
@@ -68,7 +71,7 @@ def pods_of(chance: random.Random) -> list[Json]:
             )
             spec["tolerations"] = [operator]
         cpu = "200" if chance.random() < 0.1 else "1m"
-        made.append(pod(f"p{number}", "app:1", namespace=SPACE, cpu=cpu, spec=spec))
+        made.append(pod(f"p{number}", "app:1", namespace=where, cpu=cpu, spec=spec))
     return made
 
 
@@ -92,32 +95,51 @@ def term_of(chance: random.Random) -> Json:
     )
 
 
-class Answers:
-    """An extender: each pod has its own kind of answer. `keys` are those of what it was asked, by verb."""
+Rule = Callable[[str, Json], Any]
+"""What an extender answers to a verb and its arguments."""
 
-    def __init__(self) -> None:
+
+class Asked:
+    """An extender that answers by a rule. `keys` are those of what it was asked, by verb."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
         self.keys: dict[str, set[str]] = {}
 
-    def give(self, verb: str, arguments: Json) -> Any:
+    def answer(self, path: str, body: bytes) -> bytes:
+        verb, arguments = path.rpartition("/")[2], msgspec.json.decode(body)
         self.keys.setdefault(verb, set()).update(_paths(arguments, ("Pod", "Nodes")))
-        number = int(arguments["Pod"]["metadata"]["name"].removeprefix("p"))
-        if verb == "preempt":
-            return {"NodeNameToMetaVictims": arguments["NodeNameToMetaVictims"]}
-        names = arguments["NodeNames"]
-        if verb == "prioritize":
-            return [{"Host": name, "Score": (number + int(name[1:])) % NODES} for name in names]
-        match number % 6:
-            case 0:
-                return {"Error": f"image of p{number} is not known yet"}
-            case 1:
-                refused = dict.fromkeys(names, "image app:1 is built only for linux/s390x")
-                return {"NodeNames": [], "FailedAndUnresolvableNodes": refused}
-            case 2:
-                return {"NodeNames": names[:0], "FailedNodes": dict.fromkeys(names, "for now")}
-            case 3:
-                return {}
-            case _:
-                return {"NodeNames": names}
+        return msgspec.json.encode(self.rule(verb, arguments))
+
+
+def each_in_its_way(verb: str, arguments: Json) -> Any:
+    number = int(arguments["Pod"]["metadata"]["name"].removeprefix("p"))
+    if verb == "preempt":
+        return {"NodeNameToMetaVictims": arguments["NodeNameToMetaVictims"]}
+    names = arguments["NodeNames"]
+    if verb == "prioritize":
+        return [{"Host": name, "Score": (number + int(name[1:])) % NODES} for name in names]
+    match number % 6:
+        case 0:
+            return {"Error": f"image of p{number} is not known yet"}
+        case 1:
+            return {"NodeNames": [], "FailedAndUnresolvableNodes": dict.fromkeys(names, "built only for linux/s390x")}
+        case 2:
+            return {"NodeNames": [], "FailedNodes": dict.fromkeys(names, "for now")}
+        case 3:
+            return {}
+        case _:
+            return {"NodeNames": names}
+
+
+def not_on_the_cheapest(verb: str, arguments: Json) -> Any:
+    if verb != "preempt":
+        return {"NodeNames": arguments["NodeNames"], "Nodes": arguments["Nodes"]} if verb == "filter" else []
+    stated = arguments["NodeNameToMetaVictims"] or {
+        node: {"Pods": [{"UID": each["metadata"]["uid"]} for each in victims["Pods"]]}
+        for node, victims in arguments["NodeNameToVictims"].items()
+    }
+    return {"NodeNameToMetaVictims": {node: victims for node, victims in stated.items() if node != "n0"}}
 
 
 def _paths(value: Any, nested: tuple[str, ...]) -> set[str]:
@@ -126,51 +148,60 @@ def _paths(value: Any, nested: tuple[str, ...]) -> set[str]:
     return {*value, *below}
 
 
-def outcome(found: Json) -> tuple[str, str, str]:
+def outcome(found: Json) -> Outcome:
     """Where the pod is, or why not: its node, reason and message."""
-    [condition] = [each for each in found["status"]["conditions"] if each["type"] == "PodScheduled"]
-    if condition["status"] == "True":
-        return found["spec"]["nodeName"], "", ""
-    return "", condition["reason"], condition["message"]
+    if node := found["spec"].get("nodeName"):
+        return node, "", ""
+    conditions = [each for each in found["status"].get("conditions") or () if each["type"] == "PodScheduled"]
+    return ("", conditions[0]["reason"], conditions[0]["message"]) if conditions else _UNTRIED
 
 
-def played(nodes: list[Json], pods: list[Json], answers: Answers) -> dict[str, tuple[str, str, str]]:
-    async def main(network: Network) -> dict[str, tuple[str, str, str]]:
+def _priority_class(name: str, value: int) -> Json:
+    api_version = "scheduling.k8s.io/v1"
+    return {"apiVersion": api_version, "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+
+
+def played(objects: Objects, pods: list[Json], config: ExtenderConfig, asked: Asked) -> dict[str, Outcome]:
+    async def main(network: Network) -> dict[str, Outcome]:
         async def answer(request: Request) -> Response:
-            verb = request.path.rpartition("/")[2]
-            return Response(200, msgspec.json.encode(answers.give(verb, msgspec.json.decode(request.body))))
+            return Response(200, asked.answer(request.path, request.body))
 
         serve_http(network, "10.0.1.1", 8880, answer)
         trace = Trace(network.loop.time)
         api = ApiServer(network, trace, random.Random(1))
-        await api.create("Namespace", namespace(SPACE), user="admin")
-        for node in nodes:
-            await api.create("Node", node, user="admin")
+        for each in objects:
+            await api.create(each["kind"], each, user="admin")
         scheduler = KubeScheduler(
-            network, api, trace, random.Random(1), extender=ExtenderConfig(), extender_url="http://10.0.1.1:8880"
+            network, api, trace, random.Random(1), extender=config, extender_url="http://10.0.1.1:8880"
         )
         running = asyncio.ensure_future(scheduler.run())
         for each in pods:
             await api.create("Pod", each, user="admin")
-        await asyncio.sleep(5)
+        await asyncio.sleep(20)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        return {each["metadata"]["name"]: outcome(each) for each in api.list("Pod", SPACE)}
+        return {each["metadata"]["name"]: outcome(each) for each in api.list("Pod", pods[0]["metadata"]["namespace"])}
 
     return run_in_memory(main)
 
 
-async def test_the_played_scheduler_places_and_says_what_the_real_one_does(
-    control_plane: LocalCluster, api: ApiClient
-) -> None:
-    chance = random.Random(7)
-    nodes, pods = nodes_of(chance), pods_of(chance)
-    answers, expected_answers = Answers(), Answers()
-    expected = await asyncio.to_thread(played, nodes, pods, expected_answers)
+async def compare(
+    control_plane: LocalCluster,
+    api: ApiClient,
+    objects: Objects,
+    pods: list[Json],
+    where: str,
+    rule: Rule,
+    config: ExtenderConfig = ExtenderConfig(),  # noqa: B008  # it is frozen
+) -> dict[str, Outcome]:
+    """What becomes of the pods under both schedulers, which is the same; so is the form of what they ask."""
+    expected_asked, asked = Asked(rule), Asked(rule)
+    objects = [namespace(where), *objects]
+    expected = await asyncio.to_thread(played, objects, pods, config, expected_asked)
 
     async def answer(request: web.Request) -> web.Response:
-        given = answers.give(request.match_info["verb"], msgspec.json.decode(await request.read()))
-        return web.json_response(given)
+        body = asked.answer(request.path, await request.read())
+        return web.Response(body=body, content_type="application/json")
 
     application = web.Application()
     application.router.add_post("/{verb}", answer)
@@ -178,20 +209,54 @@ async def test_the_played_scheduler_places_and_says_what_the_real_one_does(
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    extender = {"urlPrefix": url, **_VERBS, "weight": 10, "nodeCacheCapable": True, "httpTimeout": "2s"}
+    entry = {"urlPrefix": url, **_VERBS, "weight": 10, "nodeCacheCapable": config.node_cache_capable}
 
-    async def stored() -> list[Json]:
-        return await api.list("Pod", SPACE)
+    async def outcomes() -> dict[str, Outcome]:
+        found = await api.list("Pod", pods[0]["metadata"]["namespace"])
+        return {each["metadata"]["name"]: outcome(each) for each in found}
 
     try:
-        with running_scheduler(control_plane, {"extenders": [extender]}):
-            await api.create(namespace(SPACE))
-            await api.create_all(nodes)
-            await api.create_all(pods)
-            found = await eventually(
-                stored, lambda all_pods: all(each["status"].get("conditions") for each in all_pods)
-            )
+        with running_scheduler(control_plane, {"extenders": [entry | {"httpTimeout": "2s"}]}):
+            for each in (*objects, *pods):
+                await api.create(each)
+            got = await eventually(outcomes, lambda found: all(each != _UNTRIED for each in found.values()))
+            if got != expected:  # evictions take their time
+                got = await eventually(outcomes, lambda found: found == expected, seconds=20)
     finally:
         await runner.cleanup()
-    assert {each["metadata"]["name"]: outcome(each) for each in found} == expected
-    assert answers.keys == expected_answers.keys
+    assert asked.keys == expected_asked.keys
+    return got
+
+
+async def test_the_played_scheduler_places_and_says_what_the_real_one_does(
+    control_plane: LocalCluster, api: ApiClient
+) -> None:
+    chance = random.Random(7)
+    got = await compare(control_plane, api, nodes_of(chance), pods_of(chance, "played"), "played", each_in_its_way)
+    assert len({reason for _, reason, _ in got.values()}) == 3
+
+
+@pytest.mark.parametrize("names", [True, False])
+async def test_the_played_scheduler_evicts_whom_the_real_one_does(
+    control_plane: LocalCluster, api: ApiClient, names: bool
+) -> None:
+    where = f"played-{'names' if names else 'nodes'}"
+    nodes = [fake_node(f"n{number}", "amd64", cpu="2") for number in range(4)]
+    classes = [_priority_class(f"{where}-{number}", number * 10) for number in range(10)]
+    residents = [
+        pod(
+            f"on-n{number}-{part}",
+            "app:1",
+            namespace=where,
+            cpu="1",
+            spec={"nodeName": f"n{number}", "priorityClassName": f"{where}-{number + 4 * part}"},
+        )
+        for number in range(4)
+        for part in (0, 1)
+    ]
+    urgent = pod("urgent", "app:1", namespace=where, cpu="1", spec={"priorityClassName": f"{where}-9"})
+    objects = [*classes, *nodes]
+    config = ExtenderConfig(node_cache_capable=names)
+    got = await compare(control_plane, api, objects, [*residents, urgent], where, not_on_the_cheapest, config)
+    assert got["urgent"] == ("n1", "", "")
+    assert sorted({each["metadata"]["name"] for each in residents} - got.keys()) == ["on-n1-0"]
