@@ -102,11 +102,15 @@ class Kubelets:
             self._workers.clear()
 
     async def add_node(self, node: Node) -> None:
-        """A node joins. Raises what the API server refuses it for."""
-        self._kubelets[node.name] = _Kubelet(
-            node, machine_of(node.platform, node.containerd), NodeImages(self._registries)
-        )
-        await self._api.create("Node", _node_object(node), user=f"system:node:{node.name}")
+        """A node joins. Raises ApiError, for one of a name that is there."""
+        kubelet = _Kubelet(node, machine_of(node.platform, node.containerd), NodeImages(self._registries))
+        before = self._kubelets.setdefault(node.name, kubelet)
+        try:
+            await self._api.create("Node", _node_object(node), user=f"system:node:{node.name}")
+        except ApiError:
+            if before is kubelet:
+                del self._kubelets[node.name]
+            raise
 
     async def remove_node(self, name: str) -> None:
         """A node leaves, with its pods."""

@@ -94,7 +94,7 @@ class Registries:
         self._blobs: dict[tuple[str, str], dict[str, bytes]] = {}
         self._logins: dict[tuple[str, str], str] = {}
         self._history: dict[tuple[str, str, str], list[tuple[float, str]]] = {}
-        self._faults: dict[tuple[str, str], Fault] = {}
+        self._faults: dict[tuple[str, str], list[Fault]] = {}
         self._tokens: dict[str, _Token] = {}
         for image in images:
             self.push(image)
@@ -136,24 +136,28 @@ class Registries:
         serve_http(self._network, address, int(host.partition(":")[2] or 80), answer)
 
     def fault(self, host: str, what: str, amount: float = 0.0, *, repository: str = "") -> None:
-        """Has a host, or one repository of it, be wrong until `heal`.
+        """Has a host, or one repository of it, be wrong until `heal`. Of several faults the last one shows.
 
         `what` is one of `FAULT_STATUSES`, `slow`, `silent` (accepts and never answers), `truncated` (half a body), or
         `refused` (nobody listens; of a whole host).
         """
         if what == "refused":
             self._network.refuse(self.addresses[host], True)
-        self._faults[host, repository] = Fault(what, amount)
+        self._faults.setdefault((host, repository), []).append(Fault(what, amount))
 
-    def heal(self, host: str, *, repository: str = "") -> None:
-        """Ends what is wrong with it. What was silent stays so for the requests that wait."""
-        fault = self._faults.pop((host, repository), None)
-        if fault and fault.what == "refused":
+    def heal(self, host: str, what: str = "", *, repository: str = "") -> None:
+        """Ends the oldest fault of this kind, or all of them. What was silent stays so for the requests that wait."""
+        faults = self._faults.get((host, repository), [])
+        ended = [each for each in faults if what in ("", each.what)][: 1 if what else None]
+        for each in ended:
+            faults.remove(each)
+        if any(each.what == "refused" for each in ended) and all(each.what != "refused" for each in faults):
             self._network.refuse(self.addresses[host], False)
 
     def fault_of(self, host: str, repository: str) -> Fault | None:
         """What is wrong with the repository or its host now."""
-        return self._faults.get((host, repository)) or self._faults.get((host, ""))
+        faults = self._faults.get((host, repository)) or self._faults.get((host, ""))
+        return faults[-1] if faults else None
 
     def may_pull(self, host: str, repository: str, login: str | None) -> bool:
         """Whether `user:password`, or None for nobody, opens the repository."""

@@ -157,6 +157,22 @@ def test_a_fault_is_of_a_host_or_of_a_repository_until_it_is_healed(what: str, s
     play(test)
 
 
+def test_of_two_faults_each_ends_by_itself() -> None:
+    async def test(asker: Asker) -> None:
+        for what in ("unavailable", "refused", "throttled"):
+            asker.registries.fault(HOST, what)
+        asker.registries.heal(HOST, "unavailable")
+        with pytest.raises(ConnectionRefusedError):
+            await asker.ask(OPEN)
+        asker.registries.heal(HOST, "refused")
+        assert (await asker.ask(OPEN)).status == 429
+        asker.registries.fault(HOST, "throttled")
+        asker.registries.heal(HOST)
+        assert (await asker.ask(OPEN)).status == 200
+
+    play(test)
+
+
 def test_a_slow_registry_takes_its_time_and_a_silent_one_never_answers() -> None:
     async def test(asker: Asker) -> None:
         asker.registries.fault(HOST, "slow", 2.0)
