@@ -88,7 +88,7 @@ class LocalCluster:
     def start_scheduler(
         self, configuration: Mapping[str, Any] | str = "", name: str = "kube-scheduler", arguments: Sequence[str] = ()
     ) -> None:
-        """See ClusterProvider. Needs kube-scheduler 1.31 or later, for its /readyz. Raises ProcessFailed."""
+        """See ClusterProvider. Raises ProcessFailed."""
         identity = self._authority.issue("system:kube-scheduler")
         kubeconfig, config = self._folder / f"{name}.kubeconfig", self._folder / f"{name}.yaml"
         self._authority.write_kubeconfig(kubeconfig, self._server, identity)

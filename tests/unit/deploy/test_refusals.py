@@ -108,14 +108,14 @@ OF_VERSIONS: list[tuple[str, str, str, str]] = [
     ("default", "", "v1.35.2-eks-1a2b3c", "whose kube-scheduler takes no configuration of yours"),
     ("default", "", "v1.35.2-gke.100", "whose kube-scheduler takes no configuration of yours"),
     ("policy", "", "v1.35.2-gke.100", "this cluster (v1.35.2-gke.100) does not serve MutatingAdmissionPolicy"),
-    ("policy-and-webhook", "", "v1.30.4", "this cluster (v1.30.4) does not serve MutatingAdmissionPolicy"),
+    ("policy-and-webhook", "", "v1.34.4", "this cluster (v1.34.4) does not serve MutatingAdmissionPolicy"),
     (
         "second",
         "modes.secondScheduler: {namingPolicy: true}",
         "v1.35.2",
         "namingPolicy: this cluster (v1.35.2) does not",
     ),
-    ("webhook", "", "v1.29.9", "requires kubeVersion: >=1.30.0-0"),
+    ("webhook", "", "v1.33.9", "requires kubeVersion: >=1.34.0-0"),
 ]
 
 

@@ -48,7 +48,7 @@ template:
     {{- end }}
     {{- if $sidecar }}
     - name: multiarch-extender
-      restartPolicy: Always  # a sidecar: up before kube-scheduler starts, and until it has ended (Kubernetes 1.29)
+      restartPolicy: Always  # a sidecar: up before kube-scheduler starts, and until it has ended
       {{- include "multiarch.container" . | nindent 6 }}
     {{- end }}
     {{- end }}
@@ -325,32 +325,25 @@ httpGet:
 
 {{- define "multiarch.kube-scheduler" -}}
 {{- $kubernetes := include "multiarch.kubernetes" .root -}}
-{{- $hasProbes := semverCompare ">=1.31.0" $kubernetes -}}
 - name: kube-scheduler
   {{- $image := .values.image | default (printf "registry.k8s.io/kube-scheduler:v%s" $kubernetes) }}
   image: {{ include "multiarch.image.from" (dict "root" .root "image" $image) }}  # your cluster's version
   command:
   - kube-scheduler
   - --config=/etc/multiarch-extender/scheduler.yaml
-  {{- if semverCompare ">=1.33.0" $kubernetes }}
-  # Leave it out before 1.33: a kube-scheduler that meets an unknown gate ends.
   - --feature-gates=SchedulerPopFromBackoffQ=false
-  {{- end }}
   ports:
   - name: scheduler
     containerPort: 10259
-  {{- if $hasProbes }}
-  # /healthz in place of both before 1.31.
-  {{- end }}
   livenessProbe:
     httpGet:
-      path: {{ ternary "/livez" "/healthz" $hasProbes }}
+      path: /livez
       port: scheduler
       scheme: HTTPS
     initialDelaySeconds: 15
   readinessProbe:
     httpGet:
-      path: {{ ternary "/readyz" "/healthz" $hasProbes }}
+      path: /readyz
       port: scheduler
       scheme: HTTPS
   # Memory grows with the cluster: it holds all nodes and pods.
