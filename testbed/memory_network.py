@@ -5,6 +5,7 @@ A program that runs here reads no real clock, opens no port and starts no thread
 """
 
 import asyncio
+import contextlib
 import errno
 import heapq
 import itertools
@@ -14,11 +15,14 @@ import ssl
 import weakref
 from asyncio import sslproto
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextvars import Context
 from ipaddress import ip_address
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
+from unittest.mock import patch
+
+import aiohttp.connector
 
 from testbed.memory_listening import PARTY, Accepted, MemoryServer, MemorySocket, Party
 from testbed.memory_transport import Link, MemoryTransport, join
@@ -264,6 +268,8 @@ class Network:
         self.latency_seconds = 0.0
         """What bytes take at most, one way, where there is no fault."""
         self.servers: dict[tuple[str, int], MemoryServer] = {}
+        self.parties: list[Party] = []
+        """Those that are gone once `run_in_memory` has its result: what their ends do is no part of the world."""
         self.links: dict[Link, None] = {}
         """The open connections, the oldest first."""
         self._refused: set[tuple[str, str]] = set()
@@ -286,15 +292,17 @@ class Network:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
 
     def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> MemoryServer:
-        """Listens at an address; port 0 takes a free one, and no host that of the party, or loopback."""
+        """Listens at an address; port 0 takes a free one, loopback, or no host, is the party's own address."""
         return self.accept(host, port, lambda far: far.attach(factory()))
 
     def accept(self, host: str, port: int, accept: Callable[[MemoryTransport], None]) -> MemoryServer:
         """Gives the ends of new connections to `accept`. Raises OSError if somebody listens there."""
         port = port or next(self._ports)
-        if host in _ANYWHERE:
-            party = PARTY.get()
-            host = party.address if party else ""
+        party = PARTY.get()
+        if party and party.address and host in (*_ANYWHERE, *_LOOPBACK):
+            host = party.address
+        elif host in _ANYWHERE:
+            host = ""
         return MemoryServer(self.servers, host, port, accept)
 
     def bind(self, host: str, port: int) -> MemorySocket:
@@ -312,7 +320,8 @@ class Network:
 
     async def reach(self, party: Party | None, host: str, port: int) -> Link:
         """Waits for as long as connecting takes; raises what `connect` raises."""
-        link = Link(self, party.address if party else "", self.resolve(host), port)
+        address, of = self.resolve(host), party.address if party else ""
+        link = Link(self, of, of if of and address in _LOOPBACK else address, port)
         await asyncio.sleep(self.transit_seconds(link))
         while blocking := next((found for key in link.keys if (found := self._silenced.get(key))), None):
             await asyncio.shield(blocking)
@@ -390,5 +399,20 @@ class Network:
 def run_in_memory(main: Callable[[Network], Coroutine[Any, Any, T]], *, seed: int | None = 0) -> T:
     """Returns the result of the coroutine, in a loop of its own."""
     loop = MemoryLoop(seed)
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        return runner.run(main(loop.network))
+
+    async def play() -> T:
+        try:
+            return await main(loop.network)
+        finally:
+            for party in loop.network.parties:
+                party.is_gone = True
+
+    with libraries_in(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(play())
+
+
+@contextlib.contextmanager
+def libraries_in(loop: MemoryLoop) -> Iterator[None]:
+    """Has aiohttp's client tell the age of idle connections and of names by the loop: its own clock is another."""
+    with patch.object(aiohttp.connector, "monotonic", loop.time):
+        yield

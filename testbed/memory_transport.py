@@ -208,13 +208,11 @@ class MemoryTransport(asyncio.Transport):
         seconds = link.wire.transit_seconds(link)
         if not seconds and not peer._arrivals:
             peer._inbox.append(data)
-            if not peer._is_due:
-                peer._is_due = True
-                self._loop.call_soon(peer._deliver, context=peer._context)
+            peer._deliver_soon()
         else:
             peer._arrivals.append(data)
             peer._arrives_at = max(peer._arrives_at, self._loop.time() + seconds)
-            self._loop.call_at(peer._arrives_at, peer._arrive, context=peer._context)
+            self._loop.call_at(peer._arrives_at, peer._arrive)
 
     def _send_end(self) -> None:
         if self.peer:
@@ -225,8 +223,8 @@ class MemoryTransport(asyncio.Transport):
         self._inbox.append(self._arrivals.popleft())
         if self._link.is_silenced:
             self._inbox.clear()
-        elif not self._is_due:
-            self._deliver()
+        else:
+            self._deliver_soon()
 
     def _flush(self) -> None:
         """Sends what there is room for; then the end, and closes, if that is due."""
@@ -251,7 +249,7 @@ class MemoryTransport(asyncio.Transport):
                 self._lose(None)
 
     def _deliver_soon(self) -> None:
-        if self._inbox and not self._is_due:
+        if self._inbox and not self._is_due and self._protocol is not None:
             self._is_due = True
             self._loop.call_soon(self._deliver, context=self._context)
 

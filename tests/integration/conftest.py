@@ -13,7 +13,7 @@ Likewise `start_redis(*options)` for a real Redis server.
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import pytest
 from testbed.debian_package import ProgramMissing
 from testbed.debian_redis import DebianRedis, find_redis_server
 from testbed.debian_registry import DebianRegistry, find_docker_registry
-from testbed.memory_network import MemoryLoop
+from testbed.memory_network import MemoryLoop, libraries_in
 
 StartRegistry = Callable[..., DebianRegistry]
 StartRedis = Callable[..., DebianRedis]
@@ -35,14 +35,15 @@ def pytest_asyncio_loop_factories(item: pytest.Function) -> Mapping[str, Callabl
 
 
 @pytest.fixture
-async def simulated_time() -> MemoryLoop:
+async def simulated_time() -> AsyncIterator[MemoryLoop]:
     """Has the test run in memory, in time that passes when there is nothing else to do.
 
     For tests whose other parties are in this process.
     """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, MemoryLoop)
-    return loop
+    with libraries_in(loop):
+        yield loop
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -277,3 +277,44 @@ def test_aiohttps_server_and_client_speak_over_it(is_secured: bool) -> None:
 def test_the_loop_is_one_that_a_runner_closes() -> None:
     with asyncio.Runner(loop_factory=MemoryLoop) as runner:
         assert runner.run(asyncio.sleep(5, "result")) == "result"
+
+
+@pytest.mark.parametrize("latency_seconds", [0.0, 0.1])
+def test_a_protocol_is_called_in_the_context_of_its_own_party(latency_seconds: float) -> None:
+    seen: list[Party | None] = []
+
+    class Noting(Recorder):
+        def data_received(self, data: bytes) -> None:
+            seen.append(PARTY.get())
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            seen.append(PARTY.get())
+
+    async def run(network: Network) -> None:
+        network.latency_seconds = latency_seconds
+        server, client = Party(HOST), Party("10.0.0.1")
+
+        async def listen() -> None:
+            listening = network.bind("", PORT)
+            accepted, _ = await network.loop.sock_accept(listening)
+            await asyncio.sleep(0.05)
+            await network.loop.connect_accepted_socket(Noting, accepted)
+
+        async def connect() -> None:
+            transport, _ = await network.loop.create_connection(Recorder, HOST, PORT)
+            transport.write(b"early")
+            await asyncio.sleep(1)
+            transport.write(b"late")
+            await asyncio.sleep(1)
+            transport.close()
+
+        tasks = []
+        for party, work in ((server, listen()), (client, connect())):
+            context = contextvars.copy_context()
+            context.run(PARTY.set, party)
+            tasks.append(network.loop.create_task(work, context=context))
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(1)
+        assert seen == [server] * 3
+
+    run_in_memory(run)
