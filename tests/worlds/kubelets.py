@@ -8,8 +8,7 @@ after the same times. What was pulled with a pull secret is there for pods that 
 
 Limits: no cgroups, sandboxes, volumes but images, nor eviction, not even by NoExecute taints. Programs that run do so
 for ever, unless their pod's restartPolicy has an end: then they end well after some seconds. Leases, heartbeats and the
-images in a node's status are not played. A node that leaves takes its pods along at once, while the real ones are
-deleted after 40 s (podgc).
+images in a node's status are not played.
 """
 
 import asyncio
@@ -113,13 +112,11 @@ class Kubelets:
             raise
 
     async def remove_node(self, name: str) -> None:
-        """A node leaves, with its pods."""
+        """A node leaves, and what runs there ends. Its pods are the controllers' to delete."""
         del self._kubelets[name]
+        for uid in [uid for uid, (worker, _) in self._workers.items() if worker.pod["spec"]["nodeName"] == name]:
+            self._end(uid)
         await self._api.delete("Node", "", name)
-        for pod in self._api.list("Pod"):
-            if pod["spec"].get("nodeName") == name:
-                self._end(pod["metadata"]["uid"])
-                await self._api.delete("Pod", *key_of(pod))
 
     async def preload(self, node: str, image: str) -> None:
         """Puts an image on a node, for pods with any credentials. Raises node_images.Missing."""
