@@ -227,7 +227,10 @@ class KubeScheduler:
         }
         if set_condition(status, condition, self._api.now()):
             self._api.set_status("Pod", namespace, name, status)
-        await self._api.delete("Pod", namespace, name)
+        try:
+            await self._api.delete("Pod", namespace, name, user="system:kube-scheduler")
+        except ApiError as exc:  # it is gone, or a policy keeps it
+            self._trace(self.name, "eviction failed", pod=(namespace, name), error=str(exc))
 
     async def _bind(self, queued: QueuedPod, node: str) -> None:
         namespace, name = key_of(queued.pod)
