@@ -27,11 +27,11 @@ from tests.worlds.api_errors import (
     unprocessable_patch,
 )
 from tests.worlds.api_kinds import KINDS, Document, Kind
-from tests.worlds.api_storage import Key, Storage, Stored, Subscriber, copied, decode, encode
+from tests.worlds.api_storage import Key, Storage, Stored, Subscriber, copied, decode
 from tests.worlds.defaulting import normalize
 from tests.worlds.field_managers import FieldManagers
 from tests.worlds.json_patches import PatchFailed, apply_json_patch, apply_merge_patch
-from tests.worlds.strategic_merge import LAST_APPLIED, apply_strategic_merge, three_way_patch
+from tests.worlds.strategic_merge import apply_strategic_merge, last_applied, three_way_patch, with_last_applied
 from tests.worlds.trace import Trace
 from tests.worlds.webhook_calls import Post
 from tests.worlds.workload_validation import problems_of
@@ -278,26 +278,16 @@ class ApiServer:
 
         Source: k8s.io/kubectl/pkg/cmd/apply, apply.go and patcher.go.
         """
-        applied = completed_keys(kind, manifest)
-        metadata = applied["metadata"]
-        annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != LAST_APPLIED}
-        text = encode({**applied, "metadata": {**metadata, "annotations": annotations}}).decode() + "\n"
-        modified = {**applied, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED: text}}}
-        current = self.get(kind, metadata.get("namespace", ""), metadata["name"])
+        modified = with_last_applied(completed_keys(kind, manifest))
+        namespace, name = modified["metadata"].get("namespace", ""), modified["metadata"]["name"]
+        current = self.get(kind, namespace, name)
         if current is None:
             return await self.create(kind, modified, user=user, manager=CLIENT_SIDE_APPLY)
-        last = (current["metadata"].get("annotations") or {}).get(LAST_APPLIED)
-        patch = three_way_patch(decode(last.encode()) if last else {}, modified, current)
+        patch = three_way_patch(last_applied(current), modified, current)
         if not patch:
             return Answer(current, [])
         return await self.patch(
-            kind,
-            metadata.get("namespace", ""),
-            metadata["name"],
-            patch,
-            STRATEGIC_MERGE_PATCH,
-            user=user,
-            manager=CLIENT_SIDE_APPLY,
+            kind, namespace, name, patch, STRATEGIC_MERGE_PATCH, user=user, manager=CLIENT_SIDE_APPLY
         )
 
     async def _change(

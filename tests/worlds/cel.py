@@ -87,10 +87,9 @@ class _Parser:
         return self._tokens[self._at - 1]
 
     def _takes(self, text: str) -> bool:
-        if self._peek() == text and self._tokens[self._at][0] != "end" and self._tokens[self._at][1] == text:
-            self._at += 1
-            return True
-        return False
+        is_next = self._peek() == text
+        self._at += is_next
+        return is_next
 
     def expect(self, text: str) -> None:
         """Passes over the token; the empty one is the end."""
@@ -121,7 +120,7 @@ class _Parser:
 
     def _relation(self) -> Evaluate:
         left = self._sum()
-        while (sign := self._peek()) in _RELATIONS and self._tokens[self._at][0] in ("sign", "name"):
+        while (sign := self._peek()) in _RELATIONS:
             self._next()
             left = _applied(_RELATIONS[sign], left, self._sum())
         return left

@@ -9,6 +9,7 @@ nodeSelectorTerms among them. Limits: a list's merge key goes by the field's nam
 from typing import Any
 
 from tests.worlds.api_kinds import Document
+from tests.worlds.api_storage import decode, encode
 
 _MERGE_KEYS = {
     "containers": "name",
@@ -30,7 +31,7 @@ _MERGE_KEYS = {
     "secrets": "name",
 }
 _DIRECTIVE = "$patch"
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def apply_strategic_merge(document: Document, patch: Document) -> Document:
@@ -77,6 +78,21 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     return value
+
+
+def with_last_applied(manifest: Document) -> Document:
+    """The manifest with the annotation by which the next `kubectl apply` knows what was applied."""
+    metadata = manifest["metadata"]
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != _LAST_APPLIED}
+    text = encode({**manifest, "metadata": {**metadata, "annotations": annotations}}).decode() + "\n"
+    return {**manifest, "metadata": {**metadata, "annotations": {**annotations, _LAST_APPLIED: text}}}
+
+
+def last_applied(current: Document) -> Document:
+    """What was applied last to a stored object; nothing if it was not applied by a client."""
+    text = (current["metadata"].get("annotations") or {}).get(_LAST_APPLIED)
+    found: Document = decode(text.encode()) if text else {}
+    return found
 
 
 def three_way_patch(original: Document, modified: Document, current: Document) -> Document:
