@@ -15,6 +15,7 @@ from testbed.memory_network import run_in_memory
 from testbed.objects import KubernetesObject
 from tests.e2e.world import World
 from tests.worlds.api_errors import ApiError
+from tests.worlds.api_kinds import KINDS
 from tests.worlds.api_requests import ApiRequests
 from tests.worlds.api_server import APPLY_PATCH, HOST, JSON_PATCH, MERGE_PATCH, PORT, ApiServer
 from tests.worlds.api_server import STRATEGIC_MERGE_PATCH as SMP
@@ -31,12 +32,19 @@ _WHY_CHARACTERS = 60
 
 
 class Step(NamedTuple):
-    """A request; `path` is below the pods of a namespace."""
+    """A request; `path` is below the collection of the kind in a namespace."""
 
     method: str
     path: str
     body: Any
     content_type: str = "application/json"
+    kind: str = "Pod"
+
+    def url(self, namespace: str) -> str:
+        """Where the collection is."""
+        kind = KINDS[self.kind]
+        root = f"/apis/{kind.api_version}" if kind.group else "/api/v1"
+        return f"{root}/namespaces/{namespace}/{kind.plural}"
 
 
 class Seen(NamedTuple):
@@ -69,6 +77,32 @@ def labels(**found: str) -> KubernetesObject:
     return {"metadata": {"name": "x", "labels": found}}
 
 
+def workload(kind: str, **spec: Any) -> KubernetesObject:
+    """An object with a template of one container; `spec` goes into the template."""
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": {**pod(gated=False)["spec"], **spec}}
+    selector = {"selector": {"matchLabels": {"app": "x"}}}
+    if kind == "Job":
+        template["spec"]["restartPolicy"] = "Never"
+        selector = {}
+    return {"metadata": {"name": "x"}, "spec": {**selector, "template": template}}
+
+
+def applied(kind: str, *manifests: KubernetesObject) -> Sequence[Step]:
+    api_version = {"apiVersion": KINDS[kind].api_version, "kind": kind}
+    return [apply(each)._replace(kind=kind, body={**each, **api_version}) for each in manifests]
+
+
+def of_job(*steps: Step) -> Sequence[Step]:
+    return [each._replace(kind="Job") for each in steps]
+
+
+def directives(**spec: Any) -> Step:
+    return patch({"spec": {"template": {"spec": spec}}}, MERGE_PATCH)
+
+
+WORKLOADS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job")
+SELECTED = {"nodeSelector": {"kubernetes.io/arch": "amd64"}}
+SUSPENDED = {**workload("Job"), "spec": {**workload("Job")["spec"], "suspend": True}}
 UNGATED = {"schedulingGates": [{"$patch": "delete", "name": "multiarch-extender.io/platforms"}]}
 CASES: dict[str, Sequence[Step]] = {
     **{f"takes {name}": (create(case[0]), patch(*case[1:3])) for name, case in ACCEPTED.items()},
@@ -89,6 +123,25 @@ CASES: dict[str, Sequence[Step]] = {
         apply(pod()),
     ),
     "gate that is gone": (apply(pod()), patch({"spec": UNGATED}), apply(pod())),
+    **{
+        f"applies {kind}": applied(
+            kind,
+            workload(kind, tolerations=[OWN]),
+            workload(kind, tolerations=[OWN]),
+            workload(kind, tolerations=[OWN, GPU], affinity=terms(ZONE)),
+            workload(kind, tolerations=[OWN, GPU], affinity=terms(ZONE)),
+            workload(kind),
+        )
+        for kind in WORKLOADS
+    },
+    "Job that is suspended": of_job(
+        create(SUSPENDED),
+        directives(**SELECTED, tolerations=[OWN], affinity=terms(ZONE)),
+        directives(containers=[{"name": "app", "image": "b"}]),
+        patch({"spec": {"suspend": False, "template": {"spec": {"nodeSelector": {"a": "b"}}}}}, MERGE_PATCH),
+        directives(**SELECTED),
+    ),
+    "Job that is not": of_job(create(workload("Job")), directives(**SELECTED), patch({"spec": {"parallelism": 2}})),
     "labels": (
         create(pod() | labels(a="b")),
         patch({"metadata": {"labels": None}}, MERGE_PATCH),
@@ -99,25 +152,27 @@ CASES: dict[str, Sequence[Step]] = {
 }
 
 
-async def follow(steps: Sequence[Step], pods: str, ask: Ask) -> list[Seen]:
+async def follow(steps: Sequence[Step], namespace: str, ask: Ask) -> list[Seen]:
     """Takes the steps one after the other."""
     seen = []
     for step in steps:
-        status, answer = await ask(step.method, f"{pods}{step.path}", step.body, step.content_type)
-        _, stored = await ask("GET", f"{pods}/x", None, "application/json")
-        why = str(answer.get("message", "")).partition(": ")[2] if status >= 400 else ""
+        status, answer = await ask(step.method, f"{step.url(namespace)}{step.path}", step.body, step.content_type)
+        _, stored = await ask("GET", f"{step.url(namespace)}/x", None, "application/json")
+        why = str(answer.get("message", "")).partition(": ")[2].partition(" {")[0] if status >= 400 else ""
         seen.append(Seen(status, why[:_WHY_CHARACTERS], gist(stored)))
     return seen
 
 
 def gist(found: KubernetesObject) -> KubernetesObject | None:
-    """What both have of a pod; the real one has volumes for tokens beside."""
-    if found.get("kind") != "Pod":
+    """What both have of a pod or of an object with a template; real ones have volumes and labels of Jobs beside."""
+    if found.get("kind") not in KINDS:
         return None
-    spec, metadata = found["spec"], found["metadata"]
+    metadata, spec = found["metadata"], found["spec"].get("template", found)["spec"]
     containers = [{key: each.get(key) for key in _CONTAINER} for each in spec["containers"]]
-    of_both = {key: metadata.get(key) for key in ("labels", "annotations", "generation")}
-    return {**{key: spec.get(key) for key in _SEEN}, "containers": containers, **of_both}
+    written = ("labels", "annotations", "generation") if found["kind"] == "Pod" else ("generation",)
+    of_both = {key: metadata.get(key) for key in written}
+    own = {key: found["spec"].get(key) for key in ("replicas", "suspend", "parallelism", "completions")}
+    return {**{key: spec.get(key) for key in _SEEN}, "containers": containers, **of_both, **own}
 
 
 def played(steps: Sequence[Step]) -> list[Seen]:
@@ -135,7 +190,7 @@ def played(steps: Sequence[Step]) -> list[Seen]:
             answer = await client.request(method, url, data, headers, timeout_seconds=10)
             return answer.status, msgspec.json.decode(answer.body)
 
-        return await follow(steps, "/api/v1/namespaces/default/pods", ask)
+        return await follow(steps, "default", ask)
 
     return run_in_memory(main)
 
@@ -150,7 +205,7 @@ async def test_played_api_server_does_what_the_real_one_does(world: World, name:
         return 201 if method == "POST" else 200, answer
 
     where = await world.namespace()
-    real = await follow(CASES[name], f"/api/v1/namespaces/{where}/pods", ask)
+    real = await follow(CASES[name], where, ask)
 
     assert await asyncio.to_thread(played, CASES[name]) == real
 

@@ -1,11 +1,13 @@
 """What the API server refuses of workloads: templates that are no pods, and changes of what may not change.
 
 Sources: pkg/apis/apps/validation and pkg/apis/batch/validation, validation.go each, and the strategies of the kinds.
+Limits: no selector and labels are made for a Job, and no annotation for a DaemonSet's generation.
 """
 
 from collections.abc import Iterator
 
 from tests.worlds.api_kinds import Document
+from tests.worlds.api_storage import encode
 from tests.worlds.pod_validation import problems_of_change, problems_of_new, problems_of_spec
 
 _WITH_TEMPLATE = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job")
@@ -47,11 +49,11 @@ def _problems_of_selector(kind: str, new: Document, old: Document | None) -> Ite
 def _problems_of_job(new: Document, old: Document) -> Iterator[str]:
     """A template may change in what is about scheduling while the Job is suspended and has not started."""
     before, after = old["spec"]["template"], new["spec"]["template"]
-    is_waiting = old["spec"].get("suspend") and not (old.get("status") or {}).get("startTime")
-    if is_waiting:
-        before, after = _without_directives(before), _without_directives(after)
+    field = "spec.template"
+    if old["spec"].get("suspend") and not (old.get("status") or {}).get("startTime"):
+        before, after, field = _without_directives(before), _without_directives(after), "spec.template.spec"
     if before != after:
-        yield "spec.template: Invalid value: field is immutable"
+        yield f"{field}: Invalid value: {encode(after).decode()}: field is immutable"
     for field in ("completions", "selector", "completionMode"):
         if new["spec"].get(field) != old["spec"].get(field):
             yield f"spec.{field}: Invalid value: field is immutable"
