@@ -49,7 +49,7 @@ from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit, FindingRule
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_settings_of, policy_of
-from extender.service.resolving import open_pod_resolver_of
+from extender.service.resolving import cache_url_of, open_pod_resolver_of
 
 
 class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,8 @@ def audit(
         unread = [problem for problem in unread if read and problem in read.unread]
     complaints = [f"not read: {problem}" for problem in unread]
     if report.is_partial:
-        complaints.append("interrupted: the report is partial; the next run goes on from the cache")
+        kept = "" if cache_url_of(settings.cache) == "memory:" else "; the next run goes on from the cache"
+        complaints.append(f"interrupted: the report is partial{kept}")
     elif require or baseline:
         complaints += _blocking(report, known, allow_unread=allow_unread)
     for complaint in complaints:

@@ -23,8 +23,9 @@ from extender.reports.audit_report import (
     FindingRule,
     RunAnswer,
     Weight,
+    WorkloadPlatform,
 )
-from extender.reports.quantities import size_text
+from extender.reports.quantities import counted, size_text
 
 _INFORMATION = "https://github.com/multiarch-extender/multiarch-extender/blob/main/docs/how-to/audit.md"
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -48,7 +49,7 @@ def write_markdown(report: Audit) -> str:
     if report.is_partial:
         lines += ["", "**Partial**: it was interrupted, and images that were not looked up are unknown."]
     lines += ["", "## Images that block", "", *_markdown(_IMAGE_COLUMNS, map(_image_row, blocking_images(report)))]
-    unknown = [(image.reference, image.cause, image.detail) for image in report.images if image.state == "unknown"]
+    unknown = [(image.reference, image.cause, image.detail) for image in _unknown_images(report)]
     if unknown:
         lines += ["", "## Unknown images", "", *_markdown(("image", "cause", "detail"), unknown)]
     blocked = [_workload_row(workload) for workload in report.workloads if _is_blocked(workload)]
@@ -62,29 +63,63 @@ def write_markdown(report: Audit) -> str:
 
 
 def write_table(report: Audit) -> str:
-    """What blocks most, as text for a terminal."""
-    parts = [_columns(("PLATFORM", "RUNS", "BLOCKED", "UNKNOWN"), _summary_rows(report))]
-    if report.nodes:
-        rows = [
-            (each.platform or "none stated", str(each.nodes), f"{each.cpu_cores:g}", size_text(each.memory_bytes),
-             _weight(each.blocked))
-            for each in report.nodes
-        ]  # fmt: skip
-        parts.append(_columns(("NODES OF", "NUMBER", "CPU", "MEMORY", "WORKLOADS THAT CANNOT USE THEM"), rows))
-    images = blocking_images(report)
-    if images:
-        parts.append(_columns([name.upper() for name in _IMAGE_COLUMNS], [_image_row(each) for each in images]))
-    unknown = [(each.reference, each.cause, each.detail) for each in report.images if each.state == "unknown"]
-    if unknown:
-        parts.append(_columns(("UNKNOWN IMAGE", "CAUSE", "DETAIL"), unknown))
-    others = [(each.rule.value, each.message) for each in report.findings if _is_of_workload(each)]
-    if others:
-        parts.append(_columns(("FINDING", ""), others))
-    if report.problems:
-        parts.append(_columns(("NOT READ",), [(problem,) for problem in report.problems]))
+    """What blocks most, as text for a terminal of 100 columns."""
+    summary = [
+        (each.platform, *(_number(weight) for weight in (each.yes, each.no, each.unknown))) for each in report.summary
+    ]
+    nodes = [
+        (each.platform or "none stated", str(each.nodes), *_requests(each.cpu_cores, each.memory_bytes),
+         _number(each.blocked))
+        for each in report.nodes
+    ]  # fmt: skip
+    images = [(each.reference, ", ".join(each.lacks), *_amounts(each.blocks), ", ".join(_newer_tags(each)))
+              for each in blocking_images(report)]  # fmt: skip
+    blocked = blocked_workloads(report)
+    rows = [_short_workload_row(each) for each in blocked[:_MOST_WORKLOADS]]
+    if len(blocked) > _MOST_WORKLOADS:
+        rows.append((f"and {len(blocked) - _MOST_WORKLOADS:,} more: -o wide has all",))
+    return _tables(
+        report,
+        (("PLATFORM", "RUNS", "BLOCKED", "UNKNOWN"), summary),
+        (("NODES OF", "NODES", "CPU", "MEMORY", "BLOCKED THERE"), nodes),
+        (("IMAGE", "BLOCKS", "PODS", "CPU", "MEMORY", "NEWER TAG"), images),
+        (("WORKLOAD", "BLOCKED ON", "PODS", "CPU", "BY"), rows),
+        (("UNKNOWN IMAGE", "WHY"), [(each.reference, each.detail) for each in _unknown_images(report)]),
+    )
+
+
+def write_wide(report: Audit) -> str:
+    """The same with all columns and all workloads."""
+    nodes = [
+        (each.platform or "none stated", str(each.nodes), *_requests(each.cpu_cores, each.memory_bytes),
+         _weight(each.blocked))
+        for each in report.nodes
+    ]  # fmt: skip
+    unknown = [(each.reference, each.cause, each.detail) for each in _unknown_images(report)]
+    return _tables(
+        report,
+        (("PLATFORM", "RUNS", "BLOCKED", "UNKNOWN"), _summary_rows(report)),
+        (("NODES OF", "NODES", "CPU", "MEMORY", "BLOCKED THERE"), nodes),
+        (_upper(_IMAGE_COLUMNS), [_image_row(each) for each in blocking_images(report)]),
+        (_upper(_WORKLOAD_COLUMNS), [_workload_row(each) for each in report.workloads if _is_blocked(each)]),
+        (("UNKNOWN IMAGE", "CAUSE", "WHY"), unknown),
+    )
+
+
+def _tables(report: Audit, *tables: tuple[Sequence[str], Sequence[Sequence[str]]]) -> str:
+    """The tables that have rows, then the findings about workloads, and what was not read."""
+    findings = [(each.rule.value, each.message) for each in report.findings if _is_of_workload(each)]
+    problems = [(problem,) for problem in report.problems]
+    every = (*tables, (("FINDING", ""), findings), (("NOT READ",), problems))
+    parts = [_columns(header, rows) for header, rows in every if rows]
     if report.is_partial:
-        parts.append("partial: it was interrupted; the next run goes on from the cache\n")
+        parts.append("partial: it was interrupted\n")
     return "\n".join(parts)
+
+
+def write_names(report: Audit) -> str:
+    """The images that block, one a line, what blocks most first."""
+    return "".join(f"{image.reference}\n" for image in blocking_images(report))
 
 
 def write_sarif(report: Audit) -> str:
@@ -116,6 +151,8 @@ def write_sarif(report: Audit) -> str:
 
 WRITERS: Mapping[str, Callable[[Audit], str]] = {
     "table": write_table,
+    "wide": write_wide,
+    "name": write_names,
     "json": write_json,
     "yaml": write_yaml,
     "markdown": write_markdown,
@@ -130,6 +167,13 @@ def blocking_images(report: Audit) -> list[AuditedImage]:
     return sorted(found, key=lambda each: (*report.heaviest_first(each.blocks), each.reference))
 
 
+def blocked_workloads(report: Audit) -> list[AuditedWorkload]:
+    """The workloads that are kept from a target, the heaviest first."""
+    found = [each for each in report.workloads if _blocked_on(each)]
+    return sorted(found, key=lambda each: (*report.heaviest_first(each.weight), _name(each)))
+
+
+_MOST_WORKLOADS = 10  # in the narrow table
 _IMAGE_COLUMNS = ("image", "lacks", "has", "blocks", "alone", "whose", "first newer tag with it")
 _WORKLOAD_COLUMNS = ("workload", "platform", "answer", "blocked by", "pods", "cpu", "memory")
 
@@ -142,13 +186,38 @@ def _image_row(image: AuditedImage) -> Sequence[str]:
     )  # fmt: skip
 
 
+def _newer_tags(image: AuditedImage) -> list[str]:
+    return list(dict.fromkeys(each.tag for each in image.newer if each.tag))
+
+
+def _unknown_images(report: Audit) -> list[AuditedImage]:
+    return [image for image in report.images if image.state == "unknown"]
+
+
+def _short_workload_row(workload: AuditedWorkload) -> Sequence[str]:
+    blocked = _blocked_on(workload)
+    first, *others = dict.fromkeys(blocker.subject for each in blocked for blocker in each.blockers)
+    by = f"{first} and {len(others)} more" if others else first
+    weight = workload.weight
+    return (
+        _name(workload),
+        ", ".join(each.platform for each in blocked),
+        str(weight.pods),
+        f"{round(weight.cpu_cores, 2):g}",
+        by,
+    )
+
+
+def _blocked_on(workload: AuditedWorkload) -> list[WorkloadPlatform]:
+    return [each for each in workload.platforms if each.answer is RunAnswer.NO]
+
+
 def _workload_row(workload: AuditedWorkload) -> Sequence[str]:
     bad = [each for each in workload.platforms if each.answer is not RunAnswer.YES]
     subjects = dict.fromkeys(blocker.subject for each in bad for blocker in each.blockers)
     return (
         _name(workload), ", ".join(each.platform for each in bad), ", ".join(each.answer for each in bad),
-        ", ".join(subjects), str(workload.weight.pods), f"{workload.weight.cpu_cores:g}",
-        size_text(workload.weight.memory_bytes),
+        ", ".join(subjects), *_amounts(workload.weight),
     )  # fmt: skip
 
 
@@ -172,7 +241,26 @@ def _name(workload: AuditedWorkload) -> str:
 def _weight(weight: Weight) -> str:
     if not weight.workloads:
         return "-"
-    return f"{weight.workloads} ({weight.pods} pods, {weight.cpu_cores:g} CPU, {size_text(weight.memory_bytes)})"
+    return f"{_number(weight)}, {weight.cpu_cores:g} CPU, {size_text(weight.memory_bytes)}"
+
+
+def _number(weight: Weight) -> str:
+    if not weight.workloads:
+        return "-"
+    return f"{counted(weight.workloads, 'workload')}, {counted(weight.pods, 'pod')}"
+
+
+def _amounts(weight: Weight) -> tuple[str, str, str]:
+    """What its pods take, as columns."""
+    return (str(weight.pods), *_requests(weight.cpu_cores, weight.memory_bytes))
+
+
+def _requests(cpu_cores: float, memory_bytes: int) -> tuple[str, str]:
+    return f"{round(cpu_cores, 2):g}", size_text(memory_bytes)
+
+
+def _upper(names: Sequence[str]) -> Sequence[str]:
+    return [name.upper() for name in names]
 
 
 def _inline(text: object) -> str:

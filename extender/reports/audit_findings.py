@@ -46,7 +46,7 @@ from extender.reports.audit_report import (
     RunAnswer,
     Weight,
 )
-from extender.reports.quantities import parse_quantity
+from extender.reports.quantities import counted, parse_quantity
 from extender.reports.running_containers import RunningContainer, fault_of
 from extender.reports.workload_judgement import JudgedWorkload, WorkloadJudge
 from extender.reports.workload_reports import RunningPods, Workload
@@ -325,14 +325,14 @@ class _Auditor:
             met = obstacles(judged.demands, node)
             taints.update({each.subject: number for each in met if each.rule is Rule.TAINT})
         for platform, nodes in sorted(platforms.items()):
-            text = f"targets {nodes} nodes of {platform}, on which its images do not run"
+            text = f"targets {counted(nodes, 'node')} of {platform}, on which its images do not run"
             yield _of_workload(FindingRule.DAEMON_SET_LACKS_PLATFORM, judged, text, str(platform))
         for platform in self._judge.to_come(judged, self._given.required):
             if fit(judged.facts, platform, self._compatibility) is Fit.NO:
                 text = f"will target nodes of {platform}, on which its images do not run"
                 yield _of_workload(FindingRule.DAEMON_SET_LACKS_PLATFORM, judged, text, str(platform))
         for taint, nodes in sorted(taints.items()):
-            text = f"targets {nodes} nodes with the taint {taint}, which it does not tolerate"
+            text = f"targets {counted(nodes, 'node')} with the taint {taint}, which it does not tolerate"
             subject, rule = f"{judged.workload} {taint}", FindingRule.DAEMON_SET_TAINT
             yield _of_workload(rule, judged, text, level="warning", subject=subject, more=f" {taint}")
 
@@ -340,7 +340,8 @@ class _Auditor:
         """What a workload asks of nodes that keeps it from a platform on which its images run, and what it need not."""
         relaxed = self._judge.relaxed(judged, self._relaxer)
         for platform, nodes in relaxed.freed.items():
-            freed = f"{audited.weight.pods} pods" if nodes is None else f"{audited.weight.pods} pods, {nodes} nodes"
+            pods = counted(audited.weight.pods, "pod")
+            freed = pods if nodes is None else f"{pods}, {counted(nodes, 'node')}"
             text = f"may run on {platform} too ({freed}): no image needs {', '.join(relaxed.constraints)}"
             yield _of_workload(FindingRule.CONSTRAINT_NOT_NEEDED, judged, text, platform, level="note")
         if relaxed.tolerations:

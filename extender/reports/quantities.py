@@ -25,6 +25,11 @@ def parse_quantity(text: str | float) -> float:
     return float(number + (exponent or "")) * _FACTORS.get(suffix, 1.0)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 pod`, `2 pods`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def size_text(size_bytes: float, *, is_decimal: bool = False) -> str:
     """The size for people: `512 MiB`, or as registries have it `1.1 KB`."""
     step, units = (1000, ("B", "KB", "MB", "GB", "TB")) if is_decimal else (1024, ("B", "KiB", "MiB", "GiB", "TiB"))

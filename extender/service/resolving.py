@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from extender.background import FILE_CHECK_SECONDS, in_background
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.registry_section import RegistryConfig
-from extender.config.tree import Config
+from extender.config.tree import CacheConfig, Config
 from extender.credentials.keyring import Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.stated import StatedImages
@@ -64,6 +64,11 @@ class CacheFiles(NamedTuple):
     watcher: FileWatcher
 
 
+def cache_url_of(cache: CacheConfig) -> str:
+    """Where what is known outlives this process; `memory:` for nowhere."""
+    return cache.url or default_store_url(os.environ)
+
+
 def open_cache_files(config: Config, machine: Machine) -> CacheFiles:
     """Opens the files that the settings of the cache name; asks no store yet.
 
@@ -72,8 +77,7 @@ def open_cache_files(config: Config, machine: Machine) -> CacheFiles:
     """
     cache = config.cache
     watcher = FileWatcher()
-    url = cache.url or default_store_url(os.environ)
-    store = open_store(url, size=cache.size, stale_seconds=STALE_SECONDS, watcher=watcher)
+    store = open_store(cache_url_of(cache), size=cache.size, stale_seconds=STALE_SECONDS, watcher=watcher)
     return CacheFiles(store, credential_key(cache.key_file, machine.token_bytes), watcher)
 
 

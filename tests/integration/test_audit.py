@@ -23,6 +23,7 @@ from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
+from testbed.faulty_registry import HoldingRegistry
 from testbed.forked_commands import MEMORY, asking
 from testbed.images import build_artifact, build_index, build_manifest
 from testbed.npm_package import SARIF_SCHEMA, find_npm_file
@@ -354,6 +355,22 @@ async def test_a_terminal_shows_how_far_the_lookups_are(tmp_path: Path) -> None:
     assert len(json.loads(out[0])["images"]) == 100
     assert "Looking up" in shown
     assert re.search(r"[1-9]\d*/100", shown)
+
+
+async def test_an_interrupted_audit_names_no_cache_where_nothing_is_kept(tmp_path: Path) -> None:
+    images = tmp_path / "images.txt"
+    async with HoldingRegistry() as registry:
+        images.write_text(f"{registry.host}/slow:1")
+        line = command(registry.host, "--images", str(images))
+        process = await asyncio.create_subprocess_exec(
+            *forked_commands.COMMAND, *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        await registry.reached.wait()
+        process.send_signal(signal.SIGINT)
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+        registry.released.set()
+    assert (process.returncode, err) == (1, b"interrupted: the report is partial\n")
+    assert out.endswith(b"partial: it was interrupted\n")
 
 
 def _read_terminal(descriptor: int) -> str:

@@ -263,7 +263,7 @@ async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path)
         ("audit -f /nowhere/x.yaml", "-f /nowhere/x.yaml: No such file or directory; give a file or folder"),
         ("audit -f - --require linux/amd64/v46", "no node has the variant 'v46' of amd64"),
         ("audit --images -", "--images -: it is empty; see whether the command that wrote it failed"),
-        ("audit -f - -o pdf", "-o pdf is no format; give one of table, json"),
+        ("audit -f - -o pdf", "-o pdf is no format; give one of table, wide"),
         ("audit -n shop -A", "--namespace and --all-namespaces exclude each other"),
         ("audit -f - --require arm64", "--require: 'arm64' is no platform"),
         ("audit -f - --require linux/arm46", "no node has the architecture 'arm46'; is it 'arm64'?"),

@@ -13,7 +13,15 @@ import pytest
 
 from extender import __version__
 from extender.cli.audit_html import write_html
-from extender.cli.audit_writers import WRITERS, blocking_images, write_sarif
+from extender.cli.audit_writers import (
+    WRITERS,
+    blocked_workloads,
+    blocking_images,
+    write_names,
+    write_sarif,
+    write_table,
+    write_wide,
+)
 from extender.images.content import Cause, Content, Failure
 from extender.images.platform import Platform
 from extender.kubernetes.reported_v1 import ReportedNode
@@ -49,7 +57,7 @@ def report_of(workloads: int, images: int) -> Audit:
         requests = {"cpu": f"{100 + at % 900}m", "memory": f"{64 + at % 500}Mi"}
         container = {"name": "main", "image": image_of(at % images)[0], "resources": {"requests": requests}}
         pinned = {"nodeSelector": {"kubernetes.io/arch": "amd64"}} if at % 11 == 5 else {}
-        metadata = {"name": f"workload-{at:05}", "namespace": f"team-{at % 12}"}
+        metadata = {"name": f"web-{at:05}", "namespace": f"team-{at % 12}"}
         spec = {"template": {"spec": {"containers": [container], **pinned}}, "replicas": 1 + at % 3}
         collector.add({"kind": ("Deployment", "DaemonSet")[at % 2], "metadata": metadata, "spec": spec})
     found = dict(image_of(index) for index in range(images))
@@ -63,6 +71,37 @@ def report_of(workloads: int, images: int) -> Audit:
         )
     )
     return with_newer(report, {(image_of(2)[0], "linux/arm64"): NewerTag("linux/arm64", "2.0.1")})
+
+
+def test_the_table_fits_a_hundred_columns_and_names_the_heaviest_workloads() -> None:
+    """Findings are sentences, which a terminal wraps."""
+    report = report_of(300, 40)
+    tables, _, findings = write_table(report).partition("FINDING")
+    assert findings
+    assert max(map(len, tables.splitlines())) <= 100
+    parts = [part.splitlines() for part in tables.split("\n\n")]
+    headers = {part[0].split("  ")[0]: part[0].split() for part in parts if part}
+    assert headers["IMAGE"] == ["IMAGE", "BLOCKS", "PODS", "CPU", "MEMORY", "NEWER", "TAG"]
+    [workloads] = [part[1:] for part in parts if part and part[0].startswith("WORKLOAD ")]
+    shown = [line.split()[0] for line in workloads[:-1]]
+    assert shown == [f"{each.namespace}/{each.kind}/{each.name}" for each in blocked_workloads(report)[:10]]
+    assert workloads[-1] == f"and {len(blocked_workloads(report)) - 10} more: -o wide has all"
+    wide = write_wide(report)
+    assert all(f"/{each.name}  " in wide for each in blocked_workloads(report))
+
+
+def test_a_count_says_of_what_and_one_is_one() -> None:
+    """Also in the findings."""
+    report = report_of(1, 1)
+    one = msgspec.structs.replace(report.summary[0], yes=Weight(1, 1, 0.5, 1024))
+    table = write_table(msgspec.structs.replace(report, summary=[one], workloads=[], nodes=[], findings=[]))
+    assert table == "PLATFORM     RUNS               BLOCKED  UNKNOWN\nlinux/amd64  1 workload, 1 pod  -        -\n"
+    assert not re.search(r"\b1 (pods|nodes|workloads)", write_wide(report_of(300, 40)))
+
+
+def test_names_are_what_blocks_and_nothing_else() -> None:
+    report = report_of(300, 40)
+    assert write_names(report).splitlines() == [image.reference for image in blocking_images(report)]
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x>\u2028"

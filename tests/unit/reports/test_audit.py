@@ -180,7 +180,7 @@ def test_a_required_platform_counts_as_a_node_for_daemon_sets(
     there = [node("amd64"), node("arm64", "a", role="db")]
     report = audit(given(deployment("agent", "amd:1", kind="DaemonSet"), nodes=there, required=[ARM]))
     assert messages(report, FindingRule.DAEMON_SET_LACKS_PLATFORM) == [
-        "DaemonSet/agent targets 1 nodes of linux/arm64, on which its images do not run"
+        "DaemonSet/agent targets 1 node of linux/arm64, on which its images do not run"
     ]
 
 
