@@ -70,8 +70,13 @@ def command_line(arguments: Sequence[str], *, add_completion: bool = True) -> ty
     app.callback()(options)
     app.command(hidden=True)(version)
     for name, command in commands(arguments[:1]).items():
-        app.command(name)(command)
+        app.command(name, help=_paragraphs(command.__doc__ or ""))(command)
     return app
+
+
+def _paragraphs(text: str) -> str:
+    """The text with each paragraph on one line, which a terminal wraps where it ends."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def main() -> None:
