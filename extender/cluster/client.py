@@ -6,6 +6,7 @@ decode the resources; this file decodes only the Status of a refusal.
 
 import asyncio
 import os
+import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from typing import Literal, TypeVar
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from extender.cluster.configuration import Access, load_access, may_use_pod, names_cluster, namespace_of_pod, words_of
 from extender.errors import UNDECODABLE, ClusterError
@@ -64,6 +66,7 @@ class ClusterRefused(ClusterError):
 
 
 _STATUS = msgspec.json.Decoder(Status)
+_API = re.compile(r"/(?:api/[^/]+|apis/[^/]+/[^/]+)/")
 T = TypeVar("T")
 
 
@@ -225,7 +228,7 @@ class ClusterClient:
                 for line in filter(None, lines):
                     yield line
                 if len(remainder) > line_bytes:
-                    raise ClusterError(f"{path}: a line of the watch is longer than {line_bytes} bytes")
+                    raise ClusterError(f"{_resource_of(path)}: a line of the watch is longer than {line_bytes} bytes")
 
     async def close(self) -> None:
         """Closes every connection, including those still in use."""
@@ -239,7 +242,7 @@ class ClusterClient:
                 chunks.append(chunk)
                 size += len(chunk)
                 if size > body_bytes:
-                    raise ClusterError(f"{call.path}: the answer is longer than {body_bytes} bytes")
+                    raise ClusterError(f"{_resource_of(call.path)}: the answer is longer than {body_bytes} bytes")
         return b"".join(chunks)
 
     @asynccontextmanager
@@ -282,7 +285,7 @@ class ClusterClient:
         except (aiohttp.ClientError, OSError, TimeoutError) as exc:
             if isinstance(exc, aiohttp.ClientSSLError | ssl.SSLError):
                 self._refused = access
-            raise ClusterError(f"{call.path}: {words_of(exc)}") from exc
+            raise ClusterError(f"the API server {URL(access.url).authority} {_fault_of(exc)}") from exc
 
     async def _authorization(self, access: Access) -> dict[str, str]:
         """The headers to log in with; the last ones while no others can be had."""
@@ -314,9 +317,47 @@ async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:
         text = body.decode(errors="replace")
     retry_after = response.headers.get("Retry-After", "")
     raise ClusterRefused(
-        f"{path}: HTTP {response.status} {said[:_QUOTED_CHARACTERS]}".rstrip(),
+        _refusal(path, response.status, said),
         response.status,
         float(retry_after) if retry_after.isdecimal() else None,
         said=said,
         text=text,
     )
+
+
+def _refusal(path: str, status: int, said: str) -> str:
+    """What the API server says, as `Forbidden: User "alice" cannot list resource "nodes" …`, or of what it says it."""
+    if status == 403 and (who := said.partition(" is forbidden: ")[2]):
+        return f"Forbidden: {who[:_QUOTED_CHARACTERS]}"
+    return f"{_resource_of(path)}: HTTP {status} {said[:_QUOTED_CHARACTERS]}".rstrip()
+
+
+def _resource_of(path: str) -> str:
+    """`namespaces/shop/pods` of the path of an API."""
+    found = _API.match(path)
+    return path[found.end() :] if found else path
+
+
+# The first class that matches an exception gives the words after the API server's name.
+_FAULTS: tuple[tuple[type[Exception], str], ...] = (
+    (aiohttp.ClientConnectorCertificateError, "shows a certificate that is not trusted"),
+    (aiohttp.ClientSSLError, "cannot be reached over TLS"),
+    (aiohttp.ClientConnectorDNSError, "has a name that does not resolve"),
+    (aiohttp.ClientProxyConnectionError, "cannot be reached: the proxy of the kubeconfig takes no connection"),
+    (aiohttp.ClientConnectorError, "cannot be reached"),
+    (TimeoutError, "did not answer in time"),
+)
+
+
+def _fault_of(exc: Exception) -> str:
+    if isinstance(exc, aiohttp.ClientConnectorError) and isinstance(exc.os_error, ConnectionRefusedError):
+        return "refuses connections"
+    words = next((words for kind, words in _FAULTS if isinstance(exc, kind)), "broke off the connection")
+    match exc:
+        case aiohttp.ClientConnectorCertificateError():
+            why = getattr(exc.certificate_error, "verify_message", "")
+        case aiohttp.ClientConnectorError(os_error=OSError(strerror=str(why))):
+            pass
+        case _:
+            why = ""
+    return f"{words}: {why}" if why else words

@@ -114,6 +114,18 @@ async def test_proxies_of_the_environment_are_not_used(
         await anext(lines)
 
 
+async def test_a_right_that_is_missing_is_named_without_a_path(api: ApiServer, client: ClusterClient) -> None:
+    words = 'User "alice" cannot list resource "nodes" in API group "" at the cluster scope'
+    api.refusals.append(("list", Refusal(403, f"nodes is forbidden: {words}")))
+    with pytest.raises(ClusterRefused) as caught:
+        await client.get(NODES)
+    assert str(caught.value) == f"Forbidden: {words}"
+    api.refusals.append(("get", Refusal(503, "")))
+    with pytest.raises(ClusterRefused) as caught:
+        await client.get(NODE)
+    assert str(caught.value) == "nodes/a: HTTP 503"
+
+
 @pytest.mark.parametrize(
     ("method", "status"),
     [("get", 403), ("get", 410), ("get", 429), ("get", 500), ("get", 301), ("send", 409), ("send", 500)],
@@ -141,7 +153,7 @@ async def test_answer_beyond_the_cap_is_refused(client: ClusterClient) -> None:
 async def test_slow_answer_is_an_error(api: ApiServer, client: ClusterClient) -> None:
     """A request has a time limit, from the connection to the last byte. One that was given up takes no other along."""
     api.is_open.clear()
-    with pytest.raises(ClusterError, match="TimeoutError"):
+    with pytest.raises(ClusterError, match=r"127\.0\.0\.1:\d+ did not answer in time"):
         await client.get(NODE, timeout_seconds=0.02)
     api.is_open.set()
     assert await client.get(NODE)
@@ -150,7 +162,7 @@ async def test_slow_answer_is_an_error(api: ApiServer, client: ClusterClient) ->
 async def test_unreachable_server_is_an_error(api: ApiServer, client: ClusterClient) -> None:
     """Nobody listens: a ClusterError that names the host, without a status."""
     await api.stop()
-    with pytest.raises(ClusterError, match=r"127\.0\.0\.1") as caught:
+    with pytest.raises(ClusterError, match=r"^the API server 127\.0\.0\.1:\d+ refuses connections$") as caught:
         await client.get(NODE)
     assert not isinstance(caught.value, ClusterRefused)
 
@@ -197,7 +209,11 @@ async def test_stream_gives_whole_lines(api: ApiServer, client: ClusterClient) -
 
 @pytest.mark.parametrize(
     ("sent", "words"),
-    [(b"", "Timeout"), (ConnectionError(), NODES), (b"x" * 1001, "longer than 1000 bytes")],
+    [
+        (b"", "did not answer in time"),
+        (ConnectionError(), "broke off the connection"),
+        (b"x" * 1001, "longer than 1000 bytes"),
+    ],
     ids=["silent", "broken", "an endless line"],
 )
 async def test_stream_that_does_not_end_in_order_is_a_loss(
@@ -406,7 +422,7 @@ async def test_replaced_authority_is_loaded_again(authority: trustme.CA, tmp_pat
         ca = {"certificate-authority": "ca.crt"}
         kubeconfig = write_kubeconfig(tmp_path / "config", api.url, {"token": SECRET}, **ca)
         client = await connect("kubeconfig", kubeconfig)
-        with pytest.raises(ClusterError, match="CertificateError"):
+        with pytest.raises(ClusterError, match="shows a certificate that is not trusted: "):
             await client.get(NODE)
         (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
         assert await client.get(NODE)
