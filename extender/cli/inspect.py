@@ -8,6 +8,7 @@ import typer
 
 from extender.cli.console import Part, print_line, print_problem, print_rows, print_structs
 from extender.cli.lookups import EndpointAnswer, LookedUp, answer_of, look_up_images
+from extender.cli.named_registries import with_named
 from extender.cli.options import (
     Assignments,
     ConfigFile,
@@ -66,7 +67,10 @@ def inspect(
         list[str] | None, typer.Option(metavar="PLATFORM", help="Exit 1 if an image does not run on it. Repeatable.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show whom nodes ask for each image, and what they answered.")
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Show whom nodes ask for each image, and what they answered, also of what is known."
+        ),
     ] = False,
     verify: Annotated[
         bool,
@@ -85,6 +89,7 @@ def inspect(
     """
     settings = read_settings(file, assignments, kubeconfig, context)
     required = required_platforms(require or ())
+    settings = with_named(settings, images)
     looked_up = look_up_images(images, settings, look_inside=verify, wanted=required)
     results = [_inspected(reference, each, settings) for reference, each in zip(images, looked_up, strict=True)]
     _print(results, output, verbose=verbose)
@@ -187,8 +192,9 @@ def _print_table(results: Sequence[Inspected], *, verbose: bool) -> None:
     for result in results:
         print_line((result.canonical or result.reference, "bold"))
         print_rows(_rows(result))
-        for endpoint in result.endpoints if verbose else ():
-            print_line(f"  asked {endpoint.url}: {endpoint.answered or 'not needed'}")
+        for endpoint in result.endpoints:
+            if verbose or (result.unknown and endpoint.answered):
+                print_line(f"  asked {endpoint.url}: {endpoint.answered or 'not needed'}")
 
 
 def _rows(result: Inspected) -> Iterator[Sequence[Part]]:
@@ -198,7 +204,7 @@ def _rows(result: Inspected) -> Iterator[Sequence[Part]]:
     if result.unknown:
         yield ("unknown", "yellow"), f"{result.unknown['cause']}: {result.unknown['detail']}"
         if remedy := result.unknown.get("remedy"):
-            yield "", f"try {remedy}"
+            yield "", f"add {remedy}"
     for entry in result.platforms:
         size = f"{size_text(int(entry['size_bytes']), is_decimal=True)}{_of_what(result)}" if entry["digest"] else ""
         yield (str(entry["platform"]), "green"), str(entry["digest"]), size

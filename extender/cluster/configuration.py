@@ -172,6 +172,8 @@ def import_library() -> None:
 
 def words_of(exc: Exception) -> str:
     """The error's message without secrets: URLs with passwords, or the user entry that kubernetes-asyncio quotes."""
+    if isinstance(exc, OSError) and exc.strerror:
+        return exc.strerror
     text = "" if isinstance(exc, aiohttp.ClientResponseError | aiohttp.InvalidURL) else str(exc)
     said = text.partition("{")[0][:_QUOTED_CHARACTERS].strip()
     return f"{type(exc).__name__}: {said}" if said else type(exc).__name__

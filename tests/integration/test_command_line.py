@@ -2,11 +2,13 @@
 
 import asyncio
 import compileall
+import inspect
 import json
 import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,10 +17,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import trustme
 import yaml
 from aiohttp import web
 
 import extender
+from extender.cli.main import COMMANDS, commands
 from testbed.demo.story import SCENES, arguments_of, fill_registry, pod_of
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
@@ -112,6 +116,46 @@ async def test_inspect_prints_documented_json(registry: EmbeddedRegistry) -> Non
     assert all(item["digest"].startswith("sha256:") and item["size_bytes"] > 0 for item in web["platforms"])
     assert (legacy["kind"], [item["platform"] for item in legacy["platforms"]]) == ("manifest", ["linux/amd64"])
     assert (missing["digest"], missing["platforms"], missing["unknown"]["cause"]) == (None, [], "missing")
+
+
+async def test_what_a_person_names_may_be_on_his_own_machine(registry: EmbeddedRegistry) -> None:
+    """With TLS, or without where the server does not speak it; whatever the settings allow."""
+    only = "--set=registry.allow=[ghcr.io]"
+    for host in (registry.host, registry.host.replace("127.0.0.1", "localhost")):
+        assert (await run("inspect", f"{host}/shop/web:1.0", only))[0] == 0
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)
+    async with EmbeddedRegistry(tls=tls) as secure:
+        _, out, _ = await run("inspect", f"{secure.host}/shop/web:1.0", only)
+    assert "its registry's certificate is not trusted" in out
+
+
+@pytest.mark.parametrize("name", ["hang", "fail"])
+async def test_inspect_says_at_once_what_a_registry_that_gives_no_answer_did(name: str) -> None:
+    class Failing(EmbeddedRegistry):
+        async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+            if name == "hang":
+                await asyncio.Event().wait()
+            return web.Response(status=503)
+
+    async with Failing() as failing:
+        host = failing.host
+        code, out, _ = await run("inspect", f"{host}/app:1", "--set=registry.timeout_seconds=0.2")
+    said = {"hang": "did not answer within 0.2 s", "fail": "answered 503"}[name]
+    assert code == 1
+    assert f"asked http://{host}/v2/app/manifests/1: {host} {said}" in out
+
+
+async def test_help_has_each_paragraph_on_one_line_and_a_bare_command_prints_it() -> None:
+    wide = {"COLUMNS": "1000"}
+    for name in COMMANDS:
+        code, out, _ = await run(name, "-h", environment=wide)
+        assert code == 0
+        for part in inspect.cleandoc(commands([name])[name].__doc__ or "").split("\n\n"):
+            assert " ".join(part.split()) in [line.strip() for line in out.splitlines()]
+    code, out, err = await run(environment=wide)
+    assert (code, err) == (0, "")
+    assert all(f" {name} " in out for name in COMMANDS)
 
 
 async def test_inspect_shows_whom_nodes_ask(registry: EmbeddedRegistry, tmp_path: Path) -> None:
