@@ -69,7 +69,7 @@ async def test_an_image_that_is_never_known_is_named_as_unknown(registry: Embedd
     image, given = f"{registry.host}/db:1.0", settings(registry)
     file = manifest_of(image, tmp_path)
     _, out, _ = await run("audit", "-f", file, *given)
-    assert "by-operator" in out
+    assert "the operator says so, in placement.images" in out
     code, out, _ = await run("explain", "-f", file, *given)
     assert (code, "let the operator say in placement.images what it runs on" in out) == (1, True)
     assert (await run("fix", "-f", file, "--check", *given))[0] == 1
