@@ -11,10 +11,10 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from extender.cluster.configuration import Access, load_access, may_use_pod, names_cluster, namespace_of_pod, words_of
 from extender.errors import UNDECODABLE, ClusterError
@@ -285,7 +285,9 @@ class ClusterClient:
         except (aiohttp.ClientError, OSError, TimeoutError) as exc:
             if isinstance(exc, aiohttp.ClientSSLError | ssl.SSLError):
                 self._refused = access
-            raise ClusterError(f"the API server {URL(access.url).authority} {_fault_of(exc)}") from exc
+            raise ClusterError(
+                f"the API server {urlsplit(access.url).netloc.rpartition('@')[2]} {_fault_of(exc)}"
+            ) from exc
 
     async def _authorization(self, access: Access) -> dict[str, str]:
         """The headers to log in with; the last ones while no others can be had."""
