@@ -41,7 +41,7 @@ class _Column(msgspec.Struct, frozen=True):
     """A column; `choices` makes a filter of its values."""
 
     name: str
-    type: Literal["text", "long", "number", "bytes"] = "text"
+    type: Literal["text", "name", "long", "number", "bytes"] = "text"
     choices: bool = False
 
 
@@ -194,7 +194,7 @@ def _nodes(report: Audit) -> str:
 
 def _images(report: Audit) -> _PageTable:
     columns = [
-        _Column("Image", "long"),
+        _Column("Image", "name"),
         _Column("Lacks", choices=True),
         _Column("Has"),
         _Column("Owner", choices=True),

@@ -14,6 +14,15 @@ function shown(value, type) {
   return type === "number" ? numbers.format(value) : String(value);
 }
 
+// A long text may break behind these characters too, and nowhere inside a word.
+function write(cell, text, type) {
+  const parts = type === "name" || type === "long" ? text.split(/(?<=[/:@=])/) : [text];
+  parts.forEach((part, at) => {
+    if (at) cell.append(document.createElement("wbr"));
+    cell.append(part);
+  });
+}
+
 function compare(one, other) {
   if (typeof one === "number" && typeof other === "number") return one - other;
   return one === other ? 0 : one < other ? -1 : 1;
@@ -35,7 +44,7 @@ function open(section, table) {
         cell.setAttribute("role", "cell");
         cell.dataset.label = column.name;
         cell.className = column.type === "number" || column.type === "bytes" ? "number" : column.type;
-        cell.textContent = shown(rows[index][at], column.type);
+        write(cell, shown(rows[index][at], column.type), column.type);
         line.append(cell);
       });
       body.append(line);
