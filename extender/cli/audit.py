@@ -180,7 +180,7 @@ async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
         cluster_view = ClusterView(client=client if part.is_live else None, on_refused_secret=secrets.note)
         sources = await stack.enter_async_context(open_local_sources(settings.registry, machine=THIS_MACHINE))
         pod_resolver = await stack.enter_async_context(
-            open_pod_resolver_of(sources, settings, cluster_view, THIS_MACHINE, head_first=False)
+            open_pod_resolver_of(sources, settings, cluster_view, THIS_MACHINE)
         )
         progress = stack.enter_context(progress_bar())
         lookups = ImageLookups(pod_resolver, sources.list_tags, progress.step)

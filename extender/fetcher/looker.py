@@ -1,4 +1,4 @@
-"""Looks at images: with one credential after another, by a HEAD and the GET that it makes necessary.
+"""Looks at images: with one credential after another, by a GET, or by a HEAD where that may save it.
 
 This file has the order of credentials and requests, in the process that asks registries. Everything that may hang is in
 bounds: the registry has the question's seconds, and providers of credentials those of the operator's keyring.
@@ -27,12 +27,9 @@ from extender.images.content import Cause, Failure
 from extender.images.failures import UNREAD, depends_on_credential, failure_of, summary
 from extender.images.manifest import Image
 from extender.registry.image_description import RegistryImages
-from extender.tables import LruTable
 
 T = TypeVar("T")
 
-# What HEADs state besides the digests that the service knows: other tags of the same image, other namespaces' pods.
-_MOST_DESCRIBED = 256  # images, 10 MB at most
 _UNREAD_SECONDS = 10.0  # until a provider that failed is asked again
 _MAY_CHANGE_SECONDS = 30.0  # in which a provider may give another credential than one that was denied
 _MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
@@ -65,7 +62,6 @@ class Looker:
     def __init__(self, images: RegistryImages, operator: OperatorKeyring) -> None:
         self._images = images
         self._operator = operator
-        self._described: LruTable[tuple[str, str], Image] = LruTable(_MOST_DESCRIBED)
 
     @property
     def operator_id(self) -> CredentialId:
@@ -152,11 +148,11 @@ class Looker:
     async def _see(self, look: Look, credential: Credential) -> tuple[str, Image | None]:
         """Returns the image's digest and description as the credential sees them, by a HEAD, a GET, or both.
 
-        The HEAD is free where GETs are counted (Docker Hub), and proves this credential's access to content that
-        another one has fetched from the same repository.
+        A HEAD comes first where its answer may do: it proves this credential's access to content that is known. What is
+        new takes a GET whatever a HEAD says, unless nodes get digests from others than those that know tags.
         """
         reference, images, stated = look.reference, self._images, None
-        if look.by_head:
+        if look.known or images.resolves_elsewhere(reference):
             try:
                 stated = await images.state_digest(reference, credential)
             except _NOT_BY_HEAD as exc:
@@ -164,18 +160,13 @@ class Looker:
                     raise
         if stated in look.known:
             return stated, None
-        image = self._described.get((reference.repository, stated or ""))
-        if image is None:
-            try:
-                asked = reference.pinned_to(stated) if stated else reference
-                image = await images.describe(asked, credential)
-            except (ManifestNotFound, InvalidManifest):
-                # The tag has just moved, or the header is wrong (some registries do that): the bytes behind it decide.
-                if reference.digest or not stated:
-                    raise
-                image = await images.describe(reference, credential)
-            if not image.is_partial:
-                self._described.put((reference.repository, image.digest), image)
+        try:
+            image = await images.describe(reference.pinned_to(stated) if stated else reference, credential)
+        except (ManifestNotFound, InvalidManifest):
+            # The tag has just moved, or the header is wrong (some registries do that): the bytes behind it decide.
+            if reference.digest or not stated:
+                raise
+            image = await images.describe(reference, credential)
         return image.digest, image
 
     def _failed(self, look: Look, refusals: Sequence[_FailedAttempt], silent: Collection[str]) -> Failed:

@@ -46,8 +46,8 @@ class Look(msgspec.Struct, frozen=True, tag="look", kw_only=True):
     """What is the image? It is asked for pods of a tenant, by its name as the runtime reads it and as the kubelet does.
 
     The pod's logins are tried in order, then the operator's credentials, then none. The registry has `seconds` for it.
-    The bytes behind the digests that are `known` need not be read. `by_head`: a HEAD comes first, which costs no quota
-    and may show a digest that is known.
+    The bytes behind the digests that are `known` need not be read: if there are any, a HEAD comes first, which may
+    state one of them.
     """
 
     id: int = 0
@@ -57,7 +57,6 @@ class Look(msgspec.Struct, frozen=True, tag="look", kw_only=True):
     kubelet_name: ImageReference
     access: PullAccess = PullAccess()
     known: tuple[str, ...] = ()
-    by_head: bool = True
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):

@@ -63,7 +63,8 @@ def unpack_digest(packed: PackedDigest) -> str:
     return packed if isinstance(packed, str) else f"sha256:{packed.hex()}"
 
 
-_DEFAULT_DOMAIN = "docker.io"
+HUB = "docker.io"
+"""Docker Hub, which a name without a registry means."""
 _LEGACY_DOMAIN = "index.docker.io"
 _OFFICIAL = "library/"
 _MAX_PATH = 255  # RepositoryNameTotalLengthMax: "library/" counts, the domain does not
@@ -141,7 +142,7 @@ def parse_short_reference(text: str) -> ImageReference:
     reference = parse_reference(text)
     first, slash, _ = text.partition("@")[0].partition("/")
     is_full = slash and (first == "localhost" or "." in first or ":" in first)
-    if is_full or reference.domain != _DEFAULT_DOMAIN:
+    if is_full or reference.domain != HUB:
         return reference
     path = reference.path if slash else reference.path.removeprefix(_OFFICIAL)
     return ImageReference("", path, reference.tag, reference.digest)
@@ -165,12 +166,12 @@ def _with_domain(name: str) -> str:
     """`name` with the defaults written out (splitDockerDomain); the result need not be valid."""
     first, slash, remainder = name.partition("/")
     if not slash:
-        return f"{_DEFAULT_DOMAIN}/{_OFFICIAL}{name}"
+        return f"{HUB}/{_OFFICIAL}{name}"
     if first == _LEGACY_DOMAIN:
-        first = _DEFAULT_DOMAIN
+        first = HUB
     elif not (first == "localhost" or "." in first or ":" in first or first != first.lower()):
-        return f"{_DEFAULT_DOMAIN}/{name}"
-    if first == _DEFAULT_DOMAIN and "/" not in remainder:
+        return f"{HUB}/{name}"
+    if first == HUB and "/" not in remainder:
         remainder = _OFFICIAL + remainder
     return f"{first}/{remainder}"
 

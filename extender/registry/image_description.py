@@ -68,6 +68,10 @@ class RegistryImages:
         """Returns the digest that the registry states, unverified; None if the image must be described instead."""
         return await self._client.head_manifest(reference, credential)
 
+    def resolves_elsewhere(self, reference: ImageReference) -> bool:
+        """Whether nodes ask others for the digest of its tag than for the bytes behind that."""
+        return not reference.digest and self._client.resolves_elsewhere(reference)
+
     async def describe(self, reference: ImageReference, credential: Credential) -> Image:
         """Returns what the bytes behind the reference say, by its digest if it has one, else by its tag.
 

@@ -12,6 +12,7 @@ from yarl import URL
 
 from extender.credentials.keyring import CredentialId
 from extender.errors import QuotaReserved
+from extender.images.reference import HUB
 from extender.registry_figures import QUOTA_LIMIT, QUOTA_NAMES, QUOTA_REMAINING, WITHHELD
 from extender.tables import LruTable
 
@@ -66,10 +67,13 @@ class Quotas:
         reading = self._readings.get((origin, credential_id))
         return reading is not None and reading.is_low and self._age_seconds(reading) < reading.window_seconds
 
-    def is_old(self, origin: URL, credential_id: CredentialId) -> bool:
-        """Whether a HEAD, which costs no quota, should refresh the last reading because of its age."""
+    def is_old(self, name: str, origin: URL, credential_id: CredentialId) -> bool:
+        """Whether there is a quota of which nothing was heard lately; `name` is the registry's name.
+
+        Registries besides Docker Hub have none before they have stated one.
+        """
         reading = self._readings.get((origin, credential_id))
-        return reading is None or self._age_seconds(reading) >= _OLD_SECONDS
+        return name == HUB if reading is None else self._age_seconds(reading) >= _OLD_SECONDS
 
     def reservation_error(self, name: str, origin: URL, credential_id: CredentialId) -> QuotaReserved:
         """Counts a request that is not sent and returns its error, with a wait of at most six minutes."""

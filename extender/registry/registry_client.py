@@ -196,6 +196,18 @@ class RegistryClient:
         """Returns whom nodes ask for the image, in order. Raises RegistryError if they ask nobody."""
         return self._mirrors.endpoints_for(reference, self._plain_http)
 
+    def resolves_elsewhere(self, reference: ImageReference) -> bool:
+        """Whether the first that nodes ask for tags is another than the first that they ask for digests.
+
+        Such a mirror spares the registry's quota. Raises RegistryError as `endpoints_for`.
+        """
+        endpoints = self.endpoints_for(reference)
+        by_tag, by_digest = (
+            next((each for each in endpoints if capability in each.capabilities), None)
+            for capability in ("resolve", "pull")
+        )
+        return by_tag != by_digest
+
     async def _ask_manifest(
         self, method: str, endpoint: Endpoint, reference: ImageReference, shown: Credential
     ) -> Response:
@@ -208,13 +220,12 @@ class RegistryClient:
         return response
 
     async def _keep_reserve(self, endpoint: Endpoint, reference: ImageReference, shown: Credential) -> None:
-        """Raises RegistryThrottled while the quota is low. Refreshes an old reading by a HEAD, which costs no quota.
-
-        For a manifest by tag, the caller's own HEAD has just refreshed the reading.
-        """
+        """Raises RegistryThrottled while the quota is low, which a HEAD tells for free where that is not known now."""
         account = (endpoint.root.origin(), shown.id)
-        if self._quotas.is_reserved(*account) and self._quotas.is_old(*account):
-            await self._ask_manifest("HEAD", endpoint, reference, shown)
+        if self._quotas.is_old(endpoint.name, *account):
+            response = await self._ask_manifest("HEAD", endpoint, reference, shown)
+            if too_many := throttled(response, self._wall_clock):
+                raise too_many
         if self._quotas.is_reserved(*account):
             raise self._quotas.reservation_error(endpoint.name, *account)
 

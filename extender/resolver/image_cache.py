@@ -5,7 +5,7 @@ and holds credential ids instead of credentials.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ from extender.errors import InvalidReference
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.platform import is_usual
 from extender.images.reference import (
+    HUB,
     ImageReference,
     PackedDigest,
     pack_digest,
@@ -115,6 +116,9 @@ _JUST_CONFIRMED_SECONDS = 60.0
 _MOST_DENIALS = 4096
 # A cluster has some dozens of platform sets. One that is evicted is merely no longer shared.
 _MOST_PLATFORM_SETS = 4096  # 4 MB at most
+
+# Digests of a repository that a HEAD may state instead of a GET, and repositories of which any are kept: 4 MB at most.
+_MOST_RECENT, _MOST_REPOSITORIES = 16, 1_024
 
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
@@ -221,6 +225,8 @@ class ImageCache:
             cost_of=lambda key, shown: row_cost(shown.content, *key),
         )
         self._interned: LruTable[Content, Content] = LruTable(_MOST_PLATFORM_SETS)
+        most = min(size // 10, _MOST_REPOSITORIES)
+        self._recent: LruTable[str, LruTable[PackedDigest, PackedDigest]] = LruTable(most)  # the last name by digest
         self._denied_at: dict[tuple[str, CredentialId], float] = {}  # by repository, the last time of each
 
     @property
@@ -279,10 +285,21 @@ class ImageCache:
         """The row of `target` for `credential_id`, whatever its age. Takes less than a microsecond."""
         return self._names.get((target.repository, target.name, credential_id))
 
-    def shown(self, repository: str, digest: str) -> Content | None:
-        """What `digest` runs on, if this repository has shown its bytes to any credential."""
-        shown = self._contents.get((repository, pack_digest(digest)))
-        return None if shown is None else shown.content
+    def known_digests(self, target: Target, credential_ids: Iterable[CredentialId]) -> tuple[str, ...]:
+        """The digests that the target may well have, of which this repository has shown the bytes; none for a new name.
+
+        A registry then need only say which it is, by HEAD. It is worth asking so where the name is known, whoever
+        looked it up. On Docker Hub, which counts a GET as a pull and no HEAD, that is each name of a repository of
+        which any is known: a new tag there is often another name of what is known.
+        """
+        rows = (self.find(target, each) for each in credential_ids)
+        digests = {row.packed for row in rows if row}
+        recent = dict(recent.items()) if (recent := self._recent.get(target.repository)) else {}
+        if target.reference.digest:
+            digests.add(target.name)
+        elif digests or target.reference.domain == HUB or target.name in recent.values():
+            digests.update(recent)
+        return tuple(unpack_digest(each) for each in digests if self._contents.get((target.repository, each)))
 
     def learn(
         self,
@@ -347,7 +364,7 @@ class ImageCache:
         key = (repository, name, CredentialId(sys.intern(credential_id)))
         before = self._names.get(key)
         if not self._is_denied(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
-            self._names.put(key, known)
+            self._put(key, known)
 
     def _is_denied(self, key: NameKey, known: CachedImage) -> bool:
         """Whether the row was confirmed before its repository denied access to its credential."""
@@ -377,10 +394,20 @@ class ImageCache:
         if before and before.packed == known.packed:
             # the bytes object that `contents` has too
             known = msgspec.structs.replace(known, packed=before.packed)
-        self._names.put(key, known)
+        self._put(key, known)
         if self._write_log:
             self._write_log.note(key, known)
         return known
+
+    def _put(self, key: NameKey, known: CachedImage) -> None:
+        self._names.put(key, known)
+        repository, name, _ = key
+        recent = self._recent.get(repository)
+        if recent is None:
+            recent = LruTable(_MOST_RECENT)
+            self._recent.put(repository, recent)
+        if name != known.packed or recent.peek(name) is None:  # a tag says more than the digest itself
+            recent.put(known.packed, name)
 
 
 def row_cost(content: Content, *names: str | bytes) -> int:

@@ -54,7 +54,7 @@ class Lookups:
     secrets; all else becomes a `Failure`.
     """
 
-    def __init__(  # noqa: PLR0913 - settings and parts, each by its name
+    def __init__(
         self,
         sources: Sources,
         cache: ImageCache,
@@ -64,7 +64,6 @@ class Lookups:
         turns: Turns,
         clock: Callable[[], float],
         random: Callable[[], float],
-        head_first: bool,
         lookup_seconds: float,
     ) -> None:
         """`lookup_seconds` is how long registries have for one lookup."""
@@ -75,7 +74,6 @@ class Lookups:
         self._turns = turns
         self._clock = clock
         self._random = random
-        self._head_first = head_first
         self._lookup_seconds = lookup_seconds
         self._throttled_until = 0.0
         self._ask = alru_cache(maxsize=None, ttl=0, key=_key_of_question)(self._ask_once)
@@ -106,7 +104,7 @@ class Lookups:
                 if failure := self._failures.get(target, self._ids_of(access)):
                     return failure
                 at = self._clock()
-                answer = await self._look(target, access, keyring.tenant, by_head=False)
+                answer = await self._look(target, access, keyring.tenant)
                 learned = self._learn(target, access, answer, at, keyring.tenant)
                 if isinstance(learned, Failure):
                     return learned
@@ -186,20 +184,16 @@ class Lookups:
         if failure := self._failures.get(target, credential_ids):
             return failure
         at = self._clock()
-        rows = [row for each in credential_ids if (row := self._cache.find(target, each))]
-        digests = {target.reference.digest} if target.reference.digest else {row.digest for row in rows}
-        known = tuple(each for each in digests if self._cache.shown(target.repository, each))
-        by_head = bool(rows or known or self._head_first) and target.reference.digest in ("", *known)
-        answer = await self._look(target, access, tenant, known=known, by_head=by_head)
+        answer = await self._look(target, access, tenant, self._cache.known_digests(target, credential_ids))
         learned = self._learn(target, access, answer, at, tenant)
         if learned is None:  # the content of the digest has been evicted meanwhile
-            answer = await self._look(target, access, tenant, by_head=False)
+            answer = await self._look(target, access, tenant)
             learned = self._learn(target, access, answer, at, tenant)
         assert learned  # noqa: S101 - no digest was given as known
         return learned
 
     async def _look(
-        self, target: Target, access: PullAccess, tenant: str, *, known: tuple[str, ...] = (), by_head: bool
+        self, target: Target, access: PullAccess, tenant: str, known: tuple[str, ...] = ()
     ) -> SeenImage | Failed:
         """The answer to one question. What was denied meanwhile opens nothing any more."""
         look = Look(
@@ -209,7 +203,6 @@ class Lookups:
             access=access,
             seconds=self._lookup_seconds,
             known=known,
-            by_head=by_head,
         )
         try:
             answer = await self._sources.look(look)

@@ -102,15 +102,11 @@ class Resolver:
         clock: Callable[[], float],
         random: Callable[[], float],
         persistence: Persistence | None = None,
-        head_first: bool = True,
         lookup_seconds: float = 20.0,
         short_names: bool = False,
         stated: StatedImages | None = None,
     ) -> None:
-        """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
-
-        `lookup_seconds` bounds the requests of a lookup. `short_names` and `stated` are as in `References`.
-        """
+        """`lookup_seconds` bounds the requests of a lookup. `short_names` and `stated` are as in `References`."""
         self._clock = clock
         self._context = contextvars.copy_context()
         self._persistence = persistence
@@ -125,7 +121,6 @@ class Resolver:
             turns=Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST),
             clock=clock,
             random=random,
-            head_first=head_first,
             lookup_seconds=lookup_seconds,
         )
         self._loading: asyncio.Task[None] | None = None

@@ -99,14 +99,9 @@ async def open_pod_resolver(
 
 @contextlib.asynccontextmanager
 async def open_pod_resolver_of(
-    sources: OpenableSources,
-    config: Config,
-    cluster_view: ClusterView,
-    machine: Machine,
-    *,
-    head_first: bool = True,
+    sources: OpenableSources, config: Config, cluster_view: ClusterView, machine: Machine
 ) -> AsyncIterator[PodResolver]:
-    """As `open_pod_resolver`, with sources that are open already; `head_first` as in `Resolver`."""
+    """As `open_pod_resolver`, with sources that are open already."""
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
         opened = open_cache_files(config, machine)
@@ -118,7 +113,6 @@ async def open_pod_resolver_of(
             stale_seconds=STALE_SECONDS,
             clock=machine.clock,
             random=machine.random,
-            head_first=head_first,
             lookup_seconds=LOOKUP_REQUESTS * config.registry.timeout_seconds,
             short_names=config.registry.mirrors_of_crio,
             stated=StatedImages(config.placement.images),

@@ -1,18 +1,24 @@
 """Registries behind mirrors, over real HTTP and TLS: what each is asked, shown, and trusted with."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 import pytest
 import trustme
 from aiohttp import web
+from yarl import URL
 
 from extender import errors
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
+from extender.credentials.operator_keyring import OperatorKeyring
+from extender.fetcher.looker import Looker
+from extender.fetcher.messages import Look, SeenImage
 from extender.images.reference import ImageReference, parse_reference
 from extender.machine import THIS_MACHINE
-from extender.registry.image_description import describe_image
+from extender.registry.endpoint import Endpoint
+from extender.registry.image_description import RegistryImages, describe_image
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registry_client import RegistryClient
 from testbed.clock import Clock
@@ -118,6 +124,25 @@ async def test_mirrors_are_asked_in_the_order_of_the_file(make_mirrored: MakeMir
         second.add("team/app", "1", INDEX)
         assert await client.head_manifest(reference, ANONYMOUS) == digest
         assert (len(second.paths), len(first.paths), len(upstream.paths)) == (2, 1, 1)
+
+
+async def test_a_mirror_for_digests_alone_spares_the_registry_a_get(make_mirrored: MakeMirrored) -> None:
+    """As nodes do, which have the registry say what a tag means; a mirror that knows tags takes one GET."""
+    async with Watched() as mirror, Watched() as upstream:
+        image = app_at(upstream)
+        digest = mirror.add("team/app", "1", INDEX)
+        for capabilities, at_registry, at_mirror in (
+            ('["pull"]', ["HEAD /v2/team/app/manifests/1"], f"GET /v2/team/app/manifests/{digest}"),
+            ('["pull", "resolve"]', [], "GET /v2/team/app/manifests/1"),
+        ):
+            client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\ncapabilities = {capabilities}\n')
+            looker = Looker(RegistryImages(client), OperatorKeyring(token_bytes=bytes))
+            seen = await looker.look(Look(tenant="shop", reference=image, kubelet_name=image, seconds=20))
+            assert isinstance(seen, SeenImage)
+            assert (seen.digest, upstream.paths) == (digest, at_registry)
+            assert mirror.paths == [f"{at_mirror}?ns={upstream.host}"]
+            upstream.paths.clear()
+            mirror.paths.clear()
 
 
 async def test_stalling_mirror_costs_its_own_time_out(make_mirrored: MakeMirrored) -> None:
@@ -254,6 +279,48 @@ async def test_silence_on_what_is_missing_is_no_word_on_the_quota(make_client: M
         with pytest.raises(errors.RegistryThrottled):
             await client.fetch_manifest(name, ANONYMOUS)
         assert hub.left == 5
+
+
+class AtHub(NamedTuple):
+    """Docker Hub's endpoint, wherever that is."""
+
+    url: str
+
+    def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
+        root = URL(f"{self.url}/v2")
+        return (Endpoint(name=reference.domain, root=root, repository=reference.path),)
+
+
+@pytest.mark.parametrize("left", [10, 11])
+async def test_what_docker_hub_leaves_to_nodes_is_left_to_them_from_the_start(
+    session: aiohttp.ClientSession, clock: Clock, left: int
+) -> None:
+    """A HEAD says how much is left, if nothing has said so for a minute; of other registries there is none to keep."""
+    async with Metered(left) as hub:
+        client = RegistryClient(
+            session,
+            timeout_seconds=10,
+            plain_http=frozenset(),
+            mirrors=AtHub(hub.url),
+            machine=THIS_MACHINE._replace(clock=clock),
+        )
+        for number in range(3):
+            hub.add("team/app", f"{number}", INDEX)
+            hub.paths.clear()
+            image = parse_reference(f"docker.io/team/app:{number}")
+            if left == 10:
+                with pytest.raises(errors.QuotaReserved):
+                    await client.fetch_manifest(image, ANONYMOUS)
+            else:
+                hub.left = 50
+                await client.fetch_manifest(image, ANONYMOUS)
+            methods = [path.partition(" ")[0] for path in hub.paths]
+            assert methods == ([] if number == 1 else ["HEAD"]) + ["GET"] * (left > 10)
+            clock.advance(60 * number)
+        elsewhere = parse_reference(f"{hub.host}/team/app:1")
+        hub.paths.clear()
+        await client.fetch_manifest(elsewhere, ANN)
+        assert [path.partition(" ")[0] for path in hub.paths] == ["GET"]
 
 
 async def test_old_word_on_the_quota_is_renewed_for_free(make_client: MakeClient, clock: Clock) -> None:

@@ -227,4 +227,4 @@ async def test_a_login_that_no_server_takes_or_that_the_operator_has_too_is_not_
     long, own = Credential("long", "x" * 40_000, CredentialId("long")), Credential("narrow", "p", CredentialId("own"))
     registry.readers[REPOSITORY] = set()
     await registry.look(look(APP, long, own))
-    assert [user for method, _, user in registry.requests if method == "HEAD"] == ["narrow", "wide", "anonymous"]
+    assert [user for method, _, user in registry.requests if method == "GET"] == ["narrow", "wide", "anonymous"]

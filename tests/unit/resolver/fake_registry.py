@@ -81,6 +81,9 @@ class LocalLooks(RegistryImages):
     def operator_id(self) -> CredentialId:
         return self.operator.id
 
+    def resolves_elsewhere(self, _reference: ImageReference) -> bool:
+        return False
+
     async def look(self, look: Look) -> SeenImage | Failed:
         return await self.looker.look(look)
 

@@ -49,7 +49,7 @@ class Registries(LocalLooks):
         self._chance = chance
 
     async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
-        raise AssertionError("a name that was never known takes no HEAD here")
+        raise AssertionError("a new name takes no HEAD")
 
     async def describe(self, reference: ImageReference, credential: Credential) -> Image:
         self.begun_after[str(reference)] = self.ended_at_shared
@@ -100,7 +100,7 @@ def test_whatever_others_do_an_image_at_a_host_that_answers_is_known_within_a_tu
 
     async def run() -> None:
         registries, clock = Registries(chance), asyncio.get_running_loop().time
-        resolver = make_resolver(registries, clock, size=100_000, random=chance.random, head_first=False)
+        resolver = make_resolver(registries, clock, size=100_000, random=chance.random)
         attacks = [asyncio.create_task(attack(resolver, f"mallory-{number}")) for number in range(attackers)]
         await ask_honestly(resolver, registries)
         for each in attacks:
@@ -118,7 +118,7 @@ def test_no_answer_of_one_name_keeps_another_from_being_asked_for(seed: int) -> 
 
     async def run() -> None:
         registries, clock = Registries(chance), asyncio.get_running_loop().time
-        resolver = make_resolver(registries, clock, head_first=False)
+        resolver = make_resolver(registries, clock)
         for number in range(100):
             keys = keyring_of(tenant=chance.choice(["shop", "bank"]))
             image = f"{SHARED}/team-{number % 7}/bad-{number}:1"
