@@ -6,7 +6,7 @@ import socket
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 from testbed.memory_transport import MemoryTransport
@@ -41,6 +41,8 @@ class MemoryServer(asyncio.AbstractServer):
             raise OSError(errno.EADDRINUSE, "Address already in use")
         self.host, self.port, self.accept = host, port, accept
         self.party = PARTY.get()
+        self.context = copy_context()
+        """In which connections are accepted."""
         self.of: socket.socket | None = None
         """A real socket that gave the address, and closes too."""
         self._servers = servers

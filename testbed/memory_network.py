@@ -160,7 +160,7 @@ class MemoryLoop(asyncio.BaseEventLoop):
         host = host if isinstance(host, str) else (host or [""])[0]
 
         def accept(far: MemoryTransport) -> None:
-            self.call_soon(self._accept, far, protocol_factory(), ssl)
+            self._accept(far, protocol_factory(), ssl)
 
         server = self.network.accept(host if host in _ANYWHERE else self.network.resolve(host), port or 0, accept)
         server.of = sock
@@ -335,7 +335,7 @@ class Network:
         server = self._server_of(link)
         near, far = join(self.loop, link, next(self._ports))
         self.links[link] = None
-        server.accept(far)
+        self.loop.call_soon(server.accept, far, context=server.context)
         return near
 
     def cut(self, host: str, *, of: str = "") -> None:

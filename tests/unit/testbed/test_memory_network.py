@@ -47,6 +47,7 @@ async def connected(network: Network, *, of: str = "10.0.0.1") -> tuple[Recorder
     server = Recorder()
     listening = network.listen(HOST, PORT, lambda: server)
     _, client = await network.connect(Recorder, HOST, PORT, of=of)
+    await turns()
     listening.close()
     assert isinstance(client, Recorder)
     return client, server
@@ -316,5 +317,15 @@ def test_a_protocol_is_called_in_the_context_of_its_own_party(latency_seconds: f
         await asyncio.gather(*tasks)
         await asyncio.sleep(1)
         assert seen == [server] * 3
+        seen.clear()
+        context = contextvars.copy_context()
+        context.run(PARTY.set, client)
+        network.listen(HOST, PORT + 1, Noting)
+        transport, _ = await network.loop.create_task(
+            network.loop.create_connection(Recorder, HOST, PORT + 1), context=context
+        )
+        transport.abort()
+        await asyncio.sleep(1)
+        assert seen == [None]
 
     run_in_memory(run)
