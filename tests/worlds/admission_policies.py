@@ -36,6 +36,8 @@ class BoundPolicy(NamedTuple):
 
     def _applies(self, request: Request) -> bool:
         """Raises CelError."""
+        if request.is_of_admission and "Policy" in request.kind.name:
+            return False
         spec = self.policy["spec"]
         constraints = spec.get("matchConstraints") or {}
         if not is_matched(constraints, constraints.get("resourceRules") or [], request):

@@ -12,7 +12,7 @@ from tests.worlds.api_kinds import Document, Kind
 from tests.worlds.cel import CelError, Scope, compile_cel
 from tests.worlds.selectors import matches_labels
 
-ADMISSION_GROUP = "admissionregistration.k8s.io"
+_ADMISSION_GROUP = "admissionregistration.k8s.io"
 
 
 @dataclass
@@ -37,14 +37,22 @@ class Request:
             self.warnings.append(text)
 
     @property
+    def is_of_admission(self) -> bool:
+        """Whether it changes webhooks or policies: nothing may lock its own undoing out."""
+        return self.kind.group == _ADMISSION_GROUP
+
+    @property
     def scope(self) -> dict[str, Any]:
         """What expressions see."""
+        kind = self.kind
         return {
             "object": self.document if self.operation != "DELETE" else None,
             "oldObject": self.old,
             "namespaceObject": self.namespace_object,
             "request": {
                 "operation": self.operation,
+                "kind": {"group": kind.group, "version": kind.version, "kind": kind.name},
+                "resource": {"group": kind.group, "version": kind.version, "resource": kind.plural},
                 "name": self.name,
                 "namespace": self.namespace,
                 "userInfo": {"username": self.user},
@@ -56,8 +64,6 @@ class Request:
 
 def is_matched(constraints: Mapping[str, Any], rules: Sequence[Mapping[str, Any]] | None, request: Request) -> bool:
     """Whether the rules and both selectors match. None in place of rules matches every request."""
-    if request.kind.group == ADMISSION_GROUP:  # nothing may lock its own undoing out
-        return False
     if rules is not None and not any(_is_ruled(rule, request) for rule in rules):
         return False
     return _is_in_namespace(constraints.get("namespaceSelector") or {}, request) and _is_object_selected(

@@ -113,8 +113,10 @@ def install(
             "ValidatingAdmissionPolicyBinding",
             _objects("manifests/policy.yaml", "ValidatingAdmissionPolicyBinding")[0],
         )
-    if mode.has_policy:  # the service binds it
+    if mode.has_policy:  # the service opens its binding
         put_in_place(api, "MutatingAdmissionPolicy", _gate_policy(found))
+        [binding] = _objects("manifests/policy.yaml", "MutatingAdmissionPolicyBinding")
+        put_in_place(api, "MutatingAdmissionPolicyBinding", binding)
     if naming_policy:
         for kind in ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"):
             put_in_place(api, kind, _with_settings(_objects(f"{_POLICIES}/scheduler-name.yaml", kind)[0], found))

@@ -23,6 +23,7 @@ GATE = "multiarch-extender.io/platforms"
 GATED = "multiarch-extender.io/gated"
 MODE = "multiarch-extender.io/mode"
 HOST = "10.0.1.1"
+BINDING = "multiarch-gate"
 KNOWN, UNKNOWN = "registry.example.com/known:1", "registry.example.com/unknown:1"
 
 
@@ -74,7 +75,7 @@ class Installed:
         install(self.api, mode, settings=settings, kubernetes=kubernetes)
         if mode.has_policy:
             spec = {"policyName": "multiarch-gate"}
-            put_in_place(self.api, "MutatingAdmissionPolicyBinding", {"metadata": {"name": "g"}, "spec": spec})
+            put_in_place(self.api, "MutatingAdmissionPolicyBinding", {"metadata": {"name": BINDING}, "spec": spec})
             self.api.admission.refresh()
 
     async def create(self, image: str = KNOWN, namespace: str = "default", **metadata: Any) -> Document:
@@ -253,7 +254,7 @@ UNGATED: Document = {
             {"spec": {"schedulingGates": [{"$patch": "delete", "name": "other.io/gate"}]}},
         ),
         ("changes no annotations and labels", {"metadata": {"labels": {"theirs": "changed"}}}),
-        ("changes nothing in a pod's metadata", {"metadata": {"finalizers": ["a.io/b"]}}),
+        ("changes nothing in metadata", {"metadata": {"finalizers": ["a.io/b"]}}),
     ],
 )
 def test_policy_holds_our_own_account_to_what_it_does(why: str, patch: Document) -> None:
@@ -295,10 +296,10 @@ def test_cluster_may_refuse_to_have_a_held_pod_narrowed() -> None:
 def test_binding_takes_effect_about_a_second_after_it_is_made() -> None:
     async def script(installed: Installed) -> list[bool]:
         api = installed.api
-        api.storage.remove("MutatingAdmissionPolicyBinding", ("", "g"))
+        api.storage.remove("MutatingAdmissionPolicyBinding", ("", BINDING))
         await asyncio.sleep(2)
         found = [is_held(await installed.create(UNKNOWN))]
-        binding = {"metadata": {"name": "g"}, "spec": {"policyName": "multiarch-gate"}}
+        binding = {"metadata": {"name": BINDING}, "spec": {"policyName": "multiarch-gate"}}
         await api.create("MutatingAdmissionPolicyBinding", binding, user="us")
         found.append(is_held(await installed.create(UNKNOWN)))
         await asyncio.sleep(1.5)
@@ -307,12 +308,10 @@ def test_binding_takes_effect_about_a_second_after_it_is_made() -> None:
     assert play(script, mode=Mode.POLICY) == [False, False, True]
 
 
-def test_binding_for_probes_alone_holds_nothing_else() -> None:
+def test_shipped_binding_holds_probes_alone() -> None:
     async def script(installed: Installed) -> list[bool]:
-        selector = {"objectSelector": {"matchLabels": {"probe": "true"}}}
-        spec = {"policyName": "multiarch-gate", "matchResources": selector}
-        put_in_place(installed.api, "MutatingAdmissionPolicyBinding", {"metadata": {"name": "g"}, "spec": spec})
-        installed.api.admission.refresh()
-        return [is_held(await installed.create(UNKNOWN, labels=labels)) for labels in ({}, {"probe": "true"})]
+        install(installed.api, Mode.POLICY)
+        probe = {"multiarch-extender.io/probe": "true"}
+        return [is_held(await installed.create(UNKNOWN, labels=labels)) for labels in ({}, probe)]
 
     assert play(script, mode=Mode.POLICY) == [False, True]

@@ -50,7 +50,7 @@ class Webhook(NamedTuple):
 
     def applies(self, request: Request) -> bool:
         """Whether it is called. Raises ApiError (403) where a condition has no value and it does not fail open."""
-        if not is_matched(self.spec, self.spec.get("rules") or [], request):
+        if request.is_of_admission or not is_matched(self.spec, self.spec.get("rules") or [], request):
             return False
         try:
             return meets_conditions(self.spec.get("matchConditions"), request.scope)
