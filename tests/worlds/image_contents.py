@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from testbed.images import OCI, Bundle, Manifest, build_artifact, join_index, make_image
+from testbed.images import DOCKER, OCI, Bundle, Manifest, build_artifact, join_index, make_image
 from testbed.packed_layers import gzipped
 from tests.worlds.plan import Image
 
@@ -56,7 +56,7 @@ def is_index(manifest: Manifest) -> bool:
 
 def is_image(manifest: Manifest) -> bool:
     """Whether it is something to run: an index, or a manifest with the configuration of an image."""
-    return is_index(manifest) or document(manifest)["config"]["mediaType"] == OCI.config
+    return is_index(manifest) or document(manifest)["config"]["mediaType"] in (OCI.config, DOCKER.config)
 
 
 def platform_text(platform: Json) -> str:

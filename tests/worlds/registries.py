@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from extender.images.reference import digest_of
-from testbed.images import Manifest
+from testbed.images import Bundle, Manifest
 from testbed.memory_http import Request, Response, serve_http
 from testbed.memory_network import Network
 from tests.worlds.image_contents import content_of, document, is_image, is_index, platform_text
@@ -106,14 +106,17 @@ class Registries:
 
     def push(self, image: Image) -> str:
         """Has the tag serve this content from now on. Returns its digest."""
-        self.open(image.host)
-        place = (image.host, image.repository)
-        content = content_of(image)
-        self._logins[place] = image.login
-        self._tags.setdefault(place, {})[image.tag] = content.manifests[-1]
+        return self.put(image.host, image.repository, image.tag, content_of(image), login=image.login)
+
+    def put(self, host: str, repository: str, tag: str, content: Bundle, *, login: str = "") -> str:
+        """As `push`, with any documents. `login` opens the repository, without one everybody does."""
+        self.open(host)
+        place = (host, repository)
+        self._logins[place] = login
+        self._tags.setdefault(place, {})[tag] = content.manifests[-1]
         self._manifests.setdefault(place, {}).update({each.digest: each for each in content.manifests})
         self._blobs.setdefault(place, {}).update({digest_of(blob): blob for blob in content.blobs})
-        self._note(*place, image.tag, content.digest)
+        self._note(*place, tag, content.digest)
         return content.digest
 
     def remove(self, host: str, repository: str, tag: str) -> None:
