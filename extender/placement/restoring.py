@@ -11,6 +11,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.additions import ADDED_PATH, read_record, take_back
+from extender.placement.gate import is_gated
 from extender.placement.mutation import read_parts, touched_parts
 from extender.placement.patch import Json, JsonObject, Operation, diff, look, pruned
 from extender.placement.policy import SERVICE_KEYS
@@ -22,7 +23,8 @@ def restore(pod: CreatedPod, stored: CreatedPod) -> list[Operation]:
     """The operations that give `pod`, which is to replace the `stored` one, what was added to that one.
 
     None where nothing lacks, where nothing is recorded, and where the update writes a record of its own, as the gate
-    controller's does.
+    controller's does. An update that removes our gate and changes nothing else of the spec is the controller's too, and
+    may take the record away.
     """
     (before, excess), (held, held_excess) = read_parts(pod, ()), read_parts(stored, ())
     text, record = look(held, ADDED_PATH), read_record(look(held, ADDED_PATH))
@@ -39,6 +41,8 @@ def restore(pod: CreatedPod, stored: CreatedPod) -> list[Operation]:
         elif part == _TOLERATIONS:  # an author may add some
             lacking = [each for each in added.tolerations if each not in there.tolerations]
             spec[part] = [*cast("list[Json]", spec.get(part) or []), *msgspec.to_builtins(lacking)]
+    if spec == before["spec"] and is_gated(held) and not is_gated(before):
+        return []
     annotations = cast("JsonObject", look(held, ADDED_PATH[:-1]))
     lost = {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
     metadata = cast("JsonObject", after.setdefault("metadata", {}))

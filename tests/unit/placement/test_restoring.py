@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.placement.gate import GATE, GATED_LABEL
 from extender.placement.policy import ADDED, PLATFORMS, REASON
 from extender.placement.restoring import restore
 from tests.builders import AMD64, ARCH, MULTI, PREFERRED, REQUIRED, Json, created, expression, pod, with_terms
@@ -133,6 +134,17 @@ def test_a_record_that_the_update_writes_itself_counts() -> None:
     update["metadata"]["annotations"][ADDED] = "{}"
     update["spec"]["tolerations"] = [OWN]
     assert updated(stored, update) == update
+
+
+def test_the_removal_of_the_gate_may_take_the_record_away() -> None:
+    """Else a pod that got nothing would say for ever that it is held."""
+    stored = pod(schedulingGates=[{"name": GATE}], tolerations=[OWN])
+    stored["metadata"] |= {"annotations": {REASON: "held", ADDED: "{}"}, "labels": {GATED_LABEL: "true"}}
+    update = pod(tolerations=[OWN])
+    assert restore(created(update), created(stored)) == []
+    stored["spec"]["tolerations"] = [OWN, ARM_TOLERATION]
+    stored["metadata"]["annotations"][ADDED] = msgspec.json.encode({"tolerations": [ARM_TOLERATION]}).decode()
+    assert updated(stored, update)["spec"]["tolerations"] == [OWN, ARM_TOLERATION]
 
 
 def test_annotations_come_back_with_the_record() -> None:
