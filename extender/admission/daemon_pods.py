@@ -6,6 +6,7 @@ required affinity that the node does not meet: it stays Pending, with its reason
 creation keeps the controller from other nodes.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -42,6 +43,7 @@ MISPLACED = counter(
 )
 _LEFT = (AdmissionOutcome.OBSERVED, AdmissionOutcome.EXEMPT)
 """What becomes of a pod that is only observed, or that has too much of something: it goes to its node."""
+_VIEW_TRIES, _VIEW_SECONDS = 10, 0.05  # until a node that has just joined is in view
 _NAME = "metadata.name"
 _AFFINITY = msgspec.json.Decoder(Affinity | None)
 _OWNED = msgspec.json.Decoder(PartialObjectMetadata)
@@ -88,7 +90,7 @@ class DaemonPods:
         question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
         answers = await resolve(question)
         facts = facts_of(question.images, answers, may_be_pending=True)
-        platform = self._nodes.platforms.get(node)
+        platform = await self._platform_of(node)
         if platform is None or fit(facts, platform, self._policy.compatibility) is not Fit.NO:
             return None
         wrong = [
@@ -107,6 +109,14 @@ class DaemonPods:
             is_held = bool(mutation.patch) and mutation.outcome not in _LEFT
             self._report(review, node, platform, refusal, is_held=is_held)
         return mutation
+
+    async def _platform_of(self, node: NodeName) -> Platform | None:
+        """The platform of the node; guarded pods wait for it, as the controller may have seen the node first."""
+        tries = _VIEW_TRIES if self._guard else 0
+        while node not in self._nodes.platforms and tries:
+            tries -= 1
+            await asyncio.sleep(_VIEW_SECONDS)
+        return self._nodes.platforms.get(node)
 
     def _report(
         self, review: AdmissionRequest, node: NodeName, platform: Platform, refusal: str, *, is_held: bool

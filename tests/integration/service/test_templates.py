@@ -1,5 +1,6 @@
 """The webhook for what has pod templates, over HTTP: warnings to authors, words for queues and DaemonSets."""
 
+import asyncio
 import copy
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -391,12 +392,25 @@ async def test_a_guarded_daemon_pod_is_never_refused_and_reported_as_what_was_do
     world: World, settings: tuple[str, ...], images: list[str], change: Json, is_held: bool
 ) -> None:
     caller = await world.serve(GUARD, *settings, nodes=view_of(*NODES))
+    for image in images:
+        await caller.review(world.pod(image, annotations={MODE: "enforce"}))  # which waits for the image
     created = daemon_pod(world, "b", *images, **change.get("annotations", {}))
     created["spec"] |= {key: value for key, value in change.items() if key != "annotations"}
     async with caller.growth(HELD, REPORTED) as grown:
         response = await caller.review(created)
     assert response["allowed"] is True
     assert (bool(response["patch"]), grown) == (is_held, [is_held, not is_held])
+
+
+async def test_a_guarded_daemon_pod_is_held_whose_node_has_only_now_joined(world: World) -> None:
+    """The controller may see a node before the service does."""
+    view = view_of(*NODES)
+    caller = await world.serve(GUARD, nodes=view)
+    joined = node(
+        "new", "arm64", metadata={"name": "new", "labels": {ARCHITECTURE: "arm64", "kubernetes.io/os": "linux"}}
+    )
+    asyncio.get_running_loop().call_later(0.2, view.upsert, msgspec.json.encode(joined))
+    assert (await caller.review(daemon_pod(world, "new", "amd:1")))["patch"]
 
 
 async def test_a_daemon_pod_for_an_unknown_node_or_of_an_unknown_image_is_left_alone(world: World) -> None:
