@@ -31,6 +31,7 @@ from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.mutation_key import MutationKey, mutation_key
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
+from extender.placement.policy import Mode
 from extender.placement.reasons import NAME_CHARACTERS, left_text, shorten, shown_reference
 from extender.placement.restoring import restore
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
@@ -154,9 +155,12 @@ class PodAdmission:
         return self._pod_resolver.question(pod, namespace, overrides, may_read=bool(namespace))
 
     async def resolve(self, question: PodQuestion, most_seconds: float = math.inf) -> list[Answer]:
-        """One answer per image: at once if all are fresh, or if too many reviews of the tenant wait already."""
+        """One answer per image: at once if all are fresh, or if too many reviews of the tenant wait already.
+
+        Nobody waits for what is only observed.
+        """
         tenant = question.keyring.tenant
-        may_wait = self._waiting.take(tenant)
+        may_wait = question.overrides.mode is Mode.ENFORCE and self._waiting.take(tenant)
         try:
             wait_seconds = min(self._wait_seconds, most_seconds) if may_wait else 0.0
             # A required affinity stays in the pod even if the image's tag moves, so a stale answer is confirmed first.

@@ -224,11 +224,12 @@ async def test_nobody_waits_for_the_image_of_an_observed_pod(
     start_service: StartService, gated: HoldingRegistry
 ) -> None:
     """Its lookup goes on beside the answer."""
-    caller = await start_service("scheduler.wait_seconds=20", plain_http=gated.host)
+    caller = await start_service("scheduler.wait_seconds=20", "admission.wait_seconds=20", plain_http=gated.host)
     marked = {"multiarch-extender.io/mode": "observe"}
     arguments = with_nodes(pod(f"{gated.host}/slow:1", annotations=marked))
     started = asyncio.get_running_loop().time()
     assert kept(await caller.filter(arguments)) == ["a", "b", "c", "d"]
+    assert (await caller.review(arguments["Pod"]))["patch"] == []
     assert asyncio.get_running_loop().time() - started < 1
     await gated.reached.wait()
     gated.released.set()
@@ -281,7 +282,7 @@ async def test_an_index_whose_entries_all_need_features_is_refused_on_every_node
     said = f"image {world.image('erofs:1')} is not built for any node (its entries need os.features)"
     assert set(answer["FailedAndUnresolvableNodes"].values()) == {said}
     assert await caller.prioritize(with_nodes(world.pod("erofs:1"))) == {}
-    assert "Exists" in str((await caller.review(world.pod("erofs:1")))["patch"])
+    assert "no-common-platform" in str((await caller.review(world.pod("erofs:1")))["patch"])
 
 
 async def test_odd_pods_are_answered_and_what_is_no_request_is_refused_with_a_reason(caller: Caller) -> None:

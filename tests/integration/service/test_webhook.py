@@ -184,6 +184,7 @@ async def test_a_cluster_under_observe_is_changed_nowhere(world: World) -> None:
     """No patch and no refusal; what would have been is in the audit annotations and counted."""
     caller = await world.serve(*OBSERVING)
     image = world.image("arm:1")
+    await caller.review(pod(image, annotations={MODE: "enforce"}))  # which waits for the image
     patched = await caller.metric(ADMISSIONS.format("patched"))
     review = await caller.review(pod(image))
     assert review["patch"] == []
@@ -204,6 +205,8 @@ async def test_what_would_be_refused_is_told_and_a_dry_run_counts_for_nothing(wo
     """An impossible pod is let through under observe, whatever enforcing does with it."""
     caller = await world.serve(*OBSERVING, f"admission.impossible={impossible}")
     outcome = {"pend": "impossible", "deny": "denied"}[impossible]
+    for image in ("arm:1", "amd:1"):
+        await caller.review(world.pod(image, annotations={MODE: "enforce"}))  # which waits for the image
     before = await caller.metric(ADMISSIONS.format(outcome))
     for dry_run in (True, False):
         assert await caller.metric(ADMISSIONS.format(outcome)) == before
