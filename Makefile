@@ -44,6 +44,11 @@ test: setup ## The unit and integration tests, but for those marked slow, on eve
 test-slow: setup ## The unit and integration tests marked slow
 	@$(BIN)/python -m pytest -m slow
 
+WORLD_SECONDS ?= 60
+.PHONY: worlds
+worlds: setup ## Play simulated clusters for WORLD_SECONDS (60), from a new number or FIRST; exit 1 if a promise is broken
+	@$(BIN)/python -m tests.worlds $(or $(FIRST),$(shell date +%s)000) 1000000 --seconds $(WORLD_SECONDS) --keep build/worlds
+
 SECONDS ?= 30
 .PHONY: fuzz
 fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each, and the decision; exit 1 on a crash or a hang
@@ -102,9 +107,9 @@ ci: setup ## What a change must pass before it lands: lint, the tests on the ima
 # Everything that takes too long for each change, or more programs than a change should wait for. Examples are new ones.
 # Each part runs, whatever became of those before it.
 .PHONY: nightly
-nightly: setup ## The slow tests, ten minutes of fuzzing, Helm 3, containerd 2.3, the differentials, mutants, the siege (hours)
+nightly: setup ## The slow tests, half an hour of worlds, ten minutes of fuzzing, Helm 3, containerd 2.3, the differentials, mutants, the siege (hours)
 	@$(BIN)/python -m testbed.binaries $(PROGRAMS) helm3 containerd kueue karpenter containers-image >/dev/null
-	@failed=; for part in "test EXAMPLES=1000" test-slow e2e-slow "fuzz SECONDS=22" mutants siege; do \
+	@failed=; for part in "test EXAMPLES=1000" test-slow "worlds WORLD_SECONDS=1800" e2e-slow "fuzz SECONDS=22" mutants siege; do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $${part%% *}"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
 

@@ -28,6 +28,7 @@ DRAWN: Mapping[str, tuple[str, ...]] = {
     "placement.preference": ('{"arm64":5,"amd64":2}', "{}", '{"amd64":7}'),
     "placement.preference_by": ('"filter"',),
     "placement.runtime_classes": ('{"rosetta":["linux/amd64"],"wasm":[]}',),
+    "placement.images": ('[{"match":"registry.example.com/app/image-1:*","platforms":["linux/arm64"]}]',),
     "placement.compatibility": ('["386-on-amd64"]', '["arm-on-arm64"]', '["386-on-amd64","arm-on-arm64"]'),
     "registry.timeout_seconds": ("2", "5"),
     "registry.allow": (f'["{PUBLIC_HOST}"]', f'["*","{PUBLIC_HOST}"]'),

@@ -182,6 +182,9 @@ class Draw:
         return self.one(([zone], [amd, zone], [node], [zone, {}]))
 
     def apply(self, manifest: Manifest, at: float | None = None, *, by: str = "create", times: int = 1) -> Applied:
+        """Somebody applies it. What a queue admits is made once: to apply it again would suspend it again."""
+        if manifest["spec"].get("suspend"):
+            by, times = "create", 1
         return Applied(
             at=self.when() if at is None else at, kind=manifest["kind"], manifest=manifest, by=by, times=times
         )

@@ -26,9 +26,17 @@ class Trace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._entries: list[Entry] = []
+        self._listeners: dict[str, list[Callable[[Entry], None]]] = {}
 
     def __call__(self, actor: str, event: str, **fields: Any) -> None:
-        self._entries.append(Entry(round(self._clock(), 6), actor, event, fields))
+        entry = Entry(round(self._clock(), 6), actor, event, fields)
+        self._entries.append(entry)
+        for listener in self._listeners.get(event, ()):
+            listener(entry)
+
+    def listen(self, event: str, listener: Callable[[Entry], None]) -> None:
+        """Has `listener` called with each entry of this event from now on."""
+        self._listeners.setdefault(event, []).append(listener)
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -1,0 +1,373 @@
+"""What invariants ask about a world: which part looks after a pod, what is known by now, since when it is calm."""
+
+import asyncio
+import contextlib
+import fnmatch
+import functools
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+from extender.config.reading import load_config
+from extender.config.tree import Config
+from extender.placement.gate import AfterGate, UnknownImages
+from extender.service.operator_policies import admission_settings_of
+from testbed.memory_network import Network
+from tests.worlds.api_errors import ApiError
+from tests.worlds.api_requests import ApiRequests
+from tests.worlds.api_server import ApiServer
+from tests.worlds.choices import EXEMPT_CLASS, OPERATOR_LOGIN, PRIVATE_HOST, listens
+from tests.worlds.findings import Filtered, Violation
+from tests.worlds.kubelets import Kubelets
+from tests.worlds.lives import Life, Lives, copied
+from tests.worlds.node_rules import NodeInfo, filter_node
+from tests.worlds.plan import Applied, Image, Manifest, Mode, Plan
+from tests.worlds.registries import Registries
+from tests.worlds.replicas import Replica
+from tests.worlds.trace import Trace
+from tests.worlds.truth import CRITICAL, MODE, PREFIX, Contents, annotation, references, runs_on
+from tests.worlds.wrongs import Wrongs
+
+_LOOKUP_SECONDS = 0.4  # that a look-up takes at most while nothing is wrong
+_MISSING_SECONDS = 75.0  # after which what was missing or denied has been asked for again
+_MODES = ("enforce", "observe", "ignore")
+_USUAL = ("amd64", "arm64")
+
+
+async def health(answer: Awaitable[tuple[int, str]]) -> tuple[int, str]:
+    """The status and text of a health check; 0 where nobody answers."""
+    try:
+        return await answer
+    except (ConnectionError, TimeoutError) as exc:
+        return 0, repr(exc)
+
+
+@functools.lru_cache(maxsize=4096)
+def config_of(settings: tuple[str, ...], mode: Mode) -> Config:
+    """The settings of a replica, with the listeners of its mode."""
+    return load_config(None, ("admission.listen=127.0.0.1:8443", "admission.tls=null", *listens(mode), *settings))
+
+
+class Circumstances:
+    """What is the case in a world, and what invariants may do. The parties are set by `World`."""
+
+    plan: Plan
+    network: Network
+    api: ApiServer
+    wrongs: Wrongs
+    contents: Contents
+    lives: Lives
+    replicas: list[Replica]
+    config: Config
+    settings: tuple[str, ...]
+    settings_since: float
+    trace: Trace
+    tasks: asyncio.TaskGroup
+    registries: Registries
+    requests: ApiRequests
+    kubelets: Kubelets
+    gone: list[Replica]
+    joined_at: dict[str, float]
+    replaced_at: dict[int, float]
+    namespace_history: dict[str, list[tuple[float, dict[str, str]]]]
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self.on_annotated: list[Callable[[str, dict[str, str | None]], None]] = []
+        self.on_applied: list[Callable[[Applied, Manifest | None, Manifest | None, str], None]] = []
+        self.on_sent: list[Callable[[str, Manifest, str, str], None]] = []
+        self.on_ran: list[Callable[[Life, bool, str], None]] = []
+        self.on_terminated: list[Callable[[float, float], None]] = []
+        self.on_filtered: list[Callable[[Life, Filtered], None]] = []
+
+    async def start_replica(self, number: int) -> None:
+        """Starts a replica at its place, in place of one that is gone."""
+        raise NotImplementedError
+
+    def violate(self, violation: Violation) -> None:
+        """Notes a broken promise, once for each of its kind."""
+        if all(each.invariant != violation.invariant for each in self.violations):
+            self.trace("invariants", violation.invariant, what=violation.what)
+        self.violations.append(violation)
+
+    # What invariants may do
+
+    def later(self, seconds: float, work: Callable[[], None]) -> None:
+        self.network.loop.call_later(seconds, work)
+
+    def every(self, seconds: float, work: Callable[[], None]) -> None:
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                work()
+
+        self.spawn(repeat())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.create_task(work)
+
+    async def create_dry(self, life: Life) -> Manifest | None:
+        """What would become of the pod if it were created now; None if nothing."""
+        again = copied(life.sent)
+        again["metadata"].pop("generateName", None)
+        again["metadata"]["name"] = life.pod["metadata"]["name"] + "-again"
+        with contextlib.suppress(ApiError):
+            found: Manifest = await self.api.create("Pod", again, user=life.user, dry_run=True)
+            return found
+        return None
+
+    def all_replicas(self) -> list[Replica]:
+        return [*self.gone, *self.replicas]
+
+    @property
+    def now(self) -> float:
+        return self.network.loop.time()
+
+    def running(self) -> list[Replica]:
+        return [each for each in self.replicas if each.is_running]
+
+    def is_right(self, number: int, seconds: float) -> bool:
+        """Whether the replica at this place runs and nothing of its own has been wrong for so long."""
+        replica = self.replicas[number]
+        own = (f"api:{number}", f"fetcher:{number}", f"replica:{number}")
+        is_old = self.now - replica.started_at > seconds + 20.0
+        return replica.is_running and is_old and self.wrongs.was_right_since(self.now - seconds, *own)
+
+    def serving_since(self) -> float:
+        """Since when a replica runs that reaches the API server; infinite while none does."""
+        return min(
+            (
+                max(each.started_at, self.wrongs.since(f"api:{number}", felt=False))
+                for number, each in enumerate(self.replicas)
+                if each.is_running
+            ),
+            default=math.inf,
+        )
+
+    # Namespaces and modes
+
+    def annotations_at(self, namespace: str, at: float) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for since, annotations in self.namespace_history.get(namespace, ()):
+            if since <= at:
+                found = annotations
+        return found
+
+    def annotated_age(self, namespace: str) -> float:
+        """Seconds since the namespace's annotations changed; infinite if they never did."""
+        history = self.namespace_history.get(namespace, ())
+        return self.now - history[-1][0] if len(history) > 1 else math.inf
+
+    def is_settled(self, namespace: str, seconds: float = 2.0) -> bool:
+        """Whether neither the namespace's annotations nor the settings have changed for so long."""
+        return self.annotated_age(namespace) >= seconds and self.now - self.settings_since > 60.0
+
+    def _override(self, life: Life, key: str, words: tuple[str, ...]) -> str:
+        for found in (
+            annotation(life.sent, key),
+            self.annotations_at(life.namespace, self.now).get(key, ""),
+        ):
+            if found in words:
+                return found
+        return ""
+
+    def mode_of(self, life: Life) -> str:
+        """`enforce`, `observe` or `ignore`, by the pod, its namespace or the settings."""
+        return self._override(life, MODE, _MODES) or self.config.placement.mode
+
+    def always_observed(self, life: Life) -> bool:
+        """Whether the pod itself, or the settings, say that it is only observed, whatever is known of namespaces."""
+        own = annotation(life.sent, MODE)
+        if own in _MODES:
+            return own != "enforce"
+        history = self.namespace_history.get(life.namespace, ())
+        is_said = any(MODE in annotations for _, annotations in history)
+        return self.config.placement.mode == "observe" and not is_said and self.now - self.settings_since > 60.0
+
+    def unknown_choice(self, life: Life) -> str:
+        """What pod or namespace choose for unknown images; empty if nothing."""
+        return self._override(life, f"{PREFIX}unknown", ("retry", "assume", "pass"))
+
+    def assumes(self, life: Life) -> bool:
+        """Whether an unknown image may count as one of some platform for the pod."""
+        choices = (self.config.admission.unknown, self.config.scheduler.unknown, self.config.scheduler.pending)
+        return "assume" in choices or self.unknown_choice(life) == "assume"
+
+    def is_drawn(self, namespace: str) -> bool:
+        """Whether a share of the namespace's pods is drawn."""
+        return any(f"{PREFIX}prefer-share" in each for _, each in self.namespace_history.get(namespace, ()))
+
+    # Who looks after a pod
+
+    @property
+    def guards(self) -> bool:
+        return self.config.admission.guard_daemon_sets and self.plan.kubernetes.workloads == "guard"
+
+    def is_reviewed(self, life: Life) -> bool:
+        """Whether the webhook or the policy decided about the pod when it was made."""
+        if life.pod["spec"].get("priorityClassName") in (*CRITICAL, EXEMPT_CLASS):
+            return False
+        if self.plan.mode is Mode.SECOND:
+            namespace = self.api.get("Namespace", "", life.namespace) or {"metadata": {}}
+            return f"{PREFIX}scheduler" in (namespace["metadata"].get("labels") or {})
+        if self.plan.mode is Mode.POLICY:
+            return life.was_gated
+        return self.plan.mode.has_webhook
+
+    def uses_verbs(self, life: Life) -> bool:
+        """Whether the pod's scheduler asks the service."""
+        if self.plan.mode is Mode.SECOND:
+            return bool(life.pod["spec"].get("schedulerName") == "multiarch-scheduler")
+        return self.plan.mode.has_verbs
+
+    def prefers_by_filter(self) -> bool:
+        return self.config.placement.preference_by == "filter"
+
+    @staticmethod
+    def is_plain(pod: Manifest) -> bool:
+        """Whether nothing about the pod makes its images count otherwise."""
+        spec = pod["spec"]
+        containers = [*spec["containers"], *(spec.get("initContainers") or ())]
+        return not spec.get("runtimeClassName") and all(each.get("imagePullPolicy") != "Never" for each in containers)
+
+    def changed_by_others(self, life: Life) -> bool:
+        """Whether anybody but controllers and us has changed the pod since it was made."""
+        return not life.is_restored or references(life.pod)[: len(references(life.sent))] != references(life.sent)
+
+    def is_calm(self, life: Life, seconds: float) -> bool:
+        """Whether nothing has been wrong since so long before the pod was made, nor is felt."""
+        return (
+            self.wrongs.was_right_since(life.sent_at - seconds)
+            and self.annotated_age(life.namespace) > self.now - life.sent_at + 2.0
+            and life.sent_at - self.settings_since > 60.0
+            and all(life.sent_at - at > max(seconds, 40.0) for at in self.replaced_at.values())
+            and len(self.running()) > 0
+        )
+
+    # Images
+
+    def is_asked(self, host: str) -> bool:
+        """Whether the settings let the service ask the host."""
+        registry = self.config.registry
+        if any(fnmatch.fnmatchcase(host, glob) for glob in registry.deny):
+            return False
+        if not any(fnmatch.fnmatchcase(host, glob) for glob in registry.allow):
+            return False
+        return host != PRIVATE_HOST or registry.private_addresses or host in registry.allow
+
+    def stated(self, reference: str) -> Sequence[str] | None:
+        """The platforms that the operator's word gives the image; None if nothing is said of it."""
+        rules = self.config.placement.images
+        return next((each.platforms for each in rules if fnmatch.fnmatchcase(reference, each.match)), None)
+
+    def image_of(self, reference: str) -> Image | None:
+        """What the image counts as: what its registry serves, with the platforms of the operator's word."""
+        image, platforms = self.contents.image(reference), self.stated(reference)
+        if platforms is None:
+            return image
+        return Image(host="", repository="", form="index", platforms=tuple(platforms)) if platforms else None
+
+    def has_word(self, pod: Manifest) -> bool:
+        """Whether the operator says what an image of the pod runs on."""
+        return any(self.stated(each) is not None for each in references(pod))
+
+    def known_since(self, pod: Manifest, reference: str) -> float:
+        """Since when the service could know the image with the pod's logins; infinite if it cannot."""
+        platforms = self.stated(reference)
+        if platforms is not None:
+            return -math.inf if platforms else math.inf
+        image = self.contents.image(reference)
+        if image is None or image.form == "artifact" or not image.platforms or not self.is_asked(image.host):
+            return math.inf
+        if any("wasm" in each for each in image.platforms):
+            return math.inf
+        since = self.contents.since(reference)
+        if not image.login or (image.login == OPERATOR_LOGIN and self.config.registry.docker_config):
+            return since
+        if not self.config.registry.reads_secrets_in(pod["metadata"]["namespace"]):
+            return math.inf
+        login = self.contents.login_since(pod, image)
+        return math.inf if login is None else max(since, login)
+
+    def is_known(self, pod: Manifest, least_seconds: float = 0.0) -> bool:
+        """Whether each image of the pod could be known at once, or has been used for so long that it must be.
+
+        What was not there, or not open, when it was first asked for is asked for again after a minute.
+        """
+        seconds = 0.0 if self.config.admission.wait_seconds >= _LOOKUP_SECONDS else 3.0
+        for reference in references(pod):
+            used = self.contents.first_used.get(reference, math.inf)
+            since = self.known_since(pod, reference)
+            least = max(least_seconds, seconds if since <= used else _MISSING_SECONDS)
+            if self.now - max(used, since) < least:
+                return False
+        return True
+
+    def is_known_since(self, life: Life) -> bool:
+        """Whether every image could be known for a while before the pod was made."""
+        return all(
+            self.known_since(life.pod, each) < life.sent_at - 70.0
+            and self.contents.first_used.get(each, math.inf) < life.sent_at - 3.0
+            for each in references(life.pod)
+        )
+
+    def could_come(self, reference: str, pod: Manifest) -> bool:
+        """Whether an image that is not there would be known if it were pushed."""
+        host = reference.partition("/")[0]
+        del pod
+        return self.is_asked(host) and host != PRIVATE_HOST
+
+    # Nodes
+
+    def nodes(self) -> list[Manifest]:
+        return self.api.list("Node")
+
+    @staticmethod
+    def is_usual(node: Manifest) -> bool:
+        """Whether the node has labels, and one of the platforms that affinity is written for in any cluster."""
+        labels = node["metadata"].get("labels") or {}
+        return labels.get("kubernetes.io/arch") in _USUAL and labels.get("kubernetes.io/os") == "linux"
+
+    def joined_before(self, name: str, seconds: float) -> bool:
+        return self.now - self.joined_at.get(name, 0.0) > seconds
+
+    def runs_all(self, pod: Manifest, node: Manifest) -> bool:
+        """Whether the node runs all images of the pod, by its container runtime's rule."""
+        return all(
+            image is not None and runs_on(image, node, self.config.placement.compatibility)
+            for image in map(self.image_of, self._constraining(pod))
+        )
+
+    def _constraining(self, pod: Manifest) -> Iterator[str]:
+        """Its images without those of volumes that are single manifests, which constrain nothing."""
+        volumes = [each["image"]["reference"] for each in pod["spec"].get("volumes") or () if "image" in each]
+        named = references(pod)
+        yield from named[: len(named) - len(volumes)]
+        for each in volumes:
+            image = self.image_of(each)
+            if image and image.form == "index":
+                yield each
+
+    def have_common(self, pod: Manifest) -> bool:
+        """Whether some usual node of this cluster or another runs all images, and the pod's author allows it."""
+        return any(self.runs_all(pod, node) for node in self.nodes())
+
+    def has_room(self, pod: Manifest, node: Manifest) -> bool:
+        """Whether kube-scheduler's own predicates let the pod onto the node as it is."""
+        name = node["metadata"]["name"]
+        there = {
+            life.uid: life.pod
+            for life in self.lives
+            if life.is_there and life.pod["spec"].get("nodeName") == name
+            and (life.pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        }  # fmt: skip
+        status = filter_node({**pod, "spec": {**pod["spec"], "affinity": {}}}, NodeInfo(node, there))
+        return status is None
+
+    def floors(self, held: int) -> dict[str, float]:
+        """The most that a replica keeps of each kind when nothing is under way."""
+        return {"held": held, "waits": held, "flights": 0}
+
+    def gate_of(self) -> tuple[UnknownImages, AfterGate]:
+        gate = admission_settings_of(self.config).gate
+        return gate.unknown, gate.after

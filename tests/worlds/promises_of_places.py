@@ -1,0 +1,235 @@
+"""Promises about where pods run: never where their images cannot, and somewhere if there is a node."""
+
+from typing import Any
+
+from extender.placement.affinity import AffinityMode
+from tests.unit.placement.kube_scheduler import allows
+from tests.worlds.judging import Invariant
+from tests.worlds.lives import Life
+from tests.worlds.node_rules import untolerated
+from tests.worlds.plan import Manifest
+from tests.worlds.truth import (
+    IMPOSSIBLE,
+    REASON,
+    annotation,
+    is_gated,
+    other_gates,
+    owner_kind,
+    references,
+    required_terms,
+)
+
+# kube-scheduler tries a pod that an extender has refused again at the next event, and after five minutes without one.
+_FLUSH_SECONDS = 340.0
+
+
+class RightNodes(Invariant):
+    """I1, and I15 for guarded DaemonSets."""
+
+    name = "I1 right nodes"
+    promise = "no pod runs where an image that is known cannot, unless settings chose so"
+    floor = 60
+
+    def start(self) -> None:
+        self.world.on_ran.append(self._ran)
+
+    def _ran(self, life: Life, is_wrong: bool, why: str) -> None:
+        pod = life.pod
+        if owner_kind(pod) == "DaemonSet" or not self._is_looked_after(life):
+            return
+        self.check(not is_wrong, "runs where an image cannot", pod=life.key, node=pod["spec"]["nodeName"], why=why)
+
+    def _is_looked_after(self, life: Life) -> bool:
+        world, pod = self.world, life.pod
+        if world.mode_of(life) != "enforce" or not world.is_plain(pod) or world.changed_by_others(life):
+            return False
+        if world.has_word(pod):  # which may be wrong
+            return False
+        if any(map(world.contents.has_changed, references(pod))) or not world.is_calm(life, 20.0):
+            return False
+        if world.is_reviewed(life) and world.config.admission.node_affinity.required:
+            return life.was_known
+        return world.uses_verbs(life) and life.was_used
+
+
+class GuardedDaemons(Invariant):
+    """I15."""
+
+    name = "I15 guarded DaemonSets"
+    promise = "pods of guarded DaemonSets never run on a node where their images cannot"
+    floor = 10
+
+    def start(self) -> None:
+        self.world.on_ran.append(self._ran)
+
+    def _ran(self, life: Life, is_wrong: bool, why: str) -> None:
+        world, pod = self.world, life.pod
+        if owner_kind(pod) != "DaemonSet" or not world.guards or world.mode_of(life) != "enforce":
+            return
+        if not world.is_plain(pod) or not life.was_used or not world.is_calm(life, 70.0):
+            return
+        if not any(map(world.contents.has_changed, references(pod))) and not world.has_word(pod):
+            self.check(not is_wrong, "a guarded pod runs where an image cannot", pod=life.key,
+                       node=pod["spec"]["nodeName"], why=why)  # fmt: skip
+
+
+class Bound(Invariant):
+    """I4."""
+
+    name = "I4 bound"
+    promise = "once nothing is wrong, every pod whose images are known and for which there is a node is bound"
+    floor = 150
+
+    async def finish(self) -> None:
+        world = self.world
+        for life in world.lives:
+            pod = life.pod
+            patience = _FLUSH_SECONDS if world.uses_verbs(life) else 60.0
+            if not life.is_there or world.now - life.created_at < patience or other_gates(pod):
+                continue
+            if pod["spec"].get("nodeName"):
+                self.check(True, "")
+                continue
+            if not world.is_known(pod, 20.0) or not world.is_plain(pod):
+                continue
+            if any(map(world.contents.has_changed, references(pod))) or "taken to run only" in annotation(pod, REASON):
+                continue
+            nodes = [node for node in world.nodes() if self._suits(life, node)]
+            if owner_kind(pod) == "DaemonSet":
+                nodes = [node for node in nodes if allows(life.sent["spec"], node)]
+            self.check(
+                not nodes,
+                "not bound, though there is a node",
+                pod=life.key,
+                gated=is_gated(pod),
+                node=nodes and nodes[0]["metadata"]["name"],
+                affinity=required_terms(pod["spec"]),
+                reason=annotation(pod, REASON),
+            )
+
+    def _suits(self, life: Life, node: Manifest) -> bool:
+        world, pod = self.world, life.pod
+        labels = node["metadata"].get("labels") or {}
+        return (
+            "kubernetes.io/arch" in labels
+            and world.runs_all(pod, node)
+            and allows(life.sent["spec"], node)
+            and not untolerated(pod["spec"], node)
+            and world.has_room(pod, node)
+            and not node["spec"].get("unschedulable")
+        )
+
+
+class OneTruth(Invariant):
+    """I6 for what is written: required node affinity allows just the nodes that run all images."""
+
+    name = "I6 affinity"
+    promise = "the node affinity of a pod allows the nodes that run its images and that its author allows, and no other"
+    floor = 150
+
+    def start(self) -> None:
+        self.world.lives.on_created.append(self._created)
+        self.world.lives.on_ungated.append(lambda life, _: self._created(life))
+
+    def _created(self, life: Life) -> None:
+        world, pod = self.world, life.pod
+        if is_gated(pod) or owner_kind(pod) == "DaemonSet" or not world.is_reviewed(life):
+            return
+        if not world.config.admission.node_affinity.required or world.mode_of(life) != "enforce":
+            return
+        if not world.is_plain(pod) or not world.is_calm(life, 20.0) or world.changed_by_others(life):
+            return
+        if not world.is_known(pod):
+            return
+        if any(map(world.contents.has_changed, references(pod))):
+            return
+        for node in world.nodes():
+            if not world.is_usual(node):
+                continue
+            allowed = allows(pod["spec"], node)
+            right = allows(life.sent["spec"], node) and world.runs_all(pod, node)
+            self.check(allowed == right, "its affinity is wrong for a node", pod=life.key,
+                       node=node["metadata"]["name"], allowed=allowed, images=references(pod),
+                       affinity=required_terms(pod["spec"]), reason=annotation(pod, REASON))  # fmt: skip
+
+
+class MovedTags(Invariant):
+    """I13."""
+
+    name = "I13 moved tags"
+    promise = "a tag that has moved is acted upon once its old answer is no longer fresh"
+    floor = 3
+
+    def start(self) -> None:
+        self.world.lives.on_created.append(self._created)
+
+    def _created(self, life: Life) -> None:
+        world, pod = self.world, life.pod
+        if is_gated(pod) or not world.is_reviewed(life) or not world.config.admission.node_affinity.required:
+            return
+        if world.mode_of(life) != "enforce" or not world.is_plain(pod) or not world.is_calm(life, 20.0):
+            return
+        if world.config.admission.wait_seconds < 0.4:
+            return  # the old answer serves while the new one is asked for
+        used = references(pod)
+        if world.has_word(pod) or not any(map(world.contents.has_changed, used)) or not world.is_known(pod, 905.0):
+            return
+        for node in world.nodes():
+            if world.is_usual(node):
+                allowed = allows(pod["spec"], node)
+                right = allows(life.sent["spec"], node) and world.runs_all(pod, node)
+                self.check(allowed == right, "goes by what its tag was long ago", pod=life.key, images=used,
+                           node=node["metadata"]["name"], affinity=required_terms(pod["spec"]))  # fmt: skip
+
+
+class OwnLogins(Invariant):
+    """I8."""
+
+    name = "I8 logins"
+    promise = "no login of a namespace opens anything for another"
+    floor = 5
+
+    def start(self) -> None:
+        self.world.lives.on_created.append(self._look)
+        self.world.lives.on_ungated.append(lambda life, _: self._look(life))
+
+    def _look(self, life: Life) -> None:
+        world, pod = self.world, life.pod
+        used = references(pod)
+        if len(used) != 1 or world.changed_by_others(life) or world.has_word(pod):
+            return
+        image = world.contents.image(used[0])
+        if image is None or not image.login or world.contents.login_since(pod, image) is not None:
+            return
+        if world.assumes(life) or world.contents.was_open_for(pod, image):
+            return
+        for part in ("affinity", "nodeSelector"):
+            self.check(pod["spec"].get(part) == life.sent["spec"].get(part), "an image counts that it may not pull",
+                       pod=life.key, image=used[0], part=pod["spec"].get(part))  # fmt: skip
+
+
+class ImpossiblePods(Invariant):
+    """Pods that can run nowhere wait with their reason, under `pend`."""
+
+    name = "D5 impossible"
+    promise = "a pod whose images have no platform in common that its author allows gets no node, and says why"
+    floor = 5
+
+    async def finish(self) -> None:
+        world = self.world
+        affinity = world.config.admission.node_affinity
+        if affinity not in (AffinityMode.REQUIRED, AffinityMode.BOTH):
+            return
+        for life in world.lives:
+            pod = life.pod
+            if not life.is_there or not world.is_reviewed(life) or world.mode_of(life) != "enforce":
+                continue
+            if owner_kind(pod) == "DaemonSet" or not world.is_plain(pod) or world.changed_by_others(life):
+                continue
+            if not world.is_known_since(life) or any(map(world.contents.has_changed, references(pod))):
+                continue
+            if world.wrongs.was_right_since(0.0) and not world.have_common(pod):
+                terms: list[dict[str, Any]] = required_terms(pod["spec"]) or []
+                is_marked = all(not term or IMPOSSIBLE in str(term) or "arch" in str(term) for term in terms)
+                self.check(bool(terms) and is_marked and bool(annotation(pod, REASON)), "an impossible pod is let go",
+                           pod=life.key, terms=terms, reason=annotation(pod, REASON))  # fmt: skip

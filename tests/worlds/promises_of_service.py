@@ -1,0 +1,192 @@
+"""Promises about the replicas themselves: health, logs, ends, and what they keep and ask."""
+
+from collections import Counter
+
+from extender.placement.gate import UnknownImages
+from tests.worlds.circumstances import health
+from tests.worlds.findings import Filtered
+from tests.worlds.judging import Invariant
+from tests.worlds.lives import Life
+from tests.worlds.plan import Mode
+from tests.worlds.truth import is_gated, references
+
+_SETTLED_SECONDS = 40.0  # in which a replica that starts sees the cluster, proves its rights, and somebody leads
+
+
+class HealthIsTrue(Invariant):
+    """I9."""
+
+    name = "I9 health"
+    promise = "livez and readyz are fine while nothing is wrong, and a replica then is able to remove gates"
+    floor = 500
+
+    def start(self) -> None:
+        self.world.every(10.0, lambda: self.world.spawn(self._look()))
+
+    async def _look(self) -> None:
+        world = self.world
+        for replica in world.running():
+            if world.now - replica.started_at < _SETTLED_SECONDS:
+                continue
+            status, text = await health(replica.livez())
+            if world.wrongs.is_quiet("callers", "replica"):
+                self.check(status == 200, "not live", replica=replica.name, text=text)
+            if not world.wrongs.is_quiet(seconds=10.0):
+                continue
+            status, text = await health(replica.readyz())
+            if world.wrongs.is_quiet(seconds=10.0):
+                self.check(status == 200, "not ready while nothing is wrong", replica=replica.name, text=text)
+                if world.config.admission.unknown is UnknownImages.GATE:
+                    self.check(replica.able, "not able while nothing is wrong", replica=replica.name)
+
+
+class HeldOnlyByTheAble(Invariant):
+    """I9 for holding: what a replica says of itself is what it would do."""
+
+    name = "I9 able"
+    promise = "the webhook holds no pod while nobody could remove its gate"
+    floor = 1
+
+    def start(self) -> None:
+        self.world.lives.on_created.append(self._created)
+
+    def _created(self, life: Life) -> None:
+        world = self.world
+        if world.plan.mode not in (Mode.WEBHOOK, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND):
+            return
+        # A right is asked for again each minute; a removal that fails shows it sooner.
+        wrong_since = world.wrongs.begun("right:patch pods", "right:list pods")
+        if world.now - wrong_since > 75.0:
+            self.check(not is_gated(life.pod), "held while no replica may remove gates", pod=life.key)
+
+
+class NoTraceback(Invariant):
+    """I10."""
+
+    name = "I10 no traceback"
+    promise = "no mistake of ours is met, whatever else fails"
+    floor = 100
+
+    async def finish(self) -> None:
+        for replica in self.world.all_replicas():
+            wrong = [each for each in replica.logs if "exception" in each or each.get("level") == "critical"]
+            self.check(not wrong, "a mistake of ours", replica=replica.name, log=wrong[:1])
+
+
+class EndsInTime(Invariant):
+    """I19."""
+
+    name = "I19 SIGTERM"
+    promise = "a replica ends within its grace after SIGTERM"
+    floor = 10
+
+    def start(self) -> None:
+        self.world.on_terminated.append(self._terminated)
+
+    def _terminated(self, seconds: float, grace: float) -> None:
+        self.check(seconds <= grace + 0.05, "ended late", seconds=seconds, grace=grace)
+
+
+class BackToTheFloor(Invariant):
+    """I7."""
+
+    name = "I7 floors"
+    promise = "what is kept for pods, requests and look-ups is given back when they are over"
+    floor = 100
+
+    async def finish(self) -> None:
+        world = self.world
+        if not world.wrongs.is_quiet(seconds=30.0):
+            return
+        held = sum(1 for life in world.lives if life.is_held)
+        for replica in world.running():
+            sizes = replica.sizes()
+            for name, most in world.floors(held).items():
+                if name in sizes:
+                    self.check(sizes[name] <= most, "is not given back", replica=replica.name, size=name,
+                               number=sizes[name], most=most)  # fmt: skip
+
+
+class NoErrors(Invariant):
+    """I12."""
+
+    name = "I12 no Error"
+    promise = "a scheduler gets no Error for pods whose images are known, while nothing is wrong"
+    floor = 40
+
+    def start(self) -> None:
+        self.world.on_filtered.append(self._filtered)
+
+    def _filtered(self, life: Life, filtered: Filtered) -> None:
+        world = self.world
+        if world.is_calm(life, 40.0) and world.is_known(life.pod, 3.0):
+            self.check(not filtered.error, "an Error while nothing is wrong", pod=life.key, error=filtered.error)
+
+
+class FilterIsRight(Invariant):
+    """I6 for the scheduler's side, I3 for observed pods, and one constant text."""
+
+    name = "I6 filter"
+    promise = "filter refuses the nodes that cannot run a known pod and no other, by one text; observed ones it echoes"
+    floor = 60
+
+    def start(self) -> None:
+        self.world.on_filtered.append(self._filtered)
+
+    def _filtered(self, life: Life, filtered: Filtered) -> None:
+        self._judge_observed(life, filtered)
+        if not filtered.error:
+            self._judge_texts(life, filtered.refused)
+            if self._is_decided(life):
+                self._judge_nodes(life, filtered)
+
+    def _judge_observed(self, life: Life, filtered: Filtered) -> None:
+        world, refused = self.world, filtered.refused
+        if world.always_observed(life):
+            is_answered = filtered.error and not filtered.error.startswith(("Post ", "failed "))
+            self.check(not is_answered, "an Error for an observed pod", pod=life.key, error=filtered.error)
+            self.check(not refused, "an observed pod is refused", pod=life.key, refused=refused)
+        is_observed = world.mode_of(life) != "enforce" and world.is_settled(life.namespace, 2.0)
+        if is_observed and world.wrongs.is_quiet("watch", "api", "rollout", "replica"):
+            self.check(not refused, "an observed pod is refused", pod=life.key, refused=refused)
+
+    def _judge_texts(self, life: Life, refused: dict[str, str]) -> None:
+        for text in refused.values():
+            self.check(len(text) < 512, "a long refusal", pod=life.key)
+        self.check(len(set(refused.values())) <= 1, "several texts for one pod", pod=life.key, texts=refused)
+
+    def _is_decided(self, life: Life) -> bool:
+        """Whether the answer follows from the images alone."""
+        world = self.world
+        if world.mode_of(life) != "enforce" or not world.is_calm(life, 20.0) or not world.is_plain(life.pod):
+            return False
+        if not world.is_known(life.pod, 3.0) or any(map(world.contents.has_changed, references(life.pod))):
+            return False
+        return not world.prefers_by_filter()
+
+    def _judge_nodes(self, life: Life, filtered: Filtered) -> None:
+        world = self.world
+        nodes = {node["metadata"]["name"]: node for node in world.nodes()}
+        known = [name for name in (*filtered.passed, *filtered.refused) if name in nodes]
+        for name in known:
+            if world.joined_before(name, 5.0):
+                is_right = world.runs_all(life.pod, nodes[name])
+                text = filtered.refused.get(name, "")
+                self.check(is_right != bool(text), "filter is wrong about a node", pod=life.key, node=name, text=text)
+
+
+class GentleToRegistries(Invariant):
+    """Registries are asked as seldom as the pages say."""
+
+    name = "D7 requests"
+    promise = "a name is asked for a few times in a minute at most, however many pods want it"
+    floor = 100
+
+    async def finish(self) -> None:
+        world = self.world
+        totals: Counter[tuple[str, str]] = Counter()
+        for (host, _method, repository), number in world.registries.requests.items():
+            totals[host, repository] += number
+        most = 20 + world.plan.replicas * (10 + world.now * 0.4)
+        for key, number in sorted(totals.items()):
+            self.check(number <= most, "is asked for too often", of="/".join(key), requests=number, most=most)
