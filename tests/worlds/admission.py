@@ -16,8 +16,8 @@ from tests.worlds.admission_policies import BoundPolicy, bind
 from tests.worlds.admission_rules import Request
 from tests.worlds.api_errors import internal_error
 from tests.worlds.api_kinds import Document
-from tests.worlds.api_storage import Storage
-from tests.worlds.defaulting import admit_pod, normalize, set_defaults
+from tests.worlds.api_storage import Storage, copied
+from tests.worlds.defaulting import admit, normalize, set_defaults
 from tests.worlds.trace import Trace
 from tests.worlds.webhook_calls import CallFailed, Post, Webhook
 
@@ -150,8 +150,9 @@ class Admission:
             await self._pass(request, policies, webhooks, is_second=True)
 
     async def _pass(self, request: Request, policies: _Invocations, webhooks: _Invocations, *, is_second: bool) -> bool:
-        if request.kind.name == "Pod" and not request.subresource:
-            admit_pod(request.document, request.operation, self._find)
+        if is_second:  # what the first pass has left is compared with what this one makes of it
+            request.document = copied(request.document)
+        admit(request.kind.name, request.document, request.operation, self._find)
         has_changed = False
         policies.begin(request.document, is_second=is_second)
         for policy in self._mutating:

@@ -1,8 +1,8 @@
-"""Defaults that the API server writes into objects, and its own admission plugins that change pods.
+"""Defaults that the API server writes into objects, and its own admission plugins that change pods and nodes.
 
 Sources: pkg/apis/core/v1/defaults.go and those of apps and batch; plugin/pkg/admission/serviceaccount, priority,
-defaulttolerationseconds and runtimeclass. Limits: of the defaults there are those that somebody here looks at, and
-those that show in a diff of a pod or a template; a ServiceAccount mounts no token.
+defaulttolerationseconds, runtimeclass and nodetaint. Limits: of the defaults there are those that somebody here looks
+at, and those that show in a diff of a pod or a template; a ServiceAccount mounts no token.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,8 @@ Find = Callable[[str, str, str], Document | None]
 _OMITTED_EMPTY = frozenset(("nodeSelector", "labels", "annotations", "matchLabels", "limits", "requests", "data"))
 _KEPT_EMPTY = frozenset(("nodeSelectorTerms", "containers"))  # no omitempty in types.go
 _BUILT_IN_CLASSES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+"""The taint that each node has from its creation until it is ready."""
 _SECONDS = 300  # --default-not-ready-toleration-seconds and its sibling
 
 
@@ -145,8 +147,17 @@ _DEFAULTS: dict[str, Callable[[Document], None]] = {
 }
 
 
-def admit_pod(pod: Document, operation: str, find: Find) -> None:
-    """What the API server's own plugins do to a pod, in their order. Raises ApiError (403)."""
+def admit(kind: str, document: Document, operation: str, find: Find) -> None:
+    """What the API server's own plugins do to an object, in their order. Raises ApiError (403)."""
+    if kind == "Pod":
+        _admit_pod(document, operation, find)
+    elif kind == "Node" and operation == "CREATE":
+        spec = document.setdefault("spec", {})
+        taints = spec.get("taints") or []
+        spec["taints"] = taints if NOT_READY in taints else [*taints, dict(NOT_READY)]
+
+
+def _admit_pod(pod: Document, operation: str, find: Find) -> None:
     if operation == "CREATE":
         _set_account(pod, find)
         _set_priority(pod, find)

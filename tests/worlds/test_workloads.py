@@ -18,6 +18,7 @@ from tests.worlds.workloads import Workloads
 
 T = TypeVar("T")
 ARCH = "kubernetes.io/arch"
+TAINT = {"key": "special", "effect": "NoSchedule"}
 
 
 class Cluster:
@@ -156,7 +157,7 @@ def test_daemon_set_runs_where_its_template_allows() -> None:
             ]
             return sorted(each[0]["matchFields"][0]["values"][0] for each in terms)
 
-        cluster.add_node("d", "arm64", {"key": "special", "effect": "NoSchedule"})
+        cluster.add_node("d", "arm64", TAINT)
         await cluster.make("DaemonSet", "agent")
         await asyncio.sleep(2)
         found = [nodes()]
@@ -169,6 +170,25 @@ def test_daemon_set_runs_where_its_template_allows() -> None:
         return found
 
     assert play(script) == [["a", "b", "c"], ["a", "b", "c", "e"], ["a", "b"]]
+
+
+def test_daemon_set_waits_until_a_new_node_is_ready() -> None:
+    async def script(cluster: Cluster) -> tuple[list[float], list[Document]]:
+        await cluster.make("DaemonSet", "agent", more={"spec": {"containers": [container("agent")]}})
+        await asyncio.sleep(5)
+        made: list[float] = []
+        cluster.api.subscribe("Pod", lambda change, *_: made.append(cluster.api.time()) if change == "ADDED" else None)
+        node = {"metadata": {"name": "new"}, "spec": {"taints": [TAINT]}}
+        await cluster.api.create("Node", node, user="system:node:new")
+        await cluster.api.create("Node", {"metadata": {"name": "newer"}}, user="system:node:newer")
+        await asyncio.sleep(20)
+        return made, [node["spec"] for node in cluster.api.list("Node") if "new" in node["metadata"]["name"]]
+
+    made, specs = play(script)
+
+    assert len(made) == 1
+    assert 5 + 2 <= made[0] <= 5 + 8
+    assert specs == [{"taints": [TAINT]}, {}]
 
 
 def test_failed_pod_of_a_daemon_set_is_replaced_later_and_later() -> None:

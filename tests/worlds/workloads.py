@@ -1,4 +1,4 @@
-"""kube-controller-manager, as far as it makes and deletes pods, and Kueue beside it."""
+"""kube-controller-manager, as far as pods are concerned, and Kueue beside it."""
 
 import asyncio
 import random
@@ -11,6 +11,7 @@ from tests.worlds.api_storage import key_of
 from tests.worlds.controllers import Controller
 from tests.worlds.daemon_sets import DaemonSets
 from tests.worlds.jobs import JobQueue, Jobs
+from tests.worlds.node_lifecycle import NodeLifecycle
 from tests.worlds.replica_sets import Deployments, ReplicaSets
 from tests.worlds.stateful_sets import StatefulSets
 from tests.worlds.trace import Trace
@@ -38,6 +39,7 @@ class Workloads:
             DaemonSets(api),
             Jobs(api),
             JobQueue(api),
+            NodeLifecycle(api, chance),
         )
         self._lost: list[tuple[str, Document]] = []
         self._has_lost = asyncio.Event()
