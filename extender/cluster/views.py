@@ -40,9 +40,8 @@ _NODE = msgspec.json.Decoder(ListingNode)
 class WatchedNodes:
     """The platforms of the cluster's nodes, kept by `watch`, whose `Handler` it is.
 
-    `platforms` has an entry per node, None for one that states no platform, `kinds` how many nodes there are of each
-    kind. `synced` is false until all nodes have been listed once. It then stays true, since an old view is better than
-    none.
+    `platforms` has the nodes' platforms, `kinds` how many nodes there are of each kind. `synced` is false until all
+    nodes have been listed once. It then stays true, since an old view is better than none.
     """
 
     def __init__(
@@ -66,8 +65,8 @@ class WatchedNodes:
 
     def count(self, architecture: str) -> int:
         """How many nodes have `architecture`, with `other` as in the metric. O(distinct platforms)."""
-        counted = (None, *self.platforms.distinct)
-        return sum(self.platforms.count(platform) for platform in counted if _label_of(platform) == architecture)
+        held = self.platforms.held()
+        return sum(number for platform, number in held.items() if _label_of(platform) == architecture)
 
     def upsert(self, document: msgspec.Raw | bytes) -> None:
         """Adds or replaces a node.

@@ -89,12 +89,10 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
             return _decode(_NAMES, self.node_names, "ExtenderArgs.NodeNames")
         return [NodeName((node.metadata and node.metadata.name) or "") for node in self.nodes]
 
-    def count(self) -> int:
-        """The number of requested nodes. Names are not decoded but counted by commas, which no node name contains."""
-        if self.nodes is not None:
-            return len(self.nodes)
-        text = bytes(self.node_names)
-        return text.count(b",") + (b'"' in text)
+    @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether names can be written to JSON as they are: nothing in their JSON was escaped."""
+        return self.nodes is None and b"\\" not in bytes(self.node_names)
 
     def echo(self) -> ExtenderFilterResult:
         """The response that keeps every node, made of the request's own bytes."""
@@ -102,12 +100,14 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
             return ExtenderFilterResult(node_names=self.node_names)
         return ExtenderFilterResult(nodes=self.raw_nodes)
 
-    def keep(self, names: Sequence[NodeName], refused: Mapping[NodeName, str]) -> ExtenderFilterResult:
+    def keep(
+        self, names: Sequence[NodeName], refused: Sequence[tuple[str, Sequence[NodeName]]]
+    ) -> ExtenderFilterResult:
         """The response that keeps the nodes of these names, in their order, and refuses others for a reason each.
 
         A node in neither is left out. Nodes are refused as *unresolvable*: evicting pods from them would not help.
         """
-        failed = msgspec.Raw(_ENCODER.encode(refused))
+        failed = msgspec.Raw(self._encode_refused(refused))
         if self.nodes is None:
             return ExtenderFilterResult(
                 node_names=msgspec.Raw(_ENCODER.encode(names)), failed_and_unresolvable_nodes=failed
@@ -115,6 +115,25 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
         kept = frozenset(names)
         items = b",".join(compress(_RAW_NODE_LIST.decode(self.raw_nodes).items, [name in kept for name in self.names]))
         return ExtenderFilterResult(nodes=msgspec.Raw(b'{"items":[%b]}' % items), failed_and_unresolvable_nodes=failed)
+
+    def _encode_refused(self, refused: Sequence[tuple[str, Sequence[NodeName]]]) -> bytes:
+        if not self.is_plain:
+            return _ENCODER.encode({name: reason for reason, names in refused for name in names})
+        parts = []
+        for reason, names in refused:
+            end = f'":{_ENCODER.encode(reason).decode()}'
+            parts.append('"' + f'{end},"'.join(names) + end)
+        return ("{" + ",".join(parts) + "}").encode()
+
+    def encode_scores(self, hosts: Mapping[int, Sequence[NodeName]]) -> bytes:
+        """The body of a prioritize response, as `encode_priorities` gives it; each score has hosts of these names."""
+        if not self.is_plain:
+            return encode_priorities(hosts)
+        parts = []
+        for score, names in hosts.items():
+            start, end = '{"Host":"', f'","Score":{score}}}'
+            parts.append(start + f"{end},{start}".join(names) + end)
+        return f"[{','.join(parts)}]".encode()
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ nodes of some clouds have the beta labels alone, or none: node affinity keeps po
 nor images.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -31,44 +31,46 @@ USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
 """The platforms of nodes that any cluster may get."""
 
 
-class NodePlatforms(dict[NodeName, Platform | None]):
-    """The platform of each node by name, None for a node that states none, in the order in which they were put.
+class NodePlatforms(Mapping[NodeName, Platform | None]):
+    """The platform of each node by name, in the order in which they were put, as a number.
 
-    Only `put` and `drop` change it. `distinct` are the platforms of all nodes. `images` is what the nodes list, nothing
-    where that is not watched.
+    `numbers` has the number of each node's platform, and `platforms` the platform of each number, None where nodes
+    state none: what is decided about thousands of names is a table of a few rows. Only `put` and `drop` change both.
+    `distinct` are the platforms of all nodes. `images` is what the nodes list, nothing where that is not watched.
     """
 
     def __init__(self, platforms: Mapping[NodeName, Platform | None] | None = None) -> None:
-        super().__init__()
-        self._names: dict[Platform | None, set[NodeName]] = {}
+        self.numbers: dict[NodeName, int] = {}
+        self.platforms: tuple[Platform | None, ...] = ()
         self.distinct: frozenset[Platform] = frozenset()
         self.images = NodeImages()
+        self._of_platform: dict[Platform | None, int] = {}
+        self._free: list[int] = []  # numbers of platforms that no node has any more, which stand for None
+        self._held: list[int] = []  # how many nodes have each number
         for name, platform in (platforms or {}).items():
             self.put(name, platform)
 
-    def count(self, platform: Platform | None) -> int:
-        """The number of nodes with this platform."""
-        return len(self._names.get(platform, ()))
+    def __len__(self) -> int:
+        return len(self.numbers)
 
-    def select(self, names: Sequence[NodeName], platforms: Set[Platform | None]) -> list[NodeName]:
-        """Those of the names whose nodes have one of the platforms, in order. O(names)."""
-        groups = [self._names[platform] for platform in platforms if platform in self._names]
-        if len(groups) == 1:  # as usual, and twice as fast
-            [group] = groups
-            return [name for name in names if name in group]
-        return [name for name in names if name in self and self[name] in platforms] if groups else []
+    def __iter__(self) -> Iterator[NodeName]:
+        return iter(self.numbers)
 
-    def missing(self, names: Iterable[NodeName]) -> list[NodeName]:
-        """Those of the names that are not in view."""
-        return [name for name in names if name not in self]
+    def __getitem__(self, name: NodeName) -> Platform | None:
+        return self.platforms[self.numbers[name]]
+
+    def held(self) -> Mapping[Platform | None, int]:
+        """How many nodes there are of each platform."""
+        return {platform: self._held[number] for platform, number in self._of_platform.items()}
 
     def put(self, name: NodeName, platform: Platform | None) -> None:
         """Adds the node or replaces its platform; the node becomes the last in order."""
         self.drop(name)
-        self[name] = platform
-        self._names.setdefault(platform, set()).add(name)
-        if platform and platform not in self.distinct:
-            self.distinct |= {platform}
+        number = self._of_platform.get(platform)
+        if number is None:
+            number = self._add(platform)
+        self.numbers[name] = number
+        self._held[number] += 1
 
     def merge(self, others: "NodePlatforms") -> None:
         """Puts all nodes of `others`."""
@@ -82,13 +84,31 @@ class NodePlatforms(dict[NodeName, Platform | None]):
 
     def drop(self, name: NodeName) -> None:
         """Removes the node; does nothing if it is not in view."""
-        if name not in self:
+        number = self.numbers.pop(name, None)
+        if number is None:
             return
-        platform = self.pop(name)
-        self._names[platform].remove(name)
-        if not self._names[platform]:
-            del self._names[platform]
-            self.distinct -= {platform}
+        self._held[number] -= 1
+        if not self._held[number]:
+            del self._of_platform[self.platforms[number]]
+            self._free.append(number)
+            self._name(number, None)
+
+    def _add(self, platform: Platform | None) -> int:
+        """A number for the platform."""
+        if self._free:
+            number = self._free.pop()
+        else:
+            number = len(self._held)
+            self._held.append(0)
+            self.platforms += (None,)
+        self._of_platform[platform] = number
+        self._name(number, platform)
+        return number
+
+    def _name(self, number: int, platform: Platform | None) -> None:
+        """Gives the number its meaning. O(numbers), as rarely as a cluster gets or loses its first node of a kind."""
+        self.platforms = (*self.platforms[:number], platform, *self.platforms[number + 1 :])
+        self.distinct = frozenset(filter(None, self.platforms))
 
 
 class ClusterNodes(msgspec.Struct, frozen=True):

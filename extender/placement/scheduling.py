@@ -8,6 +8,7 @@ import enum
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from itertools import compress, repeat
 from typing import Generic, TypeVar
 
 import msgspec
@@ -58,15 +59,14 @@ class Verdict(enum.StrEnum):
     """No registry has answered for an image, and the node lists it. No platform has this verdict."""
 
 
-Verdicts = Mapping[Verdict, list[NodeName]]
-"""The names of the nodes of each verdict that a node has, in the order of the request."""
 Scores = Mapping[int, Sequence[NodeName]]
 """The names of the nodes that have a score above zero, by score."""
 
 REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO, Verdict.NOT_IN_VIEW})
 NOT_IN_VIEW = "not in view yet"
 """The reason given for a node that kube-scheduler has seen before us."""
-_REMOVED = REFUSED | {Verdict.LEFT_OUT}
+REMOVED = REFUSED | {Verdict.LEFT_OUT}
+"""The verdicts on nodes that an answer of filter does not have."""
 _NOT_PASSING = REFUSED | {Verdict.RETRY}
 _COPIES_TELL = UNANSWERED | {Cause.NEVER_PULLED}
 UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, Verdict.PASSED})
@@ -75,12 +75,24 @@ UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, 
 class DecidedAnswer(msgspec.Struct, Generic[_Answer], frozen=True):
     """The answer to send and the answer that was decided. They differ only if the pod is merely observed.
 
-    `verdicts` counts the requested nodes by verdict.
+    `removed` counts by verdict the requested nodes that are refused or left out: those that pass are not counted.
     """
 
     answer: _Answer
     decided: _Answer
-    verdicts: Mapping[Verdict, int]
+    removed: Mapping[Verdict, int] = {}
+
+
+class NodeTable(msgspec.Struct, frozen=True):
+    """The decision about nodes by the numbers of their platforms in `NodePlatforms`.
+
+    The last row is about nodes that are not in view. `uniform` is the one verdict by which all nodes pass that a
+    cluster may have, None if there is none.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    scores: tuple[int, ...]
+    uniform: Verdict | None
 
 
 class Decision:
@@ -117,7 +129,7 @@ class Decision:
         self._facts = facts
         self.policy = policy
         self._overrides = overrides
-        self._verdicts: dict[Platform | None, Verdict] = {}
+        self._table: tuple[tuple[Platform | None, ...], NodeTable] | None = None
 
     @functools.cached_property
     def constraints(self) -> Sequence[Constraint]:
@@ -130,11 +142,26 @@ class Decision:
         return refusal_text(self.constraints) or system_text(self._images, self._facts)
 
     def verdict(self, platform: Platform | None) -> Verdict:
-        """The verdict on nodes of `platform`, None for nodes that state none. Computed once per platform."""
-        found = self._verdicts.get(platform)
-        if found is None:
-            found = self._verdicts[platform] = self._decide(platform)
-        return found
+        """The verdict on nodes of `platform`, None for nodes that state none. O(images)."""
+        if platform is None:
+            return Verdict.UNSTATED
+        match fit(self._facts, platform, self.policy.compatibility):
+            case Fit.NO:
+                return Verdict.NO
+            case Fit.YES:
+                return Verdict.YES
+        if self.retried:
+            return Verdict.RETRY
+        if not self.assumed:
+            return Verdict.PASSED
+        runs = runs_on(self.policy.assume, platform, self.policy.compatibility)
+        return Verdict.ASSUMED_YES if runs else Verdict.ASSUMED_NO
+
+    def table(self, nodes: NodePlatforms) -> NodeTable:
+        """The verdict and the score of each number in `nodes`. Computed once while their platforms are the same."""
+        if self._table is None or self._table[0] is not nodes.platforms:
+            self._table = nodes.platforms, self._tabulate(nodes)
+        return self._table[1]
 
     @functools.cached_property
     def preference(self) -> Mapping[str, int]:
@@ -153,24 +180,13 @@ class Decision:
         score = self.preference.get(platform.architecture, 0) if platform else 0
         return score if score and self.verdict(platform) is Verdict.YES else 0
 
-    def scores(self, names: Sequence[NodeName], nodes: NodePlatforms) -> Scores:
-        """The nodes in view that have a score."""
-        platforms: dict[int, set[Platform | None]] = {}
-        for platform in nodes.distinct:
-            platforms.setdefault(self.score(platform), set()).add(platform)
-        found = {score: nodes.select(names, platforms[score]) for score in sorted(platforms.keys() - {0})}
-        return {score: chosen for score, chosen in found.items() if chosen}
-
-    def verdicts(self, names: Sequence[NodeName], nodes: NodePlatforms) -> Verdicts:
-        """The nodes of each verdict."""
-        platforms: dict[Verdict, set[Platform | None]] = {}
-        for platform in (None, *nodes.distinct):
-            platforms.setdefault(self.verdict(platform), set()).add(platform)
-        found = {verdict: nodes.select(names, chosen) for verdict, chosen in platforms.items()}
-        if sum(map(len, found.values())) < len(names):
-            unseen = self.verdict_unseen(nodes.distinct)
-            found[unseen] = _in_order(names, [found.get(unseen, []), nodes.missing(names)])
-        return _filled(found)
+    def _tabulate(self, nodes: NodePlatforms) -> NodeTable:
+        uniform = self.verdict_on_any(nodes.distinct)
+        return NodeTable(
+            (*map(self.verdict, nodes.platforms), uniform or Verdict.NOT_IN_VIEW),
+            (*map(self.score, nodes.platforms), 0),
+            uniform,
+        )
 
     def verdict_on_any(self, platforms: frozenset[Platform]) -> Verdict | None:
         """The one verdict on all possible nodes of a cluster with `platforms`, if it lets nodes pass; else None.
@@ -180,25 +196,6 @@ class Decision:
         """
         possible = {self.verdict(platform) for platform in platforms.union(USUAL)}
         return possible.pop() if len(possible) == 1 and possible.isdisjoint(_NOT_PASSING) else None
-
-    def verdict_unseen(self, platforms: frozenset[Platform]) -> Verdict:
-        """The verdict on a node that is not in view, in a cluster with `platforms`."""
-        return self.verdict_on_any(platforms) or Verdict.NOT_IN_VIEW
-
-    def _decide(self, platform: Platform | None) -> Verdict:
-        if platform is None:
-            return Verdict.UNSTATED
-        match fit(self._facts, platform, self.policy.compatibility):
-            case Fit.NO:
-                return Verdict.NO
-            case Fit.YES:
-                return Verdict.YES
-        if self.retried:
-            return Verdict.RETRY
-        if not self.assumed:
-            return Verdict.PASSED
-        runs = runs_on(self.policy.assume, platform, self.policy.compatibility)
-        return Verdict.ASSUMED_YES if runs else Verdict.ASSUMED_NO
 
 
 def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[ExtenderFilterResult]:
@@ -216,76 +213,82 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     Raises:
         InvalidRequest: `NodeNames` has an item that is not a string.
     """
-    uniform = decision.verdict_on_any(nodes.distinct)
-    if uniform and not decision.leaves_out and not decision.copied:
-        return _all_pass(args, uniform)
-    found = decision.verdicts(args.names, nodes)
+    table = decision.table(nodes)
+    if table.uniform and not decision.leaves_out and not decision.copied:
+        return DecidedAnswer(echo := args.echo(), echo)
+    names, verdicts = args.names, [*table.verdicts]
+    numbers = numbers_of(names, nodes)
     if decision.leaves_out:
-        found = _leave_out(found, decision.scores(args.names, nodes))
+        best = max((table.scores[number] for number in set(numbers)), default=0)
+        verdicts = _leave_out(table, best) if best else verdicts
     for verdict, images in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.copied)):
-        if images and verdict in found:
-            found = _keep_listing(found, verdict, nodes.images.nodes_with(images))
-    if Verdict.RETRY in found:
-        decided = ExtenderFilterResult(error=retry_text(decision.retried))
-    elif not _REMOVED.isdisjoint(found):
-        kept = _in_order(args.names, [names for verdict, names in found.items() if verdict not in _REMOVED])
-        refused = dict[NodeName, str]()
-        for verdict in found.keys() & REFUSED:
-            reason = NOT_IN_VIEW if verdict is Verdict.NOT_IN_VIEW else decision.refusal
-            refused |= dict.fromkeys(found[verdict], reason)
-        decided = args.keep(kept, refused)
+        if images and verdict in verdicts:
+            numbers = _keep_listing(names, numbers, verdicts, verdict, nodes.images.nodes_with(images))
+    if Verdict.RETRY in verdicts and Verdict.RETRY in {verdicts[number] for number in set(numbers)}:
+        decided, removed = ExtenderFilterResult(error=retry_text(decision.retried)), dict[Verdict, int]()
     else:
-        decided = args.echo()
-    numbers = {verdict: len(names) for verdict, names in found.items()}
-    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, numbers)
+        decided, removed = _remove(args, numbers, verdicts, decision)
+    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, removed)
 
 
-def _in_order(names: Sequence[NodeName], parts: Sequence[list[NodeName]]) -> list[NodeName]:
-    """The names that are in one of the parts, each of which is in order."""
-    parts = [part for part in parts if part]
-    if len(parts) < 2:
-        return parts[0] if parts else []
-    chosen = set[NodeName]().union(*parts)
-    return [name for name in names if name in chosen]
+def numbers_of(names: Sequence[NodeName], nodes: NodePlatforms) -> list[int]:
+    """The row of each node in a table about `nodes`. This is the only look-up of a name."""
+    return list(map(nodes.numbers.get, names, repeat(len(nodes.platforms))))
 
 
-def _keep_listing(found: Verdicts, unresolved: Verdict, listing: Set[NodeName]) -> Verdicts:
-    """The verdicts by which the nodes `listing` the images stay, and others that are `unresolved` are left out.
+def _remove(
+    args: ExtenderArgs, numbers: Sequence[int], verdicts: Sequence[Verdict], decision: Decision
+) -> tuple[ExtenderFilterResult, dict[Verdict, int]]:
+    """The answer without the nodes whose verdict refuses them or leaves them out, and how many they are."""
+    kept = _chosen(args.names, numbers, [verdict not in REMOVED for verdict in verdicts])
+    left = len(args.names) - len(kept)
+    if not left:
+        return args.echo(), {}
+    reasons, removed = list[tuple[str, Sequence[NodeName]]](), dict[Verdict, int]()
+    for refusing in REFUSED.intersection(verdicts):
+        names = _chosen(args.names, numbers, [verdict is refusing for verdict in verdicts]) if left else []
+        if names:
+            reasons.append((NOT_IN_VIEW if refusing is Verdict.NOT_IN_VIEW else decision.refusal, names))
+            removed[refusing] = len(names)
+            left -= len(names)
+    if left:
+        removed[Verdict.LEFT_OUT] = left
+    return args.keep(kept, reasons), removed
 
-    The verdicts themselves if none of `listing` is among those.
+
+def _chosen(names: Sequence[NodeName], numbers: Sequence[int], rows: Sequence[bool]) -> list[NodeName]:
+    """The names whose row says yes, in order."""
+    return list(compress(names, [rows[number] for number in numbers]))
+
+
+def _keep_listing(
+    names: Sequence[NodeName],
+    numbers: list[int],
+    verdicts: list[Verdict],
+    unresolved: Verdict,
+    listing: Set[NodeName],
+) -> list[int]:
+    """The rows by which the nodes `listing` the images stay, and others that are `unresolved` are left out.
+
+    The rows themselves if none of `listing` is among those. Adds two rows to `verdicts`.
     """
-    listed = [name for name in found[unresolved] if name in listing]
-    if not listed:
-        return found
-    others = [name for name in found[unresolved] if name not in listing]
-    left_out = [*found.get(Verdict.LEFT_OUT, ()), *others]
-    return _filled({**found, unresolved: [], Verdict.LISTED: listed, Verdict.LEFT_OUT: left_out})
+    listed, left_out = len(verdicts), len(verdicts) + 1
+    found = [
+        (listed if name in listing else left_out) if verdicts[number] is unresolved else number
+        for name, number in zip(names, numbers, strict=True)
+    ]
+    if listed not in found:
+        return numbers
+    verdicts += Verdict.LISTED, Verdict.LEFT_OUT
+    return found
 
 
-def _filled(found: Verdicts) -> Verdicts:
-    return {verdict: names for verdict, names in found.items() if names}
-
-
-def _all_pass(args: ExtenderArgs, verdict: Verdict) -> DecidedAnswer[ExtenderFilterResult]:
-    echo = args.echo()
-    number = args.count()
-    return DecidedAnswer(echo, echo, {verdict: number} if number else {})
-
-
-def _leave_out(found: Verdicts, scores: Scores) -> Verdicts:
-    """The verdicts by which all nodes but those of the highest score are left out, if one has a score at all.
-
-    Those that are refused stay so.
-    """
-    if not scores:
-        return found
-    best = frozenset(scores[max(scores)])
-    stay = {
-        verdict: names if verdict in REFUSED else [name for name in names if name in best]
-        for verdict, names in found.items()
-    }
-    others = [names for verdict, names in found.items() if verdict not in REFUSED]
-    return _filled({**stay, Verdict.LEFT_OUT: [name for names in others for name in names if name not in best]})
+def _leave_out(table: NodeTable, best: int) -> list[Verdict]:
+    """The verdicts by which all nodes but those of the best score are left out; those that are refused stay so."""
+    return [
+        verdict if verdict in REFUSED or score == best else Verdict.LEFT_OUT
+        for verdict, score in zip(table.verdicts, table.scores, strict=True)
+    ]
 
 
 def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> bool:
@@ -294,24 +297,29 @@ def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     Raises:
         InvalidRequest: `NodeNames` has an item that is not a string.
     """
-    if not decision.can_be_learned:
+    verdicts = decision.table(nodes).verdicts
+    if not decision.can_be_learned or UNRESOLVED.isdisjoint(verdicts):
         return False
-    return not UNRESOLVED.isdisjoint(decision.verdicts(args.names, nodes))
+    return any(verdicts[number] in UNRESOLVED for number in set(numbers_of(args.names, nodes)))
 
 
 def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[Scores]:
     """The scores above zero: for a multi-arch pod, each node with verdict *yes* scores its architecture's preference.
 
-    There are none where filter has left only the most preferred nodes. `verdicts` counts the scored nodes only.
+    There are none where filter has left only the most preferred nodes.
 
     Raises:
         InvalidRequest: `NodeNames` has an item that is not a string.
     """
     if decision.leaves_out or not decision.preference:
-        return DecidedAnswer({}, {}, {})
-    decided = decision.scores(args.names, nodes)
-    verdicts = {Verdict.YES: sum(map(len, decided.values()))} if decided else {}
-    return DecidedAnswer(decided if decision.enforced else {}, decided, verdicts)
+        return DecidedAnswer({}, {})
+    scores = decision.table(nodes).scores
+    numbers = numbers_of(args.names, nodes)
+    found = {
+        best: _chosen(args.names, numbers, [score == best for score in scores]) for best in sorted({*scores} - {0})
+    }
+    decided = {score: names for score, names in found.items() if names}
+    return DecidedAnswer(decided if decision.enforced else {}, decided)
 
 
 def preempt_nodes(
@@ -322,15 +330,16 @@ def preempt_nodes(
     There are none while an image is to be retried, as pods evicted in vain do not come back. Preference does not count:
     filter keeps a node that is asked about alone, so any of them may be nominated.
     """
-    unseen = decision.verdict_unseen(nodes.distinct)
-    verdicts = {name: decision.verdict(nodes[name]) if name in nodes else unseen for name in args.victims}
+    verdicts = decision.table(nodes).verdicts
+    found = [verdicts[number] for number in numbers_of([*args.victims], nodes)]
     kept = {
         name: victims
-        for name, victims in args.victims.items()
-        if not decision.retried and verdicts[name] not in REFUSED
+        for (name, victims), verdict in zip(args.victims.items(), found, strict=True)
+        if not decision.retried and verdict not in REFUSED
     }
     decided = ExtenderPreemptionResult(kept)
-    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, Counter(verdicts.values()))
+    removed = Counter(verdict for verdict in found if verdict in REFUSED)
+    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, removed)
 
 
 def _listable(retried: Sequence[tuple[PodImage, Pending | Unknown]]) -> tuple[PodImage, ...]:

@@ -29,7 +29,7 @@ from extender.placement.facts import facts_of
 from extender.placement.nodes import NodePlatforms, list_nodes
 from extender.placement.policy import Mode, is_exempt
 from extender.placement.scheduling import (
-    REFUSED,
+    REMOVED,
     DecidedAnswer,
     Decision,
     Verdict,
@@ -136,11 +136,11 @@ class FirstSeen:
         return now - row.since
 
 
-NODES = counters(
-    "multiarch_nodes_total",
-    "Nodes asked about, by endpoint and verdict.",
-    ("endpoint", ("filter", "prioritize", "preempt")),
-    ("verdict", tuple(Verdict)),
+REMOVED_NODES = counters(
+    "multiarch_removed_nodes_total",
+    "Nodes asked about that were refused or left out, by endpoint and verdict; those that pass are not counted.",
+    ("endpoint", ("filter", "preempt")),
+    ("verdict", tuple(sorted(REMOVED))),
 )
 
 _KNOWN = frozenset({Content})
@@ -183,7 +183,7 @@ class SchedulerVerbs:
         except NodesNotKnown as exc:
             return _filter_reply(ExtenderFilterResult(error=str(exc)) if _is_enforced(question) else args.echo())
         decided = filter_nodes(args, nodes, decision)
-        _count("filter", decided.verdicts)
+        _count("filter", decided.removed)
         if decided.decided is not decided.answer:
             _log_observed(args.pod, decision, decided)
         return _filter_reply(decided.answer)
@@ -199,8 +199,7 @@ class SchedulerVerbs:
         except NodesNotKnown:
             return Reply(_NO_SCORES)
         decided = prioritize_nodes(args, nodes, self._decide(args.pod, question, self._pod_resolver.peek(question)))
-        _count("prioritize", decided.verdicts)
-        return Reply(encode_priorities(decided.answer))
+        return Reply(args.encode_scores(decided.answer))
 
     async def preempt(self, body: bytes) -> Reply:
         """The ExtenderPreemptionResult for ExtenderPreemptionArgs, from the cache. Raises InvalidRequest.
@@ -219,7 +218,7 @@ class SchedulerVerbs:
             return Reply(encode_preemption_result(ExtenderPreemptionResult({})), "error")
         decision = self._decide(args.pod, question, await self._pod_resolver.resolve(question, 0))
         decided = preempt_nodes(args, nodes, decision)
-        _count("preempt", decided.verdicts)
+        _count("preempt", decided.removed)
         return Reply(encode_preemption_result(decided.answer))
 
     @staticmethod
@@ -273,8 +272,8 @@ class SchedulerVerbs:
 
 
 def _log_observed(pod: Pod, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> None:
-    refused = sum(number for verdict, number in decided.verdicts.items() if verdict in REFUSED)
-    left_out = decided.verdicts.get(Verdict.LEFT_OUT, 0)
+    left_out = decided.removed.get(Verdict.LEFT_OUT, 0)
+    refused = sum(decided.removed.values()) - left_out
     reason = decision.refusal or decided.decided.error
     log.info("pod.observed", pod=_uid(pod), refused=refused, left_out=left_out, reason=reason)
 
@@ -300,6 +299,6 @@ def _filter_reply(result: ExtenderFilterResult) -> Reply:
     return Reply(encode_filter_result(result), "error" if result.error else "answered")
 
 
-def _count(endpoint: str, verdicts: Mapping[Verdict, int]) -> None:
-    for verdict, number in verdicts.items():
-        NODES[endpoint][verdict].inc(number)
+def _count(endpoint: str, removed: Mapping[Verdict, int]) -> None:
+    for verdict, number in removed.items():
+        REMOVED_NODES[endpoint][verdict].inc(number)

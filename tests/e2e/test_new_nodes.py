@@ -45,7 +45,7 @@ async def test_every_pod_is_bound_when_forty_nodes_join_at_once(
         with world.second_scheduler(service):
             ours = await seconds_to_bind(world, "ours")
         errors = await service.metric("multiarch_requests_total", endpoint="filter", outcome="error")
-        refusals = await service.metric("multiarch_nodes_total", endpoint="filter", verdict="not-in-view")
+        refusals = await service.metric("multiarch_removed_nodes_total", endpoint="filter", verdict="not-in-view")
     world.figure(
         f"{NEW} nodes at once, seen {late_seconds:g} s late: all pods bound in {ours:.1f} s, without an extender in "
         f"{alone:.1f} s; {refusals:.0f} times a node was not in view"

@@ -101,7 +101,7 @@ def test_nodes_that_list_an_image_stay_where_no_registry_answers() -> None:
     for failure in (GONE, DOWN):
         decided = filtered([failure], ["b", "c"])
         assert names_of(decided) == ["b", "c"]
-        assert decided.verdicts == {Verdict.LISTED: 2, Verdict.LEFT_OUT: 1}
+        assert decided.removed == {Verdict.LEFT_OUT: 1}
     assert "app" in names_of(filtered([DOWN], []))
     assert "app" in names_of(filtered([ASKED], ["a"]))
 
@@ -144,7 +144,7 @@ def test_a_list_is_no_platform() -> None:
     images = (APP, PodImage("known:1"))
     decided = filtered([DOWN, AMD], ["a", "c"], images)
     assert names_of(decided) == ["a"]
-    assert decided.verdicts == {Verdict.LISTED: 1, Verdict.NO: 1, Verdict.LEFT_OUT: 1}
+    assert decided.removed == {Verdict.NO: 1, Verdict.LEFT_OUT: 1}
 
 
 def test_pod_is_not_held_for_an_image_that_nodes_have() -> None:

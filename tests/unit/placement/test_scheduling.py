@@ -144,24 +144,24 @@ def test_unrefused_names_are_given_back_untouched_and_unread() -> None:
     outcome = filter_nodes(args, view, decide([MULTI]))
     assert outcome.answer.node_names is not None
     assert bytes(outcome.answer.node_names) == b'[ "x", 7 ]'
-    assert outcome.verdicts == {Verdict.YES: 2}
+    assert outcome.removed == {}
     with pytest.raises(InvalidRequest):
         filter_nodes(args, view, decide([ARM64]))
 
 
 @pytest.mark.parametrize(
-    ("seen", "facts", "kept", "late", "verdicts"),
+    ("seen", "facts", "kept", "late", "removed"),
     [
-        (MIXED, [AMD64], "a z", "new", {Verdict.YES: 2, Verdict.NO: 2, Verdict.NOT_IN_VIEW: 1}),
-        ({"a": "linux/amd64"}, [AMD64], "a", "new b c z", {Verdict.YES: 1, Verdict.NOT_IN_VIEW: 4}),
+        (MIXED, [AMD64], "a z", "new", {Verdict.NO: 2, Verdict.NOT_IN_VIEW: 1}),
+        ({"a": "linux/amd64"}, [AMD64], "a", "new b c z", {Verdict.NOT_IN_VIEW: 4}),
         ({}, [AMD64, COLD], "", "new b a c z", {Verdict.NOT_IN_VIEW: 5}),
-        (MIXED, [MULTI], "new b a c z", "", {Verdict.YES: 5}),
-        ({}, [MULTI], "new b a c z", "", {Verdict.YES: 5}),
+        (MIXED, [MULTI], "new b a c z", "", {}),
+        ({}, [MULTI], "new b a c z", "", {}),
     ],
     ids=["beside others", "where all in view are right", "an empty view", "anywhere", "anywhere, an empty view"],
 )
 def test_a_node_that_is_not_in_view_is_refused_alone_where_its_platform_matters(
-    seen: Nodes, facts: list[ImageFact], kept: str, late: str, verdicts: Mapping[Verdict, int]
+    seen: Nodes, facts: list[ImageFact], kept: str, late: str, removed: Mapping[Verdict, int]
 ) -> None:
     """As unresolvable, so that nobody is evicted for it: it may be the first of its platform, which the view lacks."""
     args, _ = ask(NAMES, {"new": None, **MIXED})
@@ -170,7 +170,7 @@ def test_a_node_that_is_not_in_view_is_refused_alone_where_its_platform_matters(
     assert msgspec.json.decode(outcome.answer.node_names) == kept.split()
     failed = msgspec.json.decode(outcome.answer.failed_and_unresolvable_nodes, type=dict[str, str])
     assert {name for name, reason in failed.items() if reason == "not in view yet"} == set(late.split())
-    assert outcome.verdicts == verdicts
+    assert outcome.removed == removed
     candidates = dict.fromkeys(["new", *MIXED], ())
     for meta in (False, True):
         victims = decode_preemption_args(preempt_body(candidates, meta=meta))
@@ -212,7 +212,7 @@ def test_an_observed_pod_is_left_as_it_is(form: str, mode: Mode, facts: list[Ima
     filtered, would = filter_nodes(args, nodes, observed), filter_nodes(args, nodes, enforced)
     assert encode_filter_result(filtered.answer) == encode_filter_result(args.echo())
     assert encode_filter_result(filtered.decided) == encode_filter_result(would.answer)
-    assert filtered.verdicts == would.verdicts
+    assert filtered.removed == would.removed
     priorities = prioritize_nodes(args, nodes, observed)
     assert priorities.answer == {}
     assert priorities.decided == prioritize_nodes(args, nodes, enforced).answer
@@ -287,7 +287,7 @@ def test_preempt_echoes_the_nodes_filter_would_keep(
         name: {"Pods": [{"UID": uid} for uid in victims[name]], "NumPDBViolations": len(name)} for name in kept.split()
     }
     assert answer == {"NodeNameToMetaVictims": expected}
-    assert sum(outcome.verdicts.values()) == len(victims)
+    assert sum(outcome.removed.values()) == (0 if facts == [NEVER_PULLED] else 2)
 
 
 def strictly(preference: Mapping[str, int]) -> Policy:
@@ -326,9 +326,9 @@ def test_filter_keeps_the_most_preferred_nodes_that_are_asked_about(
     refused = {name for name, text in ZOO.items() if decision.verdict(_platform(text)) in REFUSED}
     assert set(answer["FailedAndUnresolvableNodes"]) == refused
     assert answer["Error"] == ""
-    verdicts = filter_nodes(*ask(form, ZOO), decision).verdicts
-    assert verdicts.get(Verdict.LEFT_OUT, 0) == len(ZOO) - len(refused) - len(kept.split())
-    assert sum(verdicts.values()) == len(ZOO)
+    removed = filter_nodes(*ask(form, ZOO), decision).removed
+    assert removed.get(Verdict.LEFT_OUT, 0) == len(ZOO) - len(refused) - len(kept.split())
+    assert sum(removed.values()) == len(ZOO) - len(kept.split())
 
 
 def _platform(text: str | None) -> Platform | None:
