@@ -20,7 +20,7 @@ import msgspec
 from extender import __version__
 from extender.printable import printable
 from extender.reports.audit_report import Audit, AuditedWorkload, FindingRule, RunAnswer, WorkloadPlatform
-from extender.reports.quantities import size_text
+from extender.reports.quantities import counted, size_text
 
 _MOST_IN_PICTURE = 8
 _WIDTH = 1000  # of a bar, in its own units
@@ -86,8 +86,9 @@ def _hash(text: str) -> str:
 def _subtitle(report: Audit) -> str:
     total = report.total
     return (
-        f'<p class="quiet">{total.workloads:,} workloads with {total.pods:,} pods, which request '
-        f"{_round(total.cpu_cores)} CPU and {size_text(total.memory_bytes)} of memory; {len(report.images):,} images; "
+        f'<p class="quiet">{counted(total.workloads, "workload")} with {counted(total.pods, "pod")}, which request '
+        f"{_round(total.cpu_cores)} CPU and {size_text(total.memory_bytes)} of memory; "
+        f"{counted(len(report.images), 'image')}; "
         f"looked at for {escape(', '.join(report.targets))}.</p>\n"
     )
 
@@ -95,7 +96,7 @@ def _subtitle(report: Audit) -> str:
 def _notes(report: Audit) -> str:
     notes = ["The audit was interrupted, so this report is partial."] if report.is_partial else []
     if report.problems:
-        notes.append(f"{len(report.problems)} problems: {'; '.join(report.problems[:5])}")
+        notes.append(f"{counted(len(report.problems), 'problem')}: {'; '.join(report.problems[:5])}")
     noscript = '<noscript><p class="warning">The tables need JavaScript; -o markdown does not.</p></noscript>\n'
     return "".join(f'<p class="warning">{escape(note)}</p>\n' for note in notes) + noscript
 
@@ -181,9 +182,9 @@ def _nodes(report: Audit) -> str:
     if not report.nodes:
         return ""
     lines = "".join(
-        f"<li><b>{escape(each.platform or 'nodes that state no platform')}</b>: {each.nodes:,} nodes with "
-        f"{_round(each.cpu_cores)} CPU and {size_text(each.memory_bytes)}; {each.blocked.pods:,} pods that request "
-        f"{_round(each.blocked.cpu_cores)} CPU and {size_text(each.blocked.memory_bytes)} cannot use them</li>\n"
+        f"<li><b>{escape(each.platform or 'nodes that state no platform')}</b>: {counted(each.nodes, 'node')} with "
+        f"{_round(each.cpu_cores)} CPU and {size_text(each.memory_bytes)}; "
+        f"{counted(each.blocked.pods, 'pod')} that request {_round(each.blocked.cpu_cores)} CPU and {size_text(each.blocked.memory_bytes)} cannot use them</li>\n"
         for each in report.nodes
     )
     return f"<h2>Nodes</h2>\n<ul>\n{lines}</ul>\n"
@@ -226,7 +227,7 @@ def _workloads(report: Audit) -> _PageTable:
     columns = [
         _Column("Namespace", choices=True),
         _Column("Kind", choices=True),
-        _Column("Name"),
+        _Column("Name", "name"),
         *(_Column(target, choices=True) for target in report.targets),
         _Column("CPU", "number"),
         _Column("Memory", "bytes"),

@@ -14,9 +14,9 @@ function shown(value, type) {
   return type === "number" ? numbers.format(value) : String(value);
 }
 
-// A long text may break behind these characters too, and nowhere inside a word.
+// A long word may break behind these characters too, and nowhere else.
 function write(cell, text, type) {
-  const parts = type === "name" || type === "long" ? text.split(/(?<=[/:@=])/) : [text];
+  const parts = type === "name" || type === "long" ? text.split(/(?<=\S{12}[/@])/) : [text];
   parts.forEach((part, at) => {
     if (at) cell.append(document.createElement("wbr"));
     cell.append(part);
@@ -32,6 +32,7 @@ function open(section, table) {
   const { columns, rows, sort } = table;
   const find = (name) => section.querySelector(`[data-part="${name}"]`);
   const texts = rows.map((row) => row.join("\n").toLowerCase());
+  const longest = columns.map((_, at) => Math.max(0, ...rows.map((row) => String(row[at]).length)));
   const state = { by: sort, down: true, most: PAGE, order: [] };
 
   const draw = () => {
@@ -44,6 +45,7 @@ function open(section, table) {
         cell.setAttribute("role", "cell");
         cell.dataset.label = column.name;
         cell.className = column.type === "number" || column.type === "bytes" ? "number" : column.type;
+        if (column.type === "name") cell.style.setProperty("--longest", `${longest[at]}ch`);
         write(cell, shown(rows[index][at], column.type), column.type);
         line.append(cell);
       });
