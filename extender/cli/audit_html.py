@@ -184,7 +184,8 @@ def _nodes(report: Audit) -> str:
     lines = "".join(
         f"<li><b>{escape(each.platform or 'nodes that state no platform')}</b>: {counted(each.nodes, 'node')} with "
         f"{_round(each.cpu_cores)} CPU and {size_text(each.memory_bytes)}; "
-        f"{counted(each.blocked.pods, 'pod')} that request {_round(each.blocked.cpu_cores)} CPU and {size_text(each.blocked.memory_bytes)} cannot use them</li>\n"
+        f"{counted(each.blocked.pods, 'pod')} that request {_round(each.blocked.cpu_cores)} CPU and "
+        f"{size_text(each.blocked.memory_bytes)} cannot use them</li>\n"
         for each in report.nodes
     )
     return f"<h2>Nodes</h2>\n<ul>\n{lines}</ul>\n"
