@@ -145,8 +145,8 @@ class AdmissionConfig(Section, frozen=True):
     node_affinity: Annotated[
         AffinityMode,
         Meta(
-            description="`required` keeps a pod on platforms that its images have, `preferred` writes the preference,"
-            " `both` does both."
+            description="`required` keeps a pod on platforms that its images have, `preferred` writes the preference, "
+            "`both` does both. Under `required` the annotation `prefer` is written too."
         ),
     ] = AffinityMode.REQUIRED
     unknown: Annotated[

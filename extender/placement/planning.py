@@ -156,7 +156,7 @@ class Planner:
     def plan(self, pod: PodInput, own: SchedulingSpec, *, expired: bool = False) -> Wanted:
         """What the pod should get, whose author's own spec is `own`. `expired`: it was held for long enough."""
         wanted = self._plan(pod, own, expired=expired)
-        if not self._prefers or pod.overrides.is_preferring is None:  # as nearly always
+        if pod.overrides.is_preferring is None or not self._prefers_for(pod.overrides):  # as nearly always
             return wanted
         return msgspec.structs.replace(wanted, is_preferring=pod.overrides.is_preferring)
 
@@ -284,11 +284,15 @@ class Planner:
                 added.append(rule.toleration)
         return tuple(added)
 
+    def _prefers_for(self, overrides: Overrides) -> bool:
+        """Whether the preference is written: by the setting, or beside required affinity as the author asks for it."""
+        return self._prefers or (self._requires and overrides.names_architecture)
+
     def _plan_preferred(
         self, pod: PodInput, own: SchedulingSpec, architectures: Set[str]
     ) -> tuple[PreferredSchedulingTerm, ...]:
         preference = preference_for(self._policy, pod.overrides)
-        if not self._prefers or not preference:
+        if not preference or not self._prefers_for(pod.overrides):
             return ()
         node_affinity = (own.affinity and own.affinity.node_affinity) or NodeAffinity()
         return plan_preferred(node_affinity.preferred or (), preference, architectures)

@@ -64,16 +64,23 @@ class Overrides(msgspec.Struct, frozen=True):
 
     `prefer` is a normalised architecture, `none`, or None if not set. `prefer_share` is the percentage of pods that
     have the preference; None for all of them, or once it is decided whether this pod is one of them. `is_preferring`
-    says whether a pod that had no name was drawn to have it; None where nothing was drawn. `unknown` is None
-    if not set; then the operator's setting applies. `problems` has one short sentence for each value that was ignored.
+    says whether a pod that had no name was drawn to have it; None where nothing was drawn. `is_outside`: an
+    architecture is named, and the pod is outside the share. `unknown` is None if not set; then the operator's setting
+    applies. `problems` has one short sentence for each value that was ignored.
     """
 
     mode: Mode = Mode.ENFORCE
     prefer: str | None = None
     prefer_share: float | None = None
     is_preferring: bool | None = None
+    is_outside: bool = False
     unknown: Choice | None = None
     problems: tuple[str, ...] = ()
+
+    @property
+    def names_architecture(self) -> bool:
+        """Whether the author names an architecture to prefer, for this pod or for others of its workload."""
+        return self.is_outside or self.prefer not in (None, NO_PREFERENCE)
 
 
 class Writer(enum.StrEnum):
@@ -322,7 +329,8 @@ def overrides_of(pod: Pod, namespace: str, defaults: Annotations, policy: Policy
     elif point is None and draw:
         drawn = is_in
     prefer = found.prefer if is_in else NO_PREFERENCE
-    return msgspec.structs.replace(found, prefer=prefer, prefer_share=None, is_preferring=drawn)
+    is_outside = found.names_architecture and not is_in
+    return msgspec.structs.replace(found, prefer=prefer, prefer_share=None, is_preferring=drawn, is_outside=is_outside)
 
 
 class _DrawnRecord(msgspec.Struct, frozen=True, rename="camel"):

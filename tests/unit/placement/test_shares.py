@@ -36,8 +36,11 @@ def is_preferring(document: Any, namespace: Mapping[str, str]) -> bool:
 @pytest.mark.parametrize("mode", ["preferred", "both", "required", "none"])
 @pytest.mark.parametrize("share", [{PREFER_SHARE: "20%"}, {PREFER_SHARE: "20%", PREFER: "arm64"}], ids=str)
 def test_webhook_and_verbs_together_give_the_share(mode: str, share: dict[str, str]) -> None:
-    """Of pods that have no name yet when the webhook sees them, which it may see twice."""
-    found = []
+    """Of pods that have no name yet when the webhook sees them, which it may see twice.
+
+    Beside required affinity it writes the preference of who names an architecture.
+    """
+    found, writes = [], mode in ("preferred", "both") or (mode == "required" and PREFER in share)
     for number in range(PODS):
         created = pod(metadata={"name": None, "generateName": "web-5d4f8c7b9-", "ownerReferences": [OWNER]})
         first = reviewed(created, mode, f"first-{number}", share)
@@ -45,9 +48,28 @@ def test_webhook_and_verbs_together_give_the_share(mode: str, share: dict[str, s
         first["metadata"]["name"] = f"web-5d4f8c7b9-{number:05x}"
         prefers = PREFERRED in (first["spec"].get("affinity") or {}).get("nodeAffinity", {})
         found.append(is_preferring(first, share))
-        assert is_preferring(first, share) is prefers or mode in ("required", "none")
-        assert is_preferring(first, {PREFER_SHARE: "0%"}) is prefers or mode in ("required", "none")
+        assert prefers is (writes and is_preferring(first, share))
+        assert is_preferring(first, {PREFER_SHARE: "0%"}) is prefers or not writes
     assert abs(sum(found) - PODS / 5) < PODS / 15
+
+
+@pytest.mark.parametrize(
+    ("mode", "prefer", "architectures"),
+    [("required", "arm64", ["arm64"]), ("required", "none", []), ("required", "", []), ("none", "arm64", []),
+     ("both", "amd64", ["amd64"]), ("both", "none", [])],
+)  # fmt: skip
+def test_an_architecture_that_an_author_names_is_preferred_wherever_affinity_is_written(
+    mode: str, prefer: str, architectures: list[str]
+) -> None:
+    """By the pod's own annotation or its namespace's; nobody else's pods get a preference where none is written."""
+    asked = {PREFER: prefer} if prefer else {}
+    for metadata, namespace in (({"name": "web", "annotations": asked}, {}), ({"name": "web"}, asked)):
+        first = reviewed(pod(metadata=metadata), mode, "uid", namespace)
+        terms = (first["spec"].get("affinity") or {}).get("nodeAffinity", {}).get(PREFERRED, [])
+        assert [each["preference"]["matchExpressions"][0]["values"] for each in terms] == [
+            [each] for each in architectures
+        ]
+        assert reviewed(first, mode, "again", namespace) == first
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"isPreferring":1}', "{}", '{"isPreferring":null}', "x" * 20_000])
