@@ -3,6 +3,7 @@
 import re
 from urllib.parse import urlsplit
 
+from tools.docs.commands import blocks_of_commands
 from tools.docs.pages import ALL, DOCS, PROJECT, anchors, links, name_of, without_blocks
 
 _MODULE = re.compile(r"python -m ([a-z_.]+)")
@@ -24,6 +25,19 @@ def test_tables_are_whole() -> None:
     for path in ALL:
         for head in re.findall(r"(?<!\|\n)^(\|.*\|\n.*)$", without_blocks(path.read_text()), re.MULTILINE):
             assert re.fullmatch(r"\|.*\|\n\|[-:| ]+\|", head), (name_of(path), head)
+
+
+def test_pages_that_type_the_command_say_how_it_is_installed() -> None:
+    """By a link, or themselves. The quickstart has it from the control plane that it starts."""
+    typing = {
+        each.page
+        for each in blocks_of_commands()
+        if any(re.search(r"(?:^|\| )multiarch-extender [a-z]", command) for command in each.commands)
+    }
+    assert len(typing) > 15
+    for page in typing - {"docs/quickstart.md", "docs/command-line.md"}:
+        text = (PROJECT / page).read_text()
+        assert "command-line.md#install-it" in text or "pipx install ." in text, page
 
 
 def test_modules_named_in_the_text_exist() -> None:
