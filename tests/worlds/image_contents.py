@@ -30,12 +30,16 @@ def _artifact() -> Bundle:
 
 
 def content_of(image: Image) -> Bundle:
-    """The documents of the image. Equal platforms and revisions are equal content, whatever it is called."""
+    """The documents of the image. Equal platforms and revisions are equal content, whatever it is called.
+
+    Raises ValueError: a single manifest is of one platform.
+    """
     match image.form:
         case "index":
             return _index(image.platforms, image.revision)
         case "manifest":
-            return _single(image.platforms[0], image.revision)
+            [platform] = image.platforms
+            return _single(platform, image.revision)
         case "artifact":
             return _artifact()
         case form:

@@ -236,7 +236,9 @@ def _tags(draw: Draw) -> Iterator[AnyEvent]:
     for _ in range(3):
         image = draw.image(draw.one(USUAL))
         draw.images.append(image)
-        moved = msgspec.structs.replace(image, platforms=draw.one(USUAL), revision=1)
+        platforms = draw.one(USUAL)
+        form = image.form if len(platforms) == 1 else "index"
+        moved = msgspec.structs.replace(image, platforms=platforms, form=form, revision=1)
         at = draw.when(10.0, 60.0)
         if draw.maybe(0.85):
             yield ImagePushed(at=at, image=moved)
