@@ -89,6 +89,10 @@ def firing(alert: str, **labels: str) -> str:
 
 async def values(session: aiohttp.ClientSession, server: DebianPrometheus, query: str) -> list[float]:
     """Returns the values of a query; none before the server answers."""
+    return [float(sample["value"][1]) for sample in await _ask(session, server, query)]
+
+
+async def _ask(session: aiohttp.ClientSession, server: DebianPrometheus, query: str) -> list[dict[str, Any]]:
     try:
         async with session.get(f"{server.url}/api/v1/query", params={"query": query}) as response:
             if response.status != 200:
@@ -96,7 +100,13 @@ async def values(session: aiohttp.ClientSession, server: DebianPrometheus, query
             answer: dict[str, Any] = await response.json()
     except aiohttp.ClientConnectionError:
         return []
-    return [float(sample["value"][1]) for sample in answer["data"]["result"]]
+    found: list[dict[str, Any]] = answer["data"]["result"]
+    return found
+
+
+async def label_values(session: aiohttp.ClientSession, server: DebianPrometheus, query: str, label: str) -> list[str]:
+    """Returns what a label is in each result of a query; none before the server answers."""
+    return [sample["metric"].get(label, "") for sample in await _ask(session, server, query)]
 
 
 async def until(session: aiohttp.ClientSession, server: DebianPrometheus, query: str, *, found: bool) -> None:

@@ -65,6 +65,25 @@ def removal(wanted: str, able: str, replica: str = "") -> dict[str, str]:
     return {f'multiarch_gates_removal{{state="{state}"{of}}}': values for state, values in states.items()}
 
 
+def crashing(code: int, pod: str = "p-0", owner: str = "web") -> dict[str, str]:
+    """kube-state-metrics of a container that ends at once at each start, from the 10th minute to the 60th."""
+    of = f'namespace="shop",pod="{pod}",container="c"'
+    info = f'namespace="shop",pod="{pod}",created_by_kind="ReplicaSet",created_by_name="{owner}"'
+    return {
+        f"kube_pod_info{{{info}}}": "1x180",
+        f"kube_pod_container_status_running{{{of}}}": "1x10 0x50 1x120",
+        f'kube_pod_container_status_waiting_reason{{{of},reason="CrashLoopBackOff"}}': "_x10 1x50 _x120",
+        f"kube_pod_container_status_last_terminated_exitcode{{{of}}}": f"_x10 {code}x170",
+    }
+
+
+def running(pod: str, owner: str = "web") -> dict[str, str]:
+    """The same of a container that runs."""
+    of = f'namespace="shop",pod="{pod}",container="c"'
+    info = f'namespace="shop",pod="{pod}",created_by_kind="ReplicaSet",created_by_name="{owner}"'
+    return {f"kube_pod_info{{{info}}}": "1x180", f"kube_pod_container_status_running{{{of}}}": "1x180"}
+
+
 EXPIRY = 'multiarch_certificate_expiry_timestamp_seconds{listener="admission"}'
 FAIL_OPEN = ("apiserver_admission_webhook_fail_open_count", f'{WEBHOOK},type="admit"')
 REJECTED = ("apiserver_admission_webhook_rejection_count", f'{WEBHOOK},error_type="calling_webhook_error"')
@@ -120,6 +139,8 @@ STORIES = [
     Story(  # switched off, with rights for a while
         "MultiarchGatesWithoutLeader", removal("1x20 0x180", "0x10 0x10 0x180"), 15, (0, 30, 150)
     ),
+    Story("MultiarchExecFormatError", crashing(255), 50, (9, 20, 90)),
+    Story("MultiarchExecFormatError", crashing(1) | running("p-1"), 50, (9, 20, 90)),
     Story("MultiarchLookupsFail", both(LOOKUPS, 'result="error"', 'result="fetched"'), 50, (9, 20, 90)),
     Story("MultiarchRegistryThrottles", level("multiarch_registry_throttled_seconds", 30, 0, 0), 40, (9, 20, 90)),
     Story("MultiarchViewStale", level('multiarch_watch_age_seconds{resource="nodes"}', 400), 30, (9, 12, 90)),
@@ -177,6 +198,26 @@ def test_a_story_that_is_wrong_is_found(promtool: Path, tmp_path: Path) -> None:
     """An alert that does not fire makes promtool fail: it counts what we think it counts."""
     done = judged(promtool, tmp_path, [told(STORIES[0]._replace(fires=5, silent=()))])
     assert done.returncode != 0
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        crashing(1),
+        crashing(1) | crashing(1, "p-1"),
+        crashing(1) | running("p-1", "another"),
+        crashing(137) | running("p-1"),
+        crashing(255)
+        | {'kube_pod_container_status_running{namespace="shop",pod="p-0",container="c"}': "0 1 0x2 " * 45},
+    ],
+    ids=["alone", "all fail", "of another owner", "killed", "runs for a while"],
+)
+def test_what_fails_otherwise_is_no_exec_format_error(promtool: Path, tmp_path: Path, series: dict[str, str]) -> None:
+    """A code that many failures have, where no sibling runs; one that is another; a program that has run."""
+    checks = [{"expr": 'ALERTS{alertname="MultiarchExecFormatError"}', "eval_time": "50m", "exp_samples": []}]
+    told_series = [{"series": name, "values": values} for name, values in series.items()]
+    done = judged(promtool, tmp_path, [{"interval": "1m", "input_series": told_series, "promql_expr_test": checks}])
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def replicas(part: str, *gone: str, count: int = 3) -> dict[str, str]:
