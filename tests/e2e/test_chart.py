@@ -34,6 +34,7 @@ from tests.e2e.installed_chart import (
 from tests.e2e.pod_makers import definition, serve
 from tests.e2e.policies import GATE, gates_of, has_mutating_policies, until_held
 from tests.e2e.rights import ONCE_A_POD_CHANGES, Right, recording, rights_of, used_rights
+from tests.unit.deploy.renderings import CASES, leaves
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
@@ -124,7 +125,10 @@ FOREIGN = {
 
 
 async def test_every_object_of_every_preset_and_mode_is_accepted(api: ApiClient) -> None:
-    """By server-side dry run: presets as they are, modes with the defaults and with everything else switched on."""
+    """By server-side dry run: presets as they are, modes with the defaults and with everything else switched on.
+
+    So are the cases that are kept, in which every value is set.
+    """
     await serve(api, *(definition(f"{group}/v1", kind) for group, kinds in FOREIGN.items() for kind in kinds))
     has_policies = await has_mutating_policies(api)
     for preset in PRESETS:
@@ -139,6 +143,9 @@ async def test_every_object_of_every_preset_and_mode_is_accepted(api: ApiClient)
             naming = {"enabled": True, "namingPolicy": "policy" in modes}
             everything["modes"] = {**everything["modes"], "secondScheduler": naming}
         await _accept(api, everything, [])
+    for name, case in CASES.items():
+        if has_policies or not {"policy", "namingPolicy"} & {key for path in leaves(case.values) for key in path}:
+            await _accept(api, case.values, [CHART / f"values-{name}.yaml"] if case.preset else [])
 
 
 async def _accept(api: ApiClient, values: Mapping[str, Any], files: Sequence[Path]) -> None:
