@@ -11,7 +11,7 @@ from testbed.chart import CHART
 from testbed.debian_prometheus import DebianPrometheus, firing, until, values
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
-from testbed.objects import kept_to, pod
+from testbed.objects import KubernetesObject, kept_to, pod
 from tests.e2e.installed_chart import OURS, balanced
 from tests.e2e.policies import GATE, dry_run, gates_of
 from tests.e2e.releases import NEWEST, PODS, WAYS, PlayedRelease, held, reached, until_holding, until_ungated
@@ -71,3 +71,27 @@ async def assert_the_cluster_starts(release: PlayedRelease, api: ApiClient, imag
         metadata = {**template["metadata"], "name": "own", "namespace": OURS}
         mine = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": metadata}
         assert GATE not in gates_of(await dry_run(api, mine))
+
+
+async def test_an_upgrade_leaves_the_policy_in_force(
+    release: PlayedRelease, api: ApiClient, registry: EmbeddedRegistry
+) -> None:
+    """The chart's binding is for probes alone; Helm finds in the cluster that the service has opened it."""
+    async with reached(release, WAYS["policy"]) as values:
+        await release.helm.install(values)
+        await release.roll()
+        await until_holding(api, f"{registry.host}/team/never:1")
+        opened = await _matched(api)
+        await release.helm.upgrade({**values, "podAnnotations": {"note": "changed"}})
+        assert (opened.get("objectSelector") or {}, await _matched(api)) == ({}, opened)
+        await release.end()
+        await release.helm.run("uninstall", OURS, "--no-hooks")
+        await release.helm.install(values)  # a new one begins with probes
+        assert (await _matched(api))["objectSelector"] == {"matchLabels": PROBE_LABELS}
+
+
+async def _matched(api: ApiClient) -> KubernetesObject:
+    """What our binding says of the objects that it is for."""
+    bindings = await api.list("MutatingAdmissionPolicyBinding", api_version=ADMISSIONREGISTRATION)
+    [ours] = (each["spec"] for each in bindings if each["spec"]["policyName"].startswith(OURS))
+    return dict(ours.get("matchResources") or {})
