@@ -90,6 +90,8 @@ _LOOKS_UP_ALONE = re.compile(r"multiarch-extender (?:fix|inspect|audit|explain)"
 
 SETTINGS = "config.yaml"
 
+_WAITS = re.compile(r"kubectl .*\b(?:rollout status|wait)\b")
+
 _ASKS_A_NODE = re.compile(r"kubectl .*\b(?:logs|port-forward|proxy)\b")
 _NO_KUBELET = re.compile(r"dial tcp|error dialing|connection refused|no preferred addresses|address not allowed")
 """What commands say that reach a pod of a node without a kubelet, once the API server has found the pod."""
@@ -104,13 +106,11 @@ _HELD = (
 _NONE_HELD = "kubectl delete pod held --ignore-not-found"
 """A pod that is there already cannot be run, so that no answer says whether another would be held."""
 
-_REPLICAS = "kubectl -n multiarch-extender get pods -o name | grep -c webhook"
-_NONE_ENDS = f"for _ in $(seq 300); do [ $({_REPLICAS}) = 2 ] && break; sleep 0.2; done"
-"""A replica that ends answers for some seconds, by the settings of before."""
-
 PREPARED: Mapping[str, Sequence[str]] = {
-    "docs/how-to/hold-until-known.md#see-what-is-held-and-why": _HELD,
-    "docs/how-to/add-first-arm64-nodes.md#2-guard-the-others": (_NONE_ENDS,),
+    "docs/how-to/hold-until-known.md#see-what-is-held-and-why": _HELD[1:],
+    "docs/modes/default-scheduler.md#install-it": (
+        "kubectl label $(kubectl get nodes -o name | head -1) node-role.kubernetes.io/control-plane=",
+    ),
     "docs/how-to/add-first-arm64-nodes.md#4-watch-the-first-node-join": (
         """kubectl run first --image=YOUR.REGISTRY/shop/web:1.0 --overrides='{"spec":{"nodeName":"NODE"}}'""",
     ),
@@ -138,13 +138,13 @@ class Reader:
         assert code == 0, f"{command}\n{printed}"
 
     async def follow(self, blocks: Sequence[Block]) -> None:
-        """Types the blocks' commands, each once."""
+        """Types the blocks' commands, each once, but for those that wait for what is before them."""
         typed: set[str] = set()
         for block in blocks:
             for prepared in PREPARED.get(block.place, ()):
                 await self.prepare(prepared)
             for said in block.commands:
-                if (command := fill_in(said, self._registry)) in typed:
+                if (command := fill_in(said, self._registry)) in typed and not _WAITS.search(command):
                     continue
                 typed.add(command)
                 began = time.monotonic()
@@ -158,7 +158,7 @@ class Reader:
 def fill_in(command: str, registry: str) -> str:
     """Returns the command with names of this cluster in place of the page's.
 
-    No node here is of the control plane, so that Helm would wait for the default scheduler's pods.
+    The default scheduler's pods are not ready here: they need a node of their own, whose ports are theirs.
     """
     image = f"{registry}/shop/web:1.0"
     settings = f"--set 'config.registry.plain_http={{{registry}}}' --set 'config.registry.allow={{*,{registry}}}'"
