@@ -115,8 +115,9 @@ def problems_of_change(new: Document, old: Document) -> list[str]:
     if before.get("schedulingGates"):
         found += _munge_selector(munged, before)
         found += _munge_affinity(munged, before)
-    if normalize(munged) != normalize(before):
-        changed = sorted(key for key in munged.keys() | before.keys() if munged.get(key) != before.get(key))
+    mine, theirs = normalize(munged), normalize(before)
+    if mine != theirs:
+        changed = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
         found.append(f"spec: Forbidden: {_UPDATABLE}\n  changed: {', '.join(changed)}")
     return found
 

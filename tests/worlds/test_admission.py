@@ -34,6 +34,7 @@ class Webhook:
         self.reviews: list[Document] = []
         self.answers = True
         self.status = 200
+        self.seconds = 0.0
         self.patch: list[Document] | None = None
         self.refusal: Document | None = None
         serve_http(network, HOST, 8443, self._answer)
@@ -41,8 +42,7 @@ class Webhook:
     async def _answer(self, request: Request) -> Response:
         review = decode(request.body)
         self.reviews.append(review["request"])
-        if not self.answers:
-            await asyncio.sleep(3600)
+        await asyncio.sleep(self.seconds if self.answers else 3600)
         response: Document = {"uid": review["request"]["uid"], "allowed": True, "warnings": ["look", "look"]}
         if self.refusal:
             response |= {"allowed": False, "status": self.refusal}
@@ -242,6 +242,68 @@ UNGATED: Document = {
     "metadata": {"labels": {GATED: None}, "annotations": {"multiarch-extender.io/added": "{}"}},
     "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}], "affinity": {"nodeAffinity": {}}},
 }
+
+
+ANYTHING = [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}]
+REFUSES_ALL: Document = {
+    "metadata": {"name": "all"},
+    "spec": {
+        "matchConstraints": {"resourceRules": ANYTHING},
+        "validations": [{"expression": "false", "message": "nothing may change"}],
+    },
+}
+POLICY_OF_NOBODY = {"spec": {"policyName": "nobodys"}}
+
+
+def test_nothing_may_lock_out_its_own_undoing() -> None:
+    async def script(installed: Installed) -> list[int]:
+        api, installed.webhook.patch = installed.api, []
+        webhook = {
+            "name": "all",
+            "rules": ANYTHING,
+            "failurePolicy": "Fail",
+            "clientConfig": {"service": {"path": "/"}},
+        }
+        put_in_place(api, "MutatingWebhookConfiguration", {"metadata": {"name": "all"}, "webhooks": [webhook]})
+        api.admission.refresh()
+        await api.create("MutatingWebhookConfiguration", {"metadata": {"name": "x"}, "webhooks": []}, user="admin")
+        found = [installed.calls]
+        await api.create("ConfigMap", {"metadata": {"name": "x"}}, user="admin")
+        found.append(installed.calls)
+        binding = {"policyName": "all", "validationActions": ["Deny"]}
+        put_in_place(api, "ValidatingAdmissionPolicy", REFUSES_ALL)
+        put_in_place(api, "ValidatingAdmissionPolicyBinding", {"metadata": {"name": "all"}, "spec": binding})
+        api.admission.refresh()
+        for kind in ("MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration"):
+            try:
+                await api.create(kind, {"metadata": {"name": "y"}, **POLICY_OF_NOBODY}, user="admin")
+                found.append(201)
+            except ApiError as exc:
+                found.append(exc.code)
+        return found
+
+    assert play(script, mode=Mode.DEFAULT) == [0, 1, 201, 422]
+
+
+def test_change_is_made_again_where_another_one_came_between() -> None:
+    async def script(installed: Installed) -> tuple[Document, int]:
+        annotations = {"multiarch-extender.io/added": "{}"}
+        pod = await installed.create(UNKNOWN, annotations=annotations)
+        installed.webhook.patch, installed.webhook.seconds = [], 1.0
+        before = installed.calls
+        selector = {"spec": {"nodeSelector": {"a": "b"}}}
+        changing = asyncio.create_task(
+            installed.api.patch("Pod", "default", pod["metadata"]["name"], selector, MERGE_PATCH, user="one")
+        )
+        await asyncio.sleep(0.5)
+        installed.api.set_status("Pod", "default", pod["metadata"]["name"], {"phase": "Unknown"})
+        return await changing, installed.calls - before
+
+    pod, calls = play(script, mode=Mode.WEBHOOK)
+
+    assert pod["spec"]["nodeSelector"] == {"a": "b"}
+    assert pod["status"]["phase"] == "Unknown"
+    assert calls == 2
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,24 @@ def test_change_that_changes_nothing_is_not_written() -> None:
     assert after == before
 
 
+def test_tolerations_of_the_server_come_back_with_each_change() -> None:
+    async def play(api: ApiServer) -> list[list[str]]:
+        await api.create("Pod", pod(), user="author")
+        found = []
+        for tolerations in (None, [{"operator": "Exists", "effect": "NoExecute"}]):
+            patch = merge(tolerations=tolerations)
+            try:
+                changed = await api.patch("Pod", "default", "x", patch, MERGE_PATCH, user="somebody")
+            except ApiError as exc:
+                found.append([str(exc.code)])
+            else:
+                found.append([each.get("key", "") for each in changed["spec"]["tolerations"]])
+        return found
+
+    seconds = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
+    assert with_api(play) == [seconds, ["422"]]
+
+
 def test_dry_run_stores_nothing() -> None:
     async def play(api: ApiServer) -> list[Document]:
         made = await api.create("Pod", {**pod(), "metadata": {"generateName": "x-"}}, user="author", dry_run=True)

@@ -25,9 +25,9 @@ class Cluster:
     """An API server with controllers. Pods run and are ready as soon as they are made, but for images that crash."""
 
     def __init__(self, network: Any) -> None:
-        trace = Trace(network.loop.time)
-        self.api = ApiServer(network, trace, random.Random(1))
-        self.workloads = Workloads(self.api, trace, random.Random(2))
+        self.trace = Trace(network.loop.time)
+        self.api = ApiServer(network, self.trace, random.Random(1))
+        self.workloads = Workloads(self.api, self.trace, random.Random(2))
         put_in_place(self.api, "Namespace", {"metadata": {"name": "default"}})
         for name, architecture in (("a", "amd64"), ("b", "amd64"), ("c", "arm64")):
             self.add_node(name, architecture)
@@ -117,13 +117,15 @@ def test_pods_of_a_replica_set_have_no_name_at_admission() -> None:
     assert {pod["metadata"]["ownerReferences"][0]["kind"] for pod in found} == {"ReplicaSet"}
 
 
-def test_scaling_down_deletes_what_is_not_ready_first() -> None:
+@pytest.mark.parametrize("ready", [0, 1, 2])
+def test_scaling_down_deletes_what_is_not_ready_first(ready: int) -> None:
     async def script(cluster: Cluster) -> list[str]:
-        await cluster.make("ReplicaSet", "web", replicas=1)
+        await cluster.make("ReplicaSet", "web", replicas=3)
         await asyncio.sleep(1)
-        kept = cluster.api.list("Pod")[0]["metadata"]["name"]
-        await cluster.patch("ReplicaSet", "web", replicas=3)
-        await asyncio.sleep(0.05)
+        names = [pod["metadata"]["name"] for pod in cluster.api.list("Pod")]
+        kept = names.pop(ready)
+        for name in names:
+            cluster.api.set_status("Pod", "default", name, {"phase": "Running"})
         await cluster.patch("ReplicaSet", "web", replicas=1)
         await asyncio.sleep(1)
         return [kept, *(pod["metadata"]["name"] for pod in cluster.api.list("Pod"))]
@@ -144,6 +146,40 @@ def test_refused_creation_is_tried_again() -> None:
         return len(cluster.images())
 
     assert play(script) == 2
+
+
+def test_after_a_refused_creation_no_further_batch_is_tried() -> None:
+    async def script(cluster: Cluster) -> int:
+        more = {"spec": {"containers": [container("web")], "runtimeClassName": "missing"}}
+        await cluster.make("ReplicaSet", "web", replicas=8, more=more)
+        await asyncio.sleep(0.001)
+        return sum(each.event == "refused" for each in cluster.trace)
+
+    assert play(script) == 2  # the status that is written after the first one has it synced again
+
+
+@pytest.mark.parametrize(("effect", "left"), [("NoSchedule", 3), ("NoExecute", 2)])
+def test_pod_of_a_daemon_set_stays_on_a_node_that_is_tainted_unless_it_may_not(effect: str, left: int) -> None:
+    async def script(cluster: Cluster) -> int:
+        await cluster.make("DaemonSet", "agent")
+        await asyncio.sleep(2)
+        cluster.add_node("a", "amd64", {"key": "special", "effect": effect})
+        await asyncio.sleep(2)
+        return len(cluster.images())
+
+    assert play(script) == left
+
+
+def test_queued_job_takes_no_flavour_whose_taint_its_template_does_not_tolerate() -> None:
+    async def script(cluster: Cluster) -> list[Document]:
+        for name in ("a", "b"):
+            cluster.add_node(name, "amd64", TAINT)
+        more = {"spec": {"containers": [container("job")], "restartPolicy": "Never"}}
+        await cluster.make("Job", "job", suspend=True, more=more)
+        await asyncio.sleep(3)
+        return [pod["spec"]["nodeSelector"] for pod in cluster.api.list("Pod")]
+
+    assert play(script) == [{ARCH: "arm64"}]
 
 
 def test_daemon_set_runs_where_its_template_allows() -> None:
