@@ -25,9 +25,9 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
-from extender.placement.facts import facts_of
+from extender.placement.facts import PodImage, facts_of
 from extender.placement.nodes import NodePlatforms, list_nodes
-from extender.placement.policy import Mode, is_exempt
+from extender.placement.policy import Mode, Overrides, Policy, is_exempt
 from extender.placement.scheduling import (
     REMOVED,
     DecidedAnswer,
@@ -40,7 +40,7 @@ from extender.placement.scheduling import (
 )
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply
-from extender.tables import ShareTable, text_cost
+from extender.tables import ShareTable, remembered, text_cost
 
 log = structlog.get_logger()
 
@@ -147,6 +147,28 @@ _KNOWN = frozenset({Content})
 _NO_SCORES = encode_priorities({})
 
 
+# Verbs ask about one pod several times, and about many pods of one template. A row takes 2 KB, and 10 KB at most.
+_MOST_DECISIONS, _MOST_IMAGES = 256, 16
+
+
+class KnownPod(msgspec.Struct, frozen=True):
+    """Everything on which the decision about a pod depends whose images are all known."""
+
+    images: tuple[PodImage, ...]
+    answers: tuple[Answer, ...]
+    overrides: Overrides
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is worth remembering."""
+        return len(self.images) <= _MOST_IMAGES
+
+    def decision(self, policy: Policy) -> Decision:
+        """The decision about every such pod."""
+        facts = facts_of(self.images, self.answers, may_be_pending=False)
+        return Decision(self.images, facts, policy, self.overrides)
+
+
 class SchedulerVerbs:
     """filter, prioritize and preempt for one scheduler.
 
@@ -170,6 +192,10 @@ class SchedulerVerbs:
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
         self._first_seen = FirstSeen(clock)
+        policy = self._policy
+        self._decide_known: Callable[[KnownPod], Decision] = remembered(
+            lambda pod: pod.decision(policy), rows=_MOST_DECISIONS, is_kept=lambda pod, _: pod.is_small
+        )
 
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
@@ -262,8 +288,9 @@ class SchedulerVerbs:
         return decision
 
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
-        is_known = _KNOWN.issuperset(map(type, answers))
-        may_be_pending = not is_known and self._waited_seconds(pod) < self._pending_limit_seconds
+        if _KNOWN.issuperset(map(type, answers)):
+            return self._decide_known(KnownPod(question.images, tuple(answers), question.overrides))
+        may_be_pending = self._waited_seconds(pod) < self._pending_limit_seconds
         facts = facts_of(question.images, answers, may_be_pending=may_be_pending)
         return Decision(question.images, facts, self._policy, question.overrides)
 

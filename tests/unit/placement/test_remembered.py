@@ -1,4 +1,4 @@
-"""What is remembered of pods gives what would be worked out anew: patches of random pods, 300 of them.
+"""What is remembered of pods gives what would be worked out anew: patches and decisions of 300 random pods.
 
 `make fuzz` takes 20,000, by the variable DECISIONS.
 """
@@ -6,18 +6,22 @@
 import functools
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
 
-from extender.kubernetes.core_v1 import CreatedPod
+from extender.images.content import Content
+from extender.kubernetes.core_v1 import CreatedPod, NodeName
+from extender.kubernetes.extender_v1 import ExtenderArgs, decode_args, decode_preemption_args, encode_filter_result
 from extender.placement.facts import MOST_IMAGES, Anywhere, PodImage
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.mutation_key import KEPT_BYTES, MutationKey, mutation_key
-from extender.placement.nodes import NO_NODES, USUAL_NODES
-from extender.placement.policy import ADDED, REASON, Choice, Overrides
+from extender.placement.nodes import NO_NODES, USUAL_NODES, NodePlatforms, list_nodes
+from extender.placement.policy import ADDED, REASON, Choice, Overrides, Policy
+from extender.placement.scheduling import Decision, filter_nodes, preempt_nodes, prioritize_nodes
+from extender.scheduler.verbs import KnownPod
 from extender.tables import remembered
 from tests.builders import ARM64, MULTI, Json, created, decoded, pod
 from tests.unit.placement.json_patch import apply
@@ -80,6 +84,54 @@ def test_random_pods_get_what_they_would_get_without_a_memory() -> None:
                 )
                 assert memory(key) == fresh, f"{seed}: {case}"
     assert 0 < worked_out <= 0.6 * asked
+
+
+def test_random_decisions_are_those_that_would_be_made_anew() -> None:
+    """One for all pods of a template, while nodes come and go and requests have whole nodes or their names."""
+    memories: dict[int, Callable[[KnownPod], Decision]] = {}
+    asked = 0
+    for seed in range(CASES):
+        case, chosen = draw(seed, is_odd=seed % 2 == 1), random.Random(seed)
+        outlets = Outlets(case)
+        answers = tuple(case.answers[image.reference] for image in outlets.images)
+        if not all(isinstance(each, Content) for each in answers):
+            continue
+        known = KnownPod(outlets.images, answers, outlets.overrides)
+        policy = outlets.policy  # one object for each of the settings, which are never forgotten
+        memory = memories.setdefault(
+            id(policy), remembered(functools.partial(decide, policy), rows=8, is_kept=lambda pod, _: pod.is_small)
+        )
+        view = NodePlatforms({NodeName(name): platform for name, platform in outlets.platforms.items()})
+        names = [*view, NodeName("not-in-view")]
+        for _ in range(4):
+            for args in requests(case.pod, names, case.nodes):
+                asked += 1
+                nodes = view if args.nodes is None else list_nodes(args.nodes)
+                both = [made(args, nodes, each) for each in (memory(known), known.decision(policy))]
+                assert both[0] == both[1], f"{seed}: {case}"
+            view.drop(chosen.choice(names))
+            view.put(chosen.choice(names), chosen.choice([*outlets.platforms.values(), None]))
+    assert asked > CASES
+
+
+def decide(policy: Policy, known: KnownPod) -> Decision:
+    return known.decision(policy)
+
+
+def requests(document: Json, names: list[NodeName], nodes: Sequence[Json]) -> list[ExtenderArgs]:
+    """The pod's request in both forms."""
+    forms: tuple[Json, Json] = {"NodeNames": names}, {"Nodes": {"items": list(nodes)}}
+    return [decode_args(msgspec.json.encode({"Pod": document, **form})) for form in forms]
+
+
+def made(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> tuple[object, ...]:
+    """What filter, prioritize and preempt make of the request."""
+    victims = decode_preemption_args(
+        msgspec.json.encode({"Pod": {}, "NodeNameToMetaVictims": {name: {} for name in args.names}})
+    )
+    filtered, preempted = filter_nodes(args, nodes, decision), preempt_nodes(victims, nodes, decision)
+    scored = prioritize_nodes(args, nodes, decision)
+    return encode_filter_result(filtered.answer), filtered.removed, scored, preempted
 
 
 def key_of(document: Json, **changed: object) -> MutationKey:
