@@ -24,6 +24,7 @@ from tests.worlds.node_rules import NodeInfo, filter_node
 from tests.worlds.plan import Applied, Image, Manifest, Mode, Plan
 from tests.worlds.registries import Registries
 from tests.worlds.replicas import Replica
+from tests.worlds.scheduler_election import SchedulerElection
 from tests.worlds.trace import Trace
 from tests.worlds.truth import CRITICAL, MODE, PREFIX, Contents, annotation, references, runs_on
 from tests.worlds.wrongs import Wrongs
@@ -67,11 +68,13 @@ class Circumstances:
     requests: ApiRequests
     kubelets: Kubelets
     gone: list[Replica]
+    election: SchedulerElection | None
     joined_at: dict[str, float]
     replaced_at: dict[int, float]
     namespace_history: dict[str, list[tuple[float, dict[str, str]]]]
 
     def __init__(self) -> None:
+        self.election = None
         self.violations: list[Violation] = []
         self.on_annotated: list[Callable[[str, dict[str, str | None]], None]] = []
         self.on_applied: list[Callable[[Applied, Manifest | None, Manifest | None, str], None]] = []

@@ -145,6 +145,8 @@ async def _replace(world: Circumstances, event: ReplicaKilled | ReplicaTerminate
         if isinstance(event, ReplicaKilled):
             replica.kill()
         else:
+            if world.election:  # kube-scheduler is in the same pod
+                world.election.resign(number)
             grace = world.config.shutdown.grace_seconds
             seconds = await replica.terminate()
             for note in world.on_terminated:

@@ -3,8 +3,7 @@
 It is written from kubernetes 1.36, pkg/scheduler (schedule_one.go, eventhandlers.go). Pods are tried one after the
 other; what an extender costs, all of them wait for. Limits: the informers have no delay, every node is looked at (as in
 clusters below 100 nodes), of the score plugins there are TaintToleration, NodeAffinity and NodeResourcesFit, and the
-event FailedScheduling is in the trace and is no object. The leader's Lease is not played: a world starts and stops
-schedulers as leaders change.
+event FailedScheduling is in the trace and is no object. `scheduler_election` plays who of several works.
 """
 
 import asyncio

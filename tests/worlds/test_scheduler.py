@@ -16,6 +16,7 @@ from tests.worlds.api_server import ApiServer
 from tests.worlds.installation import put_in_place
 from tests.worlds.plan import ExtenderConfig
 from tests.worlds.scheduler import KubeScheduler
+from tests.worlds.scheduler_election import SchedulerElection
 from tests.worlds.trace import Trace
 
 Json = dict[str, Any]
@@ -395,3 +396,48 @@ def test_what_waits_for_nothing_that_happens_is_tried_again_after_five_minutes()
         assert times == [0.0, 330.0]
 
     play(test)
+
+
+def test_another_scheduler_takes_over_when_the_leaders_pod_is_deleted() -> None:
+    async def main(network: Network) -> None:
+        trace = Trace(network.loop.time)
+        api = ApiServer(network, trace, random.Random(1))
+        put_in_place(api, "Node", fake_node("a", "amd64"))
+        urls = [f"http://10.0.1.{number}:8880" for number in (1, 2)]
+        asked: list[str] = []
+
+        async def answer(request: Request) -> Response:
+            asked.append(request.caller)
+            return Response(200, msgspec.json.encode(pass_all(msgspec.json.decode(request.body))))
+
+        schedulers = []
+        for number, url in enumerate(urls, 1):
+            address = f"10.0.1.{number}"
+            serve_http(network, address, 8880, answer)
+            schedulers.append(
+                KubeScheduler(
+                    network,
+                    api,
+                    trace,
+                    random.Random(1),
+                    extender=ExtenderConfig(),
+                    extender_url=url,
+                    address=address,
+                )
+            )
+        election = SchedulerElection(schedulers, trace)
+        running = asyncio.ensure_future(election.run())
+        for number in range(3):
+            if number == 1:
+                election.resign(0)
+            put_in_place(api, "Pod", {"metadata": {"name": f"p{number}"}, "spec": _pod_spec(), "status": {}})
+            await asyncio.sleep(1.5)
+        await asyncio.sleep(2)
+        election.resign(0)  # it stands by
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert asked == ["10.0.1.1", "10.0.1.2", "10.0.1.2"]
+        assert [entry.at for entry in trace if entry.event == "leads"] == [0.0, 3.5]
+
+    run_in_memory(main)

@@ -14,7 +14,7 @@ from testbed.memory_network import Network, run_in_memory
 from tests.worlds.api_errors import ApiError
 from tests.worlds.api_requests import ApiRequests
 from tests.worlds.api_server import HOST, PORT, ApiServer
-from tests.worlds.choices import FOLDER, PRIVATE_HOST, PUBLIC_HOST, listens
+from tests.worlds.choices import FOLDER, PRIVATE_HOST, PUBLIC_HOST, SECOND_SCHEDULER, listens
 from tests.worlds.circumstances import Circumstances, config_of, health
 from tests.worlds.containerd import Outcome as PulledOutcome
 from tests.worlds.findings import Filtered, Violation
@@ -25,11 +25,12 @@ from tests.worlds.kubelets import Kubelets
 from tests.worlds.lives import SENDING, Life, Lives, Sent, copied
 from tests.worlds.objects import namespace_object, secret_object
 from tests.worlds.observed import observing
-from tests.worlds.plan import Manifest, Mode, Plan
+from tests.worlds.plan import ExtenderConfig, Manifest, Mode, Plan
 from tests.worlds.probes import Probes
 from tests.worlds.registries import Registries
-from tests.worlds.replicas import Replica
+from tests.worlds.replicas import SCHEDULER_PORT, Replica
 from tests.worlds.scheduler import KubeScheduler
+from tests.worlds.scheduler_election import SchedulerElection
 from tests.worlds.trace import Entry, Trace
 from tests.worlds.truth import Contents
 from tests.worlds.workloads import Workloads
@@ -193,22 +194,28 @@ class World(Circumstances):
         return all([(await health(each.readyz()))[0] == 200 for each in self.replicas])
 
     def _start_schedulers(self) -> None:
-        mode, extender = self.plan.mode, self.plan.kubernetes.extender
-        names = ["default-scheduler"] + (["multiarch-scheduler"] if mode is Mode.SECOND else [])
-        for name in names:
-            is_ours = bool(extender) and (mode is not Mode.SECOND or name == "multiarch-scheduler")
-            scheduler = KubeScheduler(
-                self.network,
-                self.api,
-                self.trace,
-                self.chance(name),
-                name=name,
-                extender=extender if is_ours else None,
-                extender_url=f"http://{address_of(0)}:8880/scheduler" if is_ours else "",
-                address=address_of(0),
-                pops_from_backoff=self.plan.kubernetes.pop_from_backoff_queue,
-            )
-            self.spawn(scheduler.run())
+        """The cluster's own, which has the extender on its node; or beside it one in the pod of each replica."""
+        extender = self.plan.kubernetes.extender
+        if self.plan.mode is not Mode.SECOND:
+            self.spawn(self._scheduler("default-scheduler", 0, extender).run())
+            return
+        self.spawn(self._scheduler("default-scheduler", 0, None).run())
+        seconds = [self._scheduler(SECOND_SCHEDULER, number, extender) for number in range(self.plan.replicas)]
+        self.election = SchedulerElection(seconds, self.trace)
+        self.spawn(self.election.run())
+
+    def _scheduler(self, name: str, number: int, extender: ExtenderConfig | None) -> KubeScheduler:
+        return KubeScheduler(
+            self.network,
+            self.api,
+            self.trace,
+            self.chance(f"{name} {number}"),
+            name=name,
+            extender=extender,
+            extender_url=f"http://{address_of(number)}:{SCHEDULER_PORT}/scheduler" if extender else "",
+            address=address_of(number),
+            pops_from_backoff=self.plan.kubernetes.pop_from_backoff_queue,
+        )
 
     async def start_replica(self, number: int) -> None:
         """Starts a replica at its place, in place of one that is gone."""
