@@ -169,7 +169,7 @@ class KubeScheduler:
             statuses[name] = Status(EXTENDER, (reason,), unresolvable=False)
         for name, reason in filtered.unresolvable.items():
             statuses[name] = Status(EXTENDER, (reason,))
-        refused = {**filtered.failed, **filtered.unresolvable}
+        refused = dict(sorted({**filtered.failed, **filtered.unresolvable}.items()))  # JSON states no order
         self._trace(self.name, "filtered", pod=key_of(pod), passed=filtered.passed, refused=refused)
         if len(filtered.passed) != len(fitting):
             rejected_by.add(EXTENDER)
