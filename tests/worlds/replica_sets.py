@@ -44,7 +44,8 @@ class ReplicaSets(Controller):
         try:
             if missing > 0:
                 await create_in_batches(missing, lambda _: self.create_pod(found, pod_from(found, self.kind)))
-            for pod in sorted(pods, key=_rank)[: max(0, -missing)]:
+            youngest_first = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), reverse=True)
+            for pod in sorted(youngest_first, key=_rank)[: max(0, -missing)]:
                 await self.delete_pod(pod)
         finally:
             self._observe(key)
@@ -60,10 +61,9 @@ class ReplicaSets(Controller):
 
 
 def _rank(pod: Document) -> tuple[object, ...]:
-    """Whom to delete first (ActivePodsWithRanks): what is not placed, not running, not ready; then the youngest."""
+    """Whom to delete first (ActivePodsWithRanks): what is not placed, not running, not ready."""
     placed, phase = bool(pod["spec"].get("nodeName")), _PHASES.index(phase_of(pod))
-    version = int(pod["metadata"]["resourceVersion"])
-    return placed, phase, is_ready(pod), -version
+    return placed, phase, is_ready(pod)
 
 
 class Deployments(Controller):

@@ -126,6 +126,8 @@ def test_scaling_down_deletes_what_is_not_ready_first(ready: int) -> None:
         kept = names.pop(ready)
         for name in names:
             cluster.api.set_status("Pod", "default", name, {"phase": "Running"})
+        labelled = {"metadata": {"labels": {"touched": "last"}}}
+        await cluster.api.patch("Pod", "default", kept, labelled, MERGE_PATCH, user="author")
         await cluster.patch("ReplicaSet", "web", replicas=1)
         await asyncio.sleep(1)
         return [kept, *(pod["metadata"]["name"] for pod in cluster.api.list("Pod"))]
