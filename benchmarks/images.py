@@ -1,7 +1,8 @@
-"""What does it cost to look up images: one for many callers at once, and many at once?
+"""What does it cost to look up images: one after the other, one for many callers at once, and many at once?
 
-Compared with aiohttp sending the same requests and ignoring the answers. The registry is a process of its own on the
-other core, answers after 50 ms, and counts requests.
+One after the other they are asked for by filter calls to the whole service. The others are compared with aiohttp
+sending the same requests and ignoring the answers. The registry is a process of its own on the other core, answers
+after 50 ms, and counts requests.
 """
 
 import asyncio
@@ -9,14 +10,19 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from statistics import median, quantiles
 from typing import Any
 
 import aiohttp
 import msgspec
 import uvloop
 
+from benchmarks import payloads
 from benchmarks.cores import cores, pinned
 from benchmarks.far_registry import Counts, FarRegistry, far_registry
+from benchmarks.loopback import Connection, request_bytes
+from benchmarks.observed_process import ObservedProcess, observed_process
+from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.report import Claim, Report, Table, this_machine
 from extender.credentials.keyring import Keyring
 from extender.credentials.operator_keyring import OperatorKeyring
@@ -34,11 +40,14 @@ DELAY_SECONDS = 0.05
 BURST = 500
 KINDS = ("multi-arch", "single")
 COLD, COLD_ONE_HOST = 10_000, 1_000
+ALONE, NODES = 200, 100
+MOST_ALONE = {"multi-arch": 60.0, "single": 120.0}  # ms; one answer of the registry's, and one more for a config
 PER_HOST = 16  # lookups that the service has under way at one registry host
 TENANTS = [Keyring(tenant=f"team-{number}") for number in range(16)]  # together they may ask as much as anybody may
 TENANTS_LOOKUPS = 64  # of one tenant, under way or waiting: fewer than it may have, so that none is put off
 KEYRING = Keyring()
 _BURST_COLUMNS = ("image", "callers", "HEAD manifests", "GET manifests", "GET blobs", "all, ms", "one alone, ms")
+_ALONE_COLUMNS = ("image", "images", "requests", "connections", "p50, ms", "p99, ms")
 _COLD_COLUMNS = ("", "images", "seconds", "images/s", "requests", "connections", "most at one host")
 
 
@@ -65,6 +74,25 @@ class Cold(msgspec.Struct, frozen=True):
         return [name, self.images, self.seconds, self.per_second, requests, self.counts.connections, self.peak]
 
 
+class Alone(msgspec.Struct, frozen=True):
+    """How long a filter call took for each image of a kind, one after the other, and the registry's counts."""
+
+    kind: str
+    milliseconds: list[float]
+    counts: Counts
+
+    def row(self) -> list[str | int | float]:
+        """Returns the table's row."""
+        requests = sum(self.counts.requests.values())
+        p50, p99 = (quantiles(self.milliseconds, n=100, method="inclusive")[each - 1] for each in (50, 99))
+        return [self.kind, len(self.milliseconds), requests, self.counts.connections, p50, p99]
+
+    def claim(self) -> Claim:
+        """Returns the claim of the usual time."""
+        what = f"a filter call for a new image alone, {self.kind}, p50"
+        return Claim(what=what, value=median(self.milliseconds), unit="ms", at_most=MOST_ALONE[self.kind])
+
+
 class Burst(msgspec.Struct, frozen=True):
     """So many simultaneous callers for one image, and the time of a single lookup of another image."""
 
@@ -77,11 +105,40 @@ class Burst(msgspec.Struct, frozen=True):
 def run(*, fewer: int = 1) -> Report:
     """Returns the report. It takes about half a minute, most of it in the registry."""
     core = cores()
-    with far_registry(core=core.load, delay_seconds=DELAY_SECONDS) as registry, pinned(core.server):
-        return uvloop.run(_measure(registry, fewer))
+    with far_registry(core=core.load, delay_seconds=DELAY_SECONDS) as registry:
+        with (
+            quiet_cluster(core=core.load, nodes=NODES) as cluster,
+            observed_process(
+                core=core.server, cluster=cluster, registry=registry, settings={"scheduler.wait_seconds": 10}
+            ) as service,
+        ):
+            alone = [_alone(service, registry, kind, max(ALONE // fewer, 2)) for kind in KINDS]
+        with pinned(core.server):
+            return uvloop.run(_measure(registry, fewer, alone))
 
 
-async def _measure(registry: FarRegistry, fewer: int) -> Report:
+def _alone(service: ObservedProcess, registry: FarRegistry, kind: str, count: int) -> Alone:
+    """Has a pod of each image filtered, one after the other, as kube-scheduler asks."""
+    images = [f"{registry.hosts[0]}/{kind}/alone-{number}:1" for number in range(count + 1)]
+    pods = [payloads.pod((image,), serial=f"{number:08}") for number, image in enumerate(images)]
+    window = payloads.Window(NODES)
+    requests = [request_bytes("/scheduler/filter", payloads.by_names(pod, window)) for pod in pods]
+    host, _, port = service.addresses["scheduler"].partition(":")
+    with Connection(host, int(port)) as connection:
+        connection.ask(requests[0])
+        registry.forget()
+        taken = [_seconds_of(connection, request) * 1000 for request in requests[1:]]
+    return Alone(kind, taken, registry.counts())
+
+
+def _seconds_of(connection: Connection, request: bytes) -> float:
+    started = time.perf_counter()
+    answer = connection.ask(request)
+    assert b'"Error":""' in answer, answer
+    return time.perf_counter() - started
+
+
+async def _measure(registry: FarRegistry, fewer: int, alone: Sequence[Alone]) -> Report:
     bursts = {kind: await _burst(registry, kind, max(BURST // fewer, 2)) for kind in KINDS}
     one = await _cold(registry, names_at(registry.hosts[:1], max(COLD_ONE_HOST // fewer, 4)), "one")
     many = await _cold(registry, names_at(registry.hosts, max(COLD // fewer, 4)), "many")
@@ -90,6 +147,7 @@ async def _measure(registry: FarRegistry, fewer: int) -> Report:
         name="images",
         question=QUESTION,
         tables=[
+            Table("Cold images, one after the other", _ALONE_COLUMNS, [each.row() for each in alone]),
             Table("One cold image, many callers", _BURST_COLUMNS, [_burst_row(*each) for each in bursts.items()]),
             Table(
                 "Cold images, all asked for at once",
@@ -102,6 +160,7 @@ async def _measure(registry: FarRegistry, fewer: int) -> Report:
             ),
         ],
         claims=[
+            *(each.claim() for each in alone),
             *(claim for kind, burst in bursts.items() for claim in _burst_claims(kind, burst)),
             _claim("cold images a second over bare aiohttp's", many.per_second / floor.per_second, at_least=0.5),
             Claim(
