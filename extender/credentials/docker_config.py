@@ -14,11 +14,12 @@ from extender.credentials.logins import InvalidLogins, Login, Logins, decode_doc
 from extender.credentials.programs import ProgramFailed, run_program
 from extender.credentials.providers import CredentialsUnavailable, FixedLogins, NamedSources, ProvidedCredentials
 from extender.errors import UNDECODABLE, ConfigError
+from extender.images.reference import HUB, HUB_LOGIN
 from extender.regular_files import read_file
 
 _TIMEOUT_SECONDS = 60.0  # a helper may ask a person to unlock a key store
 _KEEP_SECONDS = 60.0
-_HUB = "https://index.docker.io/v1/"  # the key under which Docker has always stored the login for docker.io
+_HUB_SERVER = f"https://{HUB_LOGIN}/v1/"
 _TOKEN_USERNAME = "<token>"  # noqa: S105 - marks an identity token, is not a password
 _NOT_FOUND = (b"credentials not found", b"no credentials server URL", b"no credentials username")
 _HELPER = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
@@ -61,7 +62,7 @@ class CredentialHelpers:
         """
         host = repository.partition("/")[0]
         program = f"docker-credential-{self._helpers.get(host, self._store)}"
-        server = _HUB if host == "docker.io" else host
+        server = _HUB_SERVER if host == HUB else host
         try:
             answer = await run_program(
                 program, ["get"], server.encode(), environment={}, timeout_seconds=_TIMEOUT_SECONDS
@@ -117,4 +118,4 @@ def _logins_in(answer: bytes, host: str, program: str) -> tuple[Login, ...]:
 def _host_of(server: str) -> str:
     """Returns the registry as images name it: docker.io for `https://index.docker.io/v1/`."""
     host = server.partition("://")[2].partition("/")[0] if "://" in server else server.partition("/")[0]
-    return "docker.io" if host == "index.docker.io" else host
+    return HUB if host == HUB_LOGIN else host

@@ -13,9 +13,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from extender.images.reference import HUB, HUB_LOGIN
 from extender.lenient_json import InvalidJson, LenientDecoder
 
-_DEFAULT_REGISTRY = "index.docker.io"
 _SCHEME = re.compile(r"https?://")
 _ADDRESS = re.compile(r"(?P<host>\[[^][]*\]|[^][:/]*)(?::(?P<port>[0-9]*))?(?P<path>/.*)?", re.ASCII | re.DOTALL)
 _LINE_ENDS = {ord("\r"): None, ord("\n"): None}
@@ -138,7 +138,7 @@ class ByPattern(Generic[T]):
 
     def defaults(self) -> Iterator[T]:
         """Yields the values for `index.docker.io`, in order."""
-        things = (thing for key, thing in zip(self._keys, self._things, strict=True) if key == _DEFAULT_REGISTRY)
+        things = (thing for key, thing in zip(self._keys, self._things, strict=True) if key == HUB_LOGIN)
         return (thing for thing in things if thing is not None)
 
 
@@ -209,7 +209,7 @@ def is_on_default_registry(repository: str) -> bool:
     first, slash, _ = repository.partition("/")
     if not first or not slash:
         return bool(first)
-    return first in ("docker.io", _DEFAULT_REGISTRY) or not ("." in first or ":" in first)
+    return first in (HUB, HUB_LOGIN) or not ("." in first or ":" in first)
 
 
 def _logins_of(auths: _Auths, most: int | None) -> DecodedLogins:

@@ -64,8 +64,11 @@ def unpack_digest(packed: PackedDigest) -> str:
 
 
 HUB = "docker.io"
-"""Docker Hub, which a name without a registry means."""
-_LEGACY_DOMAIN = "index.docker.io"
+"""Docker Hub as images name it, which a name without a registry means."""
+HUB_LOGIN = "index.docker.io"
+"""Its first name, under which `docker login` has always stored its login."""
+HUB_HOST = "registry-1.docker.io"
+"""Where its API is."""
 _OFFICIAL = "library/"
 _MAX_PATH = 255  # RepositoryNameTotalLengthMax: "library/" counts, the domain does not
 # The grammar does not bound the domain, but DNS does at 253 characters. With port, path, tag and digest, a reference
@@ -148,6 +151,11 @@ def parse_short_reference(text: str) -> ImageReference:
     return ImageReference("", path, reference.tag, reference.digest)
 
 
+def host_of_registry(domain: str) -> str:
+    """Where the API of a registry is that images name so."""
+    return HUB_HOST if domain == HUB else domain
+
+
 def is_domain(text: str) -> bool:
     """Whether the text is `host[:port]` as references begin with one."""
     return _DOMAIN_ONLY.fullmatch(text) is not None
@@ -167,7 +175,7 @@ def _with_domain(name: str) -> str:
     first, slash, remainder = name.partition("/")
     if not slash:
         return f"{HUB}/{_OFFICIAL}{name}"
-    if first == _LEGACY_DOMAIN:
+    if first == HUB_LOGIN:
         first = HUB
     elif not (first == "localhost" or "." in first or ":" in first or first != first.lower()):
         return f"{HUB}/{name}"

@@ -24,13 +24,11 @@ from extender.errors import (
     PrivateAddress,
     RegistryNotAllowed,
 )
+from extender.images.reference import HUB, HUB_HOST, HUB_LOGIN
 
 log = structlog.get_logger()
 
 Address = IPv4Address | IPv6Address
-
-# Docker Hub has three names; a rule for one of them applies to all.
-_HUB = {"index.docker.io": "docker.io", "registry-1.docker.io": "docker.io"}
 
 # Ranges without any cluster's registry, in which a request can do great harm. Clouds' metadata services are at
 # link-local addresses and at the single addresses listed here.
@@ -231,7 +229,7 @@ def _canonical(host: str) -> str:
     """Returns one spelling per host: lower case, no final dot, addresses in canonical form, one name for Docker Hub."""
     name = unquote(host).lower().rstrip(".")
     literal = literal_address(name)
-    return str(literal) if literal else _HUB.get(name, name)
+    return str(literal) if literal else HUB if name in (HUB_LOGIN, HUB_HOST) else name
 
 
 def _parse_pattern(setting: str, text: str) -> _HostPattern:

@@ -13,14 +13,13 @@ import msgspec
 from yarl import URL
 
 from extender.errors import RegistryUnavailable
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, host_of_registry
 from extender.registry.endpoint_tls import Certificates, tls_context_of
 
 Capability = Literal["resolve", "pull"]
 CAPABILITIES: frozenset[Capability] = frozenset({"resolve", "pull"})
 CredentialScope = Literal["image", "operator", "both"]
 """Whose credentials an endpoint may receive: those found for the image, the operator's for that endpoint, or both."""
-_HOSTS = {"docker.io": "registry-1.docker.io"}
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +91,7 @@ def upstream_root(domain: str, plain_http: Collection[str] = ()) -> URL:
     """
     scheme = "http" if domain in plain_http else "https"
     try:
-        root = URL(f"{scheme}://{_HOSTS.get(domain, domain)}/v2")
+        root = URL(f"{scheme}://{host_of_registry(domain)}/v2")
         usable = root.raw_host and URL(str(root)).raw_host == root.raw_host  # yarl loses the brackets of `[::zz]`
     except ValueError as exc:
         raise RegistryUnavailable(f"{domain} is no address to connect to") from exc

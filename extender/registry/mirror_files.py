@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import ConfigError, naming
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, host_of_registry
 from extender.registry.endpoint import Endpoint
 from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.hosts_toml import read_folder
@@ -67,7 +67,7 @@ class MirrorFiles:
     def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
         """Returns what the files have for the reference's host, by a name that images or endpoints have."""
         host = reference.domain
-        names = (host, "registry-1.docker.io") if host == "docker.io" else (host,)
+        names = dict.fromkeys((host, host_of_registry(host)))
         logins: Mapping[str, tuple[str, str]] = self.files.value.registries.logins
         return tuple(
             Credential(*logins[name], CredentialId(f"registries.yaml {self.files.generation} {name}"))

@@ -19,13 +19,13 @@ from yarl import URL
 
 from extender.bounded_yaml import FALSE, TRUE, InvalidYaml, PlainText, read_texts
 from extender.errors import ConfigError, naming
+from extender.images.reference import HUB, HUB_HOST, host_of_registry
 from extender.registry.endpoint_tls import CertificateReader, Certificates
 from extender.registry.go_rewrites import read_rewrites
 from extender.registry.hosts_toml import read_root
 from extender.registry.routes import MirrorRule, Place, Routes
 
 MOST_BYTES = 256 << 10
-_HOSTS = {"docker.io": "registry-1.docker.io"}
 
 
 class _Tls(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ def _rule(
     """
 
     def config_of(name: str) -> _HostConfig:
-        return configs.get(_HOSTS.get(name, name)) or configs.get(name) or _HostConfig()
+        return configs.get(host_of_registry(name)) or configs.get(name) or _HostConfig()
 
     own = None if host == "*" else _address(host)[1]
     config = config_of(host)
@@ -153,8 +153,8 @@ def _address(text: str) -> tuple[str, URL]:
     if not host or url.scheme not in ("", "http", "https"):
         raise invalid
     is_plain = url.scheme == "http" or (not url.scheme and _is_local(host) and port not in (None, 443))
-    root = f"{'http' if is_plain else 'https'}://{_HOSTS.get(url.netloc, url.netloc)}"
-    name = "docker.io" if url.netloc == "registry-1.docker.io" else url.netloc
+    root = f"{'http' if is_plain else 'https'}://{host_of_registry(url.netloc)}"
+    name = HUB if url.netloc == HUB_HOST else url.netloc
     overrides_path = url.path not in ("", "/", "/v2")
     return name, read_root(root + url.path, override_path=overrides_path)
 

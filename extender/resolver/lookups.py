@@ -18,6 +18,7 @@ from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage, faile
 from extender.images.content import Cause, Failure, content_of
 from extender.images.failures import DENIED, UNREAD, depends_on_credential
 from extender.images.manifest import Image
+from extender.images.reference import HUB
 from extender.metrics import REGISTRY
 from extender.resolver.failures import Failures
 from extender.resolver.image_cache import CachedImage, ImageCache, ImageQuery, Target
@@ -238,7 +239,7 @@ class Lookups:
     def _fail(self, target: Target, access: PullAccess, failed: Failed, tenant: str) -> Failure:
         failure = failed.failure
         self._failures.put(target, self._ids_of(access), failure, failed.retry_after, tenant)
-        is_shared = failed.by == ANONYMOUS.id and target.reference.domain == "docker.io"  # by the nodes' address
+        is_shared = failed.by == ANONYMOUS.id and target.reference.domain == HUB  # by the nodes' address
         is_shared = is_shared or (failed.by == self._sources.operator_id and bool(failed.by))
         if failure.cause is Cause.THROTTLED and failed.retry_after and is_shared:
             self._throttled_until = self._clock() + failed.retry_after
