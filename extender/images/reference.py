@@ -91,7 +91,7 @@ class ImageReference(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """A normalised image reference; an empty string means absent. Build it with `parse_reference`.
 
     `domain` keeps its case. It is empty in the one invalid form `ex_ample.com/x`, which no client can pull, and in what
-    `parse_short_reference` makes of a name without a registry. A reference may have both a tag and a digest; then the
+    `as_short_name` makes of a name without a registry. A reference may have both a tag and a digest; then the
     digest determines what is pulled.
     """
 
@@ -136,13 +136,8 @@ def parse_reference(text: str) -> ImageReference:
     return ImageReference(domain or "", path, tag or ("" if at else "latest"), digest)
 
 
-def parse_short_reference(text: str) -> ImageReference:
-    """The reference as CRI-O parses it: a name without a registry has an empty domain, and the path that is written.
-
-    Raises:
-        InvalidReference: as `parse_reference`.
-    """
-    reference = parse_reference(text)
+def as_short_name(reference: ImageReference, text: str) -> ImageReference:
+    """What CRI-O reads in the text of a reference: a name without a registry has no domain, and the path as written."""
     first, slash, _ = text.partition("@")[0].partition("/")
     is_full = slash and (first == "localhost" or "." in first or ":" in first)
     if is_full or reference.domain != HUB:

@@ -18,9 +18,9 @@ from extender.images.reference import (
     HUB,
     ImageReference,
     PackedDigest,
+    as_short_name,
     pack_digest,
     parse_reference,
-    parse_short_reference,
     unpack_digest,
 )
 from extender.images.stated import StatedImages
@@ -57,7 +57,7 @@ class References:
 
         `stated` has the images of which the operator says what they are.
         """
-        self._parse = parse_short_reference if short_names else parse_reference
+        self._short_names = short_names
         self._stated = stated or StatedImages()
         self._rows: LruTable[str, Target | Content | Failure] = LruTable(size)
 
@@ -77,13 +77,12 @@ class References:
     def _read(self, text: str) -> Target | Content | Failure:
         try:
             named = parse_reference(text)
-            asked = _without_tag(self._parse(text))
         except InvalidReference as exc:
             return Failure(Cause.INVALID_REFERENCE, str(exc))
         if said := self._stated.find(named):
             return said
         reference = _without_tag(named)
-        asked = reference if asked == reference else asked
+        asked = _without_tag(as_short_name(named, text)) if self._short_names else reference
         name = pack_digest(reference.digest) if reference.digest else reference.tag
         return Target(reference, asked, sys.intern(asked.repository), name)  # the tables hold a repository many times
 

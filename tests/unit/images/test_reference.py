@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from extender.errors import InvalidReference
 from extender.images.reference import (
     ImageReference,
+    as_short_name,
     digest_of,
     is_digest,
     matches_digest,
     parse_reference,
-    parse_short_reference,
 )
 
 VECTORS = Path(__file__).parents[3].parent / "shared" / "vectors" / "references.json"
@@ -212,7 +212,8 @@ def test_any_text_is_a_reference_or_refused(text: str) -> None:
 )
 def test_name_without_a_registry_keeps_none_for_cri_o(text: str, domain: str, path: str) -> None:
     """Others, tags and digests are as the kubelet parses them."""
-    short, full = parse_short_reference(text), parse_reference(text)
+    full = parse_reference(text)
+    short = as_short_name(full, text)
     assert (short.domain, short.path) == (domain, path)
     assert (short.tag, short.digest) == (full.tag, full.digest)
 
