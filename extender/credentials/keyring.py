@@ -87,11 +87,6 @@ class Keyring:
         self.tenant = tenant
 
     @property
-    def operator_id(self) -> CredentialId:
-        """The id of the operator's credentials; empty if there are none."""
-        return self._operator()
-
-    @property
     def identity(self) -> Hashable:
         """Equal for keyrings that give the same credentials. Holds no secret."""
         return self._logins.identity if self._logins else None
@@ -106,16 +101,8 @@ class Keyring:
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         """Returns the ids of all credentials for this image, in the order to try them. No I/O."""
-        return (*self.own_ids_for(reference), *self.shared_ids())
-
-    def own_ids_for(self, reference: ImageReference) -> Iterable[CredentialId]:
-        """Returns the ids of the pod's own logins for this image."""
-        return dict.fromkeys(self._logins.credential_ids_for(reference)) if self._logins else ()
-
-    def shared_ids(self) -> tuple[CredentialId, ...]:
-        """Returns the ids of the credentials for images of any pod, which are tried after its own."""
-        operator = self._operator()
-        return (operator, ANONYMOUS.id) if operator else (ANONYMOUS.id,)
+        shared = shared_ids(self._operator())
+        return (*dict.fromkeys(self._logins.credential_ids_for(reference)), *shared) if self._logins else shared
 
     def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
         """Returns the words for where a credential comes from, such as `pull secret team-a`; empty if from nowhere."""
@@ -136,6 +123,11 @@ class Keyring:
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         """Returns the pod's own logins for this image, as `LoginSource.load`."""
         return await self._logins.load(reference, refresh=refresh) if self._logins else ()
+
+
+def shared_ids(operator: CredentialId) -> tuple[CredentialId, ...]:
+    """Returns the ids of the credentials for images of any pod, which are tried after its own."""
+    return (operator, ANONYMOUS.id) if operator else (ANONYMOUS.id,)
 
 
 def credentials_of(logins: Iterable[Login], *, key: bytes) -> tuple[Credential, ...]:

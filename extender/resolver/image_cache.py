@@ -243,7 +243,6 @@ class ImageCache:
         Nearly every request takes this path. It costs a microsecond or two per image.
         """
         now = self._clock()
-        shared = keyring.shared_ids()
         contents: list[Answer] = []
         for query in queries:
             target = self.references.target_of(query.reference)
@@ -252,7 +251,7 @@ class ImageCache:
                     return None
                 contents.append(target)
                 continue
-            for credential_id in (*keyring.own_ids_for(target.reference), *shared):
+            for credential_id in keyring.credential_ids_for(target.reference):
                 known = self.find(target, credential_id)
                 if known is not None:
                     break

@@ -4,15 +4,14 @@ What the answer teaches is recorded here: content, denials and failures. In the 
 the order of credentials and requests.
 """
 
-from collections.abc import Awaitable, Callable, Hashable
-from functools import partial
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import structlog
 from async_lru import alru_cache
 from prometheus_client import Gauge
 
-from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId, Keyring
+from extender.credentials.keyring import ANONYMOUS, NO_OPERATOR, Credential, CredentialId, Keyring, shared_ids
 from extender.errors import RegistryUnavailable
 from extender.fetcher.messages import Failed, Look, PullAccess, SeenImage, failed_of
 from extender.images.content import Cause, Failure, content_of
@@ -47,6 +46,15 @@ class Sources(Protocol):
         """Returns what the image is, or why that is not known. Raises nothing for what a registry does."""
 
 
+class Question(NamedTuple):
+    """What registries are asked: what a target is, for a tenant's pods. `ids` stand for all credentials to try."""
+
+    target: Target
+    tenant: str
+    access: PullAccess
+    ids: tuple[CredentialId, ...]
+
+
 class Lookups:
     """Looks images up with keyrings; writes what it learns into the cache and the failures.
 
@@ -77,50 +85,59 @@ class Lookups:
         self._random = random
         self._lookup_seconds = lookup_seconds
         self._throttled_until = 0.0
-        self._ask = alru_cache(maxsize=None, ttl=0, key=_key_of_question)(self._ask_once)
+        self._ask = alru_cache(maxsize=None, ttl=0, key=_key_of)(self._ask_once)
         THROTTLED.set_function(lambda: max(0.0, self._throttled_until - self._clock()))
 
-    async def find(self, query: ImageQuery, target: Target, keyring: Keyring) -> CachedImage | Failure:
+    async def find(
+        self, query: ImageQuery, target: Target, keyring: Keyring, ids: tuple[CredentialId, ...]
+    ) -> CachedImage | Failure:
         """What memory or the store has as fresh for the keyring's credentials; else what the registry gives.
 
-        Reads no secret if the ids known so far suffice.
+        `ids` are those that the keyring has without reading a secret. None is read if they suffice.
         """
-        read = set[CredentialId]()  # of which the store has been asked
+        read = set(ids)  # of which the store has been asked
 
-        async def ask(access: PullAccess) -> CachedImage | Failure:
-            known = await self._recall(query, target, keyring, read)
-            return known or await self._take_turn(target, keyring.tenant, access)
+        async def ask(question: Question) -> CachedImage | Failure:
+            more = [each for each in question.ids if each not in read]
+            read.update(more)
+            known = await self._recall(query, target, more) if more else None
+            return known or await self._take_turn(question)
 
-        return await self._recall(query, target, keyring, read) or await self._try(ask, target, keyring)
+        return await self._recall(query, target, ids) or await self._try(ask, target, keyring, ids)
 
-    async def confirm(self, target: Target, keyring: Keyring) -> CachedImage | Failure:
+    async def confirm(self, target: Target, keyring: Keyring, ids: tuple[CredentialId, ...]) -> CachedImage | Failure:
         """What the registry gives, whatever memory and the store have."""
-        return await self._try(partial(self._take_turn, target, keyring.tenant), target, keyring)
+        return await self._try(self._take_turn, target, keyring, ids)
 
     async def describe(self, target: Target, keyring: Keyring) -> Image | Failure:
         """As `confirm`, with all details of the image, which are asked for each time."""
 
-        async def ask(access: PullAccess) -> Image | Failure:
-            async with self._turns.turn(keyring.tenant, target.reference.domain):
-                if failure := self._failures.get(target, self._ids_of(access)):
+        async def ask(question: Question) -> Image | Failure:
+            async with self._turns.turn(question.tenant, target.reference.domain):
+                if failure := self._failures.get(target, question.ids):
                     return failure
                 at = self._clock()
-                answer = await self._look(target, access, keyring.tenant)
-                learned = self._learn(target, access, answer, at, keyring.tenant)
+                answer = await self._look(question)
+                learned = self._learn(question, answer, at)
                 if isinstance(learned, Failure):
                     return learned
                 assert isinstance(answer, SeenImage)  # noqa: S101 - else there is a failure
                 assert answer.image  # noqa: S101 - no digest was given as known
                 return answer.image
 
-        return await self._try(ask, target, keyring)
+        return await self._try(ask, target, keyring, keyring.credential_ids_for(target.reference))
 
     async def access_of(self, target: Target, keyring: Keyring) -> PullAccess:
         """What the keyring has for the image: for other questions than what it is."""
-        return PullAccess(await keyring.load(target.reference), self._opened_by(target, keyring) or NO_OPERATOR)
+        opened_by = self._opened_by(target, keyring.credential_ids_for(target.reference))
+        return PullAccess(await keyring.load(target.reference), opened_by)
 
     async def _try(
-        self, ask: Callable[[PullAccess], Awaitable[T | Failure]], target: Target, keyring: Keyring
+        self,
+        ask: Callable[[Question], Awaitable[T | Failure]],
+        target: Target,
+        keyring: Keyring,
+        ids: tuple[CredentialId, ...],
     ) -> T | Failure:
         """The outcome of `ask`: without the pod's secrets where that has worked; with them; with those read anew.
 
@@ -129,79 +146,74 @@ class Lookups:
         """
         outcome: T | Failure = DENIED
         tried: tuple[Credential, ...] | None = None
-        opened_by = self._opened_by(target, keyring)
-        if opened_by in (ANONYMOUS.id, keyring.operator_id):
-            outcome = await ask(PullAccess(tried := (), opened_by or NO_OPERATOR))
+        first = self._opened_by(target, ids)
+        if first in shared_ids(self._sources.operator_id):
+            outcome = await ask(self._question(target, keyring.tenant, tried := (), first))
         for refresh in (False, True):
             if outcome is DENIED or (isinstance(outcome, Failure) and depends_on_credential(outcome)):
                 logins = await keyring.load(target.reference, refresh=refresh)
                 if logins != tried:
-                    outcome = await ask(PullAccess(tried := logins, opened_by or NO_OPERATOR))
+                    outcome = await ask(self._question(target, keyring.tenant, tried := logins, first))
         if isinstance(outcome, Failure) and depends_on_credential(outcome) and keyring.is_unread():
             return UNREAD
         return outcome
 
-    def _opened_by(self, target: Target, keyring: Keyring) -> CredentialId | None:
-        """The first of the keyring's credentials that has opened the image before."""
-        credential_ids = keyring.credential_ids_for(target.reference)
-        return next((each for each in credential_ids if self._cache.find(target, each)), None)
+    def _question(self, target: Target, tenant: str, logins: tuple[Credential, ...], first: CredentialId) -> Question:
+        """The question with these logins of the pod's, then the operator's credentials, then none."""
+        ids = (*(login.id for login in logins), *shared_ids(self._sources.operator_id))
+        return Question(target, tenant, PullAccess(logins, first), ids)
 
-    async def _recall(
-        self, query: ImageQuery, target: Target, keyring: Keyring, read: set[CredentialId]
-    ) -> CachedImage | None:
-        """What the cache has as fresh for the keyring's credentials, after reading the store's rows for further ones.
+    def _opened_by(self, target: Target, ids: Iterable[CredentialId]) -> CredentialId:
+        """The first of the credentials that has opened the image before; empty if none has."""
+        return next((each for each in ids if self._cache.find(target, each)), NO_OPERATOR)
 
-        `read` are those of which rows have been read.
-        """
-        credential_ids = keyring.credential_ids_for(target.reference)
-        unread = [each for each in credential_ids if each not in read]
-        read.update(unread)
+    async def _recall(self, query: ImageQuery, target: Target, ids: Sequence[CredentialId]) -> CachedImage | None:
+        """What the cache has as fresh for these credentials, after reading the store's rows for them."""
         if self._persistence:
-            for key, known in await self._persistence.find(target, unread):
+            for key, known in await self._persistence.find(target, ids):
                 self._cache.load(key, known)
-        for credential_id in credential_ids if unread else ():
+        for credential_id in ids:
             found = self._cache.find(target, credential_id)
             if found and self._cache.is_fresh(found, query, target, credential_id, self._clock()):
                 return found
         return None
 
-    async def _take_turn(self, target: Target, tenant: str, access: PullAccess) -> CachedImage | Failure:
+    async def _take_turn(self, question: Question) -> CachedImage | Failure:
         """Waits for a turn, and asks unless another lookup has answered meanwhile."""
-        started = self._clock()
-        async with self._turns.turn(tenant, target.reference.domain):
-            for credential_id in self._ids_of(access):
+        started, target = self._clock(), question.target
+        async with self._turns.turn(question.tenant, target.reference.domain):
+            for credential_id in question.ids:
                 known = self._cache.find(target, credential_id)
                 if known and known.confirmed_at >= started:
                     return known
-            return await self._ask(target, access, tenant)
+            return await self._ask(question)
 
-    async def _ask_once(self, target: Target, access: PullAccess, tenant: str) -> CachedImage | Failure:
+    async def _ask_once(self, question: Question) -> CachedImage | Failure:
         """The outcome of one question, which all share that have a turn for it: `alru_cache` wraps this method.
 
         Several keyrings may hold the same logins, and most have none. The failure is recorded here, and so counts once.
         The bytes of what the name was known to mean need not be read again, if this repository has shown them.
         """
-        credential_ids = self._ids_of(access)
-        if failure := self._failures.get(target, credential_ids):
+        target, ids = question.target, question.ids
+        if failure := self._failures.get(target, ids):
             return failure
         at = self._clock()
-        answer = await self._look(target, access, tenant, self._cache.known_digests(target, credential_ids))
-        learned = self._learn(target, access, answer, at, tenant)
+        answer = await self._look(question, self._cache.known_digests(target, ids))
+        learned = self._learn(question, answer, at)
         if learned is None:  # the content of the digest has been evicted meanwhile
-            answer = await self._look(target, access, tenant)
-            learned = self._learn(target, access, answer, at, tenant)
+            answer = await self._look(question)
+            learned = self._learn(question, answer, at)
         assert learned  # noqa: S101 - no digest was given as known
         return learned
 
-    async def _look(
-        self, target: Target, access: PullAccess, tenant: str, known: tuple[str, ...] = ()
-    ) -> SeenImage | Failed:
+    async def _look(self, question: Question, known: tuple[str, ...] = ()) -> SeenImage | Failed:
         """The answer to one question. What was denied meanwhile opens nothing any more."""
+        target = question.target
         look = Look(
-            tenant=tenant,
+            tenant=question.tenant,
             reference=target.asked,
             kubelet_name=target.reference,
-            access=access,
+            access=question.access,
             seconds=self._lookup_seconds,
             known=known,
         )
@@ -215,15 +227,14 @@ class Lookups:
             self._cache.revoke(target, credential_id, self._clock())
         return answer
 
-    def _learn(
-        self, target: Target, access: PullAccess, answer: SeenImage | Failed, at: float, tenant: str
-    ) -> CachedImage | Failure | None:
+    def _learn(self, question: Question, answer: SeenImage | Failed, at: float) -> CachedImage | Failure | None:
         """Records the answer to a question that was asked `at`: what the target is for a credential, or why not.
 
         Returns None for a digest whose content is not known any more.
         """
         if isinstance(answer, Failed):
-            return self._fail(target, access, answer, tenant)
+            return self._fail(question, answer)
+        target, tenant = question.target, question.tenant
         if answer.image:
             content = content_of(answer.image)
             known: CachedImage | None = self._cache.learn(
@@ -233,12 +244,12 @@ class Lookups:
             known = self._cache.confirm(target, answer.by, answer.digest, at, tenant, answer.label)
         if known is None:
             return None
-        self._failures.remove(target, self._ids_of(access))
+        self._failures.remove(target, question.ids)
         return known
 
-    def _fail(self, target: Target, access: PullAccess, failed: Failed, tenant: str) -> Failure:
-        failure = failed.failure
-        self._failures.put(target, self._ids_of(access), failure, failed.retry_after, tenant)
+    def _fail(self, question: Question, failed: Failed) -> Failure:
+        failure, target = failed.failure, question.target
+        self._failures.put(target, question.ids, failure, failed.retry_after, question.tenant)
         is_shared = failed.by == ANONYMOUS.id and target.reference.domain == HUB  # by the nodes' address
         is_shared = is_shared or (failed.by == self._sources.operator_id and bool(failed.by))
         if failure.cause is Cause.THROTTLED and failed.retry_after and is_shared:
@@ -246,12 +257,6 @@ class Lookups:
         log.info("lookup.failed", image=str(target.reference), cause=failure.cause.value, credential_id=failed.by)
         return failure
 
-    def _ids_of(self, access: PullAccess) -> tuple[CredentialId, ...]:
-        """The ids of all that is tried: as `Keyring.credential_ids_for` has them."""
-        operator = self._sources.operator_id
-        shared = (operator, ANONYMOUS.id) if operator else (ANONYMOUS.id,)
-        return (*(login.id for login in access.logins), *shared)
 
-
-def _key_of_question(target: Target, access: PullAccess, tenant: str) -> Hashable:  # noqa: ARG001 - it is one for all
-    return target.repository, target.name, tuple(login.id for login in access.logins)
+def _key_of(question: Question) -> Hashable:
+    return question.target.repository, question.target.name, question.ids

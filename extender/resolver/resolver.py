@@ -62,6 +62,7 @@ class CacheState(msgspec.Struct, frozen=True, gc=False):
     """A query's answer from the cache, the metric label of that, and the target of the lookup that is due, if any.
 
     If the answer is what a registry has shown, `known` is its row, and `credential_id` for which credential that is.
+    `ids` stand for the credentials of a lookup that is due.
     """
 
     answer: Answer
@@ -69,6 +70,7 @@ class CacheState(msgspec.Struct, frozen=True, gc=False):
     due: Target | None = None
     known: CachedImage | None = None
     credential_id: CredentialId = NO_OPERATOR
+    ids: tuple[CredentialId, ...] = ()
 
 
 class _UnderWay(NamedTuple):
@@ -258,8 +260,8 @@ class Resolver:
         target = self.cache.references.target_of(query.reference)
         if not isinstance(target, Target):
             return _state_of(target)
-        credential_ids = keyring.credential_ids_for(target.reference)
-        for credential_id in credential_ids:
+        ids = keyring.credential_ids_for(target.reference)
+        for credential_id in ids:
             known = self.cache.find(target, credential_id)
             if known is None:
                 continue
@@ -267,10 +269,10 @@ class Resolver:
             if self.cache.is_fresh(known, query, target, credential_id, now):
                 return CacheState(known.content, "hit", None, known, credential_id)
             if now - known.confirmed_at < self.cache.lifetimes.stale_seconds:
-                due = None if self._failures.get(target, credential_ids) else target
-                return CacheState(known.content, "stale", due, known, credential_id)
-        failure = self._current_failure(target, keyring, credential_ids)
-        return CacheState(failure, "negative") if failure else CacheState(None, "", target)
+                due = None if self._failures.get(target, ids) else target
+                return CacheState(known.content, "stale", due, known, credential_id, ids)
+        failure = self._current_failure(target, keyring, ids)
+        return CacheState(failure, "negative") if failure else CacheState(None, "", target, ids=ids)
 
     def _current_failure(
         self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]
@@ -304,7 +306,7 @@ class Resolver:
             return None
         if state.answer is None and self._key("answer", target, keyring) in self._lookups:
             LOOKUPS["shared"].inc()
-        return self._join("answer", target, keyring, partial(self._lookup.find, query, target, keyring))
+        return self._join("answer", target, keyring, partial(self._lookup.find, query, target, keyring, state.ids))
 
     def _join(
         self, wanted: str, target: Target, keyring: Keyring, look: Callable[[], Awaitable[R | Failure]]
@@ -336,11 +338,12 @@ class Resolver:
         target = self.cache.references.target_of(query.reference)
         if not isinstance(target, Target) or target.reference.digest:
             return None
-        rows = (self.cache.find(target, each) for each in keyring.credential_ids_for(target.reference))
+        ids = keyring.credential_ids_for(target.reference)
+        rows = (self.cache.find(target, each) for each in ids)
         known = next((row for row in rows if row), None)
         if known is None or self._clock() - known.confirmed_at <= age_seconds:
             return None
-        return self._join("answer", target, keyring, partial(self._lookup.confirm, target, keyring))
+        return self._join("answer", target, keyring, partial(self._lookup.confirm, target, keyring, ids))
 
     async def _measured(self, key: _Key, look: Callable[[], Awaitable[R | Failure]]) -> R | Failure:
         """The outcome of one lookup, which is measured and counted, and is not under way any more."""
