@@ -52,7 +52,7 @@ def configure_logs(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
-            RateLimit(_with_traceback(last)),
+            RateLimit(_with_traceback(last), time.monotonic),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -100,7 +100,7 @@ class RateLimit:
     The first line of a later second comes after a line `lines.dropped` for each kind of which lines were dropped.
     """
 
-    def __init__(self, render: Renderer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, render: Renderer, clock: Callable[[], float]) -> None:
         self._render = render
         self._clock = clock
         self._second = 0
