@@ -108,7 +108,7 @@ ci: setup ## What a change must pass before it lands: lint, the tests on the ima
 # Each part runs, whatever became of those before it.
 .PHONY: nightly
 nightly: setup ## The slow tests, half an hour of worlds, ten minutes of fuzzing, Helm 3, containerd 2.3, the differentials, mutants, the siege (hours)
-	@$(BIN)/python -m testbed.binaries $(PROGRAMS) helm3 containerd kueue karpenter containers-image >/dev/null
+	@$(BIN)/python -m testbed.binaries $(PROGRAMS) helm3 containerd kueue karpenter containers-image cosign >/dev/null
 	@failed=; for part in "test EXAMPLES=1000" test-slow "worlds WORLD_SECONDS=1800" e2e-slow "fuzz SECONDS=22" mutants siege; do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $${part%% *}"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
