@@ -218,8 +218,10 @@ class World(Circumstances):
         )
 
     async def start_replica(self, number: int) -> None:
-        """Starts a replica at its place, in place of one that is gone."""
+        """Starts a replica at its place, in place of one that is gone and that nobody else replaces."""
         if number < len(self.replicas):
+            if self.replicas[number] in self.gone:
+                return
             self.gone.append(self.replicas[number])
             self.replaced_at[number] = self.now + _RESTART_SECONDS
             await asyncio.sleep(_RESTART_SECONDS)

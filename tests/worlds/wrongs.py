@@ -39,11 +39,7 @@ def _after_lookups(seconds: float) -> float:
 
 
 _FOUND: Mapping[type, Callable[[Any], tuple[str, float, float]]] = {
-    RegistryFault: lambda event: (
-        f"registry:{event.host}",
-        event.seconds,
-        _after_lookups(event.seconds + 10.0 * (event.what == "silent")),
-    ),
+    RegistryFault: lambda event: (f"registry:{event.host}", event.seconds, _felt_registry(event)),
     FetcherStopped: lambda event: (f"fetcher:{event.replica}", event.seconds, _after_lookups(event.seconds)),
     RightDenied: lambda event: (f"right:{event.verb} {event.resource}", event.seconds, _RIGHTS + _after_lookups(0.0)),
     WatchFault: lambda event: (f"watch:{event.resource}", event.seconds, _WATCHES),
@@ -55,6 +51,13 @@ _FOUND: Mapping[type, Callable[[Any], tuple[str, float, float]]] = {
     SettingsChanged: lambda _: ("rollout", 60.0, _START),
 }
 """What is wrong through an event, for how long, and for how long it is felt."""
+
+
+def _felt_registry(event: RegistryFault) -> float:
+    """Who is denied asks again after five minutes."""
+    if event.what == "denied":
+        return _LOOKUPS
+    return _after_lookups(event.seconds + 10.0 * (event.what == "silent"))
 
 
 def _connection(event: NetworkFault) -> str:
