@@ -85,6 +85,8 @@ _ANSWERS_NO = re.compile(r"multiarch-extender (?:audit .*--require|fix .*--check
 _FINDS_NOTHING = re.compile(r"service-name=kubernetes$|reason=DaemonPodCannotRun$")
 """Commands that find nothing here: an API server on loopback is in no EndpointSlice, and no pod of a DaemonSet runs."""
 
+_NOTHING_LEFT = re.compile(r"^No resources found$|^ +namespace/multiarch-extender .*$", re.MULTILINE)
+
 _LOOKS_UP_ALONE = re.compile(r"multiarch-extender (?:fix|inspect|audit|explain)")
 """Commands that have to be told how this registry is asked."""
 
@@ -118,6 +120,9 @@ PREPARED: Mapping[str, Sequence[str]] = {
         "kubectl delete pod shop && kubectl run shop --image=YOUR.REGISTRY/shop/legacy:1.0",
     ),
     "docs/how-to/certificates.md#by-hand": ("kubectl delete namespace multiarch-extender --ignore-not-found",),
+    "docs/how-to/uninstall.md#check": (
+        "kubectl -n multiarch-extender wait --for=delete pod --all --timeout=60s || kubectl get namespaces",
+    ),
     "docs/modes/policy-only.md#see-that-pods-are-held": (_NONE_HELD, *_HELD[:1]),
     "docs/modes/policy-only.md#when-the-service-is-away": (_NONE_HELD, *_HELD),
 }
@@ -182,7 +187,7 @@ def fill_in(command: str, registry: str) -> str:
 def problem_of(block: Block, command: str, code: int, printed: str) -> str:
     """Returns what is wrong with how a command ended; empty if nothing is."""
     if block.place == "docs/how-to/uninstall.md#check":
-        return "something is left" if printed.replace("No resources found", "").strip() else ""
+        return "something is left" if _NOTHING_LEFT.sub("", printed).strip() else ""
     is_empty = "jsonpath" in command and ">" not in command and not printed.strip()
     if is_empty or ("No resources found" in printed and not _FINDS_NOTHING.search(command)):
         return "nothing is there"
