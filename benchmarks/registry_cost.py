@@ -73,38 +73,22 @@ class Hub(EmbeddedRegistry):
         return web.json_response({"token": token, "expires_in": _TOKEN_SECONDS})
 
 
-class Login:
-    """A tenant's one login, which is at hand."""
+class TenantKeyring(Keyring):
+    """That of a tenant with one login, which is at hand."""
 
     def __init__(self, name: str) -> None:
+        super().__init__(tenant=name)
         self.identity = name
         self._credential = Credential(name, "secret", CredentialId(name))
 
-    def credential_ids_for(self, _reference: ImageReference) -> tuple[CredentialId, ...]:
+    def own_ids_for(self, _reference: ImageReference) -> tuple[CredentialId, ...]:
         """Returns the login's id."""
         return (self._credential.id,)
-
-    def label_of(self, _reference: ImageReference, credential_id: CredentialId) -> str:
-        """Returns the id."""
-        return credential_id
-
-    def is_due(self) -> bool:
-        """False: the login never changes."""
-        return False
-
-    def is_unread(self) -> bool:
-        """False: it needs no reading."""
-        return False
 
     async def load(self, _reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         """Returns the login."""
         del refresh
         return (self._credential,)
-
-
-def keyring_of(name: str) -> Keyring:
-    """Returns the keyring of a tenant with one login."""
-    return Keyring(Login(name), tenant=name)
 
 
 class SharedStore(SqliteStore):
@@ -260,7 +244,7 @@ async def _tenants(simulation: Simulation) -> None:
     images = simulation.push(1)
     await simulation.start()
     for number in range(5):
-        await simulation.ask(images[0], keyring=keyring_of(f"tenant-{number}"))
+        await simulation.ask(images[0], keyring=TenantKeyring(f"tenant-{number}"))
 
 
 async def _missing(simulation: Simulation) -> None:

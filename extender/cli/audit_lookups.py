@@ -151,9 +151,9 @@ class ImageLookups:
         namespace = workload.key.namespace
         pod = Pod(ObjectMeta(namespace=namespace), PodSpec(image_pull_secrets=workload.spec.image_pull_secrets))
         overrides = self._pod_resolver.overrides_of(pod, namespace)
-        return self._pod_resolver.question(
-            pod, namespace, overrides, may_read=True
-        ).keyring.as_operator()  # all lookups are the caller's own
+        return self._pod_resolver.question(pod, namespace, overrides, may_read=True).keyring.of(
+            OPERATOR
+        )  # all lookups are the caller's own
 
     async def _first_newer(
         self,

@@ -7,7 +7,8 @@ opens an image, since they serve every pod.
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterable
-from typing import NewType, Protocol
+from copy import copy
+from typing import NewType
 
 import msgspec
 
@@ -39,90 +40,58 @@ NO_OPERATOR = CredentialId("")
 """The id of an operator's credentials if there are none."""
 
 
-class LoginSource(Protocol):
-    """Where a pod's own logins come from. Between lookups only ids are needed, which take no I/O and no password.
+class Keyring:
+    """What a lookup may use: the operator's credentials, then none. A pod's own logins come before: see `PodKeyring`.
 
-    No method raises for a secret that cannot be read: `load` leaves its logins out, and `is_unread` says so.
+    Between lookups only ids are needed, which take no I/O and no password. No method raises for a secret that cannot be
+    read: `load` leaves its logins out, and `is_unread` says so.
     """
 
-    @property
-    def identity(self) -> Hashable:
-        """Equal for sources that give the same logins, so that lookups are shared. Holds no secret."""
+    identity: Hashable = None
+    """Equal for keyrings that give the same credentials, so that lookups are shared. Holds no secret."""
+
+    def __init__(self, *, operator: Callable[[], CredentialId] = lambda: NO_OPERATOR, tenant: str = OPERATOR) -> None:
+        """`operator` gives the id of the operator's credentials as they are now. `tenant` is accounted for lookups."""
+        self.operator = operator
+        self.tenant = tenant
+
+    def of(self, tenant: str) -> "Keyring":
+        """Returns a keyring of the same credentials whose lookups are the tenant's."""
+        keyring = copy(self)
+        keyring.tenant = tenant
+        return keyring
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """Returns the ids of this image's logins as of the last `load`, in the order to try them. No I/O."""
+        """Returns the ids of all credentials for this image, in the order to try them. No I/O."""
+        return (*dict.fromkeys(self.own_ids_for(reference)), *shared_ids(self.operator()))
 
-    def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
-        """Returns the words for where a login comes from; empty if it is not there any more."""
+    def own_ids_for(self, _reference: ImageReference) -> tuple[CredentialId, ...]:
+        """Returns the ids of the pod's own logins for this image as of the last `load`, in the order to try them."""
+        return ()
+
+    def label_of(self, _reference: ImageReference, credential_id: CredentialId) -> str:
+        """Returns the words for where a credential comes from, such as `pull secret team-a`; empty if from nowhere."""
+        if credential_id == ANONYMOUS.id:
+            return "anonymous"
+        return "the operator's credentials" if credential_id == self.operator() else ""
 
     def is_due(self) -> bool:
         """Whether `load` may return other logins than the last time, as it was never called or not lately. No I/O."""
+        return False
 
     def is_unread(self) -> bool:
-        """Whether logins may be missing, because the last reading of a source failed. No I/O."""
+        """Whether a pod's logins may be missing, because the last reading of a secret failed. No I/O."""
+        return False
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        """Returns this image's logins, most specific first.
+    async def load(self, _reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:  # noqa: ARG002
+        """Returns the pod's own logins for this image, most specific first.
 
         `refresh`: the previous ones were denied, so those that may have changed are read again.
 
         Raises:
             NoTurn: no turn at a source has come in time.
         """
-
-
-class Keyring:
-    """What a lookup may use: a pod's own logins, then the operator's credentials, then none."""
-
-    def __init__(
-        self,
-        logins: LoginSource | None = None,
-        *,
-        operator: Callable[[], CredentialId] = lambda: NO_OPERATOR,
-        tenant: str = OPERATOR,
-    ) -> None:
-        """`operator` gives the id of the operator's credentials as they are now. `tenant` is accounted for lookups."""
-        self._logins = logins
-        self._operator = operator
-        self.tenant = tenant
-
-    @property
-    def identity(self) -> Hashable:
-        """Equal for keyrings that give the same credentials. Holds no secret."""
-        return self._logins.identity if self._logins else None
-
-    def of(self, tenant: str, logins: LoginSource | None = None) -> "Keyring":
-        """Returns a keyring of other logins, or none, with the same operator's credentials."""
-        return Keyring(logins, operator=self._operator, tenant=tenant)
-
-    def as_operator(self) -> "Keyring":
-        """Returns a keyring of the same credentials whose lookups are the operator's own."""
-        return self.of(OPERATOR, self._logins)
-
-    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """Returns the ids of all credentials for this image, in the order to try them. No I/O."""
-        shared = shared_ids(self._operator())
-        return (*dict.fromkeys(self._logins.credential_ids_for(reference)), *shared) if self._logins else shared
-
-    def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
-        """Returns the words for where a credential comes from, such as `pull secret team-a`; empty if from nowhere."""
-        if credential_id == ANONYMOUS.id:
-            return "anonymous"
-        if credential_id == self._operator():
-            return "the operator's credentials"
-        return self._logins.label_of(reference, credential_id) if self._logins else ""
-
-    def is_due(self) -> bool:
-        """Whether `load` may return other logins than those of `credential_ids_for`. No I/O."""
-        return self._logins is not None and self._logins.is_due()
-
-    def is_unread(self) -> bool:
-        """Whether a pod's logins may be missing, because a secret could not be read. No I/O."""
-        return self._logins is not None and self._logins.is_unread()
-
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        """Returns the pod's own logins for this image, as `LoginSource.load`."""
-        return await self._logins.load(reference, refresh=refresh) if self._logins else ()
+        return ()
 
 
 def shared_ids(operator: CredentialId) -> tuple[CredentialId, ...]:

@@ -8,14 +8,14 @@ secrets of one namespace cannot evict those of others.
 import asyncio
 import math
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 from sys import getsizeof
 
 import msgspec
 import structlog
 
-from extender.credentials.keyring import Credential, CredentialId, LoginSource, credentials_of
+from extender.credentials.keyring import Credential, CredentialId, Keyring, credentials_of
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
@@ -91,13 +91,13 @@ class PullSecrets:
         self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=1)  # of a set of secrets, which all want at once
         self._sweep_at: asyncio.TimerHandle | None = None
 
-    def of_pod(self, namespace: str, names: Sequence[str]) -> LoginSource:
-        """Returns the logins of a pod in `namespace` that names these secrets. Leaves out empty names.
+    def keyring(self, keyring: Keyring, namespace: str, names: Sequence[str]) -> Keyring:
+        """Returns the keyring with the logins of a pod in `namespace` that names these secrets. Leaves out empty names.
 
         It is for callers that may have these secrets read: it also gives what was read for others.
         """
         chosen = tuple(dict.fromkeys(filter(None, names)))[:MOST_NAMES]
-        return _PodSecrets(self, namespace, chosen)
+        return PodKeyring(self, namespace, chosen, operator=keyring.operator)
 
     async def load(self, namespace: str, names: tuple[str, ...], most_seconds: float) -> "_PodReadings":
         """Returns what is used of the secrets; reads those again whose reading is not younger.
@@ -229,18 +229,18 @@ class _PodReadings:
             self.used.append(reading)
 
 
-class _PodSecrets:
-    """One pod's logins. Their identity is the same for pods of a namespace that name the same secrets."""
+class PodKeyring(Keyring):
+    """One pod's logins before the operator's. Pods of a namespace that name the same secrets have equal ones."""
 
-    def __init__(self, secrets: PullSecrets, namespace: str, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, secrets: PullSecrets, namespace: str, names: tuple[str, ...], *, operator: Callable[[], CredentialId]
+    ) -> None:
+        super().__init__(operator=operator, tenant=namespace)
+        self.identity = namespace, names
         self._secrets = secrets
         self._of = namespace, names
 
-    @property
-    def identity(self) -> Hashable:
-        return self._of
-
-    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+    def own_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         pod = self._secrets.pod(*self._of)
         return pod.ids_for(reference) if pod else ()
 
@@ -249,7 +249,7 @@ class _PodSecrets:
         for name, reading in zip(self._of[1], pod.used if pod else (), strict=False):
             if credential_id in reading.ids.matching(reference.repository):
                 return f"pull secret {name}"
-        return ""
+        return super().label_of(reference, credential_id)
 
     def is_due(self) -> bool:
         return self._secrets.pod(*self._of, KEEP_SECONDS) is None

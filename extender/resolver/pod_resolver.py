@@ -111,7 +111,7 @@ class PodResolver(msgspec.Struct, frozen=True):
             return self.keyring.of(UNAUTHENTICATED)
         if self.pull_secrets is None or not names or not self.reads_secrets_in(namespace):
             return self.keyring.of(namespace)
-        return self.keyring.of(namespace, self.pull_secrets.of_pod(namespace, names))
+        return self.pull_secrets.keyring(self.keyring, namespace, names)
 
 
 def _is_wanting(answer: Answer) -> bool:

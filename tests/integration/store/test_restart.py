@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryUnavailable
 from extender.images.content import Answer, Content
 from extender.images.reference import ImageReference
@@ -14,7 +14,7 @@ from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.sqlite import SqliteStore
 from testbed.eventually import eventually
-from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Logins, make_resolver
+from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, WithLogins, make_resolver
 
 IMAGES = 400
 PLATFORMS = ["linux/amd64", "linux/arm64", "linux/s390x", "linux/ppc64le"]
@@ -24,17 +24,17 @@ LOOKUPS = [
 ]
 
 
-class Matching(Logins):
+class Matching(WithLogins):
     """A login that is for the private half only, as pull secrets are for some repositories."""
 
-    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        return super().credential_ids_for(reference) if reference.path.startswith("private/") else ()
+    def own_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        return super().own_ids_for(reference) if reference.path.startswith("private/") else ()
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         return self.credentials if reference.path.startswith("private/") else ()
 
 
-KEYS = Keyring(Matching(TENANT))
+KEYS = Matching(TENANT)
 NOW = 1_700_000_000.0
 
 Start = Callable[..., Resolver]

@@ -17,7 +17,7 @@ def test_the_pods_logins_come_before_the_operators_credentials_and_anonymous_las
     operator = CredentialId("operator")
     pods = keyring_of(OTHER, TENANT, OTHER, operator=lambda: operator)
     assert pods.credential_ids_for(APP) == ("other", "tenant", operator, "anonymous")
-    assert pods.of("shop").credential_ids_for(APP) == (operator, "anonymous")
+    assert Keyring(operator=lambda: operator).credential_ids_for(APP) == (operator, "anonymous")
     assert Keyring().credential_ids_for(APP) == ("anonymous",)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from extender.credentials.keyring import LoginSource, credential_id_of
+from extender.credentials.keyring import Keyring, credential_id_of
 from extender.credentials.logins import InvalidLogins, Login, decode_docker_config
 from extender.credentials.pull_secrets import KEEP_SECONDS, MOST_LOGINS, MOST_NAMES, PullSecrets
 from extender.errors import ClusterError
@@ -45,11 +45,11 @@ class Cluster:
             raise found
         return found
 
-    def keyring(self, *names: str, namespace: str = "shop") -> LoginSource:
-        return self.pull_secrets.of_pod(namespace, names)
+    def keyring(self, *names: str, namespace: str = "shop") -> Keyring:
+        return self.pull_secrets.keyring(Keyring(), namespace, names)
 
 
-async def names_for(ring: LoginSource, refresh: bool = False) -> list[str]:
+async def names_for(ring: Keyring, refresh: bool = False) -> list[str]:
     return [credential.username for credential in await ring.load(APP, refresh=refresh)]
 
 
@@ -121,7 +121,7 @@ async def test_secrets_after_too_many_logins_are_left_out_and_said_once(cluster:
         found = await names_for(ring)
     assert len(found) == MOST_LOGINS
     assert {username[:1] for username in found} == {*"abcd"}
-    assert len(ring.credential_ids_for(APP)) == MOST_LOGINS
+    assert len(ring.own_ids_for(APP)) == MOST_LOGINS
     assert lines == [
         {
             "event": "secret.truncated", "log_level": "warning", "namespace": "shop", "secret": "e",
@@ -133,13 +133,13 @@ async def test_secrets_after_too_many_logins_are_left_out_and_said_once(cluster:
 async def test_scopes_are_known_after_the_first_loading(cluster: Cluster) -> None:
     """For every pod with the same secrets, and long after the passwords are forgotten."""
     cluster.write("pull", ("quay.io", "ann", "secret"))
-    assert cluster.keyring("pull").credential_ids_for(APP) == ()
+    assert cluster.keyring("pull").own_ids_for(APP) == ()
     assert cluster.keyring("pull").is_due()
     assert cluster.reads == []
     await cluster.keyring("pull").load(APP)
     cluster.advance(10_000)
-    assert cluster.keyring("pull").credential_ids_for(APP) == (credential_id_of("ann", "secret", key=KEY),)
-    assert cluster.keyring("pull").credential_ids_for(HUB) == ()
+    assert cluster.keyring("pull").own_ids_for(APP) == (credential_id_of("ann", "secret", key=KEY),)
+    assert cluster.keyring("pull").own_ids_for(HUB) == ()
     assert len(cluster.reads) == 1
 
 
@@ -159,7 +159,7 @@ async def test_a_reading_is_used_for_half_a_minute(cluster: Cluster) -> None:
     del cluster.secrets["shop", "pull"]
     cluster.advance(KEEP_SECONDS)
     assert await names_for(ring) == []
-    assert ring.credential_ids_for(APP) == ()
+    assert ring.own_ids_for(APP) == ()
 
 
 async def test_a_denied_secret_is_read_again_at_once_unless_it_was_just_read(cluster: Cluster) -> None:
@@ -191,7 +191,7 @@ async def test_an_api_server_that_fails_takes_nothing_away(cluster: Cluster, fir
     ring = cluster.keyring("pull")
     cluster.write("pull", ("quay.io", "ann", "x"))
     await ring.load(APP)
-    credential_ids = ring.credential_ids_for(APP)
+    credential_ids = ring.own_ids_for(APP)
     fire_timers()
     cluster.advance(KEEP_SECONDS)
     fire_timers()
@@ -199,7 +199,7 @@ async def test_an_api_server_that_fails_takes_nothing_away(cluster: Cluster, fir
     with capture_logs() as lines:
         assert await names_for(ring) == []
     assert [line["event"] for line in lines] == ["secret.unread"]
-    assert ring.credential_ids_for(APP) == credential_ids
+    assert ring.own_ids_for(APP) == credential_ids
     assert ring.is_unread()
     assert not ring.is_due()
     assert await names_for(ring) == []

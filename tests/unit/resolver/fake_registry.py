@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -31,27 +31,22 @@ APP, REPOSITORY = "ghcr.io/team/app:1", "ghcr.io/team/app"
 CALLER: ContextVar[str] = ContextVar("CALLER", default="nobody")
 
 
-class Logins:
+class WithLogins(Keyring):
     """A pod's logins, the same for every image, available without loading."""
 
-    def __init__(self, *credentials: Credential) -> None:
-        self.credentials = credentials
+    def __init__(
+        self, *credentials: Credential, operator: Callable[[], CredentialId] = lambda: NO_OPERATOR, tenant: str = ""
+    ) -> None:
+        super().__init__(operator=operator, tenant=tenant)
+        self.credentials = self.identity = credentials
 
-    @property
-    def identity(self) -> Hashable:
-        return self.credentials
-
-    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+    def own_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         return tuple(credential.id for credential in self.credentials)
 
     def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
-        return f"login {credential_id}" if credential_id in self.credential_ids_for(reference) else ""
-
-    def is_due(self) -> bool:
-        return False
-
-    def is_unread(self) -> bool:
-        return False
+        if credential_id in self.own_ids_for(reference):
+            return f"login {credential_id}"
+        return super().label_of(reference, credential_id)
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         return self.credentials
@@ -61,7 +56,9 @@ def keyring_of(
     *credentials: Credential, tenant: str = "", operator: Callable[[], CredentialId] = lambda: NO_OPERATOR
 ) -> Keyring:
     logins = [each for each in credentials if each != ANONYMOUS]
-    return Keyring(Logins(*logins) if logins else None, operator=operator, tenant=tenant)
+    if logins:
+        return WithLogins(*logins, operator=operator, tenant=tenant)
+    return Keyring(operator=operator, tenant=tenant)
 
 
 PUBLIC = keyring_of()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring
+from extender.credentials.keyring import Credential, CredentialId, Keyring
 from extender.errors import InvalidManifest, RegistryDenied
 from extender.images.content import Cause, Failure
 from extender.images.reference import ImageReference
@@ -42,13 +42,10 @@ class Loaded(Keyring):
         self.loads: list[bool] = []
         self.open = asyncio.Event()
         self.open.set()
+        self.identity = name
 
-    @property
-    def identity(self) -> str:
-        return self.tenant
-
-    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        return (*(login.id for login in self.logins), ANONYMOUS.id)
+    def own_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        return tuple(login.id for login in self.logins)
 
     def is_due(self) -> bool:
         return self.due

@@ -22,7 +22,7 @@ from tests.unit.resolver.fake_registry import (
     PUBLIC,
     REPOSITORY,
     TENANT,
-    Logins,
+    WithLogins,
     World,
     ask,
     index_of,
@@ -112,7 +112,7 @@ async def learned(resolver: Resolver, keys: Keyring = PUBLIC, image: str = APP) 
     await resolver.flush()
 
 
-class Hanging(Logins):
+class Hanging(WithLogins):
     """Logins that are known by their ids, and never load."""
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
@@ -125,7 +125,7 @@ async def test_a_stored_answer_needs_no_credentials_to_load(world: World, replic
     world.readers[REPOSITORY] = {"tenant"}
     await learned(replica(), keyring_of(TENANT))
     world.requests.clear()
-    assert await ask(replica(), Keyring(Hanging(TENANT), tenant="shop")) == CONTENT
+    assert await ask(replica(), Hanging(TENANT, tenant="shop")) == CONTENT
     assert world.requests == []
 
 
