@@ -1,6 +1,7 @@
 """All promises that every world is held to."""
 
 from tests.worlds.judging import Invariant
+from tests.worlds.promises_of_evictions import NobodyEvictedInVain
 from tests.worlds.promises_of_gates import (
     AsKnownAtOnce,
     HeldForGoodReason,
@@ -71,4 +72,5 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     ImpossiblePods,
     NoEmptyTerms,
     GentleToRegistries,
+    NobodyEvictedInVain,
 )

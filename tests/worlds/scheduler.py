@@ -206,17 +206,17 @@ class KubeScheduler:
     ) -> None:
         outcome = await preempt(queued.pod, nodes, statuses, self._extender)
         for victim in outcome.victims:
-            await self._evict(victim, queued.pod)
+            await self._evict(victim, queued.pod, outcome.node)
         reasons = [status.reasons for name, status in statuses.items() if name in nodes]
         message = fit_message(len(nodes), reasons, _after(outcome.message))
         self._fail(queued, "Unschedulable", message, rejected_by, outcome.node)
 
-    async def _evict(self, victim: Json, preemptor: Json) -> None:
+    async def _evict(self, victim: Json, preemptor: Json, node: str | None) -> None:
         namespace, name = key_of(victim)
         found = self._api.get("Pod", namespace, name)
         if found is None or found["metadata"]["uid"] != victim["metadata"]["uid"]:
             return
-        self._trace(self.name, "Preempted", pod=key_of(victim), by=key_of(preemptor))
+        self._trace(self.name, "Preempted", pod=key_of(victim), by=key_of(preemptor), node=node)
         status = found.setdefault("status", {})
         condition = {
             "type": "DisruptionTarget",
