@@ -35,7 +35,7 @@ from extender.placement.policy import Mode
 from extender.placement.reasons import NAME_CHARACTERS, left_text, shorten, shown_reference
 from extender.placement.restoring import restore
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
-from extender.server.routes import Reply
+from extender.server.routes import Reply, after_answer
 from extender.tables import remembered
 from extender.turns import Slots
 
@@ -124,7 +124,7 @@ class PodAdmission:
             ADMISSIONS[_UNREADABLE].inc()
             return unreadable(review, exc)
         if mutation.unresolved:
-            _log_unresolved(request.namespace, pod, mutation)
+            after_answer(_log_unresolved, request.namespace, pod, mutation)
         if mutation.would_be and not request.dry_run:
             OBSERVED_ADMISSIONS[mutation.would_be].inc()
         ADMISSIONS[mutation.outcome].inc()

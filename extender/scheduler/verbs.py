@@ -39,7 +39,7 @@ from extender.placement.scheduling import (
     prioritize_nodes,
 )
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
-from extender.server.routes import Reply
+from extender.server.routes import Reply, after_answer
 from extender.tables import ShareTable, remembered, text_cost
 
 log = structlog.get_logger()
@@ -211,7 +211,7 @@ class SchedulerVerbs:
         decided = filter_nodes(args, nodes, decision)
         _count("filter", decided.removed)
         if decided.decided is not decided.answer:
-            _log_observed(args.pod, decision, decided)
+            after_answer(_log_observed, args.pod, decision, decided)
         return _filter_reply(decided.answer)
 
     async def prioritize(self, body: bytes) -> Reply:
