@@ -15,7 +15,8 @@ OPERATOR_LOGIN = "operator:secret"
 LEASE = "multiarch-held-pods"
 POLICY_NAME = "multiarch-gate"
 SECOND_SCHEDULER = "multiarch-scheduler"
-EXEMPT_CLASS = "platform-critical"
+EXEMPT_CLASS, HIGH_CLASS = "platform-critical", "high"
+RUNTIME_CLASSES = ("rosetta", "wasm", "other")
 FOLDER = "FOLDER"
 """Stands in a setting for the folder in which the world writes the plan's files."""
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from extender.config.reading import load_config
 from extender.config.tree import Config
-from extender.placement.gate import AfterGate, UnknownImages
-from extender.service.operator_policies import admission_settings_of
 from testbed.memory_network import Network
+from tests.unit.placement.kube_scheduler import allows
 from tests.worlds.api_errors import ApiError
 from tests.worlds.api_requests import ApiRequests
 from tests.worlds.api_server import ApiServer
@@ -26,11 +25,28 @@ from tests.worlds.registries import Registries
 from tests.worlds.replicas import Replica
 from tests.worlds.scheduler_election import SchedulerElection
 from tests.worlds.trace import Trace
-from tests.worlds.truth import CRITICAL, MODE, PREFIX, Contents, annotation, references, runs_on
+from tests.worlds.truth import CRITICAL, MODE, PREFIX, Contents, annotation, platform_of, references, runs_on
 from tests.worlds.wrongs import Wrongs
 
 _LOOKUP_SECONDS = 0.4  # that a look-up takes at most while nothing is wrong
 _MISSING_SECONDS = 75.0  # after which what was missing or denied has been asked for again
+_UNDER_WAY = (
+    "BodiesUnderWay._bytes",
+    "Connection._pieces",
+    "FairQueue._items",
+    "GateController._overdue",
+    "GateController._queue",
+    "Listener._arriving",
+    "Listener.tasks",
+    "OperatorKeyring._asking",
+    "PodEvents._waiting",
+    "Resolver._lookups",
+    "Turns._hosts",
+    "Turns._waiting",
+    "_Connector._acquired",
+)
+_MOST_TASKS, _MOST_CONNECTIONS = 60, 40
+PLATFORMS = ("linux/amd64", "linux/arm64", "linux/arm", "linux/386", "linux/ppc64le", "linux/s390x", "windows/amd64")
 _MODES = ("enforce", "observe", "ignore")
 _USUAL = ("amd64", "arm64")
 
@@ -47,6 +63,16 @@ async def health(answer: Awaitable[tuple[int, str]]) -> tuple[int, str]:
 def config_of(settings: tuple[str, ...], mode: Mode) -> Config:
     """The settings of a replica, with the listeners of its mode."""
     return load_config(None, ("admission.listen=127.0.0.1:8443", "admission.tls=null", *listens(mode), *settings))
+
+
+def _node_of(platform: str, zone: str) -> Manifest:
+    os, architecture = platform.split("/")
+    labels = {"kubernetes.io/arch": architecture, "kubernetes.io/os": os, "zone": zone}
+    info = {"operatingSystem": os, "architecture": architecture}
+    return {"metadata": {"name": "any", "labels": labels}, "spec": {}, "status": {"nodeInfo": info}}
+
+
+_EVERY_NODE = [_node_of(platform, zone) for platform in PLATFORMS for zone in ("one", "two")]
 
 
 class Circumstances:
@@ -76,6 +102,7 @@ class Circumstances:
     def __init__(self) -> None:
         self.election = None
         self.violations: list[Violation] = []
+        self.ending: list[Replica] = []
         self.on_annotated: list[Callable[[str, dict[str, str | None]], None]] = []
         self.on_applied: list[Callable[[Applied, Manifest | None, Manifest | None, str], None]] = []
         self.on_sent: list[Callable[[str, Manifest, str, str], None]] = []
@@ -306,13 +333,9 @@ class Circumstances:
                 return False
         return True
 
-    def is_known_since(self, life: Life) -> bool:
-        """Whether every image could be known for a while before the pod was made."""
-        return all(
-            self.known_since(life.pod, each) < life.sent_at - 70.0
-            and self.contents.first_used.get(each, math.inf) < life.sent_at - 3.0
-            for each in references(life.pod)
-        )
+    def can_be_known(self, pod: Manifest) -> bool:
+        """Whether every image of the pod could be known by now."""
+        return all(self.known_since(pod, each) <= self.now for each in references(pod))
 
     def could_come(self, reference: str, pod: Manifest) -> bool:
         """Whether an image that is not there would be known if it were pushed."""
@@ -341,6 +364,14 @@ class Circumstances:
             for image in map(self.image_of, self._constraining(pod))
         )
 
+    def is_near(self, life: Life) -> bool:
+        """Whether an index names for the pod's arm node only lower variants of arm, which containerd 2.1 refuses."""
+        node = self.api.get("Node", "", life.pod["spec"].get("nodeName", ""))
+        if node is None or platform_of(node)[1] != "arm":
+            return False
+        images = [image for image in map(self.image_of, references(life.pod)) if image]
+        return any(image.form == "index" and "linux/arm/v7" not in image.platforms for image in images)
+
     def _constraining(self, pod: Manifest) -> Iterator[str]:
         """Its images without those of volumes that are single manifests, which constrain nothing."""
         volumes = [each["image"]["reference"] for each in pod["spec"].get("volumes") or () if "image" in each]
@@ -352,8 +383,8 @@ class Circumstances:
                 yield each
 
     def have_common(self, pod: Manifest) -> bool:
-        """Whether some usual node of this cluster or another runs all images, and the pod's author allows it."""
-        return any(self.runs_all(pod, node) for node in self.nodes())
+        """Whether a node of some platform, here or not, runs all images, and the pod's author allows it."""
+        return any(self.runs_all(pod, node) and allows(pod["spec"], node) for node in _EVERY_NODE)
 
     def has_room(self, pod: Manifest, node: Manifest) -> bool:
         """Whether kube-scheduler's own predicates let the pod onto the node as it is."""
@@ -367,10 +398,16 @@ class Circumstances:
         status = filter_node({**pod, "spec": {**pod["spec"], "affinity": {}}}, NodeInfo(node, there))
         return status is None
 
-    def floors(self, held: int) -> dict[str, float]:
+    def floors(self) -> dict[str, int]:
         """The most that a replica keeps of each kind when nothing is under way."""
-        return {"held": held, "waits": held, "flights": 0}
-
-    def gate_of(self) -> tuple[UnknownImages, AfterGate]:
-        gate = admission_settings_of(self.config).gate
-        return gate.unknown, gate.after
+        held = sum(life.is_held for life in self.lives)
+        nodes = len(self.nodes())
+        return {
+            **dict.fromkeys(_UNDER_WAY, 0),
+            **dict.fromkeys(("HeldPods._pods", "ImageWaits._wait_of", "ImageWaits._waits"), held),
+            **dict.fromkeys(("WatchedNodes.platforms", "NodeKinds._by_name"), nodes),
+            "NamespaceView._annotations": len(self.api.list("Namespace")),
+            "Slots._held_by": 2 * held,
+            "tasks": _MOST_TASKS + 2 * held,
+            "connections": _MOST_CONNECTIONS,
+        }

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from tests.worlds.choices import (
     EXEMPT_CLASS,
+    HIGH_CLASS,
     OPERATOR_LOGIN,
     POD_ANNOTATIONS,
     PRIVATE_HOST,
@@ -172,7 +173,7 @@ class Draw:
         if self.maybe(0.2):
             found["tolerations"] = [{"key": "dedicated", "operator": "Exists"}]
         if self.maybe(0.1):
-            found["priorityClassName"] = self.one((EXEMPT_CLASS, "system-cluster-critical", "high"))
+            found["priorityClassName"] = self.one((EXEMPT_CLASS, "system-cluster-critical", HIGH_CLASS))
         return found
 
     def terms(self) -> list[dict[str, Any]]:

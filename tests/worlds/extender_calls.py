@@ -109,7 +109,8 @@ class Extender:
                 )
         else:
             passed = [node.metadata.name for node in (result.nodes.items if result.nodes else None) or ()]
-        return Filtered(passed, result.failed_nodes or {}, result.failed_and_unresolvable_nodes or {})
+        failed, unresolvable = result.failed_nodes or {}, result.failed_and_unresolvable_nodes or {}
+        return Filtered(passed, dict(sorted(failed.items())), dict(sorted(unresolvable.items())))
 
     async def prioritize(self, pod: Json, nodes: Sequence[Json]) -> dict[str, int]:
         """Returns what it adds to the nodes' scores, weighted, of those that it names. Raises ExtenderError."""

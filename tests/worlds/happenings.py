@@ -140,8 +140,9 @@ async def _replace(world: Circumstances, event: ReplicaKilled | ReplicaTerminate
         numbers = [event.replica] if event.replica < len(world.replicas) else []
     for number in numbers:
         replica = world.replicas[number]
-        if not replica.is_running:
+        if not replica.is_running or replica in world.ending:
             continue
+        world.ending.append(replica)
         if isinstance(event, ReplicaKilled):
             replica.kill()
         else:
@@ -169,7 +170,7 @@ async def _fail_registry(world: Circumstances, event: RegistryFault) -> None:
     await _for_a_while(
         event,
         lambda: registries.fault(event.host, event.what, event.amount),
-        lambda: registries.heal(event.host),
+        lambda: registries.heal(event.host, event.what),
     )
 
 

@@ -100,7 +100,10 @@ class AsKnownAtOnce(Invariant):
 
     def _ungated(self, life: Life, _before: Manifest) -> None:
         world = self.world
-        if not (world.is_calm(life, 40.0) and world.is_known(life.pod)) or world.changed_by_others(life):
+        limit = world.config.admission.gate.limit_seconds
+        if world.now - life.created_at >= limit or world.changed_by_others(life):
+            return
+        if not (world.is_calm(life, 20.0) and world.can_be_known(life.pod)):
             return
         if "prefer-share" in str(life.sent) or world.is_drawn(life.namespace):
             return  # what is drawn for a pod depends on the request that made it

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from extender.placement.affinity import AffinityMode
 from tests.unit.placement.kube_scheduler import allows
 from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
 from tests.worlds.node_rules import untolerated
 from tests.worlds.plan import Manifest
 from tests.worlds.truth import (
-    IMPOSSIBLE,
     REASON,
     annotation,
     is_gated,
@@ -43,7 +41,7 @@ class RightNodes(Invariant):
         world, pod = self.world, life.pod
         if world.mode_of(life) != "enforce" or not world.is_plain(pod) or world.changed_by_others(life):
             return False
-        if world.has_word(pod):  # which may be wrong
+        if world.has_word(pod) or world.is_near(life):  # what the operator says may be wrong
             return False
         if any(map(world.contents.has_changed, references(pod))) or not world.is_calm(life, 20.0):
             return False
@@ -66,7 +64,7 @@ class GuardedDaemons(Invariant):
         world, pod = self.world, life.pod
         if owner_kind(pod) != "DaemonSet" or not world.guards or world.mode_of(life) != "enforce":
             return
-        if not world.is_plain(pod) or not life.was_used or not world.is_calm(life, 70.0):
+        if not world.is_plain(pod) or not life.was_known or not world.is_calm(life, 20.0):
             return
         if not any(map(world.contents.has_changed, references(pod))) and not world.has_word(pod):
             self.check(not is_wrong, "a guarded pod runs where an image cannot", pod=life.key,
@@ -215,21 +213,20 @@ class ImpossiblePods(Invariant):
     promise = "a pod whose images have no platform in common that its author allows gets no node, and says why"
     floor = 5
 
-    async def finish(self) -> None:
-        world = self.world
-        affinity = world.config.admission.node_affinity
-        if affinity not in (AffinityMode.REQUIRED, AffinityMode.BOTH):
+    def start(self) -> None:
+        self.world.lives.on_created.append(self._look)
+        self.world.lives.on_ungated.append(lambda life, _: self._look(life))
+
+    def _look(self, life: Life) -> None:
+        world, pod = self.world, life.pod
+        if is_gated(pod) or not world.config.admission.node_affinity.required or not world.is_reviewed(life):
             return
-        for life in world.lives:
-            pod = life.pod
-            if not life.is_there or not world.is_reviewed(life) or world.mode_of(life) != "enforce":
-                continue
-            if owner_kind(pod) == "DaemonSet" or not world.is_plain(pod) or world.changed_by_others(life):
-                continue
-            if not world.is_known_since(life) or any(map(world.contents.has_changed, references(pod))):
-                continue
-            if world.wrongs.was_right_since(0.0) and not world.have_common(pod):
-                terms: list[dict[str, Any]] = required_terms(pod["spec"]) or []
-                is_marked = all(not term or IMPOSSIBLE in str(term) or "arch" in str(term) for term in terms)
-                self.check(bool(terms) and is_marked and bool(annotation(pod, REASON)), "an impossible pod is let go",
-                           pod=life.key, terms=terms, reason=annotation(pod, REASON))  # fmt: skip
+        if world.mode_of(life) != "enforce" or owner_kind(pod) == "DaemonSet" or world.changed_by_others(life):
+            return
+        if not world.is_plain(pod) or not life.was_known or any(map(world.contents.has_changed, references(pod))):
+            return
+        if world.is_calm(life, 20.0) and not world.have_common(life.sent):
+            terms: list[dict[str, Any]] = required_terms(pod["spec"]) or []
+            is_kept = bool(terms) and not any(allows(pod["spec"], node) for node in world.nodes())
+            self.check(is_kept and bool(annotation(pod, REASON)), "an impossible pod is let go", pod=life.key,
+                       terms=terms, reason=annotation(pod, REASON))  # fmt: skip

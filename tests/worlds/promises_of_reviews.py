@@ -145,6 +145,8 @@ class SecondPass(Invariant):
         world = self.world
         if not world.is_reviewed(life) or world.plan.mode.has_policy or is_gated(life.pod):
             return
+        if any(map(world.contents.has_changed, references(life.pod))):
+            return
         if world.is_calm(life, 40.0) and world.is_known(life.pod, 3.0) and len(world.running()) == world.plan.replicas:
             world.spawn(self._review_again(life))
 

@@ -1,5 +1,6 @@
 """Promises about the replicas themselves: health, logs, ends, and what they keep and ask."""
 
+import asyncio
 from collections import Counter
 
 from extender.placement.gate import UnknownImages
@@ -10,6 +11,8 @@ from tests.worlds.lives import Life
 from tests.worlds.plan import Mode
 from tests.worlds.truth import is_gated, references
 
+_NOT_IN_VIEW = "not in view yet"  # of a node that the service does not see yet, whatever the images are
+_OTHER_SECONDS = 1.3  # between two looks at what is kept
 _SETTLED_SECONDS = 40.0  # in which a replica that starts sees the cluster, proves its rights, and somebody leads
 
 
@@ -54,9 +57,10 @@ class HeldOnlyByTheAble(Invariant):
         world = self.world
         if world.plan.mode not in (Mode.WEBHOOK, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND):
             return
-        # A right is asked for again each minute; a removal that fails shows it sooner.
-        wrong_since = world.wrongs.begun("right:patch pods", "right:list pods")
-        if world.now - wrong_since > 75.0:
+        # A right is asked for again each minute, and a watch that brings nothing is lost after 90 s.
+        faults = ("right:patch pods", "right:list pods", "watch:nodes silent", "watch:pods silent")
+        wrong_since = world.wrongs.begun(*faults)
+        if world.now - wrong_since > 100.0:
             self.check(not is_gated(life.pod), "held while no replica may remove gates", pod=life.key)
 
 
@@ -98,13 +102,15 @@ class BackToTheFloor(Invariant):
         world = self.world
         if not world.wrongs.is_quiet(seconds=30.0):
             return
-        held = sum(1 for life in world.lives if life.is_held)
-        for replica in world.running():
-            sizes = replica.sizes()
-            for name, most in world.floors(held).items():
-                if name in sizes:
-                    self.check(sizes[name] <= most, "is not given back", replica=replica.name, size=name,
-                               number=sizes[name], most=most)  # fmt: skip
+        sizes = {replica: replica.sizes() for replica in world.running()}
+        await asyncio.sleep(_OTHER_SECONDS)  # what is under way now is not by then
+        most = world.floors()
+        for replica in (each for each in world.running() if each in sizes):
+            later = replica.sizes()
+            for name in (each for each in most if each in later):
+                kept = min(later[name], sizes[replica].get(name, 0))
+                self.check(kept <= most[name], "is not given back", replica=replica.name, kept=name, number=kept,
+                           most=most[name])  # fmt: skip
 
 
 class NoErrors(Invariant):
@@ -153,7 +159,8 @@ class FilterIsRight(Invariant):
     def _judge_texts(self, life: Life, refused: dict[str, str]) -> None:
         for text in refused.values():
             self.check(len(text) < 512, "a long refusal", pod=life.key)
-        self.check(len(set(refused.values())) <= 1, "several texts for one pod", pod=life.key, texts=refused)
+        texts = set(refused.values()) - {_NOT_IN_VIEW}
+        self.check(len(texts) <= 1, "several texts for one pod", pod=life.key, texts=refused)
 
     def _is_decided(self, life: Life) -> bool:
         """Whether the answer follows from the images alone."""

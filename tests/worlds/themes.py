@@ -3,11 +3,12 @@
 A theme follows a feature. Faults of its `faults` last from a moment to longer than the limit by which pods are held.
 """
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tests.worlds.choices import PRIVATE_HOST, PUBLIC_HOST
+from tests.worlds.choices import HIGH_CLASS, PRIVATE_HOST, PUBLIC_HOST, RUNTIME_CLASSES
 from tests.worlds.drawing import (
     LOGINS,
     MULTI,
@@ -30,6 +31,7 @@ from tests.worlds.plan import (
     ImageRemoved,
     LabelRemoved,
     Mode,
+    NamespaceAnnotated,
     NetworkFault,
     Node,
     NodeAdded,
@@ -47,6 +49,7 @@ from tests.worlds.plan import (
     SettingsChanged,
     WatchFault,
 )
+from tests.worlds.truth import PREFIX
 
 _LIMIT = "admission.gate.limit_seconds"
 _OUTAGES = ("registry", "fetcher", "api", "network", "watch", "right", "replica")
@@ -91,8 +94,11 @@ def _gate(draw: Draw) -> Iterator[AnyEvent]:
             yield draw.apply(draw.workload("Deployment", images, **draw.placement()))
         else:
             yield draw.apply(draw.pod(images, **draw.placement()))
-    if draw.maybe(0.4):
+    if draw.maybe(0.3):
         yield draw.annotate()
+    if draw.maybe(0.4):
+        released = draw.one(({f"{PREFIX}unknown": "pass"}, {f"{PREFIX}mode": "observe"}, {f"{PREFIX}mode": "ignore"}))
+        yield NamespaceAnnotated(at=draw.when(20.0), name=draw.team(), annotations=dict(released))
 
 
 def _limit(draw: Draw) -> Iterator[AnyEvent]:
@@ -132,7 +138,7 @@ def _preempt(draw: Draw) -> Iterator[AnyEvent]:
         manifest["spec"]["replicas"] = 3 * len(draw.nodes) // 2
         yield draw.apply(manifest, at)
     for _ in range(draw.one((2, 3))):
-        yield draw.apply(draw.pod([draw.known()], priorityClassName="high"), draw.when(25.0))
+        yield draw.apply(draw.pod([draw.known()], priorityClassName=HIGH_CLASS), draw.when(25.0))
 
 
 def _daemons(draw: Draw) -> Iterator[AnyEvent]:
@@ -321,7 +327,7 @@ def _platforms(draw: Draw) -> Iterator[AnyEvent]:
         draw.images.append(image)
         more = draw.placement()
         if draw.maybe(0.2):
-            more["runtimeClassName"] = draw.one(("rosetta", "wasm", "other"))
+            more["runtimeClassName"] = draw.one(RUNTIME_CLASSES)
         manifest = draw.pod([image.reference, *([draw.known()] if draw.maybe(0.3) else [])], **more)
         if draw.maybe(0.15):
             manifest["spec"]["containers"][0]["imagePullPolicy"] = draw.one(("Never", "Always"))
@@ -418,36 +424,53 @@ def draw_faults(draw: Draw, theme: Theme, replicas: int, limit_seconds: float) -
     for _ in range(chance.choice((0, 1, 1, 1, 2, 2))):
         kind = chance.choice(theme.faults)
         at = round(chance.uniform(1.0, 60.0), 1)
-        longest = 118.0 - at
-        seconds = round(min(chance.choice((2.0, 6.0, 15.0, 40.0, 1.4 * limit_seconds, 100.0)), longest), 1)
-        replica = chance.randrange(replicas)
+        if kind in ("right", "watch") and chance.random() < 0.5:
+            at = 1.0  # so that it lasts for longer than anybody goes without noticing
+        seconds = round(min(chance.choice((2.0, 6.0, 15.0, 40.0, 1.4 * limit_seconds, 100.0, 117.0)), 118.0 - at), 1)
         host = chance.choice((PUBLIC_HOST, PRIVATE_HOST)) if draw.theme == "private" else PUBLIC_HOST
-        if kind == "registry":
-            what = chance.choice(("throttled", "unavailable", "denied", "slow", "silent", "refused"))
-            yield RegistryFault(at=at, seconds=seconds, host=host, what=what, amount=chance.choice((1.0, 5.0, 20.0)))
-        elif kind == "fetcher":
-            yield FetcherStopped(at=at, seconds=seconds, replica=replica)
-        elif kind == "api":
-            what, amount = chance.choice((("slow", 0.3), ("slow", 3.0), ("errors", 0.3), ("errors", 1.0)))
-            yield ApiFault(at=at, seconds=seconds, what=what, amount=amount)
-        elif kind == "network":
-            party = chance.choice(("api", "callers", host))
-            what = chance.choice(("cut", "refused", "silent"))
-            yield NetworkFault(at=at, seconds=seconds, replica=replica, party=party, what=what)
-        elif kind == "watch":
-            resource = chance.choice(("nodes", "namespaces", "pods"))
-            yield WatchFault(
-                at=at, seconds=seconds, resource=resource, what=chance.choice(("silent", "cut", "compacted"))
-            )
-        elif kind == "right":
-            verb, resource = chance.choice(
-                (("patch", "pods"), ("list", "pods"), ("watch", "nodes"), ("patch", "leases"))
-            )
-            yield RightDenied(at=at, seconds=seconds, verb=verb, resource=resource)
-        elif kind == "secrets":
-            yield RightDenied(at=at, seconds=seconds, verb="get", resource="secrets")
-        elif kind == "refused":
-            yield PatchRefused(at=at, seconds=seconds)
-        else:
-            is_killed = chance.random() < 0.5
-            yield ReplicaKilled(at=at, replica=replica) if is_killed else ReplicaTerminated(at=at, replica=replica)
+        yield _FAULTS[kind](chance, at, seconds, chance.randrange(replicas), host)
+
+
+def _fail_registry(chance: random.Random, at: float, seconds: float, _replica: int, host: str) -> AnyEvent:
+    what = chance.choice(("throttled", "unavailable", "denied", "slow", "silent", "refused"))
+    return RegistryFault(at=at, seconds=seconds, host=host, what=what, amount=chance.choice((1.0, 5.0, 20.0)))
+
+
+def _fail_api(chance: random.Random, at: float, seconds: float, _replica: int, _host: str) -> AnyEvent:
+    what, amount = chance.choice((("slow", 0.3), ("slow", 3.0), ("errors", 0.3), ("errors", 1.0)))
+    return ApiFault(at=at, seconds=seconds, what=what, amount=amount)
+
+
+def _disturb(chance: random.Random, at: float, seconds: float, replica: int, host: str) -> AnyEvent:
+    party = chance.choice(("api", "callers", host))
+    what = chance.choice(("cut", "refused", "silent"))
+    return NetworkFault(at=at, seconds=seconds, replica=replica, party=party, what=what)
+
+
+def _fail_watches(chance: random.Random, at: float, seconds: float, _replica: int, _host: str) -> AnyEvent:
+    what = chance.choice(("silent", "silent", "cut", "compacted"))
+    return WatchFault(at=at, seconds=seconds, resource=chance.choice(("nodes", "namespaces", "pods")), what=what)
+
+
+def _deny(chance: random.Random, at: float, seconds: float, _replica: int, _host: str) -> AnyEvent:
+    rights = (("patch", "pods"), ("patch", "pods"), ("list", "pods"), ("watch", "nodes"), ("patch", "leases"))
+    verb, resource = chance.choice(rights)
+    return RightDenied(at=at, seconds=seconds, verb=verb, resource=resource)
+
+
+def _end_replica(chance: random.Random, at: float, _seconds: float, replica: int, _host: str) -> AnyEvent:
+    is_killed = chance.random() < 0.5
+    return ReplicaKilled(at=at, replica=replica) if is_killed else ReplicaTerminated(at=at, replica=replica)
+
+
+_FAULTS: Mapping[str, Callable[[random.Random, float, float, int, str], AnyEvent]] = {
+    "registry": _fail_registry,
+    "fetcher": lambda _, at, seconds, replica, __: FetcherStopped(at=at, seconds=seconds, replica=replica),
+    "api": _fail_api,
+    "network": _disturb,
+    "watch": _fail_watches,
+    "right": _deny,
+    "secrets": lambda _, at, seconds, *__: RightDenied(at=at, seconds=seconds, verb="get", resource="secrets"),
+    "refused": lambda _, at, seconds, *__: PatchRefused(at=at, seconds=seconds),
+    "replica": _end_replica,
+}

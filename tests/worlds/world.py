@@ -14,12 +14,21 @@ from testbed.memory_network import Network, run_in_memory
 from tests.worlds.api_errors import ApiError
 from tests.worlds.api_requests import ApiRequests
 from tests.worlds.api_server import HOST, PORT, ApiServer
-from tests.worlds.choices import FOLDER, PRIVATE_HOST, PUBLIC_HOST, SECOND_SCHEDULER, listens
+from tests.worlds.choices import (
+    EXEMPT_CLASS,
+    FOLDER,
+    HIGH_CLASS,
+    PRIVATE_HOST,
+    PUBLIC_HOST,
+    RUNTIME_CLASSES,
+    SECOND_SCHEDULER,
+    listens,
+)
 from tests.worlds.circumstances import Circumstances, config_of, health
 from tests.worlds.containerd import Outcome as PulledOutcome
 from tests.worlds.findings import Filtered, Violation
 from tests.worlds.happenings import happen
-from tests.worlds.installation import account, install
+from tests.worlds.installation import account, install, put_in_place
 from tests.worlds.invariants import INVARIANTS
 from tests.worlds.kubelets import Kubelets
 from tests.worlds.lives import SENDING, Life, Lives, Sent, copied
@@ -173,6 +182,10 @@ class World(Circumstances):
         install(self.api, plan.mode, settings=plan.settings, kubernetes=plan.kubernetes)
         for namespace in plan.namespaces:
             await self.api.create("Namespace", namespace_object(namespace), user="admin")
+        for name in (EXEMPT_CLASS, HIGH_CLASS):
+            put_in_place(self.api, "PriorityClass", {"metadata": {"name": name}, "value": 1000})
+        for name in RUNTIME_CLASSES:
+            put_in_place(self.api, "RuntimeClass", {"metadata": {"name": name}, "handler": name})
         for secret in plan.secrets:
             await self.api.create("Secret", secret_object(secret), user="admin")
         self.spawn(self.kubelets.run())
@@ -240,9 +253,9 @@ class World(Circumstances):
         await replica.start()
 
     async def restart_replica(self, number: int) -> None:
-        """Ends a replica that is not live, and starts another."""
+        """Ends a replica that is not live, with a grace of 30 s, and starts another."""
         self.wrongs.add(f"replica:{number}", 20.0, 45.0)
-        self.replicas[number].kill()
+        await self.replicas[number].terminate()
         await self.start_replica(number)
 
     def _note_known(self, life: Life) -> None:

@@ -42,7 +42,7 @@ _FOUND: Mapping[type, Callable[[Any], tuple[str, float, float]]] = {
     RegistryFault: lambda event: (f"registry:{event.host}", event.seconds, _felt_registry(event)),
     FetcherStopped: lambda event: (f"fetcher:{event.replica}", event.seconds, _after_lookups(event.seconds)),
     RightDenied: lambda event: (f"right:{event.verb} {event.resource}", event.seconds, _RIGHTS + _after_lookups(0.0)),
-    WatchFault: lambda event: (f"watch:{event.resource}", event.seconds, _WATCHES),
+    WatchFault: lambda event: (f"watch:{event.resource} {event.what}", event.seconds, _WATCHES),
     ApiFault: lambda event: ("api ", event.seconds, _API),
     PatchRefused: lambda event: ("patches", event.seconds, _MOMENT),
     NetworkFault: lambda event: (_connection(event), event.seconds, _felt_connection(event)),
