@@ -67,7 +67,7 @@ class Replica:
         self._access = Access(url=api_url, tls=_TLS, authorize=_no_headers, namespace=namespace)
         self._client = Client(network, "")
         self._party = Observed(address, network.loop.time)
-        self._stop = asyncio.Event()
+        self._opened, self._stop = asyncio.Event(), asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._sources: StoppableSources | None = None
         self._grace_seconds = 0.0
@@ -79,12 +79,12 @@ class Replica:
         self._party = party = Observed(self.address, self._network.loop.time)
         party.logs = self.logs
         self._network.parties.append(party)
-        opened, self._stop = asyncio.Event(), asyncio.Event()
+        opened, stop = self._opened, self._stop = asyncio.Event(), asyncio.Event()
         context = copy_context()
         context.run(PARTY.set, party)
         loop = asyncio.get_running_loop()
         self.is_running, self.started_at = True, loop.time()
-        serving = self._serving = loop.create_task(self._serve(config, opened, self._stop), context=context)
+        serving = self._serving = loop.create_task(self._serve(config, opened, stop), context=context)
         serving.add_done_callback(lambda _: self._note_end(party))
         opening = loop.create_task(opened.wait())
         await asyncio.wait((serving, opening), return_when=asyncio.FIRST_COMPLETED)
@@ -97,6 +97,8 @@ class Replica:
         began_at = self._network.loop.time()
         serving = self._serving
         if serving and self.is_running:
+            if not self._opened.is_set():
+                serving.cancel()
             self._stop.set()
             _, late = await asyncio.wait((serving,), timeout=self._grace_seconds)
             if late:
@@ -105,7 +107,6 @@ class Replica:
 
     def kill(self) -> None:
         """Ends it at once, as SIGKILL does."""
-        self._network.end(self._party)
         self._note_end(self._party)
 
     def stop_fetcher(self, seconds: float) -> None:
@@ -141,6 +142,8 @@ class Replica:
         return answer.status, answer.body.decode()
 
     def _note_end(self, party: Observed) -> None:
+        """Of its process: the kernel closes what is open."""
+        self._network.end(party)
         if self._party is party:
             self.is_running = False
 

@@ -146,6 +146,20 @@ def test_one_that_does_not_end_in_time_is_killed() -> None:
     play(test)
 
 
+def test_one_that_is_told_to_end_while_it_starts_does_so_at_once() -> None:
+    async def test(cluster: Cluster) -> None:
+        replica = cluster.replica(1)
+        starting = asyncio.create_task(replica.start())
+        await asyncio.sleep(0)
+        assert not starting.done()
+        assert await replica.terminate() < 1.0
+        await starting
+        assert not replica.is_running
+        assert cluster.network.links == {}
+
+    play(test)
+
+
 def test_while_its_fetcher_is_away_look_ups_wait() -> None:
     async def test(cluster: Cluster) -> None:
         replica = await cluster.running(1, "admission.wait_seconds=2")
