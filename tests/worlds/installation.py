@@ -132,7 +132,7 @@ def refuse_narrowing(api: ApiServer, on: bool = True) -> None:
         put_in_place(api, "ValidatingAdmissionPolicy", REFUSES_NARROWING)
         spec = {"policyName": name[1], "validationActions": ["Deny"]}
         put_in_place(api, "ValidatingAdmissionPolicyBinding", {"metadata": {"name": name[1]}, "spec": spec})
-    else:
+    elif api.storage.find("ValidatingAdmissionPolicy", name):
         api.storage.remove("ValidatingAdmissionPolicyBinding", name)
         api.storage.remove("ValidatingAdmissionPolicy", name)
     api.admission.refresh()

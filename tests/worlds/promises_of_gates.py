@@ -8,11 +8,23 @@ from tests.worlds.choices import EXEMPT_CLASS
 from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
 from tests.worlds.plan import Manifest, Mode
-from tests.worlds.truth import ADDED, CRITICAL, PREFIX, REASON, annotation, is_gated, other_gates, ours, references
+from tests.worlds.truth import (
+    ADDED,
+    CRITICAL,
+    LABEL,
+    PREFIX,
+    REASON,
+    annotation,
+    is_gated,
+    other_gates,
+    ours,
+    references,
+)
 
 _PATIENCE_SECONDS = 25.0  # 10 s are left to who would decide, and a removal that fails is repeated within 5 s
 _SOON_SECONDS = 75.0  # in which a missing image is looked up again, and another replica leads
 _DEAF_SECONDS = 130.0  # after which a watch that brings nothing has been replaced, and what it missed been listed
+_SEARCH_SECONDS = 300.0  # between two searches for pods that have the gate and lack its label
 _FAILURES = ("bare", "failed", "invalid", "forbidden", "unavailable")
 _RELEASED_SECONDS = 15.0  # within which pods follow a change of their namespace, or of their images
 
@@ -46,7 +58,9 @@ class HeldNoLonger(Invariant):
             due = max(
                 life.created_at + limit, life.alone_since + min(10.0, limit), world.settings_since + 60.0, able_since
             )
-            if now > due + patience and not other_gates(life.pod):
+            # Who has lost the label is found by a search alone.
+            lost = 0.0 if LABEL in (life.pod["metadata"].get("labels") or {}) else _SEARCH_SECONDS
+            if now > due + patience + lost and not other_gates(life.pod):
                 self._judged.add(life.uid)
                 self.check(False, "held past the limit", pod=life.key, since=life.created_at, limit=limit)
 
