@@ -358,11 +358,17 @@ class Circumstances:
         return self.now - self.joined_at.get(name, 0.0) > seconds
 
     def runs_all(self, pod: Manifest, node: Manifest) -> bool:
-        """Whether the node runs all images of the pod, by its container runtime's rule."""
-        return all(
-            image is not None and runs_on(image, node, self.config.placement.compatibility)
-            for image in map(self.image_of, self._constraining(pod))
-        )
+        """Whether the node runs all images of the pod, by its container runtime's rule and the operator's word."""
+        return self._runs_all(pod, node, self.config.placement.compatibility)
+
+    def _runs_all(self, pod: Manifest, node: Manifest, compatibility: tuple[str, ...]) -> bool:
+        images = map(self.image_of, self._constraining(pod))
+        return all(image is not None and runs_on(image, node, compatibility) for image in images)
+
+    def is_by_compatibility(self, life: Life) -> bool:
+        """Whether the pod's node runs its images by `placement.compatibility` alone, which may be wrong."""
+        node = self.api.get("Node", "", life.pod["spec"].get("nodeName", ""))
+        return node is not None and self.runs_all(life.pod, node) and not self._runs_all(life.pod, node, ())
 
     def is_near(self, life: Life) -> bool:
         """Whether an index names for the pod's arm node only lower variants of arm, which containerd 2.1 refuses."""

@@ -41,7 +41,9 @@ class RightNodes(Invariant):
         world, pod = self.world, life.pod
         if world.mode_of(life) != "enforce" or not world.is_plain(pod) or world.changed_by_others(life):
             return False
-        if world.has_word(pod) or world.is_near(life):  # what the operator says may be wrong
+        if world.has_word(pod) or world.is_by_compatibility(life):  # what the operator says may be wrong
+            return False
+        if world.is_near(life):
             return False
         if any(map(world.contents.has_changed, references(pod))) or not world.is_calm(life, 20.0):
             return False
@@ -66,7 +68,9 @@ class GuardedDaemons(Invariant):
             return
         if not world.is_plain(pod) or not life.was_known or not world.is_calm(life, 20.0):
             return
-        if not any(map(world.contents.has_changed, references(pod))) and not world.has_word(pod):
+        if world.has_word(pod) or world.is_by_compatibility(life) or world.is_near(life):
+            return
+        if not any(map(world.contents.has_changed, references(pod))):
             self.check(not is_wrong, "a guarded pod runs where an image cannot", pod=life.key,
                        node=pod["spec"]["nodeName"], why=why)  # fmt: skip
 
