@@ -65,7 +65,8 @@ class GuardedRegistry(FaultyRegistry):
 
     `logins` are the `name:password` that get a token, "" is anonymous. `challenges` are the WWW-Authenticate headers,
     in which `{url}` is the registry's own URL and `{path}` the requested repository. `token_fault` may answer a token
-    request first. `desk` records the token requests: the path with its query, and the login.
+    request first. `desk` records the token requests: the path with its query, and the login. The repositories that are
+    `opened` require no token.
     """
 
     def __init__(self, *logins: str, token_fault: Fault | None = None, authority: trustme.CA | None = None) -> None:
@@ -77,6 +78,7 @@ class GuardedRegistry(FaultyRegistry):
         self.token_field = "token"
         self.desk: list[tuple[str, str]] = []
         self.valid: set[str] = set()
+        self.opened: set[str] = set()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers with a token, a challenge, or what was requested."""
@@ -84,8 +86,10 @@ class GuardedRegistry(FaultyRegistry):
             return await self._give_token(request)
         if request.headers.get("Authorization", "").removeprefix("Bearer ") in self.valid:
             return await super().answer(request)
-        self.shown.append(request.headers.get("Authorization", ""))
         path = request.path.removeprefix("/v2/").rpartition("/manifests/")[0]
+        if path in self.opened:
+            return await super().answer(request)
+        self.shown.append(request.headers.get("Authorization", ""))
         response = web.Response(status=401, text="who are you?")
         for challenge in self.challenges:
             response.headers.add("WWW-Authenticate", challenge.format(url=self.url, path=path))

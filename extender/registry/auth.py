@@ -82,6 +82,22 @@ class _Hop(NamedTuple):
     endpoint: Endpoint
     credential: Credential
 
+    @property
+    def repository(self) -> tuple[URL, str]:
+        """By what a challenge is kept that is for the endpoint's repository alone."""
+        return self.url.origin(), self.endpoint.own_repository
+
+    @property
+    def registry(self) -> tuple[URL, str]:
+        """By what one is kept that is for any repository there; of another origin nothing is known but of this one."""
+        is_endpoint = self.url.origin() == self.endpoint.root.origin()
+        return (self.url.origin(), "") if is_endpoint else self.repository
+
+    @property
+    def pull_scope(self) -> str:
+        """The scope of a token to pull the repository."""
+        return f"repository:{self.endpoint.own_repository}:pull"
+
 
 class _TokenKey(NamedTuple):
     """What a token was issued for. It names the credential by its id, so that keys hold no secret."""
@@ -169,29 +185,54 @@ class Authenticator:
             send, self._session, method, url, headers=headers, limit_bytes=MAX_DOCUMENT_BYTES,
             seconds=self._timeout_seconds, tls=endpoint.tls_for(url), connect_seconds=endpoint.connect_seconds,
         )  # fmt: skip
-        origin = url.origin(), endpoint.own_repository
-        known = self._challenges.get(origin)
-        try:
-            sent = await self._respond(known, hop) if known else None
-        except RegistryError:
-            self._challenges.remove(origin)  # the next request gets a new one: the token server may move
-            raise
+        expected = self._expected(hop)
+        sent, refusal = await self._respond_at_once(expected, hop) if expected else (None, None)
         if sent:
             headers["Authorization"] = sent
         response = await send_once()
         if response.status != 401 or throttled(response, self._wall_clock):
             return response
-        challenge = _choose(response)
-        if challenge is None:
+        chosen = _choose(response)
+        if chosen is None:
             return response
+        challenge = _completed(chosen, hop)
+        if refusal and challenge == expected:
+            raise refusal
         if sent and challenge.scheme == "bearer":
             self._tokens.remove(_token_key(challenge, hop))
         answer = await self._respond(challenge, hop)
-        self._challenges.put(origin, challenge)
+        self._expect(challenge, hop)
         if answer is None or answer == sent:
             return response
         headers["Authorization"] = answer
         return await send_once()
+
+    def _expected(self, hop: _Hop) -> Challenge | None:
+        """Returns the challenge that is to be expected: the last one of the repository, or of another of its registry.
+
+        So a registry that has asked for a token to pull one repository is shown one for the next at once.
+        """
+        kept = self._challenges.get(hop.repository) or self._challenges.get(hop.registry)
+        return _completed(kept, hop) if kept else None
+
+    def _expect(self, challenge: Challenge, hop: _Hop) -> None:
+        """Keeps a challenge: of its repository alone if it asks for more than to pull that."""
+        parameters = dict(challenge.parameters)
+        is_common = parameters.pop("scope", hop.pull_scope) == hop.pull_scope
+        kept = challenge._replace(parameters=parameters) if is_common else challenge
+        self._challenges.remove(hop.repository)
+        self._challenges.put(hop.registry if is_common else hop.repository, kept)
+
+    async def _respond_at_once(self, expected: Challenge, hop: _Hop) -> tuple[str | None, RegistryDenied | None]:
+        """Returns the answer, or why there is none: the repository may want none, which the registry then says."""
+        try:
+            return await self._respond(expected, hop), None
+        except RegistryDenied as exc:
+            return None, exc
+        except RegistryError:
+            for each in (hop.repository, hop.registry):
+                self._challenges.remove(each)  # the next request gets a new one: the token server may move
+            raise
 
     async def _respond(self, challenge: Challenge, hop: _Hop) -> str | None:
         if challenge.scheme == "bearer":
@@ -279,15 +320,22 @@ def _value_of(element: re.Match[str]) -> str:
     return element["plain"] if element["quoted"] is None else _ESCAPED.sub(r"\1", element["quoted"])
 
 
+def _completed(challenge: Challenge, hop: _Hop) -> Challenge:
+    """Returns the challenge with a scope, which is to pull the repository where it states none."""
+    if challenge.scheme != "bearer" or challenge.parameters.get("scope"):
+        return challenge
+    return challenge._replace(parameters={**challenge.parameters, "scope": hop.pull_scope})
+
+
 def _token_key(challenge: Challenge, hop: _Hop) -> _TokenKey:
-    """Returns the key of the token to request; the scope is the challenge's, or to pull the repository without one."""
+    """Returns the key of the token to request."""
     parameters = challenge.parameters
     if not parameters.get("realm"):
         raise RegistryUnavailable(f"{host_of(hop.url)} sent a malformed challenge")
     return _TokenKey(
         resolve_url(hop.url, parameters["realm"]),
         parameters.get("service", ""),
-        parameters.get("scope") or f"repository:{hop.endpoint.own_repository}:pull",
+        parameters["scope"],
         hop.credential.id,
     )
 

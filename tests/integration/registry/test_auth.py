@@ -33,6 +33,44 @@ async def test_anonymous_token_is_fetched_once_and_used_again(make_client: MakeC
         assert registry.shown == ["", "Bearer token-1", "Bearer token-1", "Bearer token-1"]
 
 
+async def test_a_registry_s_next_repository_is_asked_for_with_a_token_at_once(make_client: MakeClient) -> None:
+    """What it has said of one holds for the next; where a token is refused, it is asked whether it wants one."""
+    async with GuardedRegistry("") as registry:
+        apps, client = [app_at(registry)], make_client(registry.host)
+        for name in ("team/api", "team/open"):
+            registry.add(name, "1", INDEX)
+            apps.append(parse_reference(f"{registry.host}/{name}:1"))
+        for app in apps[:2]:
+            assert await client.head_manifest(app, ANONYMOUS) == INDEX.digest
+        assert [path for path, _ in registry.desk] == [
+            f"/token?service=desk&scope=repository:{app.path}:pull" for app in apps[:2]
+        ]
+        assert registry.shown == ["", "Bearer token-1", "Bearer token-2"]
+        registry.logins.clear()
+        registry.desk.clear()
+        for _ in range(2):
+            with pytest.raises(RegistryDenied, match="gives no token"):
+                await client.head_manifest(apps[2], ANONYMOUS)
+        assert len(registry.desk) == 2
+        registry.opened.add("team/open")
+        assert await client.head_manifest(apps[2], ANONYMOUS) == INDEX.digest
+
+
+@pytest.mark.parametrize(
+    "challenge", ['Bearer realm="{url}/token",scope="a:b:pull"', 'Bearer realm="{url}/nowhere?of={path}"']
+)
+async def test_what_a_registry_says_of_one_repository_alone_is_said_for_the_next(
+    make_client: MakeClient, challenge: str
+) -> None:
+    """Another scope, or another token server for each: then the first answer says which."""
+    async with GuardedRegistry("") as registry:
+        registry.challenges = [challenge.replace("nowhere", "token")]
+        client = make_client(registry.host)
+        registry.add("team/api", "1", INDEX)
+        for app in (app_at(registry), parse_reference(f"{registry.host}/team/api:1")):
+            assert await client.head_manifest(app, ANONYMOUS) == INDEX.digest
+
+
 async def test_token_is_not_shared_between_credentials(make_client: MakeClient) -> None:
     async with GuardedRegistry(LOGIN, "bob:word", "") as registry:
         registry.token_field = "access_token"
