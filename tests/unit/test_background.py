@@ -1,11 +1,12 @@
 """What is told of a task that should run as long as the service, and ends by itself."""
 
 import asyncio
+from collections.abc import Coroutine
 
 import pytest
 import structlog
 
-from extender.background import background_problem, in_background
+from extender.background import background_problem, in_background, own_background
 from testbed.eventually import eventually
 
 
@@ -52,3 +53,18 @@ async def test_work_that_is_ended_with_its_context_is_no_error() -> None:
     assert not background_problem()
     async with in_background(None):
         assert not background_problem()
+
+
+async def test_services_of_one_process_are_told_of_their_own_tasks_alone() -> None:
+    """Each runs in a context of its own, as its tasks do."""
+    problems: dict[str, str] = {}
+
+    async def serve(name: str, work: Coroutine[None, None, None]) -> None:
+        problem = own_background()
+        async with in_background(work, name):
+            await asyncio.sleep(0.01)
+            problems[name] = problem()
+
+    await asyncio.gather(serve("well", go_on()), serve("ill", end(None)))
+    assert problems == {"well": "", "ill": "ill: it returned"}
+    assert not background_problem()
