@@ -1,6 +1,7 @@
 """Replicas of our service in memory: asked, ended in each way, and apart from each other."""
 
 import asyncio
+import base64
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -174,6 +175,26 @@ def test_while_its_fetcher_is_away_look_ups_wait() -> None:
         assert cluster.registries.requests.total() > asked
 
     play(test)
+
+
+def test_a_host_that_throttles_rests_by_the_clock_of_the_world() -> None:
+    async def test(cluster: Cluster) -> None:
+        replica = await cluster.running(1)
+        cluster.registries.fault(IMAGE.host, "throttled", 20.0)
+        assert "required" not in patch_of(await cluster.review(replica))
+        cluster.registries.heal(IMAGE.host)
+        await asyncio.sleep(10)
+        asked = cluster.registries.requests.total()
+        await cluster.review(replica)
+        assert cluster.registries.requests.total() == asked
+        await asyncio.sleep(30)
+        assert "required" in patch_of(await cluster.review(replica))
+
+    play(test)
+
+
+def patch_of(answer: dict[str, Any]) -> str:
+    return base64.b64decode(answer.get("patch", "")).decode()
 
 
 def test_what_it_keeps_is_counted() -> None:
