@@ -24,6 +24,7 @@ from extender.cluster.gated_pods import is_held, list_gated_pods, patch_pod
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import StoredPod
 from extender.placement.gate import encode_passing, encode_ungating
+from extender.reports.quantities import counted
 
 PATCHES_AT_ONCE = 16
 SETTLE_SECONDS = 5.0
@@ -113,7 +114,7 @@ async def _ungate(
 def _print_summary(where: str, outcomes: Counter[str]) -> None:
     scope = f"in namespace {where}" if where else "in all namespaces"
     counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items() if number)
-    print_line(f"{outcomes.total()} pods with our gate or its label {scope}{': ' if counts else ''}{counts}")
+    print_line(f"{counted(outcomes.total(), 'pod')} with our gate or its label {scope}{': ' if counts else ''}{counts}")
 
 
 async def _delete(client: ClusterClient, path: str) -> bool:

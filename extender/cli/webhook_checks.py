@@ -24,6 +24,7 @@ from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.probe import is_reviewed, send_probe
 from extender.errors import ClusterError
 from extender.placement.patch import look
+from extender.reports.quantities import counted
 
 _SOON_DAYS = 7.0
 _TIMEOUT_SECONDS = 10.0  # of a webhook that states none
@@ -57,7 +58,9 @@ async def _namespaces(it: Installation, each: ReviewWebhook) -> AsyncIterator[Se
         seen = "the webhook's namespaceSelector does not select it, or it does not exist: its pods are not reviewed"
         yield wrong(f"namespace {it.namespace}", seen, f"see the namespaceSelector of {each.subject}")
     elif users:
-        yield ok(each.subject, f"its namespaceSelector selects {len(users)} namespaces, {users[0]} among them")
+        yield ok(
+            each.subject, f"its namespaceSelector selects {counted(len(users), 'namespace')}, {users[0]} among them"
+        )
     else:
         seen = "its namespaceSelector selects none of the namespaces, so that it reviews no pod"
         wanted = selector_text(each.webhook.get("namespaceSelector"))
