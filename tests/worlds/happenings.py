@@ -40,6 +40,7 @@ from tests.worlds.plan import (
     SettingsChanged,
     WatchFault,
 )
+from tests.worlds.probes import KUBELET
 from tests.worlds.truth import LABEL
 
 _ADMIN = "admin"
@@ -209,15 +210,22 @@ async def _stop_fetcher(world: Circumstances, event: FetcherStopped) -> None:
 async def _disturb(world: Circumstances, event: NetworkFault) -> None:
     if event.replica >= len(world.replicas):
         return
-    network = world.network
-    host, of = world.replicas[event.replica].address, ""
-    if event.party != "callers":
-        host, of = (HOST if event.party == "api" else world.registries.addresses[event.party]), host
+    network, own = world.network, world.replicas[event.replica].address
+    if event.party == "callers":  # kube-scheduler is in the same pod, or on the same node
+        ways = [(own, HOST), (own, KUBELET)]
+    else:
+        ways = [(HOST if event.party == "api" else world.registries.addresses[event.party], own)]
     if event.what == "cut":
-        network.cut(host, of=of)
+        for host, of in ways:
+            network.cut(host, of=of)
         return
     act = network.refuse if event.what == "refused" else network.silence
-    await _for_a_while(event, lambda: act(host, True, of=of), lambda: act(host, False, of=of))
+
+    def set_all(on: bool) -> None:
+        for host, of in ways:
+            act(host, on, of=of)
+
+    await _for_a_while(event, lambda: set_all(True), lambda: set_all(False))
 
 
 async def _delete(world: Circumstances, event: Deleted) -> None:

@@ -15,6 +15,8 @@ from testbed.memory_network import Network
 from tests.worlds.replicas import OPERATIONS_PORT, Replica
 from tests.worlds.trace import Trace
 
+KUBELET = "10.0.0.2"
+"""The address of who probes."""
 _STARTUP, _LIVENESS, _READINESS = ("startup", "/livez"), ("liveness", "/livez"), ("readiness", "/readyz")
 _PERIODS = {_STARTUP: 2.0, _LIVENESS: 10.0, _READINESS: 5.0}
 _FAILURES = {_STARTUP: 60, _LIVENESS: 3, _READINESS: 3}
@@ -34,7 +36,7 @@ class Probes:
         replicas: Callable[[], Sequence[Replica]],
         restart: Callable[[int], Awaitable[None]],
     ) -> None:
-        self._client = Client(network, "10.0.0.2")
+        self._client = Client(network, KUBELET)
         self._loop = network.loop
         self._trace = trace
         self._replicas = replicas
