@@ -5,7 +5,7 @@ plugins/defaultpreemption/default_preemption.go. Limits: no PodDisruptionBudgets
 one looks at 100 at least), and victims are deleted before the next pod is tried.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tests.worlds.extender_calls import Extender, ExtenderError, Victims
@@ -30,9 +30,16 @@ class Preemption(NamedTuple):
 
 
 async def preempt(
-    pod: Json, nodes: Mapping[str, NodeInfo], statuses: Mapping[str, Status], extender: Extender | None
+    pod: Json,
+    nodes: Mapping[str, NodeInfo],
+    statuses: Mapping[str, Status],
+    extender: Extender | None,
+    with_nominated: Callable[[NodeInfo], NodeInfo],
 ) -> Preemption:
-    """Finds the node on which the pod costs the least, among those whose `statuses` evictions may change."""
+    """Finds the node on which the pod costs the least, among those whose `statuses` evictions may change.
+
+    `with_nominated` adds to a node the pods that count as there, since they are nominated to it.
+    """
     if message := _ineligible(pod, nodes, statuses):
         return Preemption(None, message=message)
     candidates: Victims = {}
@@ -40,7 +47,7 @@ async def preempt(
     for name, status in statuses.items():
         if status.unresolvable or name not in nodes:
             continue
-        victims = _victims_on(pod, nodes[name])
+        victims = _victims_on(pod, nodes[name], with_nominated)
         if isinstance(victims, Status):
             refusals[name] = victims.reasons
         else:
@@ -97,22 +104,22 @@ def _ends_by_preemption(pod: Json) -> bool:
     )
 
 
-def _victims_on(pod: Json, info: NodeInfo) -> list[Json] | Status:
+def _victims_on(pod: Json, info: NodeInfo, with_nominated: Callable[[NodeInfo], NodeInfo]) -> list[Json] | Status:
     """The pods to evict, the most important first (SelectVictimsOnNode), or why that would not help."""
     potential = [each for each in info.pods.values() if _is_below(each, pod)]
     if not potential:
         return Status("DefaultPreemption", (_NO_VICTIMS,))
     emptied = NodeInfo(info.node, {uid: each for uid, each in info.pods.items() if not _is_below(each, pod)})
-    if status := filter_node(pod, emptied):
+    if status := filter_node(pod, with_nominated(emptied)):
         return status
     victims = []
     for each in sorted(potential, key=lambda each: (-priority_of(each), _started(each))):
         uid = each["metadata"]["uid"]
         emptied.pods[uid] = each
-        if filter_node(pod, emptied):
+        if filter_node(pod, with_nominated(emptied)):
             del emptied.pods[uid]
             victims.append(each)
-    return victims
+    return victims or Status("DefaultPreemption", (f'expected at least one victim pod on node "{info.name}"',))
 
 
 async def _ask(extender: Extender, pod: Json, candidates: Victims, nodes: Mapping[str, NodeInfo]) -> Victims:

@@ -204,7 +204,9 @@ class KubeScheduler:
         statuses: Mapping[str, Status],
         rejected_by: set[str],
     ) -> None:
-        outcome = await preempt(queued.pod, nodes, statuses, self._extender)
+        outcome = await preempt(
+            queued.pod, nodes, statuses, self._extender, lambda info: self._with_nominated(queued.pod, info)
+        )
         for victim in outcome.victims:
             await self._evict(victim, queued.pod, outcome.node)
         reasons = [status.reasons for name, status in statuses.items() if name in nodes]

@@ -325,6 +325,24 @@ def test_a_pod_of_priority_evicts_the_least_important_and_follows() -> None:
     play(test)
 
 
+def test_a_nominated_pod_counts_where_the_next_one_evicts() -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.join("a", cpu="2")
+        cluster.add("low", cpu="1", priority=1)
+        cluster.add("middle", cpu="1", priority=2)
+        running = asyncio.ensure_future(cluster.during(30))
+        await asyncio.sleep(1)
+        for number in range(2):
+            cluster.add(f"high-{number}", cpu="1", priority=1000)
+        await asyncio.sleep(10)
+        evicted = [entry.fields["pod"][1] for entry in cluster.trace if entry.event == "Preempted"]
+        assert evicted == ["low", "middle"]
+        assert [cluster.node_of(f"high-{number}") for number in range(2)] == ["a", "a"]
+        await running
+
+    play(test)
+
+
 @pytest.mark.parametrize("names", [True, False])
 def test_an_extender_takes_nodes_off_the_candidates_of_preemption(names: bool) -> None:
     def preempt(arguments: Json) -> Json:
