@@ -231,7 +231,9 @@ class Circumstances:
 
     @property
     def guards(self) -> bool:
-        return self.config.admission.guard_daemon_sets and self.plan.kubernetes.workloads == "guard"
+        """Whether DaemonSets' templates are guarded. The second scheduler's manifest has no webhook for them."""
+        is_reviewing = self.plan.mode.has_webhook and self.plan.mode is not Mode.SECOND
+        return is_reviewing and self.config.admission.guard_daemon_sets and self.plan.kubernetes.workloads == "guard"
 
     def is_reviewed(self, life: Life) -> bool:
         """Whether the webhook or the policy decided about the pod when it was made."""
@@ -332,6 +334,10 @@ class Circumstances:
             if self.now - max(used, since) < least:
                 return False
         return True
+
+    def keeps_all_images(self) -> bool:
+        """Whether the cache has room for every image that is used, so that none is looked up again."""
+        return self.config.cache.size > len(self.contents.first_used)
 
     def can_be_known(self, pod: Manifest) -> bool:
         """Whether every image of the pod could be known by now."""

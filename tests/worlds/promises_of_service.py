@@ -125,7 +125,7 @@ class NoErrors(Invariant):
 
     def _filtered(self, life: Life, filtered: Filtered) -> None:
         world = self.world
-        if world.is_calm(life, 40.0) and world.is_known(life.pod, 3.0):
+        if world.is_calm(life, 40.0) and world.is_known(life.pod, 3.0) and world.keeps_all_images():
             self.check(not filtered.error, "an Error while nothing is wrong", pod=life.key, error=filtered.error)
 
 

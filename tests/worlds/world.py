@@ -259,7 +259,8 @@ class World(Circumstances):
         await self.start_replica(number)
 
     def _note_known(self, life: Life) -> None:
-        self.contents.use(life.pod)
+        if self.mode_of(life) != "ignore":  # nobody looks those images up
+            self.contents.use(life.pod)
         life.was_known, life.was_used = self.is_known(life.pod), self.is_known(life.pod, 3.0)
 
     def _filtered(self, entry: Entry) -> None:
