@@ -55,6 +55,8 @@ class Quotas:
         before, reading = self._readings.get(key), self._read(headers)
         if reading is None:
             self._readings.remove(key)
+            if name == HUB:  # as for accounts that pay: it has answered, and states none
+                self._readings.put(key, _Reading(0, 1, _WINDOW_SECONDS, self._clock()))
             return
         self._readings.put(key, reading)
         QUOTA_LIMIT[_label(name)].set(reading.limit)
