@@ -20,7 +20,7 @@ def plan_of(number: int) -> Plan:
     draw_cluster(draw, odd=theme.odd, tainted=theme.tainted, slots=theme.slots)
     chance = draw.part("settings")
     settings = draw_settings(chance, mode, theme.favourites, theme.forced)
-    replicas = chance.choice((1, *range(1, theme.most_replicas + 1)))
+    replicas = max(theme.least_replicas, chance.choice((1, *range(1, theme.most_replicas + 1))))
     events = list(theme.events(draw))
     guards = "admission.guard_daemon_sets=true" in settings
     kubernetes = draw_kubernetes(draw, guards=guards, injects=draw.known() if name == "injected" else "")

@@ -22,6 +22,8 @@ from tests.worlds.truth import (
 )
 
 _PATIENCE_SECONDS = 25.0  # 10 s are left to who would decide, and a removal that fails is repeated within 5 s
+# What is wrong with every replica.
+_COMMON = ("api ", "right:patch pods", "right:list pods", "right:watch", "patches", "registry", "watch", "rollout")
 _SOON_SECONDS = 75.0  # in which a missing image is looked up again, and another replica leads
 _DEAF_SECONDS = 130.0  # after which a watch that brings nothing has been replaced, and what it missed been listed
 _SEARCH_SECONDS = 300.0  # between two searches for pods that have the gate and lack its label
@@ -93,8 +95,7 @@ class Released(Invariant):
                 continue
             if world.now - life.alone_since < _SOON_SECONDS or not world.is_known(life.pod, _SOON_SECONDS):
                 continue
-            common = ("api ", "right", "patches", "registry", "watch", "rollout", "replica")
-            if not world.wrongs.was_right_since(world.now - _SOON_SECONDS, *common):
+            if not world.wrongs.was_right_since(world.now - _SOON_SECONDS, *_COMMON):
                 continue
             if any(world.is_right(each, _SOON_SECONDS) for each in range(len(world.replicas))):
                 self._judged.add(life.uid)

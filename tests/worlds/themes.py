@@ -75,6 +75,7 @@ class Theme(msgspec.Struct, frozen=True, kw_only=True):
     tainted: float = 0.3
     slots: int = 30
     seconds: float = 120.0
+    least_replicas: int = 1
     most_replicas: int = 2
 
 
@@ -288,6 +289,19 @@ def _nodes(draw: Draw) -> Iterator[AnyEvent]:
         yield NodeChanged(at=draw.when(), name=draw.one(draw.nodes).name, labels=change)
 
 
+def _leading(draw: Draw) -> Iterator[AnyEvent]:
+    """The Lease is there to be taken, by a replica that cannot see the cluster or by one that can."""
+    late = [draw.image() for _ in range(2)]
+    for image in late:
+        yield ImagePushed(at=draw.when(30.0), image=image)
+    for _ in range(draw.one((4, 6))):
+        yield draw.apply(draw.pod(draw.one(([draw.known()], [draw.one(late).reference])), **draw.placement()))
+    yield RightDenied(at=1.0, seconds=230.0, verb="list", resource=draw.one(("nodes", "namespaces")))
+    at = draw.when(3.0, 20.0)
+    yield ReplicaKilled(at=at, replica=draw.one((0, 1)))
+    yield RightDenied(at=at + 10.0, seconds=25.0, verb="patch", resource="leases")
+
+
 def _rollout(draw: Draw) -> Iterator[AnyEvent]:
     """Replicas that end and start, with other settings at times."""
     late = draw.image()
@@ -400,6 +414,10 @@ THEMES: Mapping[str, Theme] = {
     "rollout": Theme(
         events=_rollout, faults=("api", "network", "registry"), favourites=(_LIMIT, "shutdown.grace_seconds"),
         most_replicas=3, modes=(*_GATING, Mode.SECOND),
+    ),
+    "leading": Theme(
+        events=_leading, faults=("registry", "fetcher"), modes=_GATING, forced=_GATE,
+        least_replicas=2, seconds=240.0,
     ),
     "impossible": Theme(
         events=_impossible, faults=("registry", "api", "refused"), modes=(*_GATING, Mode.SECOND, Mode.DEFAULT),
