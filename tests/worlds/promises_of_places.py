@@ -96,6 +96,8 @@ class Bound(Invariant):
                 continue
             if not world.is_known(pod, 20.0) or not world.is_plain(pod):
                 continue
+            if world.assumes(life) and not life.was_known:  # and the affinity that it got is for ever
+                continue
             if any(map(world.contents.has_changed, references(pod))) or "taken to run only" in annotation(pod, REASON):
                 continue
             nodes = [node for node in world.nodes() if self._suits(life, node)]

@@ -147,7 +147,9 @@ class SecondPass(Invariant):
             return
         if any(map(world.contents.has_changed, references(life.pod))):
             return
-        if world.is_calm(life, 40.0) and world.is_known(life.pod, 3.0) and len(world.running()) == world.plan.replicas:
+        if world.plan.replicas > 1 and world.config.admission.wait_seconds < 0.4:
+            return  # another replica may look the images up only now
+        if world.is_calm(life, 20.0) and life.was_known and len(world.running()) == world.plan.replicas:
             world.spawn(self._review_again(life))
 
     async def _review_again(self, life: Life) -> None:

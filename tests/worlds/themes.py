@@ -212,6 +212,8 @@ def _preference(draw: Draw) -> Iterator[AnyEvent]:
     """Pods for several architectures, with shares and preferences."""
     for _ in range(draw.one((3, 4))):
         manifest = draw.workload("Deployment", [draw.known(draw.one((MULTI, MULTI, USUAL[1])))], share=0.4)
+        if draw.maybe(0.6):
+            manifest["spec"]["template"]["metadata"].setdefault("annotations", {})[f"{PREFIX}prefer-share"] = "40%"
         yield draw.apply(manifest)
     for _ in range(4):
         yield draw.apply(draw.pod([draw.known(MULTI)], share=0.4), by="server-apply", times=draw.one((1, 2)))

@@ -23,7 +23,8 @@ from tests.worlds.plan import (
     WatchFault,
 )
 
-_LOOKUPS, _WATCHES, _RIGHTS, _API, _START, _MOMENT = 330.0, 130.0, 90.0, 90.0, 45.0, 15.0
+_LOOKUPS, _RIGHTS, _API, _START, _MOMENT = 330.0, 90.0, 90.0, 45.0, 15.0
+_WATCHES = 190.0  # 90 s until a silent watch is lost, and a minute until the next one brings its first bookmark
 
 
 class _Wrong:
@@ -67,7 +68,9 @@ def _connection(event: NetworkFault) -> str:
 
 
 def _felt_connection(event: NetworkFault) -> float:
-    return {"api": _WATCHES, "callers": _START}.get(event.party, _after_lookups(event.seconds + 10.0))
+    if event.party not in ("api", "callers"):
+        return _after_lookups(event.seconds + 10.0)
+    return _START if (event.party, event.what) == ("callers", "refused") else _WATCHES  # its watches go on
 
 
 class Wrongs:
