@@ -8,6 +8,7 @@ from tests.worlds.lives import Life
 from tests.worlds.node_rules import untolerated
 from tests.worlds.plan import Manifest
 from tests.worlds.truth import (
+    LABEL,
     REASON,
     annotation,
     is_gated,
@@ -19,6 +20,7 @@ from tests.worlds.truth import (
 
 # kube-scheduler tries a pod that an extender has refused again at the next event, and after five minutes without one.
 _FLUSH_SECONDS = 340.0
+_SEARCH_SECONDS = 300.0  # between two searches for pods that have the gate and lack its label
 
 
 class RightNodes(Invariant):
@@ -84,11 +86,14 @@ class Bound(Invariant):
 
     async def finish(self) -> None:
         world = self.world
-        # Who waits for no look-up in the first call has it begun there, and knows what it found in the next one.
-        calls = 1 if world.config.scheduler.wait_seconds else 2
         for life in world.lives:
             pod = life.pod
+            # A look-up is waited for in the first call alone. What a later one begins is known in the next.
+            is_first = world.config.scheduler.wait_seconds and life.was_known and world.is_calm(life, 5.0)
+            calls = 1 if is_first else 2
             patience = calls * _FLUSH_SECONDS if world.uses_verbs(life) else 60.0
+            if is_gated(pod) and LABEL not in (pod["metadata"].get("labels") or {}):
+                patience += _SEARCH_SECONDS
             if not life.is_there or world.now - life.created_at < patience or other_gates(pod):
                 continue
             if pod["spec"].get("nodeName"):

@@ -184,7 +184,8 @@ class ReplicasAgree(Invariant):
 
     async def _compare(self, life: Life) -> None:
         world = self.world
-        if not world.is_known(life.pod, 3.0):
+        # A replica believes what a tag was for a while.
+        if not world.is_known(life.pod, 3.0) or any(map(world.contents.has_changed, references(life.pod))):
             return
         for each in world.running():  # so that each has looked the images up
             await Reviewer(world.network, each).review(life.sent, f"warm-{life.uid}")
