@@ -180,7 +180,8 @@ class OthersGatesStay(Invariant):
             return
         if world.unknown_choice(life) in ("pass", "assume"):
             return
-        is_certain = all(world.contents.image(each) for each in references(life.pod)) or gate.after is AfterGate.ASSUME
+        is_known = all(world.stated(each) or world.contents.image(each) for each in references(life.pod))
+        is_certain = is_known or gate.after is AfterGate.ASSUME
         if not world.wrongs.is_quiet("right", "patches"):
             return
         if not is_certain and all(world.could_come(each, life.pod) for each in references(life.pod)):
