@@ -120,7 +120,8 @@ def run(*, fewer: int = 1) -> Report:
 def _alone(service: ObservedProcess, registry: FarRegistry, kind: str, count: int) -> Alone:
     """Has a pod of each image filtered, one after the other, as kube-scheduler asks."""
     images = [f"{registry.hosts[0]}/{kind}/alone-{number}:1" for number in range(count + 1)]
-    pods = [payloads.pod((image,), serial=f"{number:08}") for number, image in enumerate(images)]
+    first = KINDS.index(kind) * len(images)  # a pod of its own for each: a lookup is waited for by pod
+    pods = [payloads.pod((image,), serial=f"{number:08}") for number, image in enumerate(images, first)]
     window = payloads.Window(NODES)
     requests = [request_bytes("/scheduler/filter", payloads.by_names(pod, window)) for pod in pods]
     host, _, port = service.addresses["scheduler"].partition(":")
