@@ -13,6 +13,8 @@ from benchmarks.report import Cell, Claim, Machine, Report, Table
 
 NAME = "throughput"
 QUESTION = "How many pods a second does a real kube-scheduler place, with and without an extender?"
+ALONE = "none"
+"""The variant that asks nobody."""
 COLUMNS = ("asked", "pods/s", "slowest", "fastest", "created/s", "pods", "rounds")
 
 
@@ -53,8 +55,11 @@ def report_of(measurements: Sequence[Measurement], machine: Machine, notes: Sequ
         name=NAME,
         question=QUESTION,
         tables=[
-            Table(f"{nodes:,} nodes", COLUMNS, [_row(each) for each in summaries])
-            for nodes, summaries in by_nodes.items()
+            *(
+                Table(f"{nodes:,} nodes", COLUMNS, [_row(each) for each in summaries])
+                for nodes, summaries in by_nodes.items()
+            ),
+            *(_loss(nodes, summaries) for nodes, summaries in by_nodes.items()),
         ],
         claims=[claim for nodes, summaries in by_nodes.items() for claim in claims_of(nodes, summaries)],
         notes=[*notes, *_unsteady(measurements)],
@@ -69,6 +74,16 @@ def claims_of(nodes: int, summaries: Sequence[Summary]) -> Iterator[Claim]:
         if {each.variant, each.over} <= found.keys():
             what = f"{nodes:,} nodes, {each.pods} pods: pods/s of {each.variant} / {each.over}"
             yield Claim(what=what, value=found[each.variant].over(found[each.over]), at_least=each.at_least)
+
+
+def _loss(nodes: int, summaries: Sequence[Summary]) -> Table:
+    """Returns the table of docs/speed.md: each variant's pods a second over those of a cluster without an extender."""
+    [*without] = [each for each in summaries if each.variant == ALONE]
+    rows: list[list[Cell]] = [
+        [each.variant, each.pods_per_second, *(each.over(alone) for alone in without)] for each in summaries
+    ]
+    columns = ["asked", "pods/s", *(f"/ {alone.variant}" for alone in without)]
+    return Table(f"What does a cluster lose? {nodes:,} nodes", columns, rows)
 
 
 def _row(found: Summary) -> list[Cell]:

@@ -37,7 +37,8 @@ def column(table: Table, name: str) -> dict[str, float]:
 def test_every_kind_of_variant_is_measured() -> None:
     """Whom kube-scheduler asks is asked for each pod, and all pods stand rightly: the benchmark itself sees to that."""
     report = throughput.run(nodes=(20,), pods=60, rounds=1, only=VARIANTS)
-    [paces] = report.tables
+    paces, loss = report.tables
+    assert [row[0] for row in loss.rows] == [row[0] for row in paces.rows]
     assert column(paces, "pods") == {**dict.fromkeys(VARIANTS, 60), "ours whole": 6}
     for name in ("pods/s", "created/s"):
         assert min(column(paces, name).values()) > 0
