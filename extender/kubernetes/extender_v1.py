@@ -6,7 +6,7 @@ cut from the request's bytes, so they keep fields unknown here. Decisions are ma
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import TypeVar
 
@@ -119,21 +119,35 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
     def _encode_refused(self, refused: Sequence[tuple[str, Sequence[NodeName]]]) -> bytes:
         if not self.is_plain:
             return _ENCODER.encode({name: reason for reason, names in refused for name in names})
-        parts = []
-        for reason, names in refused:
-            end = f'":{_ENCODER.encode(reason).decode()}'
-            parts.append('"' + f'{end},"'.join(names) + end)
-        return ("{" + ",".join(parts) + "}").encode()
+        parts = [
+            _joined(names, '"', f'":{_ENCODER.encode(reason).decode()}', *ends)
+            for (reason, names), ends in zip(refused, _ends("{", len(refused), "}"), strict=True)
+        ]
+        return "".join(parts).encode() or b"{}"
 
     def encode_scores(self, hosts: Mapping[int, Sequence[NodeName]]) -> bytes:
         """The body of a prioritize response, as `encode_priorities` gives it; each score has hosts of these names."""
         if not self.is_plain:
             return encode_priorities(hosts)
-        parts = []
-        for score, names in hosts.items():
-            start, end = '{"Host":"', f'","Score":{score}}}'
-            parts.append(start + f"{end},{start}".join(names) + end)
-        return f"[{','.join(parts)}]".encode()
+        parts = [
+            _joined(names, '{"Host":"', f'","Score":{score}}}', *ends)
+            for (score, names), ends in zip(hosts.items(), _ends("[", len(hosts), "]"), strict=True)
+        ]
+        return "".join(parts).encode() or b"[]"
+
+
+def _ends(first: str, number: int, last: str) -> Iterator[tuple[str, str]]:
+    """What is before and after each of so many parts of one JSON text, which begins and ends so."""
+    for index in range(number):
+        yield "," if index else first, "" if index < number - 1 else last
+
+
+def _joined(names: Sequence[NodeName], before: str, after: str, first: str, last: str) -> str:
+    """All names with these around each, and two more around the whole: joined once, as it may have 500 KB."""
+    texts: list[str] = [*names]
+    texts[0] = f"{first}{before}{texts[0]}"
+    texts[-1] = f"{texts[-1]}{after}{last}"
+    return f"{after},{before}".join(texts)
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
