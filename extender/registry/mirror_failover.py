@@ -112,6 +112,8 @@ class MirrorFailover:
 
         That is over plain HTTP if the endpoint has that and no connection over TLS comes about.
         """
+        if is_last_hope:
+            await self._rests.wait_for_attempt(endpoint, shown.id)
         try:
             self._rests.admit(endpoint, shown.id, is_last_hope=is_last_hope)
         except RegistryError:

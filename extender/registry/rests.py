@@ -5,6 +5,8 @@ host rests when no connection to it comes about. A mirror rests for one registry
 endpoint can be asked instead: a registry that hangs makes its mirrors hang. An answer, a 5xx too, rests nothing.
 """
 
+import asyncio
+import contextlib
 import math
 from collections.abc import Callable
 from typing import TypeGuard
@@ -49,12 +51,16 @@ Key = tuple[str, str, CredentialId | None]
 
 
 class _Row:
-    """What is known of a host or account: its breaker, if it is not closed, and what failed since its last answer."""
+    """What is known of a host or account: its breaker, if it is not closed, and what failed since its last answer.
 
-    __slots__ = ("answered_at", "breaker", "unreached")
+    `outcome` is set when the attempt that a breaker has let through has an outcome.
+    """
+
+    __slots__ = ("answered_at", "breaker", "outcome", "unreached")
 
     def __init__(self) -> None:
         self.breaker: CircuitBreaker | None = None
+        self.outcome: asyncio.Event | None = None
         self.answered_at = -math.inf
         self.unreached: set[str] = set()
 
@@ -72,6 +78,17 @@ class Rests:
         self._clock = clock
         self._random = random
         self._rows: LruTable[Key, _Row] = LruTable(_MOST_ROWS)
+
+    async def wait_for_attempt(self, endpoint: Endpoint, account: CredentialId) -> None:
+        """Returns when the attempt has an outcome that finds out whether a rest is over, or when that is late.
+
+        Who begins in these moments would otherwise fail for as long as the attempt may take.
+        """
+        for row in filter(None, map(self._rows.get, _keys(endpoint, account))):
+            if row.breaker and row.outcome and not row.breaker.is_open and (seconds := row.breaker.wait_seconds()):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await row.outcome.wait()
 
     def admit(self, endpoint: Endpoint, account: CredentialId, *, is_last_hope: bool) -> None:
         """Returns if the account may ask the endpoint now.
@@ -91,10 +108,14 @@ class Rests:
             raise RegistryUnavailable(_words(endpoint, seconds), max(seconds, _LEAST_SECONDS))
         for breaker in filter(None, (throttled, failed)):
             breaker.admit()
+        for row in filter(None, map(self._rows.get, (of_endpoint, of_account))):
+            if row.breaker:
+                row.outcome = asyncio.Event()
 
     def record_answer(self, endpoint: Endpoint, account: CredentialId) -> None:
         """Records that the endpoint has answered. That ends no 429 before its time: it may have been asked earlier."""
         of_endpoint, of_account = _keys(endpoint, account)
+        self._note_outcome(of_endpoint, of_account)
         self._record_host_answer(of_endpoint)
         throttled = self._breaker(of_account)
         if throttled and not throttled.is_open:
@@ -105,9 +126,10 @@ class Rests:
         if has_answered(error):
             self.record_answer(endpoint, account)
             return
+        of_endpoint, of_account = _keys(endpoint, account)
+        self._note_outcome(of_endpoint, of_account)
         if not _rests_somebody(error):
             return
-        of_endpoint, of_account = _keys(endpoint, account)
         if isinstance(error, RegistryThrottled):
             self._record_host_answer(of_endpoint)
             self._rest(of_account, self._row(of_account), error)
@@ -118,6 +140,11 @@ class Rests:
             row.unreached.add(endpoint.repository)
         if row.is_unreachable or not is_last_hope:
             self._rest(of_endpoint, row, error)
+
+    def _note_outcome(self, *keys: Key) -> None:
+        for row in filter(None, map(self._rows.get, keys)):
+            if row.outcome:
+                row.outcome.set()
 
     def _breaker(self, key: Key, *, is_last_hope: bool = False) -> CircuitBreaker | None:
         row = self._rows.get(key)

@@ -1,5 +1,6 @@
 """Mirrors in turn: who is asked and shown which credential, whose failure counts, and who rests after which."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -328,3 +329,25 @@ async def test_throttled_account_rests_as_long_as_the_host_said_and_no_other() -
     assert await world.rest_seconds(OWN) is None
     world.clock.advance(60)
     assert await world.rest_seconds() is None
+
+
+async def test_who_begins_while_the_first_attempt_after_a_rest_is_under_way_waits_for_it() -> None:
+    world = World(up=BUSY)
+    assert await world.look() is BUSY
+    world.clock.advance(90)
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def ask(endpoint: Endpoint, credential: Credential) -> str:
+        asked.set()
+        await answered.wait()
+        return await world.ask(endpoint, credential)
+
+    reference = parse_reference("up.example/team/one:1")
+    first = asyncio.ensure_future(world.failover.first_answer("resolve", reference, TENANT, ask))
+    await asked.wait()
+    world.says["up"] = "answer"
+    others = [asyncio.ensure_future(world.look(f"up.example/team/{name}")) for name in ("two", "three")]
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in others)
+    answered.set()
+    assert await asyncio.gather(first, *others) == ["answer"] * 3
