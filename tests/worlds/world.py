@@ -204,7 +204,9 @@ class World(Circumstances):
         await asyncio.sleep(3.0)
 
     async def _is_ready(self) -> bool:
-        return all([(await health(each.readyz()))[0] == 200 for each in self.replicas])
+        """Whether all replicas are ready, and get requests."""
+        is_ready = all([(await health(each.readyz()))[0] == 200 for each in self.replicas])
+        return is_ready and len(self.probes.ready_hosts()) == len(self.replicas)
 
     def _start_schedulers(self) -> None:
         """The cluster's own, which has the extender on its node; or beside it one in the pod of each replica."""
