@@ -232,14 +232,24 @@ class ImpossiblePods(Invariant):
 
     def _look(self, life: Life) -> None:
         world, pod = self.world, life.pod
-        if is_gated(pod) or not world.config.admission.node_affinity.required or not world.is_reviewed(life):
+        admission = world.config.admission
+        # A held pod that would be refused waits, whatever affinity is written otherwise.
+        waits = admission.node_affinity.required or (life.was_gated and admission.impossible == "deny")
+        if is_gated(pod) or not waits or not world.is_reviewed(life):
             return
         if world.mode_of(life) != "enforce" or owner_kind(pod) == "DaemonSet" or world.changed_by_others(life):
             return
-        if not world.is_plain(pod) or not life.was_known or any(map(world.contents.has_changed, references(pod))):
+        if not world.is_plain(pod) or not self._is_known(life) or any(map(world.contents.has_changed, references(pod))):
             return
         if world.is_calm(life, 20.0) and not world.have_common(life.sent):
             terms: list[dict[str, Any]] = required_terms(pod["spec"]) or []
             is_kept = bool(terms) and not any(allows(pod["spec"], node) for node in world.nodes())
             self.check(is_kept and bool(annotation(pod, REASON)), "an impossible pod is let go", pod=life.key,
                        terms=terms, reason=annotation(pod, REASON))  # fmt: skip
+
+    def _is_known(self, life: Life) -> bool:
+        world = self.world
+        if not life.was_gated:
+            return life.was_known
+        is_in_time = world.now - life.created_at < world.config.admission.gate.limit_seconds
+        return is_in_time and world.can_be_known(life.pod)

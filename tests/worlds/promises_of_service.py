@@ -88,7 +88,9 @@ class EndsInTime(Invariant):
         self.world.on_terminated.append(self._terminated)
 
     def _terminated(self, seconds: float, grace: float) -> None:
-        self.check(seconds <= grace + 0.05, "ended late", seconds=seconds, grace=grace)
+        # It is cut short at the end of its grace; where nobody keeps it waiting it ends in order before.
+        is_alone = self.world.wrongs.is_quiet("api", "registry", "fetcher", "watch", "right", "callers")
+        self.check(seconds < grace if is_alone else seconds <= grace + 0.05, "ended late", seconds=seconds, grace=grace)
 
 
 class BackToTheFloor(Invariant):
