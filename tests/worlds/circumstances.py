@@ -268,10 +268,10 @@ class Circumstances:
         """Whether anybody but controllers and us has changed the pod since it was made."""
         return not life.is_restored or references(life.pod)[: len(references(life.sent))] != references(life.sent)
 
-    def is_calm(self, life: Life, seconds: float) -> bool:
-        """Whether nothing has been wrong since so long before the pod was made, nor is felt."""
+    def is_calm(self, life: Life, seconds: float, *subjects: str) -> bool:
+        """Whether nothing (of these subjects) was wrong since so long before the pod was made, nor is felt."""
         return (
-            self.wrongs.was_right_since(life.sent_at - seconds)
+            self.wrongs.was_right_since(life.sent_at - seconds, *subjects)
             and self.annotated_age(life.namespace) > self.now - life.sent_at + 2.0
             and life.sent_at - self.settings_since > 60.0
             and all(life.sent_at - at > max(seconds, 40.0) for at in self.replaced_at.values())

@@ -10,7 +10,7 @@ from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
 from tests.worlds.plan import Applied, Manifest, Mode
 from tests.worlds.reviews import Reviewer
-from tests.worlds.truth import GATE, IMPOSSIBLE, is_gated, ours, owner_kind, references
+from tests.worlds.truth import GATE, IMPOSSIBLE, MODE, annotation, is_gated, ours, owner_kind, references
 
 _DEFAULTED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _PLACES = ("affinity", "nodeSelector", "schedulerName")
@@ -24,11 +24,21 @@ class Untouched(Invariant):
     """I3."""
 
     name = "I3 observe"
-    promise = "under observe and ignore a pod is stored as it would be without the service, and as soon"
+    promise = "under observe and ignore a pod and a template are stored as they would be without the service, as soon"
     floor = 60
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
+        self.world.on_applied.append(self._applied)
+
+    def _applied(self, event: Applied, before: Manifest | None, after: Manifest | None, _error: str) -> None:
+        template = event.manifest["spec"].get("template")
+        mode = annotation(template, MODE) if template else ""
+        if before is None and after is not None and mode in ("observe", "ignore"):
+            stored = after["spec"]["template"]
+            is_same = stored["spec"].get("affinity") == template["spec"].get("affinity") and not ours(stored)
+            self.check(is_same, f"a template changed under {mode}", object=event.manifest["metadata"]["name"],
+                       annotations=stored["metadata"].get("annotations"))  # fmt: skip
 
     def _created(self, life: Life) -> None:
         world = self.world
