@@ -136,7 +136,8 @@ class NeverRefused(Invariant):
             return
         may = self.world.config.admission.impossible == "deny"
         self.check(not refused or may, "a pod is refused", error=error)
-        if refused and self.world.wrongs.was_right_since(0.0) and self.world.is_plain(sent):
+        is_whole = not self.world.plan.kubernetes.injects  # a sidecar counts too
+        if refused and is_whole and self.world.wrongs.was_right_since(0.0) and self.world.is_plain(sent):
             self.check(not self.world.have_common(sent), "a possible pod is refused", error=error,
                        images=references(sent))  # fmt: skip
 
@@ -157,7 +158,8 @@ class SecondPass(Invariant):
             return
         if any(map(world.contents.has_changed, references(life.pod))):
             return
-        if world.plan.replicas > 1 and world.config.admission.wait_seconds < 0.4:
+        waits = world.config.admission.wait_seconds >= 0.4 and world.mode_of(life) == "enforce"
+        if world.plan.replicas > 1 and not waits:
             return  # another replica may look the images up only now
         if world.is_calm(life, 20.0) and life.was_known and len(world.running()) == world.plan.replicas:
             world.spawn(self._review_again(life))
