@@ -161,7 +161,9 @@ class Circumstances:
         replica = self.replicas[number]
         own = (f"api:{number}", f"fetcher:{number}", f"replica:{number}")
         # What has been listed before that was forbidden is watched on.
-        since = min(self.now - seconds, self.wrongs.begun("right:list nodes", "right:list namespaces")) - 20.0
+        since = (
+            min(self.now - seconds, self.wrongs.begun("right:list nodes", "right:list namespaces", felt=True)) - 20.0
+        )
         is_old = replica.started_at < since or self.replaced_at.get(number) is None
         return replica.is_running and is_old and self.wrongs.was_right_since(self.now - seconds, *own)
 

@@ -110,11 +110,15 @@ class Wrongs:
         """Whether nothing was wrong with these, or felt, at any moment from then to now."""
         return not any(wrong.felt_until > at for wrong in self._all if wrong.subject.startswith(subjects or ("",)))
 
-    def begun(self, *subjects: str) -> float:
-        """When what is wrong with these now has begun; infinite if nothing is."""
+    def begun(self, *subjects: str, felt: bool = False) -> float:
+        """When what is wrong with these now, or still `felt`, has begun; infinite if nothing is."""
         now = self._clock()
         return min(
-            (each.begins for each in self._all if each.subject.startswith(subjects) and each.ends > now),
+            (
+                each.begins
+                for each in self._all
+                if each.subject.startswith(subjects) and (each.felt_until if felt else each.ends) > now
+            ),
             default=math.inf,
         )
 
