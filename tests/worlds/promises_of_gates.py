@@ -166,7 +166,7 @@ class OthersGatesStay(Invariant):
 
     name = "D2 others' gates"
     promise = "our gate stays on a pod that others hold too, as long as an image is not known"
-    floor = 10
+    floor = 1
 
     def start(self) -> None:
         self.world.lives.on_ungated.append(self._ungated)
@@ -224,7 +224,7 @@ class WholePatches(Invariant):
 
     name = "D3 whole patches"
     promise = "while nothing is wrong no gate is removed alone, and no removal fails"
-    floor = 40
+    floor = 15
 
     def start(self) -> None:
         self.world.lives.on_ungated.append(self._ungated)

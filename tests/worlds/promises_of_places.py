@@ -59,7 +59,7 @@ class GuardedDaemons(Invariant):
 
     name = "I15 guarded DaemonSets"
     promise = "pods of guarded DaemonSets never run on a node where their images cannot"
-    floor = 10
+    floor = 3
 
     def start(self) -> None:
         self.world.on_ran.append(self._ran)
@@ -198,7 +198,7 @@ class OwnLogins(Invariant):
 
     name = "I8 logins"
     promise = "no login of a namespace opens anything for another"
-    floor = 5
+    floor = 2
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._look)
@@ -224,7 +224,7 @@ class ImpossiblePods(Invariant):
 
     name = "D5 impossible"
     promise = "a pod whose images have no platform in common that its author allows gets no node, and says why"
-    floor = 5
+    floor = 1
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._look)
