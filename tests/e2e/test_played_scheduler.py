@@ -20,6 +20,7 @@ from testbed.memory_http import Request, Response, serve_http
 from testbed.memory_network import Network, run_in_memory
 from testbed.objects import fake_node, namespace, pod
 from tests.worlds.api_server import ApiServer
+from tests.worlds.defaulting import NOT_READY
 from tests.worlds.plan import ExtenderConfig
 from tests.worlds.scheduler import KubeScheduler
 from tests.worlds.trace import Trace
@@ -170,7 +171,10 @@ def played(objects: Objects, pods: list[Json], config: ExtenderConfig, asked: As
         trace = Trace(network.loop.time)
         api = ApiServer(network, trace, random.Random(1))
         for each in objects:
-            await api.create(each["kind"], each, user="admin")
+            made = await api.create(each["kind"], each, user="admin")
+            if each["kind"] == "Node":  # which the real control plane does not taint here: see LocalCluster
+                made["spec"]["taints"] = [taint for taint in made["spec"].get("taints") or () if taint != NOT_READY]
+                await api.update("Node", made, user="admin")
         scheduler = KubeScheduler(
             network, api, trace, random.Random(1), extender=config, extender_url="http://10.0.1.1:8880"
         )
