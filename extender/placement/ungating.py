@@ -20,6 +20,7 @@ from extender.placement.additions import (
     TOLERATIONS_PATH,
     Additions,
     add,
+    read_record,
 )
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import encode_ungating
@@ -106,10 +107,11 @@ class UngatingPlanner:
         why = "as it was held for long enough" if expired else "as the settings say"
         passed = "" if wanted.impossible else passed_text(wanted.passed, why)
         reason = "; ".join(filter(None, (passed, wanted.reason)))
-        added = add(document, wanted)
+        present = annotated if isinstance(annotated, dict) else {}
+        at_creation = read_record(present.get(ADDED)) or NOTHING
+        added = msgspec.structs.replace(add(document, wanted), scheduler_name_was=at_creation.scheduler_name_was)
         if excess := excess_with(added, document):
             return _leave(pod, excess)
-        present = annotated.keys() if isinstance(annotated, dict) else ()
         annotations = {
             key: value
             for key, value in _annotations(added, reason, wanted.platforms).items()

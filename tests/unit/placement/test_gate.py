@@ -1,5 +1,6 @@
 """The gate: which pods are held at creation and which are let through, and the one patch that lets a held pod go."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ from extender.images.content import RETRYABLE, Cause
 from extender.placement.facts import ImageFact, Pending, Unknown
 from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate, encode_ungating
 from extender.placement.mutation import AdmissionOutcome
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN
 from extender.placement.ungating import UngatingOutcome
 from tests.builders import AMD64, ARM64, MULTI, PREFERRED, REQUIRED, Json, pod, with_terms
@@ -284,6 +286,15 @@ def test_annotations_of_the_hold_are_replaced_or_taken_off() -> None:
     """A pod that gets nothing keeps no reason to wait."""
     found = release(held(annotations={REASON: "held", ADDED: "{}"}), MULTI, admission=settings("none", rules=()))
     assert patch_of(found)["metadata"]["annotations"] == {REASON: None, ADDED: None}
+
+
+@pytest.mark.parametrize("admission", [HOLDING, settings("none", rules=())])
+def test_the_record_keeps_what_the_webhook_wrote_when_it_held_the_pod(admission: AdmissionSettings) -> None:
+    """Else a manifest that names no scheduler could not be applied again: nobody would know what to put back."""
+    at_creation = {"schedulerNameWas": "missing"}
+    stored = held(annotations={ADDED: json.dumps(at_creation)}, schedulerName="multiarch-scheduler")
+    record = json.loads(patch_of(release(stored, MULTI, admission=admission))["metadata"]["annotations"][ADDED])
+    assert record["schedulerNameWas"] == "missing"
 
 
 def test_what_ungates_a_pod_takes_off_gate_label_and_reason_alone() -> None:
