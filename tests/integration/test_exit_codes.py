@@ -343,7 +343,6 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         write_fixed(FixedFile(str(tmp_path), "a", "b", []))
 
 
-def test_the_page_has_the_table() -> None:
-    """Of these three, and no other."""
-    rows = re.findall(r"^\| ([0-9]) \| (.*) \|$", page("command-line.md"), re.MULTILINE)
-    assert [code for code, _ in rows] == ["0", "1", "2"]
+def test_the_page_lists_the_codes() -> None:
+    """These three, and no other."""
+    assert re.findall(r"^- ([0-9]): .", page("command-line.md"), re.MULTILINE) == ["0", "1", "2"]

@@ -11,7 +11,7 @@ import logging
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, MutableMapping, Sized
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -118,7 +118,7 @@ class _Libraries(logging.Handler):
 
 
 _OURS = "extender."
-_PASSED_OVER = (ModuleType, type, asyncio.AbstractEventLoop, Party)
+_PASSED_OVER = (ModuleType, type, asyncio.AbstractEventLoop, Party, TracebackType)  # whose frames lead to all timers
 
 
 def sizes_of(party: Observed) -> dict[str, int]:
