@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from extender import __version__
 from extender.cluster.configuration import Access, load_access, may_use_pod, names_cluster, namespace_of_pod, words_of
 from extender.errors import UNDECODABLE, ClusterError
 from extender.kubernetes.meta_v1 import Status
@@ -42,6 +43,9 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 TIMEOUT_SECONDS = 30.0
 MAX_BODY_BYTES = 64 << 20  # a page of 250 nodes with 50 images each is 3 to 10 MB
 MAX_LINE_BYTES = 16 << 20  # objects in etcd have at most 1.5 MiB, as JSON a few times that
+_USER_AGENT = f"multiarch-extender/{__version__}"
+"""The API server takes the part before the slash for the manager of the fields that the service writes."""
+
 _MAX_STATUS_BYTES = 64 << 10
 _CONNECT_SECONDS = 10.0
 _LOAD_AGAIN_SECONDS = 10.0  # between two loads of the configuration, each of which may run a plugin
@@ -265,7 +269,7 @@ class ClusterClient:
         self, access: Access, call: ApiCall, accept: str, timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response to a request, with any status. Transport errors become ClusterErrors."""
-        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        headers = {"Accept": accept, "Accept-Encoding": "identity", "User-Agent": _USER_AGENT}
         if call.body:
             headers["Content-Type"] = call.content_type
         try:

@@ -91,7 +91,7 @@ async def client(api: ApiServer, connect: Connect, tmp_path: Path) -> ClusterCli
 
 
 async def test_get_gives_the_bytes_of_the_answer(api: ApiServer, client: ClusterClient) -> None:
-    """The body comes back undecoded, asked for with the token, the media type and without compression."""
+    """The body comes back undecoded, asked for with the token, the media type, our name and without compression."""
     api.tokens = {SECRET}
     query = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "limit": "5"}
     body = await client.get(NODE, query, accept="application/json;as=Thing")
@@ -101,6 +101,7 @@ async def test_get_gives_the_bytes_of_the_answer(api: ApiServer, client: Cluster
     assert headers["Authorization"] == f"Bearer {SECRET}"
     assert headers["Accept"] == "application/json;as=Thing"
     assert headers["Accept-Encoding"] == "identity"
+    assert headers["User-Agent"].startswith("multiarch-extender/")
 
 
 async def test_proxies_of_the_environment_are_not_used(
