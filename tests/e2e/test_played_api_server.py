@@ -28,7 +28,7 @@ pytestmark = pytest.mark.e2e
 
 _SEEN = ("affinity", "tolerations", "nodeSelector", "schedulingGates", "schedulerName", "activeDeadlineSeconds")
 _CONTAINER = ("name", "image", "imagePullPolicy", "ports", "env", "resources")
-_WHY_CHARACTERS = 60
+_WHY_CHARACTERS = 100
 
 
 class Step(NamedTuple):
@@ -115,6 +115,17 @@ CASES: dict[str, Sequence[Step]] = {
         apply(pod(tolerations=[OWN])),
         apply(pod(tolerations=[OWN, GPU]), force=True),
         apply(pod(tolerations=[OWN, GPU])),
+    ),
+    "two conflicts": (
+        apply(pod(tolerations=[OWN], affinity=terms(ZONE))),
+        patch(
+            [
+                {"op": "add", "path": f"{AT_TERMS}/0/matchExpressions/-", "value": ARCH},
+                {"op": "add", "path": "/spec/tolerations/-", "value": GPU},
+            ],
+            JSON_PATCH,
+        ),
+        apply(pod(tolerations=[OWN], affinity=terms(ZONE))),
     ),
     "conflicts in terms": (
         apply(pod(affinity=terms(ZONE))),

@@ -7,7 +7,7 @@ Limits: what is managed is kept beside the objects, so that `metadata.managedFie
 the field's name; the status is nobody's.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tests.worlds.api_errors import ApiError
@@ -134,15 +134,9 @@ class FieldManagers:
         """Raises ApiError (409) where an apply would change what somebody else manages."""
         wanted, found = fields_of(applied), fields_of(live)
         changed = [path for path, value in wanted.items() if path in found and found[path] != value]
-        conflicts = [
-            f'conflict with "{other}" using {live.get("apiVersion", "v1")}: {shown(path)}'
-            for (other, operation), paths in self._others(uid, manager)
-            for path in changed
-            if path in paths
-        ]
-        if conflicts:
-            count = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
-            raise ApiError(409, "Conflict", f"Apply failed with {count}: {'; '.join(conflicts)}")
+        others = self._others(uid, manager)
+        if conflicts := {each: of_both for each, paths in others if (of_both := paths.intersection(changed))}:
+            raise ApiError(409, "Conflict", _conflict_message(conflicts, live.get("apiVersion", "v1")))
 
     def take_over(self, uid: str) -> None:
         """Gives the fields of client-side apply to server-side apply, as kubectl does before its first one.
@@ -180,6 +174,23 @@ class FieldManagers:
 def shown(path: Path) -> str:
     """The path as messages have it."""
     return "".join(step if step.startswith("[") else f".{step}" for step in path)
+
+
+def _conflict_message(conflicts: Mapping[Manager, frozenset[Path]], version: str) -> str:
+    """As internal/conflict.go words it: several conflicts in lines, by their managers."""
+    if sum(map(len, conflicts.values())) == 1:
+        [((manager, _), (path,))] = conflicts.items()
+        return f'Apply failed with 1 conflict: conflict with "{manager}" using {version}: {shown(path)}'
+    told = [
+        "\n- ".join((f'conflicts with "{manager}" using {version}:', *map(shown, sorted(paths, key=_as_in_a_set))))
+        for (manager, _), paths in sorted(conflicts.items())
+    ]
+    return f"Apply failed with {sum(map(len, conflicts.values()))} conflicts: " + "\n".join(told)
+
+
+def _as_in_a_set(path: Path) -> list[tuple[bool, str]]:
+    """The order of a fieldpath.Set: what ends at a level stands before what goes on."""
+    return [(depth < len(path), step) for depth, step in enumerate(path, 1)]
 
 
 def _without(path: Path, value: Any, lost: frozenset[Path], kept: frozenset[Path]) -> Any:
