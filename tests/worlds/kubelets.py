@@ -105,7 +105,7 @@ class Kubelets:
         kubelet = _Kubelet(node, machine_of(node.platform, node.containerd), NodeImages(self._registries))
         before = self._kubelets.setdefault(node.name, kubelet)
         try:
-            await self._api.create("Node", _node_object(node), user=f"system:node:{node.name}")
+            await self._api.create("Node", node_object(node), user=f"system:node:{node.name}")
         except ApiError:
             if before is kubelet:
                 del self._kubelets[node.name]
@@ -258,7 +258,7 @@ def _is_over(worker: PodWorker) -> bool:
     return (worker.pod.get("status") or {}).get("phase") in _OVER
 
 
-def _node_object(node: Node) -> Json:
+def node_object(node: Node) -> Json:
     """The node as its kubelet registers it; the labels of a plan beat the kubelet's own."""
     own = {"beta.kubernetes.io/arch": node.architecture, "beta.kubernetes.io/os": node.os}
     made = fake_node(

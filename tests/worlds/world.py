@@ -4,7 +4,7 @@ import asyncio
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,7 @@ class World(Circumstances):
             await self.start_replica(number)
             self.spawn(self.probes.run(number))
         self.api.admission.endpoints = self.probes.ready_hosts
-        self._start_schedulers()
+        self.start_schedulers()
         self.every(1.0, self._look_at_ran)
         deadline = self.now + _STARTED_SECONDS
         while self.now < deadline and not await self._is_ready():
@@ -208,7 +208,7 @@ class World(Circumstances):
         is_ready = all([(await health(each.readyz()))[0] == 200 for each in self.replicas])
         return is_ready and len(self.probes.ready_hosts()) == len(self.replicas)
 
-    def _start_schedulers(self) -> None:
+    def start_schedulers(self) -> None:
         """The cluster's own, which has the extender on its node; or beside it one in the pod of each replica."""
         extender = self.plan.kubernetes.extender
         if self.plan.mode is not Mode.SECOND:
@@ -294,13 +294,13 @@ class _Over(Exception):  # it is no error: it ends the tasks of a world
         self.outcome = outcome
 
 
-def play(plan: Plan) -> Outcome:
-    """Plays the plan in a loop of its own."""
+def play(plan: Plan, make: Callable[[Plan, Network, Path], World] = World) -> Outcome:
+    """Plays the plan in a loop of its own, in the world that `make` makes of it."""
 
     async def main(network: Network) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="world-") as folder:
             try:
-                return await World(plan, network, Path(folder)).play()
+                return await make(plan, network, Path(folder)).play()
             except* _Over as over:
                 found = over.exceptions[0]
                 assert isinstance(found, _Over)
