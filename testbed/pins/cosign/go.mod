@@ -275,3 +275,5 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.2 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
+
+replace github.com/youmark/pkcs8 => github.com/youmark/pkcs8 v0.0.0-20240424034433-3c2c7870ae76
