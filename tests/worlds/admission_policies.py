@@ -7,11 +7,11 @@ are JSON patches, and policies have no parameters.
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from testbed.json_patches import PatchFailed, apply_json_patch
 from tests.worlds.admission_rules import Request, is_matched, meets_conditions
 from tests.worlds.api_errors import ApiError, forbidden
 from tests.worlds.api_kinds import Document
 from tests.worlds.cel import CelError, Scope, Variables, compile_cel
-from tests.worlds.json_patches import PatchFailed, apply_json_patch
 
 
 class BoundPolicy(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.worlds.api_kinds import Document, Kind
-from tests.worlds.cel import CelError, Scope, compile_cel
+from tests.worlds.cel import Scope, all_met, compile_cel
 from tests.worlds.selectors import matches_labels
 
 _ADMISSION_GROUP = "admissionregistration.k8s.io"
@@ -114,13 +114,4 @@ def _is_object_selected(selector: Mapping[str, Any], request: Request) -> bool:
 
 def meets_conditions(conditions: Sequence[Mapping[str, str]] | None, scope: Scope) -> bool:
     """Whether all conditions are met. One that is not makes up for an error of another. Raises CelError."""
-    error: CelError | None = None
-    for condition in conditions or ():
-        try:
-            if not compile_cel(condition["expression"])(scope):
-                return False
-        except CelError as exc:
-            error = exc
-    if error:
-        raise error
-    return True
+    return all_met(conditions or (), lambda condition: compile_cel(condition["expression"])(scope))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from testbed.json_patches import PatchFailed, apply_json_patch, apply_merge_patch
 from testbed.memory_http import Client
 from testbed.memory_network import Network
 from tests.worlds.admission import Admission, completed, new_uid
@@ -30,7 +31,6 @@ from tests.worlds.api_kinds import KINDS, Document, Kind
 from tests.worlds.api_storage import Key, Storage, Stored, Subscriber, copied, decode
 from tests.worlds.defaulting import normalize
 from tests.worlds.field_managers import FieldManagers
-from tests.worlds.json_patches import PatchFailed, apply_json_patch, apply_merge_patch
 from tests.worlds.strategic_merge import apply_strategic_merge, last_applied, three_way_patch, with_last_applied
 from tests.worlds.trace import Trace
 from tests.worlds.webhook_calls import Post

@@ -7,7 +7,7 @@ nothing is checked before it is evaluated. What is not known raises ValueError w
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 Scope = Mapping[str, Any]
@@ -288,8 +288,8 @@ def _select(value: Any, key: Any, *, is_optional: bool) -> Any:
     return value[key]
 
 
-def _all(items: Any, is_met: Callable[[Any], Any]) -> bool:
-    """An item for which it is false makes up for an error of another."""
+def all_met(items: Iterable[Any], is_met: Callable[[Any], Any]) -> bool:
+    """Whether it is true of all items. One of which it is false makes up for an error of another. Raises CelError."""
     error: CelError | None = None
     for item in items:
         try:
@@ -307,8 +307,8 @@ def _or_value(value: Optional, other: Any) -> Any:
 
 
 _MACROS: dict[str, Callable[[Any, Callable[[Any], Any]], Any]] = {
-    "all": _all,
-    "exists": lambda items, is_met: not _all(items, lambda item: not is_met(item)),
+    "all": all_met,
+    "exists": lambda items, is_met: not all_met(items, lambda item: not is_met(item)),
     "filter": lambda items, is_met: [item for item in items if is_met(item)],
     "map": lambda items, change: [change(item) for item in items],
 }

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import NamedTuple
 
+from testbed.json_patches import PatchFailed, apply_json_patch
 from tests.worlds.admission_rules import Request, is_matched, meets_conditions
 from tests.worlds.api_errors import ApiError, forbidden, internal_error
 from tests.worlds.api_kinds import Document
 from tests.worlds.api_storage import decode, encode
 from tests.worlds.cel import CelError
-from tests.worlds.json_patches import PatchFailed, apply_json_patch
 
 Post = Callable[[str, bytes, float], Awaitable[tuple[int, bytes]]]
 """Sends a body to a path of a webhook's Service, within so many seconds; the status and body of the answer.

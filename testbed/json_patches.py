@@ -4,10 +4,12 @@ Source: github.com/evanphx/json-patch, v4. `remove` of what is not there fails, 
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
-from tests.worlds.api_kinds import Document
-from tests.worlds.api_storage import copied
+import msgspec
+
+Document = dict[str, Any]
+_Json: TypeAlias = Any
 
 
 class PatchFailed(Exception):
@@ -16,7 +18,7 @@ class PatchFailed(Exception):
 
 def apply_json_patch(document: Document, operations: Iterable[dict[str, Any]]) -> Document:
     """The patched document; the given one stays as it is. Raises PatchFailed."""
-    patched = copied({"": document})  # so that the whole can be replaced too
+    patched = _copied({"": document})  # so that the whole can be replaced too
     for operation in operations:
         try:
             _apply(patched, operation)
@@ -44,39 +46,46 @@ def _apply(root: Document, operation: dict[str, Any]) -> None:
             value = source[_existing(source, key)]
             if operation["op"] == "move":
                 del source[_existing(source, key)]
-            _add(parent, last, copied({"": value})[""])
+            _add(parent, last, _copied({"": value})[""])
         case other:
             raise ValueError(f"unexpected kind {other}")
 
 
-def _locate(root: Document, pointer: str) -> tuple[Any, str]:
-    parent: Any = root
+def _locate(root: Document, pointer: str) -> tuple[_Json, str]:
+    parent: _Json = root
     *steps, last = ["", *(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])]
     for step in steps:
         parent = parent[_existing(parent, step)]
     return parent, last
 
 
-def _existing(parent: Any, step: str) -> Any:
+def _existing(parent: _Json, step: str) -> _Json:
     if isinstance(parent, list):
-        index = int(step)
-        if not 0 <= index < len(parent):
-            raise IndexError(f"no index {step}")
-        return index
+        return _index(step, len(parent) - 1)
     if step not in parent:
         raise KeyError(step)
     return step
 
 
-def _add(parent: Any, step: str, value: Any) -> None:
+def _add(parent: _Json, step: str, value: _Json) -> None:
     if not isinstance(parent, list):
         parent[step] = value
     elif step == "-":
         parent.append(value)
-    elif 0 <= int(step) <= len(parent):
-        parent.insert(int(step), value)
     else:
+        parent.insert(_index(step, len(parent)), value)
+
+
+def _index(step: str, highest: int) -> int:
+    """Without leading zeros or a sign (RFC 6901, section 4), of which the library of Go is less strict."""
+    if not step.isdigit() or str(int(step)) != step or int(step) > highest:
         raise IndexError(f"no index {step}")
+    return int(step)
+
+
+def _copied(document: Document) -> Document:
+    found: Document = msgspec.json.decode(msgspec.json.encode(document))
+    return found
 
 
 def apply_merge_patch(document: Document, patch: Document) -> Document:
